@@ -1,0 +1,71 @@
+//! Base64 as the wire wants it: standard alphabet, padding required.
+
+use base64_turbo::STANDARD;
+
+/// Why a base64 text was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Base64Error {
+    /// A character outside the standard alphabet.
+    #[error("Invalid symbol {symbol}, offset {offset}.")]
+    Symbol {
+        /// The byte that was found.
+        symbol: u8,
+        /// Where it stands in the text.
+        offset: usize,
+    },
+    /// The text does not end where its padding says.
+    #[error("Invalid padding")]
+    Padding,
+}
+
+/// Appends `bytes` as base64 to `text`.
+pub fn encode_into(bytes: &[u8], text: &mut String) {
+    STANDARD.encode_string(bytes, text);
+}
+
+/// The base64 text of `bytes`.
+pub fn encode(bytes: &[u8]) -> String {
+    STANDARD.encode(bytes)
+}
+
+/// How many characters `len` bytes become.
+pub const fn encoded_len(len: usize) -> usize {
+    len.div_ceil(3) * 4
+}
+
+/// The bytes that `text` stands for.
+pub fn decode(text: &str) -> Result<Vec<u8>, Base64Error> {
+    STANDARD.decode(text).map_err(|_| explain(text.as_bytes()))
+}
+
+/// Finds out what is wrong with a text that the fast decoder refused.
+fn explain(text: &[u8]) -> Base64Error {
+    let body = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
+    let is_symbol = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'+' || *byte == b'/';
+    match body.iter().position(|byte| !is_symbol(byte)) {
+        Some(offset) => Base64Error::Symbol { symbol: body[offset], offset },
+        None => Base64Error::Padding,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_symbol_outside_the_alphabet_is_named_with_its_place() {
+        assert_eq!(decode("!!!!").unwrap_err().to_string(), "Invalid symbol 33, offset 0.");
+        assert_eq!(decode("ab-_").unwrap_err(), Base64Error::Symbol { symbol: b'-', offset: 2 });
+    }
+
+    #[test]
+    fn padding_is_required_and_bytes_round_trip() {
+        assert_eq!(decode("YQ").unwrap_err(), Base64Error::Padding);
+        assert_eq!(decode("YQ==").unwrap(), b"a");
+        for len in 0..200usize {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+            assert_eq!(encode(&bytes).len(), encoded_len(len));
+            assert_eq!(decode(&encode(&bytes)).unwrap(), bytes);
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! The outside of every message: request, notification, reply, error.
+//!
+//! There is no `jsonrpc` member on this wire; on input it is ignored like every other unknown member.
+
+use std::borrow::Cow;
+
+use serde::{Serialize, Serializer};
+
+use crate::errors::RpcError;
+use crate::json::{self, JsonError};
+
+/// The id of a request, chosen by whoever sent it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum RequestId {
+    /// A signed 64-bit integer.
+    Integer(i64),
+    /// Any string, even an empty one.
+    String(String),
+}
+
+/// The id in replies to messages that could not be read.
+pub const MALFORMED_ID: RequestId = RequestId::Integer(-1);
+
+impl Serialize for RequestId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Integer(id) => serializer.serialize_i64(*id),
+            Self::String(id) => serializer.serialize_str(id),
+        }
+    }
+}
+
+/// One message as it came in; `params`, `result` and `error` are still raw JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Incoming<'a> {
+    /// Wants a reply.
+    Request {
+        /// To be repeated in the reply.
+        id: RequestId,
+        /// Which method.
+        method: Cow<'a, str>,
+        /// Raw JSON; `null` when the member was missing.
+        params: &'a str,
+    },
+    /// Wants none.
+    Notification {
+        /// Which method.
+        method: Cow<'a, str>,
+        /// Raw JSON; `null` when the member was missing.
+        params: &'a str,
+    },
+    /// A reply to one of our requests.
+    Response {
+        /// The id that we gave the request.
+        id: RequestId,
+        /// Raw JSON.
+        result: &'a str,
+    },
+    /// An error reply to one of our requests.
+    Error {
+        /// The id that we gave the request.
+        id: RequestId,
+        /// Raw JSON.
+        error: &'a str,
+    },
+}
+
+/// Why a message could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MalformedMessage {
+    /// Not UTF-8.
+    #[error("invalid UTF-8 at byte {0}")]
+    NotUtf8(usize),
+    /// Not one acceptable JSON object.
+    #[error(transparent)]
+    Json(#[from] JsonError),
+    /// A member that this kind of message needs is not there.
+    #[error("missing field `{0}`")]
+    Missing(&'static str),
+    /// A member has the wrong type.
+    #[error("invalid value for `{member}`, expected {expected}")]
+    WrongType {
+        /// Which member.
+        member: &'static str,
+        /// What it should have been.
+        expected: &'static str,
+    },
+}
+
+/// Reads one message.
+pub fn decode(bytes: &[u8]) -> Result<Incoming<'_>, MalformedMessage> {
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| MalformedMessage::NotUtf8(error.valid_up_to()))?;
+    let mut members = Members::default();
+    json::scan_object(text, |key, value| members.take(key, value))?;
+    members.classify()
+}
+
+#[derive(Default)]
+struct Members<'a> {
+    id: Option<&'a str>,
+    method: Option<&'a str>,
+    params: Option<&'a str>,
+    result: Option<&'a str>,
+    error: Option<&'a str>,
+    trace: Option<&'a str>,
+}
+
+impl<'a> Members<'a> {
+    fn take(&mut self, key: &str, value: &'a str) {
+        match key {
+            "id" => self.id = Some(value),
+            "method" => self.method = Some(value),
+            "params" => self.params = Some(value),
+            "result" => self.result = Some(value),
+            "error" => self.error = Some(value),
+            "trace" => self.trace = Some(value),
+            _ => {}
+        }
+    }
+
+    fn classify(self) -> Result<Incoming<'a>, MalformedMessage> {
+        let Some(method) = self.method else {
+            return self.classify_reply();
+        };
+        let method = json::string_value(method)
+            .ok_or(MalformedMessage::WrongType { member: "method", expected: "a string" })?;
+        let params = self.params.unwrap_or("null");
+        let Some(id) = self.id else {
+            return Ok(Incoming::Notification { method, params });
+        };
+        let id = request_id(id)?;
+        check_trace(self.trace)?;
+        Ok(Incoming::Request { id, method, params })
+    }
+
+    fn classify_reply(self) -> Result<Incoming<'a>, MalformedMessage> {
+        if let Some(result) = self.result {
+            let id = request_id(self.id.ok_or(MalformedMessage::Missing("id"))?)?;
+            return Ok(Incoming::Response { id, result });
+        }
+        let error = self.error.ok_or(MalformedMessage::Missing("error"))?;
+        let id = request_id(self.id.ok_or(MalformedMessage::Missing("id"))?)?;
+        serde_json::from_str::<RpcErrorShape>(error).map_err(|_| MalformedMessage::WrongType {
+            member: "error",
+            expected: "an object with `code` and `message`",
+        })?;
+        Ok(Incoming::Error { id, error })
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct RpcErrorShape {
+    #[serde(rename = "code")]
+    _code: i64,
+    #[serde(rename = "message")]
+    _message: String,
+}
+
+fn request_id(raw: &str) -> Result<RequestId, MalformedMessage> {
+    let wrong = MalformedMessage::WrongType {
+        member: "id",
+        expected: "a string or a signed 64-bit integer",
+    };
+    if let Some(text) = json::string_value(raw) {
+        return Ok(RequestId::String(text.into_owned()));
+    }
+    if raw == "-0" {
+        return Err(wrong);
+    }
+    raw.parse().map(RequestId::Integer).map_err(|_| wrong)
+}
+
+/// The content of a trace context does not matter to us, but its type does.
+fn check_trace(raw: Option<&str>) -> Result<(), MalformedMessage> {
+    #[derive(serde::Deserialize)]
+    struct Trace {
+        #[serde(default, rename = "traceparent")]
+        _traceparent: Option<String>,
+        #[serde(default, rename = "tracestate")]
+        _tracestate: Option<String>,
+    }
+    let Some(raw) = raw else { return Ok(()) };
+    let is_map = raw == "null" || raw.starts_with('{');
+    if is_map && serde_json::from_str::<Option<Trace>>(raw).is_ok() {
+        return Ok(());
+    }
+    Err(MalformedMessage::WrongType { member: "trace", expected: "a trace context" })
+}
+
+/// The text of a reply.
+pub fn response(id: &RequestId, result: &impl Serialize) -> String {
+    #[derive(Serialize)]
+    struct Response<'a, T> {
+        id: &'a RequestId,
+        result: &'a T,
+    }
+    to_text(&Response { id, result })
+}
+
+/// The text of an error reply.
+pub fn error(id: &RequestId, error: &RpcError) -> String {
+    #[derive(Serialize)]
+    struct Error<'a> {
+        error: &'a RpcError,
+        id: &'a RequestId,
+    }
+    to_text(&Error { error, id })
+}
+
+/// The text of a notification.
+pub fn notification(method: &str, params: &impl Serialize) -> String {
+    #[derive(Serialize)]
+    struct Notification<'a, T> {
+        method: &'a str,
+        params: &'a T,
+    }
+    to_text(&Notification { method, params })
+}
+
+/// The text of a request.
+pub fn request(id: &RequestId, method: &str, params: &impl Serialize) -> String {
+    #[derive(Serialize)]
+    struct Request<'a, T> {
+        id: &'a RequestId,
+        method: &'a str,
+        params: &'a T,
+    }
+    to_text(&Request { id, method, params })
+}
+
+fn to_text(message: &impl Serialize) -> String {
+    serde_json::to_string(message)
+        .expect("wire types have string keys and cannot fail to serialise")
+}
+
+#[cfg(test)]
+mod tests;

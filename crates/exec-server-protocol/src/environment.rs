@@ -1,0 +1,229 @@
+//! The payloads of `environment/*`, `environmentConfig/*` and capability discovery.
+
+use serde::{Deserialize, Serialize};
+
+use crate::path_uri::PathUri;
+
+/// Result of `environment/info`; also part of the `initialize` result.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvironmentInfo {
+    /// The user's shell.
+    pub shell: ShellInfo,
+    /// The version of this server.
+    #[serde(default)]
+    pub executor_version: Option<String>,
+    /// The same for every server on one machine.
+    #[serde(default)]
+    pub provider_id: Option<String>,
+    /// The server's working directory.
+    #[serde(default)]
+    pub cwd: Option<PathUri>,
+    /// The user's home.
+    #[serde(default)]
+    pub user_home_dir: Option<PathUri>,
+    /// `linux`, `macos` or `windows`.
+    #[serde(default)]
+    pub platform_os: Option<String>,
+    /// Directories that a client may put in front of `PATH`.
+    #[serde(default)]
+    pub prepend_path_dirs: Vec<PathUri>,
+    /// `$TMPDIR`, if set.
+    #[serde(default)]
+    pub temporary_directories: Vec<PathUri>,
+    /// Where temporary files go.
+    #[serde(default)]
+    pub temp_dir: Option<PathUri>,
+    /// What this server can do beyond the least.
+    #[serde(default)]
+    pub capabilities: Capabilities,
+}
+
+/// A shell by its kind and its program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShellInfo {
+    /// `zsh`, `bash`, `powershell`, `sh` or `cmd`.
+    pub name: String,
+    /// The program.
+    pub path: String,
+}
+
+macro_rules! capabilities {
+    ($($field:ident $doc:literal)*) => {
+        /// What a server can do; what is missing is false.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct Capabilities {
+            $(#[doc = $doc] #[serde(skip_serializing_if = "is_false")] pub $field: bool,)*
+        }
+    };
+}
+
+capabilities! {
+    environment_config_read   "`environmentConfig/read`."
+    capability_discovery_v2   "`capabilities/discoverV2`."
+    shell_snapshot_v2         "`shellSnapshot` in `process/start`."
+    process_resize            "`process/resize`, and `size` in `process/start`."
+    process_close_stdin       "`process/closeStdin`."
+    process_list              "`process/list`."
+    process_signals           "Every signal of `process/signal`, sent to the whole tree."
+    process_terminate_grace   "`graceMs` in `process/terminate`."
+    process_exit_details      "`signal`, `reason`, `durationMs` and `rusage` of an ended process."
+    process_timeouts          "`timeoutMs` and `idleTimeoutMs` in `process/start`."
+    process_output_retention  "`outputRetention` in `process/start`; gaps are reported."
+    process_start_retry       "A start repeated on a resumed session answers with the running process."
+    session_take_over         "A resume takes over from a connection whose peer is silent."
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// Result of `environment/status`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvironmentStatusResponse {
+    /// The only status there is.
+    pub status: EnvironmentStatus,
+}
+
+/// Whether the environment can be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum EnvironmentStatus {
+    /// It can.
+    Ready,
+}
+
+/// Params of `environmentConfig/read`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvironmentConfigReadParams {
+    /// The directory whose settings are asked for.
+    pub cwd: PathUri,
+    /// Which keys of the configuration.
+    pub config_paths: Vec<Vec<String>>,
+    /// Which keys of the requirements.
+    pub requirements_paths: Vec<Vec<String>>,
+}
+
+/// Result of `environmentConfig/read`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvironmentConfigReadResponse {
+    /// The user's home.
+    pub user_home_dir: Option<PathUri>,
+    /// Where the configuration lives.
+    pub codex_home_dir: PathUri,
+    /// The machine's name.
+    pub hostname: Option<String>,
+    /// The selected configuration.
+    pub config: ConfigLayers,
+    /// The selected requirements.
+    pub requirements: ConfigLayers,
+}
+
+/// Layers of settings, weakest first.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigLayers {
+    /// The layers.
+    pub layers: Vec<ConfigLayer>,
+    /// Where a client may insert layers of its own.
+    pub cloud_insertion_index: usize,
+}
+
+/// One file's settings, reduced to the selected keys.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigLayer {
+    /// What the layer is, for people.
+    pub source: String,
+    /// What relative paths in it are relative to.
+    pub base_dir: PathUri,
+    /// The settings.
+    pub toml: String,
+}
+
+/// Params of `capabilityRoots/discoverV1`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CapabilityRootsParams {
+    /// Where to look.
+    pub roots: Vec<CapabilityRoot>,
+}
+
+/// A directory to look for plugins and skills in.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CapabilityRoot {
+    /// The client's key, repeated in the result.
+    pub id: String,
+    /// The directory.
+    pub path: PathUri,
+    /// What the search may touch.
+    #[serde(default)]
+    pub sandbox: Option<serde_json::Value>,
+}
+
+/// Result of `capabilityRoots/discoverV1`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CapabilityRootsResponse {
+    /// One answer per root, in the order of the request.
+    pub roots: Vec<DiscoveredRoot>,
+}
+
+/// What was found below one root.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveredRoot {
+    /// The client's key.
+    pub id: String,
+    /// The directory.
+    pub path: PathUri,
+    /// The plugin that the root itself is.
+    pub plugin: Option<DiscoveredPlugin>,
+    /// The skills below it.
+    pub skills: Vec<DiscoveredSkill>,
+    /// Manifests of plugins that the skills belong to.
+    pub namespace_manifests: Vec<DiscoveredFile>,
+    /// What could not be read.
+    pub warnings: Vec<String>,
+    /// Why the root could not be searched.
+    pub error: Option<String>,
+}
+
+/// A plugin: its manifest and what goes with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DiscoveredPlugin {
+    /// The manifest.
+    pub manifest: DiscoveredFile,
+    /// Its MCP servers.
+    pub mcp_config: Option<DiscoveredFile>,
+    /// Its apps.
+    pub apps_config: Option<DiscoveredFile>,
+}
+
+/// A skill: its instructions and what is known about it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DiscoveredSkill {
+    /// The instructions.
+    pub instructions: DiscoveredFile,
+    /// What is known about it.
+    pub metadata: Option<DiscoveredFile>,
+}
+
+/// A file and its text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiscoveredFile {
+    /// Where it is.
+    pub path: PathUri,
+    /// What is in it.
+    pub contents: String,
+}
+
+/// Params of `capabilities/discoverV2`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CapabilitiesParams {
+    /// The directory whose capabilities are asked for.
+    pub cwd: PathUri,
+}

@@ -1,0 +1,75 @@
+//! Error replies: the codes in use and the shape of `error.data`.
+
+use serde::{Deserialize, Serialize};
+
+/// A JSON-RPC error code that this protocol uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i64)]
+pub enum ErrorCode {
+    /// Malformed message, lifecycle violation, unknown session or process.
+    InvalidRequest = -32600,
+    /// No such method.
+    MethodNotFound = -32601,
+    /// The parameters do not fit the method.
+    InvalidParams = -32602,
+    /// The server tried and failed.
+    Internal = -32603,
+    /// The file or directory is not there.
+    NotFound = -32004,
+    /// The session is attached to another, live connection.
+    SessionAttached = -32010,
+}
+
+/// The `error` member of a reply.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RpcError {
+    /// What class of error it is; see [`ErrorCode`].
+    pub code: i64,
+    /// A sentence for people.
+    pub message: String,
+    /// Facts for programs.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub data: Option<ErrorData>,
+}
+
+/// Facts about an error that a program can act on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ErrorData {
+    /// A stable word for this error, in `snake_case`.
+    pub kind: String,
+    /// The operating system's name of the error, such as `ENOENT`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub errno: Option<String>,
+    /// True when the sandbox refused it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sandbox_denied: Option<bool>,
+    /// Whether the same request may succeed later.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub retryable: Option<bool>,
+}
+
+impl RpcError {
+    /// An error of `code` whose `data.kind` is `kind`.
+    pub fn new(code: ErrorCode, kind: &str, message: impl Into<String>) -> Self {
+        Self {
+            code: code as i64,
+            message: message.into(),
+            data: Some(ErrorData { kind: kind.to_owned(), ..ErrorData::default() }),
+        }
+    }
+
+    /// The same error, marked as worth trying again.
+    #[must_use]
+    pub fn retryable(mut self) -> Self {
+        self.data.get_or_insert_default().retryable = Some(true);
+        self
+    }
+
+    /// The same error with the operating system's name for it.
+    #[must_use]
+    pub fn with_errno(mut self, errno: Option<&str>) -> Self {
+        self.data.get_or_insert_default().errno = errno.map(str::to_owned);
+        self
+    }
+}

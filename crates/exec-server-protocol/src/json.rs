@@ -1,0 +1,320 @@
+//! Checks one JSON message in a single pass and finds its top-level members.
+//!
+//! Invariant: what [`scan_object`] accepts, any strict JSON parser accepts, and it holds no duplicate key at any
+//! depth, no lone surrogate, at most [`MAX_JSON_VALUES`] values and at most [`MAX_JSON_DEPTH`] levels. Large base64
+//! strings are the common case, so strings are skipped a vector register at a time.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use crate::limits::{MAX_JSON_DEPTH, MAX_JSON_VALUES};
+
+/// Why a text is not an acceptable message.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JsonError {
+    /// The text is not JSON.
+    #[error("{what} at byte {offset}")]
+    Syntax {
+        /// What was expected or found.
+        what: &'static str,
+        /// Where in the text.
+        offset: usize,
+    },
+    /// The text is JSON but no object.
+    #[error("expected a JSON-RPC object")]
+    NotAnObject,
+    /// An object names a member twice.
+    #[error("duplicate JSON object key `{0}`")]
+    DuplicateKey(String),
+    /// More values than a message may have.
+    #[error("JSON-RPC message exceeds the limit of {MAX_JSON_VALUES} JSON values")]
+    TooManyValues,
+    /// More nesting than a message may have.
+    #[error("recursion limit exceeded")]
+    TooDeep,
+}
+
+/// Calls `member(key, value)` with the raw text of every top-level member, after the whole text has been checked.
+pub fn scan_object<'a>(
+    text: &'a str,
+    mut member: impl FnMut(&str, &'a str),
+) -> Result<(), JsonError> {
+    let mut scanner = Scanner { text, bytes: text.as_bytes(), at: 0, values: 0, keys: Vec::new() };
+    scanner.skip_whitespace();
+    if scanner.peek() != Some(b'{') {
+        scanner.value(1)?;
+        scanner.end()?;
+        return Err(JsonError::NotAnObject);
+    }
+    let mut members = Vec::with_capacity(4);
+    scanner.object(1, |key, value| members.push((key, value)))?;
+    scanner.end()?;
+    for (key, value) in members {
+        member(&key, value);
+    }
+    Ok(())
+}
+
+/// The text of a JSON string literal, without its quotes and escapes.
+pub fn string_value(literal: &str) -> Option<Cow<'_, str>> {
+    let inner = literal.strip_prefix('"')?.strip_suffix('"')?;
+    if !inner.contains('\\') {
+        return Some(Cow::Borrowed(inner));
+    }
+    serde_json::from_str::<String>(literal).ok().map(Cow::Owned)
+}
+
+struct Scanner<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    values: usize,
+    /// The keys of all objects that are open, innermost last; one buffer serves the whole message.
+    keys: Vec<Cow<'a, str>>,
+}
+
+impl<'a> Scanner<'a> {
+    fn value(&mut self, depth: usize) -> Result<(), JsonError> {
+        match self.peek() {
+            Some(b'{') => self.object(depth, |_, _| {}),
+            Some(b'[') => self.array(depth),
+            Some(b'"') => {
+                self.count()?;
+                self.string().map(drop)
+            }
+            Some(b't') => self.word("true"),
+            Some(b'f') => self.word("false"),
+            Some(b'n') => self.word("null"),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(_) => Err(self.error("expected a value")),
+            None => Err(self.error("unexpected end")),
+        }
+    }
+
+    fn object(
+        &mut self,
+        depth: usize,
+        mut member: impl FnMut(Cow<'a, str>, &'a str),
+    ) -> Result<(), JsonError> {
+        self.enter(depth)?;
+        let first_key = self.keys.len();
+        let mut many = HashSet::new();
+        self.skip_whitespace();
+        if self.take(b'}') {
+            return Ok(());
+        }
+        loop {
+            self.skip_whitespace();
+            if self.peek() != Some(b'"') {
+                return Err(self.error("expected an object key"));
+            }
+            let literal = self.string()?;
+            let key = string_value(literal).ok_or_else(|| self.error("invalid string"))?;
+            self.remember(first_key, &mut many, key.clone())?;
+            self.skip_whitespace();
+            if !self.take(b':') {
+                return Err(self.error("expected `:`"));
+            }
+            self.skip_whitespace();
+            let start = self.at;
+            self.value(depth + 1)?;
+            member(key, &self.text[start..self.at]);
+            self.skip_whitespace();
+            if self.take(b'}') {
+                break;
+            }
+            if !self.take(b',') {
+                return Err(self.error("expected `,` or `}`"));
+            }
+        }
+        self.keys.truncate(first_key);
+        Ok(())
+    }
+
+    /// Small objects are compared key by key; large ones get a set, so that no input makes this quadratic.
+    fn remember(
+        &mut self,
+        first_key: usize,
+        many: &mut HashSet<Cow<'a, str>>,
+        key: Cow<'a, str>,
+    ) -> Result<(), JsonError> {
+        const SMALL: usize = 16;
+        let seen = if self.keys.len() - first_key < SMALL {
+            let seen = self.keys[first_key..].contains(&key);
+            self.keys.push(key.clone());
+            seen
+        } else {
+            if many.is_empty() {
+                many.extend(self.keys[first_key..].iter().cloned());
+            }
+            !many.insert(key.clone())
+        };
+        if seen { Err(JsonError::DuplicateKey(key.into_owned())) } else { Ok(()) }
+    }
+
+    fn array(&mut self, depth: usize) -> Result<(), JsonError> {
+        self.enter(depth)?;
+        self.skip_whitespace();
+        if self.take(b']') {
+            return Ok(());
+        }
+        loop {
+            self.skip_whitespace();
+            self.value(depth + 1)?;
+            self.skip_whitespace();
+            if self.take(b']') {
+                return Ok(());
+            }
+            if !self.take(b',') {
+                return Err(self.error("expected `,` or `]`"));
+            }
+        }
+    }
+
+    fn enter(&mut self, depth: usize) -> Result<(), JsonError> {
+        if depth > MAX_JSON_DEPTH {
+            return Err(JsonError::TooDeep);
+        }
+        self.at += 1;
+        self.count()
+    }
+
+    /// Skips a string literal and returns it with its quotes.
+    fn string(&mut self) -> Result<&'a str, JsonError> {
+        let start = self.at;
+        self.at += 1;
+        loop {
+            let rest = &self.bytes[self.at..];
+            let Some(stop) = memchr::memchr2(b'"', b'\\', rest) else {
+                return Err(self.error("unterminated string"));
+            };
+            if let Some(control) = find_control(&rest[..stop]) {
+                self.at += control;
+                return Err(self.error("control character in a string"));
+            }
+            self.at += stop;
+            if self.bytes[self.at] == b'"' {
+                self.at += 1;
+                return Ok(&self.text[start..self.at]);
+            }
+            self.escape()?;
+        }
+    }
+
+    fn escape(&mut self) -> Result<(), JsonError> {
+        self.at += 1;
+        match self.peek() {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 1;
+                Ok(())
+            }
+            Some(b'u') => {
+                self.at += 1;
+                let unit = self.hex4()?;
+                if !(0xd800..0xe000).contains(&unit) {
+                    return Ok(());
+                }
+                let is_pair = unit < 0xdc00
+                    && self.take(b'\\')
+                    && self.take(b'u')
+                    && (0xdc00..0xe000).contains(&self.hex4()?);
+                if is_pair { Ok(()) } else { Err(self.error("lone surrogate in a string")) }
+            }
+            _ => Err(self.error("invalid escape")),
+        }
+    }
+
+    fn hex4(&mut self) -> Result<u32, JsonError> {
+        let digits = self.bytes.get(self.at..self.at + 4);
+        let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        let Some(digits) = digits else {
+            return Err(self.error("invalid unicode escape"));
+        };
+        self.at += 4;
+        Ok(digits.iter().fold(0, |unit, digit| {
+            unit * 16 + (*digit as char).to_digit(16).expect("checked to be a hex digit")
+        }))
+    }
+
+    fn number(&mut self) -> Result<(), JsonError> {
+        self.count()?;
+        self.take(b'-');
+        if !self.take(b'0') && self.digits() == 0 {
+            return Err(self.error("invalid number"));
+        }
+        if self.take(b'.') && self.digits() == 0 {
+            return Err(self.error("invalid number"));
+        }
+        if self.take(b'e') || self.take(b'E') {
+            if !self.take(b'+') {
+                self.take(b'-');
+            }
+            if self.digits() == 0 {
+                return Err(self.error("invalid number"));
+            }
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) -> usize {
+        let start = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        self.at - start
+    }
+
+    fn word(&mut self, word: &str) -> Result<(), JsonError> {
+        self.count()?;
+        if !self.bytes[self.at..].starts_with(word.as_bytes()) {
+            return Err(self.error("expected ident"));
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<(), JsonError> {
+        self.skip_whitespace();
+        if self.at < self.bytes.len() { Err(self.error("trailing characters")) } else { Ok(()) }
+    }
+
+    fn count(&mut self) -> Result<(), JsonError> {
+        self.values += 1;
+        if self.values > MAX_JSON_VALUES { Err(JsonError::TooManyValues) } else { Ok(()) }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn take(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn skip_whitespace(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\n' | b'\r' | b'\t')) {
+            self.at += 1;
+        }
+    }
+
+    fn error(&self, what: &'static str) -> JsonError {
+        JsonError::Syntax { what, offset: self.at }
+    }
+}
+
+fn find_control(bytes: &[u8]) -> Option<usize> {
+    // A fold without an early exit over each block is what the compiler turns into vector code.
+    let block = 256;
+    for (index, chunk) in bytes.chunks(block).enumerate() {
+        if chunk.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
+            let inside = chunk.iter().position(|byte| *byte < 0x20)?;
+            return Some(index * block + inside);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,26 @@
+//! The words of exec-server: every shape, method name, error code and limit on any wire.
+//!
+//! | look here | for |
+//! |---|---|
+//! | [`envelope`] | requests, replies, notifications: the outside of every message |
+//! | [`methods`] | the table of methods, with their lanes |
+//! | [`initialize`], [`process`], [`environment`] | the payloads of each family |
+//! | [`encode`] | messages that are sent so often that they are written by hand |
+//! | [`path_uri`] | `file:` URIs and the paths that they name |
+//! | [`errors`] | codes and the shape of `error.data` |
+//! | [`limits`] | numbers that both ends rely on, each with its reason |
+//!
+//! Nothing here does I/O or decides what happens next.
+
+pub mod base64;
+pub mod encode;
+pub mod envelope;
+pub mod environment;
+pub mod errors;
+pub mod initialize;
+pub mod json;
+pub mod limits;
+pub mod methods;
+pub mod params;
+pub mod path_uri;
+pub mod process;

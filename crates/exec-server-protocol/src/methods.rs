@@ -1,0 +1,113 @@
+//! The table of methods: name, family and lane of every request that the server knows.
+
+/// How a request is scheduled among the others of its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lane {
+    /// Answered at once, whatever else is going on.
+    Control,
+    /// Counted against the connection's bound of concurrent requests.
+    Ordinary,
+}
+
+/// A group of methods, named in lifecycle errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// `initialize` itself.
+    Lifecycle,
+    /// `process/*`.
+    Exec,
+    /// `environment/info`.
+    EnvironmentInfo,
+    /// `environment/status`.
+    EnvironmentStatus,
+    /// `environmentConfig/*`.
+    EnvironmentConfig,
+    /// `capabilityRoots/*` and `capabilities/*`.
+    CapabilityDiscovery,
+}
+
+impl Family {
+    /// The family's name in messages such as "client must call initialize before using exec methods".
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Lifecycle => "lifecycle",
+            Self::Exec => "exec",
+            Self::EnvironmentInfo => "environment info",
+            Self::EnvironmentStatus => "environment status",
+            Self::EnvironmentConfig => "environment config",
+            Self::CapabilityDiscovery => "capability discovery",
+        }
+    }
+}
+
+macro_rules! methods {
+    ($($variant:ident $name:literal $family:ident $lane:ident $doc:literal)*) => {
+        /// A request method of this server.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Method { $(#[doc = $doc] $variant,)* }
+
+        impl Method {
+            /// Every method, in the order of the table.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The method of this name.
+            pub fn by_name(name: &str) -> Option<Self> {
+                match name { $($name => Some(Self::$variant),)* _ => None }
+            }
+
+            /// The name on the wire.
+            pub fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The family, for lifecycle errors.
+            pub fn family(self) -> Family {
+                match self { $(Self::$variant => Family::$family,)* }
+            }
+
+            /// The lane, for scheduling.
+            pub fn lane(self) -> Lane {
+                match self { $(Self::$variant => Lane::$lane,)* }
+            }
+        }
+    };
+}
+
+methods! {
+    Initialize             "initialize"                 Lifecycle           Ordinary "Opens or resumes a session."
+    EnvironmentInfo        "environment/info"           EnvironmentInfo     Control  "What the machine is like."
+    EnvironmentStatus      "environment/status"         EnvironmentStatus   Control  "Whether the server is ready."
+    EnvironmentConfigRead  "environmentConfig/read"     EnvironmentConfig   Ordinary "Selected settings of the machine's user."
+    CapabilityRootsV1      "capabilityRoots/discoverV1" CapabilityDiscovery Ordinary "Plugins and skills below given directories."
+    CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary "Plugins and skills of a working directory."
+    ProcessStart           "process/start"              Exec                Ordinary "Starts a process."
+    ProcessRead            "process/read"               Exec                Ordinary "Retained output and state, with long poll."
+    ProcessWrite           "process/write"              Exec                Ordinary "Bytes for stdin."
+    ProcessSignal          "process/signal"             Exec                Control  "A signal for the whole tree."
+    ProcessTerminate       "process/terminate"          Exec                Control  "Ends the whole tree."
+    ProcessResize          "process/resize"             Exec                Control  "A new size for the terminal."
+    ProcessCloseStdin      "process/closeStdin"         Exec                Ordinary "End of input, after what was written."
+    ProcessList            "process/list"               Exec                Control  "The processes of this session."
+}
+
+/// The one notification that a client sends.
+pub const INITIALIZED: &str = "initialized";
+/// Output of a process.
+pub const PROCESS_OUTPUT: &str = "process/output";
+/// The root process has ended.
+pub const PROCESS_EXITED: &str = "process/exited";
+/// Nothing more will come from this process.
+pub const PROCESS_CLOSED: &str = "process/closed";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_is_found_by_its_name() {
+        for method in Method::ALL {
+            assert_eq!(Method::by_name(method.name()), Some(*method));
+        }
+        assert_eq!(Method::by_name("initialized"), None);
+    }
+}

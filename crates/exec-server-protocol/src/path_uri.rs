@@ -1,0 +1,211 @@
+//! `file:` URIs, the only way in which paths appear on the wire, and the host paths that they name.
+//!
+//! Parsing follows the WHATWG URL rules. Dot segments are resolved by text alone, before any disk is touched, so
+//! `link/../x` is `x`. A path that cannot be told from one of another system's convention travels in an opaque form.
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use url::Url;
+
+/// A path on the wire.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct PathUri {
+    text: String,
+    form: Form,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Form {
+    Uri,
+    /// A native absolute path, as the first versions of the protocol sent it.
+    Native,
+}
+
+/// Whether native absolute paths are taken where a URI belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NativePaths {
+    /// Only `file:` URIs are paths.
+    Reject,
+    /// `/a/b` is as good as `file:///a/b`.
+    Accept,
+}
+
+/// Why a text is no path of this protocol.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathUriError {
+    /// Not a URI at all.
+    #[error("invalid URI: {0}")]
+    Invalid(String),
+    /// A URI of something other than a file.
+    #[error("unsupported path URI scheme `{0}`")]
+    Scheme(String),
+    /// A path has no query.
+    #[error("query parameters are not allowed in path URIs")]
+    Query,
+    /// A path has no fragment.
+    #[error("fragments are not allowed in path URIs")]
+    Fragment,
+    /// A NUL byte cannot be part of a path.
+    #[error("path URI holds a NUL byte")]
+    Nul,
+}
+
+/// The URI names a path of another system.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{uri}' is invalid on '{os}'")]
+pub struct ForeignPath {
+    /// The URI as it was given.
+    pub uri: String,
+    /// The system that cannot have such a path.
+    pub os: &'static str,
+}
+
+/// The start of the path of every opaque URI; a real path cannot hold a NUL byte.
+const OPAQUE_PREFIX: &str = "/%00/bad/path/";
+
+/// What the reference percent-encodes in the paths that it sends.
+const ENCODED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'\\')
+    .add(b'`')
+    .add(b'{')
+    .add(b'}');
+
+impl PathUri {
+    /// Reads a URI; a native absolute path is kept as such until [`PathUri::to_posix`] decides about it.
+    pub fn parse(text: &str) -> Result<Self, PathUriError> {
+        if text.starts_with('/') && !text.starts_with("//") && !text.contains('\0') {
+            return Ok(Self { text: text.to_owned(), form: Form::Native });
+        }
+        let url = Url::parse(text).map_err(|error| PathUriError::Invalid(error.to_string()))?;
+        if url.scheme() != "file" {
+            return Err(PathUriError::Scheme(url.scheme().to_owned()));
+        }
+        if url.query().is_some() {
+            return Err(PathUriError::Query);
+        }
+        if url.fragment().is_some() {
+            return Err(PathUriError::Fragment);
+        }
+        let is_opaque = url.path().starts_with(OPAQUE_PREFIX);
+        if !is_opaque && percent_decode_str(url.path()).any(|byte| byte == 0) {
+            return Err(PathUriError::Nul);
+        }
+        Ok(Self { text: url.into(), form: Form::Uri })
+    }
+
+    /// The URI of an absolute POSIX path.
+    pub fn from_posix(path: &[u8]) -> Self {
+        let text = if looks_like_a_drive(path) {
+            let encoded = base64_turbo::URL_SAFE_NO_PAD.encode(path);
+            format!("file://{OPAQUE_PREFIX}{encoded}")
+        } else {
+            format!("file://{}", percent_encode(path, ENCODED))
+        };
+        Self { text, form: Form::Uri }
+    }
+
+    /// The URI as it is written on the wire.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The absolute, lexically normalised POSIX path that this names.
+    pub fn to_posix(&self, native: NativePaths) -> Result<Vec<u8>, ToPathError> {
+        if self.form == Form::Native {
+            return match native {
+                NativePaths::Accept => Ok(normalise(self.text.as_bytes())),
+                NativePaths::Reject => {
+                    let reason = url::ParseError::RelativeUrlWithoutBase.to_string();
+                    Err(PathUriError::Invalid(reason).into())
+                }
+            };
+        }
+        let url = Url::parse(&self.text).expect("was parsed when this was made");
+        if url.host_str().is_some_and(|host| !host.is_empty()) {
+            return Err(self.foreign().into());
+        }
+        if let Some(encoded) = url.path().strip_prefix(OPAQUE_PREFIX) {
+            return self.opaque(encoded);
+        }
+        let path = normalise(&percent_decode_str(url.path()).collect::<Vec<u8>>());
+        if looks_like_a_drive(&path) {
+            return Err(self.foreign().into());
+        }
+        Ok(path)
+    }
+
+    /// An opaque form stands only for a path that has no ordinary one.
+    fn opaque(&self, encoded: &str) -> Result<Vec<u8>, ToPathError> {
+        let path = base64_turbo::URL_SAFE_NO_PAD
+            .decode(encoded)
+            .map_err(|_| PathUriError::Invalid("malformed opaque path".to_owned()))?;
+        if Self::from_posix(&path).text != self.text {
+            return Err(self.foreign().into());
+        }
+        Ok(path)
+    }
+
+    fn foreign(&self) -> ForeignPath {
+        ForeignPath { uri: self.text.clone(), os: std::env::consts::OS }
+    }
+}
+
+/// Why a [`PathUri`] names no path of this host.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ToPathError {
+    /// It is not acceptable as a URI.
+    #[error(transparent)]
+    Uri(#[from] PathUriError),
+    /// It belongs to another system.
+    #[error(transparent)]
+    Foreign(#[from] ForeignPath),
+}
+
+impl<'de> Deserialize<'de> for PathUri {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        Self::parse(&text).map_err(de::Error::custom)
+    }
+}
+
+impl Serialize for PathUri {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+/// Resolves `.`, `..` and empty segments by text, and drops a trailing slash.
+fn normalise(path: &[u8]) -> Vec<u8> {
+    let mut segments: Vec<&[u8]> = Vec::new();
+    for segment in path.split(|byte| *byte == b'/') {
+        match segment {
+            b"" | b"." => {}
+            b".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    let mut normal = Vec::with_capacity(path.len());
+    for segment in &segments {
+        normal.push(b'/');
+        normal.extend_from_slice(segment);
+    }
+    if normal.is_empty() {
+        normal.push(b'/');
+    }
+    normal
+}
+
+fn looks_like_a_drive(path: &[u8]) -> bool {
+    let first = path.split(|byte| *byte == b'/').find(|segment| !segment.is_empty());
+    matches!(first, Some([letter, b':']) if letter.is_ascii_alphabetic())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! `process/start`: what to run, where, and with what around it.
+
+use std::collections::BTreeMap;
+
+use serde::de::{self, Deserializer};
+use serde::{Deserialize, Serialize};
+
+use super::{Env, ProcessId};
+use crate::path_uri::PathUri;
+
+/// Params of `process/start`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessStartParams {
+    /// The client's key for the process.
+    pub process_id: ProcessId,
+    /// The program and its arguments.
+    pub argv: Vec<String>,
+    /// The working directory.
+    pub cwd: PathUri,
+    /// Laid over what the policy leaves; without a policy it is the whole environment.
+    pub env: Env,
+    /// Whether the process gets a terminal instead of pipes.
+    pub tty: bool,
+    /// What of the server's environment the process inherits.
+    #[serde(default)]
+    pub env_policy: Option<EnvPolicy>,
+    /// Whether stdin stays open for `process/write`; a terminal's always does.
+    #[serde(default)]
+    pub pipe_stdin: bool,
+    /// `argv[0]` as the program sees it.
+    #[serde(default)]
+    pub arg0: Option<String>,
+    /// What the process may touch.
+    #[serde(default)]
+    pub sandbox: Option<serde_json::Value>,
+    /// Only matters together with `sandbox`.
+    #[serde(default)]
+    pub enforce_managed_network: bool,
+    /// Only matters together with `sandbox`.
+    #[serde(default)]
+    pub managed_network: Option<serde_json::Value>,
+    /// A proxy for this process alone.
+    #[serde(default)]
+    pub network_proxy: Option<serde_json::Value>,
+    /// A login shell whose profile is run once and then remembered.
+    #[serde(default)]
+    pub shell_snapshot: Option<ShellSnapshot>,
+    /// Who asked for this process.
+    #[serde(default)]
+    pub metadata: Option<ProcessMetadata>,
+    /// The terminal's first size; 24 by 80 without it.
+    #[serde(default)]
+    pub size: Option<TerminalSize>,
+    /// The longest that the process may run.
+    #[serde(default)]
+    pub timeout_ms: Option<u64>,
+    /// The longest that the process may be silent.
+    #[serde(default)]
+    pub idle_timeout_ms: Option<u64>,
+    /// How many bytes of output are kept for late readers.
+    #[serde(default)]
+    pub output_retention: Option<u64>,
+}
+
+/// Result of `process/start`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessStartResponse {
+    /// The client's key, repeated.
+    pub process_id: ProcessId,
+    /// What confines the process.
+    pub sandbox_type: SandboxType,
+}
+
+/// What confines a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SandboxType {
+    /// Nothing.
+    None,
+}
+
+/// What of the server's environment a process inherits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EnvPolicy {
+    /// The set to start from.
+    pub inherit: EnvInherit,
+    /// Whether names that look like secrets are kept.
+    pub ignore_default_excludes: bool,
+    /// Patterns of names to drop.
+    pub exclude: Vec<String>,
+    /// Variables to add.
+    pub set: BTreeMap<String, String>,
+    /// If not empty, patterns of the only names to keep.
+    pub include_only: Vec<String>,
+}
+
+/// The set that an [`EnvPolicy`] starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum EnvInherit {
+    /// The server's whole environment.
+    All,
+    /// The few variables that every program expects.
+    Core,
+    /// Nothing.
+    None,
+}
+
+/// Who asked for a process.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessMetadata {
+    /// A UUID; the child sees it as `CODEX_THREAD_ID`.
+    #[serde(default, deserialize_with = "optional_uuid")]
+    pub thread_id: Option<String>,
+    /// The child sees it as `CODEX_TOOL_CALL_ID`.
+    #[serde(default)]
+    pub tool_call_id: Option<String>,
+}
+
+fn optional_uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(deserializer)?;
+    if let Some(text) = &text {
+        uuid::Uuid::try_parse(text).map_err(de::Error::custom)?;
+    }
+    Ok(text)
+}
+
+/// A login shell whose profile is run once per scope and then remembered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ShellSnapshot {
+    /// Starts with the same scope share a snapshot.
+    pub scope_id: String,
+    /// The shell.
+    pub shell: SnapshotShell,
+}
+
+/// A shell by its kind and its program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SnapshotShell {
+    /// `bash`, `zsh` or `sh`.
+    pub name: String,
+    /// The program, compared with `argv[0]`.
+    pub path: String,
+}
+
+/// The size of a terminal in characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    /// Lines.
+    pub rows: u16,
+    /// Columns.
+    pub cols: u16,
+}
+
+impl Default for TerminalSize {
+    fn default() -> Self {
+        Self { rows: 24, cols: 80 }
+    }
+}
