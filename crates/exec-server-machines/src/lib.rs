@@ -1,0 +1,18 @@
+//! The rules of exec-server: state machines without I/O, clocks or tasks.
+//!
+//! | machine | its rule | its owner |
+//! |---|---|---|
+//! | [`process_log`] | sequence numbers, retained output, exit, closed, expiry | the process task |
+//! | [`stdin_ledger`] | writes in order, each applied once, with backpressure | the process task |
+//! | [`attachment`] | who is attached to a session, and how long it waits for the next | the session task |
+//! | [`phase`] | what a connection may ask for yet | the connection task |
+//! | [`admission`] | how many requests of a connection run at once | the connection task |
+//! | [`keepalive`] | when to ping and when a peer is gone | the connection task |
+
+pub mod admission;
+pub mod attachment;
+pub mod byte_queue;
+pub mod keepalive;
+pub mod phase;
+pub mod process_log;
+pub mod stdin_ledger;

@@ -1,0 +1,195 @@
+//! Keeps one process's events in order and replays its output to late readers.
+//!
+//! Owner: the process task (`exec-server/src/processes/owner.rs`).
+//! Invariant: sequence numbers start at 1 and have no gaps; output, exit and close share them; close has the last.
+//!
+//! ```text
+//! running ─exit▶ exited ─close▶ closed ─retention▶ gone        (output may follow exit, never close)
+//! ```
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use exec_server_protocol::limits::MAX_RETAINED_CHUNKS;
+use exec_server_protocol::process::{
+    ExitDetails, OutputChunk, OutputGap, OutputStream, ProcessReadResponse,
+};
+
+use crate::byte_queue::ByteQueue;
+
+/// The events of one process.
+#[derive(Debug)]
+pub struct ProcessLog {
+    bytes: ByteQueue,
+    chunks: VecDeque<Chunk>,
+    retain_bytes: usize,
+    retain_closed: Duration,
+    evicted: Evicted,
+    last_seq: u64,
+    exit: Option<Exit>,
+    closed_at: Option<Instant>,
+}
+
+/// How the root process ended.
+#[derive(Debug, Clone)]
+pub struct Exit {
+    /// 0 to 255, or 128 plus the signal's number.
+    pub code: i32,
+    /// Whether the sandbox refused something that made it fail.
+    pub sandbox_denied: bool,
+    /// The rest of the truth.
+    pub details: ExitDetails,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    seq: u64,
+    len: u32,
+    stream: OutputStream,
+}
+
+#[derive(Debug, Default)]
+struct Evicted {
+    bytes: u64,
+    /// The highest number that was dropped.
+    through: u64,
+}
+
+impl ProcessLog {
+    /// An empty log that keeps `retain_bytes` of output, and everything for `retain_closed` after the close.
+    pub fn new(retain_bytes: usize, retain_closed: Duration) -> Self {
+        Self {
+            bytes: ByteQueue::default(),
+            chunks: VecDeque::new(),
+            retain_bytes,
+            retain_closed,
+            evicted: Evicted::default(),
+            last_seq: 0,
+            exit: None,
+            closed_at: None,
+        }
+    }
+
+    /// Records output and returns its number.
+    pub fn handle_output(&mut self, stream: OutputStream, bytes: &[u8]) -> u64 {
+        debug_assert!(self.closed_at.is_none(), "output never follows close");
+        let seq = self.next();
+        let len = u32::try_from(bytes.len()).expect("a chunk is one bounded read");
+        self.chunks.push_back(Chunk { seq, len, stream });
+        self.bytes.push(bytes);
+        while self.bytes.len() > self.retain_bytes || self.chunks.len() > MAX_RETAINED_CHUNKS {
+            self.evict_oldest();
+        }
+        seq
+    }
+
+    /// Records the end of the root process and returns its number.
+    pub fn handle_exit(&mut self, exit: Exit) -> u64 {
+        debug_assert!(self.exit.is_none(), "a process exits once");
+        self.exit = Some(exit);
+        self.next()
+    }
+
+    /// Records that nothing more will come and returns the last number.
+    pub fn handle_closed(&mut self, now: Instant) -> u64 {
+        debug_assert!(
+            self.exit.is_some() && self.closed_at.is_none(),
+            "close comes once, after exit"
+        );
+        self.closed_at = Some(now);
+        self.bytes.trim();
+        self.chunks.shrink_to_fit();
+        self.next()
+    }
+
+    /// The retained output after `after`, about `max_bytes` of it, with the present state.
+    pub fn read(&self, after: u64, max_bytes: Option<u64>) -> ProcessReadResponse {
+        let mut chunks = Vec::new();
+        let mut offset = 0;
+        let mut total = 0;
+        for chunk in &self.chunks {
+            let len = chunk.len as usize;
+            if chunk.seq > after {
+                let is_full =
+                    max_bytes.is_some_and(|max| total + u64::from(chunk.len) > max || total >= max);
+                if is_full && !chunks.is_empty() {
+                    break;
+                }
+                total += u64::from(chunk.len);
+                let bytes = self.bytes.copy(offset, len);
+                chunks.push(OutputChunk {
+                    seq: chunk.seq,
+                    stream: chunk.stream,
+                    chunk: bytes.into(),
+                });
+            }
+            offset += len;
+        }
+        let next_seq = match (max_bytes, chunks.last()) {
+            (Some(_), Some(last)) => last.seq + 1,
+            _ => self.last_seq + 1,
+        };
+        let exit = self.exit.as_ref();
+        ProcessReadResponse {
+            chunks,
+            next_seq,
+            exited: exit.is_some(),
+            exit_code: exit.map(|exit| exit.code),
+            closed: self.closed_at.is_some(),
+            failure: None,
+            sandbox_denied: exit.is_some_and(|exit| exit.sandbox_denied),
+            details: exit.map(|exit| exit.details.clone()).unwrap_or_default(),
+            gap: self.gap(after),
+        }
+    }
+
+    /// Whether a reader at `after` would learn anything, so that its long poll ends.
+    pub fn has_news(&self, after: u64) -> bool {
+        self.chunks.back().is_some_and(|chunk| chunk.seq > after)
+            || self.gap(after).is_some()
+            || self.closed_at.is_some()
+            || (self.exit.is_some() && after < self.last_seq)
+    }
+
+    /// How the root process ended, once it has.
+    pub fn exit(&self) -> Option<&Exit> {
+        self.exit.as_ref()
+    }
+
+    /// Whether nothing more will come.
+    pub fn is_closed(&self) -> bool {
+        self.closed_at.is_some()
+    }
+
+    /// The number that the next event will have.
+    pub fn next_seq(&self) -> u64 {
+        self.last_seq + 1
+    }
+
+    /// When the record may be forgotten.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.closed_at.map(|at| at + self.retain_closed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.last_seq += 1;
+        self.last_seq
+    }
+
+    fn evict_oldest(&mut self) {
+        let Some(oldest) = self.chunks.pop_front() else { return };
+        self.bytes.pop(oldest.len as usize);
+        self.evicted.bytes += u64::from(oldest.len);
+        self.evicted.through = oldest.seq;
+    }
+
+    fn gap(&self, after: u64) -> Option<OutputGap> {
+        (self.evicted.through > after).then(|| OutputGap {
+            evicted_bytes: self.evicted.bytes,
+            first_seq: self.chunks.front().map_or(self.last_seq + 1, |chunk| chunk.seq),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
