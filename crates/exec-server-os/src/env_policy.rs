@@ -1,0 +1,246 @@
+//! Decides which environment a child gets.
+//!
+//! Names and values are bytes: a variable of the server that is not UTF-8 is passed on like any other.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+
+use exec_server_protocol::process::{Env, EnvInherit, EnvPolicy, ProcessMetadata};
+
+/// Names that every program expects, compared without case.
+const CORE: [&str; 11] = [
+    "PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME",
+    "USER",
+];
+
+/// Names that look like secrets.
+const DEFAULT_EXCLUDES: [&str; 3] = ["*KEY*", "*SECRET*", "*TOKEN*"];
+
+/// Secrets and switches of the harness itself, which no child may see whoever set them.
+const NEVER_PASSED: [&str; 5] = [
+    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+    "NODE_REPL_AUTH_TOKEN",
+    "OPENAI_FEDERATION_RULE_ID",
+    "OPENAI_IDENTITY_TOKEN_FILE",
+    "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
+];
+const EXIT_ON_STDIN_CLOSE: &str = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";
+const THREAD_ID: &str = "CODEX_THREAD_ID";
+const TOOL_CALL_ID: &str = "CODEX_TOOL_CALL_ID";
+
+/// What a start request says about the environment.
+#[derive(Debug, Clone, Copy)]
+pub struct EnvRequest<'a> {
+    /// What to inherit; without it, nothing.
+    pub policy: Option<&'a EnvPolicy>,
+    /// Laid over all.
+    pub env: &'a Env,
+    /// Who asked.
+    pub metadata: Option<&'a ProcessMetadata>,
+}
+
+/// The environment of a child of a server whose own is `server`.
+pub fn child_environment(
+    server: impl IntoIterator<Item = (OsString, OsString)>,
+    request: EnvRequest,
+) -> Vec<(OsString, OsString)> {
+    let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
+    if let Some(policy) = request.policy {
+        env.extend(server.into_iter().filter(|(name, _)| is_inherited(policy, name)));
+        env.extend(policy.set.iter().map(|(name, value)| (name.into(), value.into())));
+        if !policy.include_only.is_empty() {
+            env.retain(|name, _| matches_any(&policy.include_only, name));
+        }
+    }
+    env.extend(request.env.iter().map(|(name, value)| (name.into(), value.into())));
+    env.retain(|name, _| !is_never_passed(name));
+    describe(&mut env, request.metadata);
+    env.into_iter().collect()
+}
+
+fn is_inherited(policy: &EnvPolicy, name: &OsStr) -> bool {
+    let is_in_set = match policy.inherit {
+        EnvInherit::All => true,
+        EnvInherit::Core => CORE.iter().any(|core| name.eq_ignore_ascii_case(core)),
+        EnvInherit::None => false,
+    };
+    is_in_set && !is_excluded(policy, name)
+}
+
+/// Whether a variable that a shell's profile exported may reach a child.
+///
+/// What to inherit from the server plays no part here: a profile is the user's, not the server's.
+pub fn may_come_from_profile(policy: Option<&EnvPolicy>, name: &str) -> bool {
+    let name = OsStr::new(name);
+    let is_allowed = policy.is_none_or(|policy| {
+        let is_included = policy.include_only.is_empty() || matches_any(&policy.include_only, name);
+        is_included
+            && !is_excluded(policy, name)
+            && !policy.set.contains_key(&*name.to_string_lossy())
+    });
+    is_allowed && !is_never_passed(name) && name != THREAD_ID && name != TOOL_CALL_ID
+}
+
+fn is_excluded(policy: &EnvPolicy, name: &OsStr) -> bool {
+    let looks_secret = matches_any(&DEFAULT_EXCLUDES, name);
+    (looks_secret && !policy.ignore_default_excludes) || matches_any(&policy.exclude, name)
+}
+
+fn is_never_passed(name: &OsStr) -> bool {
+    name == EXIT_ON_STDIN_CLOSE || NEVER_PASSED.iter().any(|never| name.eq_ignore_ascii_case(never))
+}
+
+/// Tells the child who asked for it, and nothing that somebody else said about that.
+fn describe(env: &mut BTreeMap<OsString, OsString>, metadata: Option<&ProcessMetadata>) {
+    env.remove(OsStr::new(TOOL_CALL_ID));
+    let Some(metadata) = metadata else { return };
+    env.remove(OsStr::new(THREAD_ID));
+    for (name, value) in [(THREAD_ID, &metadata.thread_id), (TOOL_CALL_ID, &metadata.tool_call_id)]
+    {
+        if let Some(value) = value {
+            env.insert(name.into(), value.into());
+        }
+    }
+}
+
+fn matches_any(patterns: &[impl AsRef<str>], name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    patterns.iter().any(|pattern| matches(pattern.as_ref().as_bytes(), name))
+}
+
+/// Whole name, without case; `*` is any run and `?` one character.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(byte) if *byte == b'?' || byte.eq_ignore_ascii_case(&name[n]) => {
+                p += 1;
+                n += 1;
+            }
+            _ => {
+                // Back to the last star, which then swallows one more.
+                let Some((star_p, star_n)) = star else { return false };
+                p = star_p + 1;
+                n = star_n + 1;
+                star = Some((star_p, star_n + 1));
+            }
+        }
+    }
+    pattern[p..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(inherit: EnvInherit) -> EnvPolicy {
+        EnvPolicy {
+            inherit,
+            ignore_default_excludes: false,
+            exclude: vec![],
+            set: BTreeMap::new(),
+            include_only: vec![],
+        }
+    }
+
+    fn names(server: &[(&str, &str)], policy: Option<&EnvPolicy>, env: &[(&str, &str)]) -> String {
+        let server = server.iter().map(|(name, value)| (name.into(), value.into()));
+        let env =
+            env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let child = child_environment(server, EnvRequest { policy, env: &env, metadata: None });
+        let shown: Vec<String> = child
+            .iter()
+            .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
+            .collect();
+        shown.join(" ")
+    }
+
+    #[test]
+    fn without_a_policy_the_child_gets_exactly_env() {
+        assert_eq!(names(&[("PATH", "/bin")], None, &[("A", "1")]), "A=1");
+        assert_eq!(names(&[("PATH", "/bin")], None, &[]), "");
+    }
+
+    #[test]
+    fn the_policy_is_applied_step_by_step() {
+        let server = [("PATH", "p"), ("home", "h"), ("MONKEY", "m"), ("X1", "x"), ("Y", "y")];
+        let mut all = policy(EnvInherit::All);
+        assert_eq!(names(&server, Some(&all), &[]), "PATH=p X1=x Y=y home=h");
+        all.ignore_default_excludes = true;
+        all.exclude = vec!["x?".into(), "SET*".into()];
+        all.set = BTreeMap::from([("SETTLED".into(), "s".into())]);
+        assert_eq!(names(&server, Some(&all), &[]), "MONKEY=m PATH=p SETTLED=s Y=y home=h");
+        all.include_only = vec!["*E*".into()];
+        assert_eq!(names(&server, Some(&all), &[("Q", "q")]), "MONKEY=m Q=q SETTLED=s home=h");
+        assert_eq!(names(&server, Some(&policy(EnvInherit::Core)), &[]), "PATH=p home=h");
+        assert_eq!(
+            names(&server, Some(&policy(EnvInherit::None)), &[("PATH", "mine")]),
+            "PATH=mine"
+        );
+    }
+
+    #[test]
+    fn the_harness_keeps_its_own_secrets() {
+        let env = [
+            ("node_repl_auth_token", "x"),
+            ("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", "true"),
+            ("CODEX_TOOL_CALL_ID", "c"),
+            ("CODEX_THREAD_ID", "t"),
+            ("OPENAI_API_KEY", "k"),
+        ];
+        assert_eq!(names(&[], None, &env), "CODEX_THREAD_ID=t OPENAI_API_KEY=k");
+    }
+
+    #[test]
+    fn metadata_says_who_asked_and_overrides_other_claims() {
+        let env = Env::from([
+            ("CODEX_THREAD_ID".into(), "claim".into()),
+            ("CODEX_TOOL_CALL_ID".into(), "claim".into()),
+        ]);
+        let child = |metadata: &ProcessMetadata| {
+            child_environment([], EnvRequest { policy: None, env: &env, metadata: Some(metadata) })
+        };
+        assert!(child(&ProcessMetadata::default()).is_empty());
+        let known = ProcessMetadata { thread_id: Some("t".into()), tool_call_id: Some("c".into()) };
+        assert_eq!(
+            child(&known),
+            [("CODEX_THREAD_ID".into(), "t".into()), ("CODEX_TOOL_CALL_ID".into(), "c".into())]
+        );
+    }
+
+    #[test]
+    fn patterns_have_stars_and_question_marks_only() {
+        for (pattern, name, expected) in [
+            ("*", "", true),
+            ("a*c", "ABBC", true),
+            ("a*c", "ABBD", false),
+            ("?", "", false),
+            ("[a]", "a", false),
+            ("[a]", "[A]", true),
+            ("*a*b*", "xaxbx", true),
+            ("**", "x", true),
+            ("a", "ab", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn variables_that_are_not_utf8_are_passed_on() {
+        use std::os::unix::ffi::OsStringExt;
+        let odd = OsString::from_vec(b"v\xff".to_vec());
+        let server = [(OsString::from_vec(b"N\xfe".to_vec()), odd.clone())];
+        let all = policy(EnvInherit::All);
+        let child = child_environment(
+            server,
+            EnvRequest { policy: Some(&all), env: &Env::new(), metadata: None },
+        );
+        assert_eq!(child[0].1, odd);
+    }
+}

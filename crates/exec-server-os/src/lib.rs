@@ -1,0 +1,37 @@
+//! The hands of exec-server: everything that only the operating system can do.
+//!
+//! | look here | for |
+//! |---|---|
+//! | [`spawn`] | what to start and what comes back; the same on every platform |
+//! | [`env_policy`] | which environment a child gets |
+//! | [`host`] | facts about this machine and its user |
+//! | `linux` | the one implementation so far: clone, pipes, terminals, trees, cgroups, the guardian |
+//! | `unsupported` | what other platforms answer until they have their own |
+//!
+//! All `unsafe` of the project is in `linux`.
+
+pub mod env_policy;
+pub mod host;
+pub mod spawn;
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+use linux as platform;
+#[cfg(not(target_os = "linux"))]
+mod unsupported;
+#[cfg(not(target_os = "linux"))]
+use unsupported as platform;
+
+pub use platform::cgroup::CgroupParent;
+pub use platform::exit_watch::ExitWatch;
+pub use platform::guardian::{Guardian, enter_guardian};
+pub use platform::oom::OomCounter;
+pub use platform::pipes::{ChildInput, ChildOutput};
+pub use platform::process_tree::{
+    ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
+};
+pub use platform::signals::{SIGKILL, SIGTERM};
+pub use platform::signals::{errno_name, number as signal_number, signal_name};
+pub use platform::spawner::Spawner;
+pub use platform::startup::{raise_open_file_limit, tune_allocator};

@@ -1,0 +1,62 @@
+//! Waits for one child by its pidfd, and learns how it ended and what it used.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::{check, register};
+use crate::spawn::ExitStatus;
+
+/// Tells when a child has ended, and how; the child stays a zombie until then, so its pid stays its own.
+#[derive(Debug)]
+pub struct ExitWatch {
+    pid: libc::pid_t,
+    pidfd: AsyncFd<OwnedFd>,
+}
+
+impl ExitWatch {
+    /// Watches our own child `pid`.
+    pub fn new(pid: libc::pid_t, pidfd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { pid, pidfd: register(pidfd, Interest::READABLE)? })
+    }
+
+    /// Reaps the child once it has ended.
+    pub fn poll_exit(&self, cx: &mut Context) -> Poll<io::Result<ExitStatus>> {
+        loop {
+            let mut ready = ready!(self.pidfd.poll_read_ready(cx))?;
+            if let Some(status) = self.reap()? {
+                return Poll::Ready(Ok(status));
+            }
+            ready.clear_ready();
+        }
+    }
+
+    fn reap(&self) -> io::Result<Option<ExitStatus>> {
+        let mut status = 0;
+        // SAFETY: a zeroed rusage is a valid one.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: both pointers are to live locals; the pid is our own unreaped child's.
+        let pid = unsafe { libc::wait4(self.pid, &raw mut status, libc::WNOHANG, &raw mut usage) };
+        if check(pid)? == 0 {
+            return Ok(None);
+        }
+        let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+        Ok(Some(ExitStatus {
+            code: signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal),
+            signal,
+            user: duration(usage.ru_utime),
+            system: duration(usage.ru_stime),
+            max_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        }))
+    }
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u64::try_from(time.tv_usec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_micros(micros)
+}

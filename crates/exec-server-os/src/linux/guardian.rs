@@ -1,0 +1,128 @@
+//! A parent for the server that outlives its sudden death and ends what it left behind.
+//!
+//! ```text
+//! guardian (what was started, signals pass through)
+//!   └─ server (a session of its own)
+//!        └─ children …
+//! ```
+//!
+//! If the server is killed, its children die by their parent-death signal and everything else that came from them
+//! becomes the guardian's to kill. If the guardian is killed, the server hears of it and shuts down in order.
+
+use std::io;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use super::check;
+use super::process_tree::{living_descendants, prepare_to_adopt, send};
+use super::procfs;
+
+/// Where [`enter_guardian`] returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guardian {
+    /// This is the server: go on.
+    Server,
+    /// This was the guardian and the server has ended with this code.
+    Ended(i32),
+}
+
+/// Signals that the guardian passes on to the server.
+const PASSED_ON: [libc::c_int; 6] =
+    [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+
+static SERVER: AtomicI32 = AtomicI32::new(0);
+
+/// Splits into guardian and server; must be called before any thread is started.
+pub fn enter_guardian() -> io::Result<Guardian> {
+    prepare_to_adopt()?;
+    let blocked = block_passed_on();
+    // SAFETY: there is one thread only, so the child's copy of the memory is consistent.
+    let server = check(unsafe { libc::fork() })?;
+    if server == 0 {
+        become_server()?;
+        restore(&blocked);
+        return Ok(Guardian::Server);
+    }
+    SERVER.store(server, Ordering::Relaxed);
+    for signal in PASSED_ON {
+        // SAFETY: the handler only calls kill, which is allowed in a handler.
+        unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
+    }
+    restore(&blocked);
+    let code = wait_for(server);
+    end_the_rest();
+    Ok(Guardian::Ended(code))
+}
+
+fn become_server() -> io::Result<()> {
+    let guardian = std::os::unix::process::parent_id();
+    // SAFETY: sets a flag of this process.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) })?;
+    // The guardian may have died before the line above took effect.
+    if std::os::unix::process::parent_id() != guardian {
+        return Err(io::Error::other("the guardian process is gone"));
+    }
+    // A session of its own: whoever kills the guardian's whole group does not kill both at once.
+    // SAFETY: affects this process only.
+    check(unsafe { libc::setsid() })?;
+    prepare_to_adopt()
+}
+
+extern "C" fn pass_on(signal: libc::c_int) {
+    let server = SERVER.load(Ordering::Relaxed);
+    if server > 0 {
+        // SAFETY: kill is async-signal-safe; the server is our unreaped child.
+        unsafe { libc::kill(server, signal) };
+    }
+}
+
+/// Reaps whatever ends, until the server does.
+fn wait_for(server: libc::pid_t) -> i32 {
+    loop {
+        let mut status = 0;
+        // SAFETY: fills a live local.
+        let pid = unsafe { libc::waitpid(-1, &raw mut status, 0) };
+        if pid == server {
+            let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+            return signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal);
+        }
+        let is_interrupted = io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
+        if pid == -1 && !is_interrupted {
+            return 1;
+        }
+    }
+}
+
+/// The server is gone: all that is still below us came from it.
+fn end_the_rest() {
+    SERVER.store(0, Ordering::Relaxed);
+    let own = std::process::id().cast_signed();
+    loop {
+        for pid in living_descendants(procfs::children(own)) {
+            let _ = send(pid, libc::SIGKILL);
+        }
+        // SAFETY: reaps any child of ours; nothing is written.
+        let reaped = unsafe { libc::waitpid(-1, std::ptr::null_mut(), 0) };
+        if reaped == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD) {
+            return;
+        }
+    }
+}
+
+fn block_passed_on() -> libc::sigset_t {
+    // SAFETY: both sets are plain memory that the calls fill.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        let mut before = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in PASSED_ON {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, &raw mut before);
+        before
+    }
+}
+
+fn restore(mask: &libc::sigset_t) {
+    // SAFETY: restores the mask that was in force before.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+}

@@ -1,0 +1,32 @@
+//! Linux: clone, pipes, terminals, process trees, cgroups and the guardian.
+
+pub mod cgroup;
+pub mod exit_watch;
+pub mod guardian;
+pub mod oom;
+pub mod pipes;
+pub mod process_tree;
+pub mod signals;
+pub mod spawner;
+pub mod startup;
+
+mod child;
+mod procfs;
+mod terminal;
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// The result of a libc call that returns -1 on failure.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Puts a non-blocking descriptor under the eye of the runtime.
+fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd always names the same open descriptor until it is dropped, and the AsyncFd owns it.
+    unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(Into::into)
+}

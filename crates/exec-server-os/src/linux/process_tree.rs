@@ -1,0 +1,187 @@
+//! Finds and ends a child with everything that came from it, also what left its group or its session.
+//!
+//! How descendants are found, from the surest to the last:
+//! 1. the cgroup that the child was born into, where we have one;
+//! 2. the links from parent to child, from the root down;
+//! 3. orphans: this server is a subreaper, so a process whose parent has ended becomes a child of our main thread.
+//!    Whose it was is told by a tag that every descendant inherits: the soft limit on real-time CPU time, set to a
+//!    value of some hundred thousand years that differs per child and binds nobody.
+
+use std::collections::HashSet;
+use std::io;
+
+use super::cgroup::Cgroup;
+use super::{check, procfs};
+
+/// Tells the descendants of one child from those of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TreeTag(u64);
+
+/// A value that no one sets for its meaning: 2^60 microseconds.
+const TAG_BASE: u64 = 1 << 60;
+/// Bits that tell one server from another on the same machine.
+const SERVER_BITS: u32 = 28;
+
+impl TreeTag {
+    /// The tag of child number `child` of this server.
+    pub fn new(child: u32) -> Self {
+        let server = u64::from(std::process::id()) & ((1 << SERVER_BITS) - 1);
+        Self(TAG_BASE | server << 32 | u64::from(child))
+    }
+
+    /// The number that the tag was made from.
+    pub fn child(self) -> u32 {
+        (self.0 & u64::from(u32::MAX)) as u32
+    }
+
+    pub(super) fn as_limit(self) -> libc::rlimit {
+        // The hard limit stays what the server has, so that a program which cares can still lower it.
+        libc::rlimit { rlim_cur: self.0, rlim_max: libc::RLIM_INFINITY }
+    }
+}
+
+/// A child with everything that came from it.
+#[derive(Debug)]
+pub struct ProcessTree {
+    root: libc::pid_t,
+    is_root_reaped: bool,
+    tag: TreeTag,
+    cgroup: Option<Cgroup>,
+}
+
+impl ProcessTree {
+    pub(super) fn new(root: libc::pid_t, tag: TreeTag, cgroup: Option<Cgroup>) -> Self {
+        Self { root, is_root_reaped: false, tag, cgroup }
+    }
+
+    /// The root was reaped: its pid may soon belong to somebody else.
+    pub fn handle_root_reaped(&mut self) {
+        self.is_root_reaped = true;
+    }
+
+    /// Sends `signal` to every living member and returns how many there were.
+    pub fn signal(&self, signal: i32) -> io::Result<usize> {
+        let members = self.members();
+        if !self.is_root_reaped {
+            // The group first and at once, so that a shell and its jobs hear of it together.
+            // SAFETY: the root is our unreaped child, so the group id is its own.
+            check(unsafe { libc::kill(-self.root, signal) }).or_else(ignore_missing)?;
+        }
+        for pid in &members {
+            let is_in_group = !self.is_root_reaped && group_of(*pid) == Some(self.root);
+            if !is_in_group {
+                send(*pid, signal)?;
+            }
+        }
+        Ok(members.len())
+    }
+
+    /// Kills every living member and returns how many there were; repeat until there is none.
+    pub fn kill_pass(&self) -> usize {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
+        // What can no longer be signalled is gone or not ours, and the next pass will tell.
+        let count = self.signal(libc::SIGKILL).unwrap_or(0);
+        reap_orphans();
+        count.max(self.cgroup.as_ref().map_or(0, Cgroup::population))
+    }
+
+    /// The living members.
+    fn members(&self) -> Vec<libc::pid_t> {
+        let mut start = Vec::new();
+        if !self.is_root_reaped {
+            start.push(self.root);
+        }
+        start.extend(orphans().into_iter().filter(|pid| self.owns_orphan(*pid)));
+        living_descendants(start)
+    }
+
+    fn owns_orphan(&self, pid: libc::pid_t) -> bool {
+        match procfs::realtime_limit(pid) {
+            Some(limit) if limit & TAG_BASE != 0 && limit < TAG_BASE << 1 => limit == self.tag.0,
+            _ => procfs::stat(pid).is_some_and(|stat| stat.session == self.root),
+        }
+    }
+}
+
+/// Makes this process the parent of every orphan among its descendants.
+pub fn prepare_to_adopt() -> io::Result<()> {
+    // SAFETY: sets a flag of this process.
+    check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }).map(drop)
+}
+
+/// Reaps orphans that have ended, and says whether living ones remain.
+pub fn reap_orphans() -> bool {
+    let mut remain = false;
+    for pid in orphans() {
+        // SAFETY: waits for our own child by its pid; roots are children of other threads and not in the list.
+        let reaped = unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WNOHANG) };
+        remain |= reaped == 0;
+    }
+    remain
+}
+
+/// Kills the orphans whose tag `is_mine`, and returns how many there were; repeat until there is none.
+pub fn end_all_trees(is_mine: impl Fn(TreeTag) -> bool) -> usize {
+    let mine = orphans().into_iter().filter(|pid| {
+        procfs::realtime_limit(*pid)
+            .is_some_and(|limit| limit & TAG_BASE != 0 && is_mine(TreeTag(limit)))
+    });
+    let members = living_descendants(mine.collect());
+    for pid in &members {
+        let _ = send(*pid, libc::SIGKILL);
+    }
+    reap_orphans();
+    members.len()
+}
+
+/// Children of our main thread: the kernel gives orphans to it, while every root belongs to a spawner thread.
+fn orphans() -> Vec<libc::pid_t> {
+    let own = std::process::id().cast_signed();
+    procfs::thread_children(own, own)
+}
+
+pub(super) fn living_descendants(start: Vec<libc::pid_t>) -> Vec<libc::pid_t> {
+    let mut seen = HashSet::new();
+    let mut living = Vec::new();
+    let mut queue = start;
+    while let Some(pid) = queue.pop() {
+        if !seen.insert(pid) {
+            continue;
+        }
+        if procfs::stat(pid).is_some_and(|stat| !stat.is_zombie) {
+            living.push(pid);
+        }
+        queue.extend(procfs::children(pid));
+    }
+    living
+}
+
+/// Sends a signal to a process that was seen as a descendant a moment ago.
+pub(super) fn send(pid: libc::pid_t, signal: i32) -> io::Result<()> {
+    let parent = procfs::stat(pid).map(|stat| stat.parent);
+    let Some(handle) = rustix::process::Pid::from_raw(pid) else { return Ok(()) };
+    let flags = rustix::process::PidfdFlags::empty();
+    let Ok(pidfd) = rustix::process::pidfd_open(handle, flags) else { return Ok(()) };
+    // The handle may be that of a newcomer with the same pid: it is the right one if its parent is still the same.
+    if parent.is_none() || procfs::stat(pid).map(|stat| stat.parent) != parent {
+        return Ok(());
+    }
+    let Some(signal) = rustix::process::Signal::from_named_raw(signal) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    match rustix::process::pidfd_send_signal(&pidfd, signal) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn group_of(pid: libc::pid_t) -> Option<libc::pid_t> {
+    // SAFETY: asks about a pid; no memory is involved.
+    check(unsafe { libc::getpgid(pid) }).ok()
+}
+
+fn ignore_missing(error: io::Error) -> io::Result<libc::c_int> {
+    if error.raw_os_error() == Some(libc::ESRCH) { Ok(0) } else { Err(error) }
+}

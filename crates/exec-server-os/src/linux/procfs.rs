@@ -1,0 +1,47 @@
+//! The few facts that /proc tells about processes.
+
+use std::fs;
+
+/// What `/proc/PID/stat` says about where a process belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    pub is_zombie: bool,
+    pub parent: libc::pid_t,
+    pub session: libc::pid_t,
+}
+
+/// Where a process belongs, if it is still there.
+pub fn stat(pid: libc::pid_t) -> Option<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold anything, so the fields are counted from its end.
+    let (_, rest) = text.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    let _group = fields.next()?;
+    let session = fields.next()?.parse().ok()?;
+    Some(Stat { is_zombie: matches!(state, "Z" | "X"), parent, session })
+}
+
+/// The children of all threads of a process.
+pub fn children(pid: libc::pid_t) -> Vec<libc::pid_t> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    threads.flatten().flat_map(|thread| child_list(&thread.path().join("children"))).collect()
+}
+
+/// The children of one thread.
+pub fn thread_children(pid: libc::pid_t, thread: libc::pid_t) -> Vec<libc::pid_t> {
+    child_list(format!("/proc/{pid}/task/{thread}/children").as_ref())
+}
+
+fn child_list(path: &std::path::Path) -> Vec<libc::pid_t> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+/// The soft limit on real-time CPU time, which carries our tag.
+pub fn realtime_limit(pid: libc::pid_t) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Max realtime timeout"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
+}

@@ -1,0 +1,267 @@
+//! Starts children from threads of its own.
+//!
+//! A clone with shared memory stops the calling thread until the child has executed its program, which a slow file
+//! system can make long; so it must not be a thread that serves connections. The threads live as long as the server,
+//! because a child's parent-death signal is bound to the thread that started it.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::{io, thread};
+
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::pipe::PipeFlags;
+use tokio::sync::oneshot;
+
+use super::cgroup::{Cgroup, CgroupParent};
+use super::child::{ChildPlan, ChildStack, clone_child};
+use super::exit_watch::ExitWatch;
+use super::pipes::{ChildInput, ChildOutput, OutputKind};
+use super::process_tree::ProcessTree;
+use super::{signals, startup, terminal};
+use crate::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
+
+/// Two keep two cores busy while one of them waits for a slow disk.
+const THREADS: usize = 2;
+
+/// Starts children; cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Spawner {
+    jobs: mpsc::Sender<Job>,
+    cgroup: Option<Arc<CgroupParent>>,
+}
+
+struct Job {
+    request: SpawnRequest,
+    cgroup: Option<Cgroup>,
+    reply: oneshot::Sender<Result<Parts, SpawnError>>,
+}
+
+/// A started child before its descriptors belong to a runtime.
+struct Parts {
+    pid: libc::pid_t,
+    pidfd: OwnedFd,
+    ours: OurEnds,
+    tree: ProcessTree,
+}
+
+impl Spawner {
+    /// Starts the threads.
+    pub fn new(cgroup: Option<CgroupParent>) -> io::Result<Self> {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let queue = Arc::new(Mutex::new(queue));
+        for number in 0..THREADS {
+            let queue = queue.clone();
+            thread::Builder::new()
+                .name(format!("spawner-{number}"))
+                .spawn(move || serve(&queue))?;
+        }
+        Ok(Self { jobs, cgroup: cgroup.map(Arc::new) })
+    }
+
+    /// Starts one child.
+    pub async fn spawn(&self, request: SpawnRequest) -> Result<Spawned, SpawnError> {
+        let prepare = |step| move |source| SpawnError::Prepare { step, source };
+        let cgroup = match &self.cgroup {
+            Some(parent) => Some(parent.make_child(request.tag).map_err(prepare("cgroup"))?),
+            None => None,
+        };
+        let (reply, answer) = oneshot::channel();
+        self.jobs
+            .send(Job { request, cgroup, reply })
+            .expect("the spawner threads live as long as the sender");
+        let parts = answer.await.expect("a spawner thread answers every job")?;
+        parts.register().map_err(prepare("event loop"))
+    }
+}
+
+fn serve(queue: &Mutex<mpsc::Receiver<Job>>) {
+    let mut stack = ChildStack::new();
+    loop {
+        let job = queue.lock().expect("no holder panics").recv();
+        let Ok(Job { request, cgroup, reply }) = job else { return };
+        let result = start(&request, cgroup, &mut stack);
+        if let Err(Ok(parts)) = reply.send(result) {
+            parts.abandon();
+        }
+    }
+}
+
+impl Parts {
+    /// Nobody waits any more: an unowned child must not stay.
+    fn abandon(mut self) {
+        self.tree.kill_pass();
+        // SAFETY: waits for our own child, which has just been killed.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+        self.tree.handle_root_reaped();
+        self.tree.kill_pass();
+    }
+
+    fn register(self) -> io::Result<Spawned> {
+        let exit = ExitWatch::new(self.pid, self.pidfd)?;
+        let (input, output, error_output) = match self.ours {
+            OurEnds::Pipes { stdin, stdout, stderr } => (
+                stdin.map(ChildInput::new).transpose()?,
+                ChildOutput::new(stdout, OutputKind::Pipe)?,
+                Some(ChildOutput::new(stderr, OutputKind::Pipe)?),
+            ),
+            OurEnds::Terminal { master } => {
+                let input = ChildInput::new(master.try_clone()?)?;
+                (Some(input), ChildOutput::new(master, OutputKind::Terminal)?, None)
+            }
+        };
+        let pid = self.pid.unsigned_abs();
+        Ok(Spawned { pid, exit, input, output, error_output, tree: self.tree })
+    }
+}
+
+enum OurEnds {
+    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    Terminal { master: OwnedFd },
+}
+
+enum TheirEnds {
+    Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
+    Terminal { slave: OwnedFd },
+}
+
+fn start(
+    request: &SpawnRequest,
+    cgroup: Option<Cgroup>,
+    stack: &mut ChildStack,
+) -> Result<Parts, SpawnError> {
+    let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, source };
+    let program = request.program.as_bytes();
+    if program.is_empty() {
+        return Err(SpawnError::NoProgram);
+    }
+    let argv = c_strings(&request.argv, "an argument")?;
+    let env = c_environment(&request.env)?;
+    let cwd = c_string(request.cwd.as_os_str(), "the working directory")?;
+    let candidates = candidates(request)?;
+
+    let (ours, theirs) = open_stdio(request.stdio).map_err(prepare("standard streams"))?;
+    let null = null_device().map_err(prepare("/dev/null"))?;
+    let stdio = match &theirs {
+        TheirEnds::Pipes { stdin, stdout, stderr } => {
+            [stdin.as_ref().map_or(null, |stdin| stdin.as_fd()), stdout.as_fd(), stderr.as_fd()]
+        }
+        TheirEnds::Terminal { slave } => [slave.as_fd(); 3],
+    };
+    let extra = request.extra_input.as_deref().map(extra_input).transpose();
+    let extra = extra.map_err(prepare("extra input"))?;
+
+    let argv_pointers = pointers(&argv);
+    let mut script_argv = vec![c"/bin/sh".as_ptr(), std::ptr::null()];
+    script_argv.extend_from_slice(&argv_pointers[1.min(argv_pointers.len() - 1)..]);
+    let mut plan = ChildPlan {
+        candidates: &candidates,
+        argv: &argv_pointers,
+        script_argv: &mut script_argv,
+        envp: &pointers(&env),
+        cwd: &cwd,
+        stdio,
+        extra: extra.as_ref().map(AsFd::as_fd),
+        has_terminal: matches!(theirs, TheirEnds::Terminal { .. }),
+        cgroup: cgroup.as_ref().map(Cgroup::procs),
+        ignored: signals::ignored(),
+        open_files: startup::original_open_file_limit(),
+        tag: request.tag.as_limit(),
+        server_pid: std::process::id().cast_signed(),
+    };
+    let (pid, pidfd) = clone_child(&mut plan, stack)?;
+    let tree = ProcessTree::new(pid, request.tag, cgroup);
+    Ok(Parts { pid, pidfd, ours, tree })
+}
+
+fn open_stdio(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
+    match stdio {
+        Stdio::Terminal(size) => {
+            let (master, slave) = terminal::open(size)?;
+            Ok((OurEnds::Terminal { master }, TheirEnds::Terminal { slave }))
+        }
+        Stdio::Pipes { stdin } => {
+            let (stdout, their_stdout) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            let (stderr, their_stderr) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+            rustix::io::ioctl_fionbio(&stdout, true)?;
+            rustix::io::ioctl_fionbio(&stderr, true)?;
+            let (our_stdin, their_stdin) = match stdin {
+                StdinKind::Null => (None, None),
+                StdinKind::Pipe => {
+                    let (theirs, ours) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+                    rustix::io::ioctl_fionbio(&ours, true)?;
+                    (Some(ours), Some(theirs))
+                }
+            };
+            Ok((
+                OurEnds::Pipes { stdin: our_stdin, stdout, stderr },
+                TheirEnds::Pipes { stdin: their_stdin, stdout: their_stdout, stderr: their_stderr },
+            ))
+        }
+    }
+}
+
+fn null_device() -> io::Result<BorrowedFd<'static>> {
+    static NULL: OnceLock<OwnedFd> = OnceLock::new();
+    if let Some(null) = NULL.get() {
+        return Ok(null.as_fd());
+    }
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(NULL.get_or_init(|| null).as_fd())
+}
+
+/// Memory that reads like a file, so that nothing of it ever touches a disk.
+fn extra_input(content: &[u8]) -> io::Result<OwnedFd> {
+    let memory = rustix::fs::memfd_create("exec-server", MemfdFlags::CLOEXEC)?;
+    let mut rest = content;
+    while !rest.is_empty() {
+        let written = rustix::io::write(&memory, rest)?;
+        rest = &rest[written..];
+    }
+    rustix::fs::seek(&memory, rustix::fs::SeekFrom::Start(0))?;
+    Ok(memory)
+}
+
+/// Where the program may be: itself if it holds a slash, else below each entry of the child's `PATH`.
+fn candidates(request: &SpawnRequest) -> Result<Vec<CString>, SpawnError> {
+    let program = request.program.as_os_str();
+    if program.as_bytes().contains(&b'/') {
+        return Ok(vec![c_string(program, "the program")?]);
+    }
+    let path =
+        request.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_bytes());
+    // The same default that the C library uses.
+    let path = path.unwrap_or(b"/bin:/usr/bin");
+    path.split(|byte| *byte == b':')
+        .map(|directory| match directory {
+            b"" => Path::new(".").join(program),
+            directory => Path::new(OsStr::from_bytes(directory)).join(program),
+        })
+        .map(|candidate| c_string(candidate.as_os_str(), "the program"))
+        .collect()
+}
+
+fn c_string(text: &OsStr, what: &'static str) -> Result<CString, SpawnError> {
+    CString::new(text.as_bytes()).map_err(|_| SpawnError::NulByte(what))
+}
+
+fn c_strings(texts: &[OsString], what: &'static str) -> Result<Vec<CString>, SpawnError> {
+    texts.iter().map(|text| c_string(text, what)).collect()
+}
+
+fn c_environment(env: &[(OsString, OsString)]) -> Result<Vec<CString>, SpawnError> {
+    env.iter()
+        .map(|(name, value)| {
+            let mut entry = name.clone().into_vec();
+            entry.push(b'=');
+            entry.extend_from_slice(value.as_bytes());
+            CString::new(entry).map_err(|_| SpawnError::NulByte("the environment"))
+        })
+        .collect()
+}
+
+fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
+}

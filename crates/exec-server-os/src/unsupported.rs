@@ -1,0 +1,250 @@
+//! What platforms without an implementation of their own answer: the server runs, and says that it cannot do this yet.
+
+use std::io;
+
+fn unsupported<T>(what: &str) -> io::Result<T> {
+    let reason = format!("{what} is not supported on {} yet", std::env::consts::OS);
+    Err(io::Error::new(io::ErrorKind::Unsupported, reason))
+}
+
+pub mod cgroup {
+    //! Cgroups exist on Linux only.
+
+    use std::io;
+    use std::path::Path;
+
+    /// There are no cgroups here.
+    #[derive(Debug)]
+    pub enum CgroupParent {}
+
+    impl CgroupParent {
+        /// Fails.
+        pub fn open(_path: &Path) -> io::Result<Self> {
+            super::unsupported("a cgroup")
+        }
+
+        /// None.
+        pub fn delegated() -> Option<Self> {
+            None
+        }
+    }
+}
+
+pub mod exit_watch {
+    //! Waiting for children.
+
+    use std::io;
+    use std::task::{Context, Poll};
+
+    use crate::spawn::ExitStatus;
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum ExitWatch {}
+
+    impl ExitWatch {
+        /// Never called.
+        pub fn poll_exit(&self, _cx: &mut Context) -> Poll<io::Result<ExitStatus>> {
+            match *self {}
+        }
+    }
+}
+
+pub mod guardian {
+    //! The guardian.
+
+    use std::io;
+
+    /// Where [`enter_guardian`] returned.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Guardian {
+        /// This is the server: go on.
+        Server,
+        /// This was the guardian and the server has ended with this code.
+        Ended(i32),
+    }
+
+    /// There is no guardian here.
+    pub fn enter_guardian() -> io::Result<Guardian> {
+        Ok(Guardian::Server)
+    }
+}
+
+pub mod oom {
+    //! Out-of-memory kills.
+
+    /// Counts nothing here.
+    #[derive(Debug, Default)]
+    pub struct OomCounter;
+
+    impl OomCounter {
+        /// Never known.
+        pub fn take_kill(&self) -> bool {
+            false
+        }
+    }
+}
+
+pub mod pipes {
+    //! Streams of children.
+
+    use std::io;
+    use std::task::{Context, Poll};
+
+    use exec_server_protocol::process::TerminalSize;
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum ChildOutput {}
+
+    impl ChildOutput {
+        /// Never called.
+        pub fn poll_readable(&self, _cx: &mut Context) -> Poll<io::Result<()>> {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn read_now(&mut self, _buffer: &mut [u8]) -> io::Result<Option<usize>> {
+            match *self {}
+        }
+    }
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum ChildInput {}
+
+    impl ChildInput {
+        /// Never called.
+        pub fn poll_write(&self, _cx: &mut Context, _bytes: &[u8]) -> Poll<io::Result<usize>> {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn resize(&self, _size: TerminalSize) -> io::Result<()> {
+            match *self {}
+        }
+    }
+}
+
+pub mod process_tree {
+    //! Trees of processes.
+
+    use std::io;
+
+    /// Tells the descendants of one child from those of others.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct TreeTag(u32);
+
+    impl TreeTag {
+        /// The tag of child number `child` of this server.
+        pub fn new(child: u32) -> Self {
+            Self(child)
+        }
+
+        /// The number that the tag was made from.
+        pub fn child(self) -> u32 {
+            self.0
+        }
+    }
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum ProcessTree {}
+
+    impl ProcessTree {
+        /// Never called.
+        pub fn handle_root_reaped(&mut self) {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn signal(&self, _signal: i32) -> io::Result<usize> {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn kill_pass(&self) -> usize {
+            match *self {}
+        }
+    }
+
+    /// Nothing to prepare.
+    pub fn prepare_to_adopt() -> io::Result<()> {
+        Ok(())
+    }
+
+    /// There are none.
+    pub fn reap_orphans() -> bool {
+        false
+    }
+
+    /// There are none.
+    pub fn end_all_trees(_is_mine: impl Fn(TreeTag) -> bool) -> usize {
+        0
+    }
+}
+
+pub mod signals {
+    //! Signals and errors by name.
+
+    use exec_server_protocol::process::ProcessSignal;
+
+    /// The signal that asks a process to end.
+    pub const SIGTERM: i32 = 15;
+    /// The signal that ends a process.
+    pub const SIGKILL: i32 = 9;
+
+    /// Never sent.
+    pub fn number(_signal: ProcessSignal) -> i32 {
+        0
+    }
+
+    /// A signal by its number.
+    pub fn signal_name(signal: i32) -> String {
+        format!("SIG{signal}")
+    }
+
+    /// Not known.
+    pub fn errno_name(_error: &std::io::Error) -> Option<&'static str> {
+        None
+    }
+}
+
+pub mod spawner {
+    //! Starting children.
+
+    use std::io;
+
+    use super::cgroup::CgroupParent;
+    use crate::spawn::{SpawnError, SpawnRequest, Spawned};
+
+    /// Starts nothing here.
+    #[derive(Debug, Clone)]
+    pub struct Spawner;
+
+    impl Spawner {
+        /// Nothing to set up.
+        pub fn new(_cgroup: Option<CgroupParent>) -> io::Result<Self> {
+            Ok(Self)
+        }
+
+        /// Fails, and says why.
+        pub async fn spawn(&self, _request: SpawnRequest) -> Result<Spawned, SpawnError> {
+            let step = "platform";
+            match super::unsupported("starting processes") {
+                Ok(spawned) => Ok(spawned),
+                Err(source) => Err(SpawnError::Prepare { step, source }),
+            }
+        }
+    }
+}
+
+pub mod startup {
+    //! Limits of the server itself.
+
+    /// Nothing to raise.
+    pub fn raise_open_file_limit() {}
+
+    /// Nothing to tune.
+    pub fn tune_allocator() {}
+}
