@@ -1,0 +1,277 @@
+//! One peer: what it sends comes out of [`Connection::next`], which also sends what is in the [`Outbox`].
+//!
+//! Owner: the task that serves the peer; it alone reads and writes. Reading goes on while a peer takes nothing, so a
+//! client that is stuck behind a flood can still end it. What has been read is handled before anything is written, so
+//! the answers to pipelined requests leave in one write.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
+use tokio::time::Sleep;
+
+use crate::outbox::{CloseReason, Outbox, Slot};
+
+/// Bytes to messages and back, for one kind of carrier.
+pub trait Wire: Send + Unpin {
+    /// The next thing that the peer sent; none at its end.
+    fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>>;
+    /// Takes a message to be sent.
+    fn start_send(&mut self, message: String) -> Result<(), WireError>;
+    /// Sends what was taken; the count of bytes that went out grows with every success.
+    fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>>;
+    /// Takes a request for a sign of life, where the carrier has such a thing.
+    fn start_ping(&mut self) -> Result<(), WireError>;
+    /// Takes a farewell, where the carrier has such a thing.
+    fn start_close(&mut self, reason: &CloseReason) -> Result<(), WireError>;
+    /// Whether the carrier can ask for a sign of life.
+    fn can_ping(&self) -> bool;
+    /// Whether a peer that sends nothing more may still take answers.
+    fn can_half_close(&self) -> bool;
+    /// How a malformed message is introduced to the peer.
+    fn describe(&self) -> String;
+}
+
+/// Something that the peer sent.
+#[derive(Debug)]
+pub enum Received {
+    /// A message.
+    Message(Bytes),
+    /// Only a sign of life.
+    Life,
+}
+
+/// Why nothing more can be exchanged.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The carrier broke.
+    #[error("the link broke: {0}")]
+    Io(#[from] io::Error),
+    /// The peer broke the carrier's rules; it has been told.
+    #[error("protocol violation: {0}")]
+    Protocol(String),
+}
+
+/// What happened on a connection.
+#[derive(Debug)]
+pub enum Event {
+    /// The peer sent a message.
+    Message(Bytes),
+    /// So many requests have been answered.
+    Finished(usize),
+    /// The peer has nothing more to ask, but still takes answers.
+    EndOfInput,
+    /// The connection is over.
+    Closed(Ended),
+}
+
+/// How a connection ended.
+#[derive(Debug)]
+pub enum Ended {
+    /// The peer ended it in order.
+    ByPeer,
+    /// We ended it.
+    ByUs(CloseReason),
+    /// The peer gave no sign of life.
+    Silent,
+    /// It broke.
+    Broken(WireError),
+}
+
+/// How often a peer is asked for a sign of life, and how long it has to give one.
+#[derive(Debug, Clone, Copy)]
+pub struct PingTimes {
+    /// From ping to ping.
+    pub interval: Duration,
+    /// From a ping to the end.
+    pub deadline: Duration,
+}
+
+/// Messages handled before what they caused is written, when a peer never pauses.
+const READS_PER_WRITE: usize = 64;
+/// A peer that takes none of its replies is not read any further.
+const MAX_UNSENT_REPLY_BYTES: usize = 32 * 1024 * 1024;
+
+/// One peer.
+pub struct Connection {
+    wire: Box<dyn Wire>,
+    outbox: Outbox,
+    reads_left: usize,
+    /// Slots of the batch that is being written; empty when none is.
+    writing: Option<Vec<Slot>>,
+    closing: Option<CloseReason>,
+    is_at_end: bool,
+    keepalive: Option<(Keepalive, Pin<Box<Sleep>>)>,
+}
+
+impl Connection {
+    /// Takes over a carrier.
+    pub fn new(wire: Box<dyn Wire>, pings: PingTimes) -> Self {
+        let keepalive = wire.can_ping().then(|| {
+            let keepalive = Keepalive::new(Instant::now(), pings.interval, pings.deadline);
+            let sleep = tokio::time::sleep_until(keepalive.poll_timeout().into());
+            (keepalive, Box::pin(sleep))
+        });
+        Self {
+            wire,
+            outbox: Outbox::default(),
+            reads_left: READS_PER_WRITE,
+            writing: None,
+            closing: None,
+            is_at_end: false,
+            keepalive,
+        }
+    }
+
+    /// A handle to send to this peer.
+    pub fn outbox(&self) -> &Outbox {
+        &self.outbox
+    }
+
+    /// How a malformed message is introduced to the peer.
+    pub fn describe(&self) -> String {
+        self.wire.describe()
+    }
+
+    /// What happens next; sends meanwhile. After [`Event::Closed`] there is nothing more.
+    pub async fn next(&mut self) -> Event {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    fn poll_event(&mut self, cx: &mut Context) -> Poll<Event> {
+        loop {
+            let finished = self.outbox.take_finished(cx);
+            if finished > 0 {
+                return Poll::Ready(Event::Finished(finished));
+            }
+            let may_read = self.closing.is_none()
+                && !self.is_at_end
+                && self.outbox.unsent_reply_bytes() < MAX_UNSENT_REPLY_BYTES;
+            if may_read && self.reads_left > 0 {
+                match self.wire.poll_next(cx) {
+                    Poll::Ready(Some(Ok(received))) => {
+                        self.handle_life();
+                        self.outbox.handle_received();
+                        self.reads_left -= 1;
+                        if let Received::Message(message) = received {
+                            return Poll::Ready(Event::Message(message));
+                        }
+                        continue;
+                    }
+                    Poll::Ready(Some(Err(error))) => {
+                        // The carrier may have a farewell to say; it is sent if it can be sent at once.
+                        let _ = self.wire.poll_flush(cx);
+                        return self.end(Ended::Broken(error));
+                    }
+                    Poll::Ready(None) if self.wire.can_half_close() => {
+                        self.is_at_end = true;
+                        return Poll::Ready(Event::EndOfInput);
+                    }
+                    Poll::Ready(None) => {
+                        let _ = self.wire.poll_flush(cx);
+                        return self.end(Ended::ByPeer);
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            let has_paused = self.reads_left == 0;
+            self.reads_left = READS_PER_WRITE;
+            let has_written = match self.poll_write(cx) {
+                Poll::Ready(Err(error)) => return self.end(Ended::Broken(error)),
+                Poll::Ready(Ok(())) => match self.closing.take() {
+                    Some(reason) => return self.end(Ended::ByUs(reason)),
+                    None => true,
+                },
+                Poll::Pending => false,
+            };
+            match self.poll_keepalive(cx) {
+                Pings::None => {}
+                Pings::Due => continue,
+                Pings::Unanswered => return self.end(Ended::Silent),
+            }
+            // What was written may have made room to read again.
+            let may_read_again = has_paused || (!may_read && has_written && !self.is_at_end);
+            if !may_read_again {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Ready when everything queued so far has been sent.
+    fn poll_write(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
+        loop {
+            if self.writing.is_none() && self.closing.is_none() {
+                let Poll::Ready(batch) = self.outbox.poll_batch(cx) else {
+                    return Poll::Ready(Ok(()));
+                };
+                for message in batch.messages {
+                    self.wire.start_send(message)?;
+                }
+                if batch.ping {
+                    self.wire.start_ping()?;
+                }
+                if let Some(reason) = batch.close {
+                    self.wire.start_close(&reason)?;
+                    self.closing = Some(reason);
+                }
+                self.writing = Some(batch.slots);
+            }
+            if self.writing.is_some() {
+                match self.wire.poll_flush(cx) {
+                    Poll::Ready(result) => result?,
+                    Poll::Pending => return Poll::Pending,
+                }
+                self.writing = None;
+                self.handle_life();
+            }
+            if self.closing.is_some() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    fn poll_keepalive(&mut self, cx: &mut Context) -> Pings {
+        let Some((keepalive, sleep)) = &mut self.keepalive else { return Pings::None };
+        let mut pings = Pings::None;
+        while sleep.as_mut().poll(cx).is_ready() {
+            match keepalive.handle_timeout(Instant::now()) {
+                Some(KeepaliveAction::GiveUp) => return Pings::Unanswered,
+                Some(KeepaliveAction::Ping) => {
+                    self.outbox.ping();
+                    pings = Pings::Due;
+                }
+                None => {}
+            }
+            sleep.as_mut().reset(keepalive.poll_timeout().into());
+        }
+        pings
+    }
+
+    fn handle_life(&mut self) {
+        if let Some((keepalive, _)) = &mut self.keepalive {
+            keepalive.handle_life();
+        }
+    }
+
+    fn end(&mut self, ended: Ended) -> Poll<Event> {
+        self.outbox.shut();
+        Poll::Ready(Event::Closed(ended))
+    }
+}
+
+enum Pings {
+    None,
+    /// There is something new to write.
+    Due,
+    Unanswered,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.outbox.shut();
+    }
+}

@@ -1,0 +1,135 @@
+//! Messages as lines: over stdio, or over memory in tests.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_util::io::poll_read_buf;
+
+use crate::connection::{Received, Wire, WireError};
+use crate::outbox::CloseReason;
+
+/// The first read of a line; longer lines grow the buffer.
+const READ_BYTES: usize = 16 * 1024;
+
+/// A peer that sends and takes one message per line.
+pub struct LineWire<R, W> {
+    reader: R,
+    writer: W,
+    max_line: usize,
+    input: BytesMut,
+    /// Bytes of `input` that are known to hold no line end.
+    searched: usize,
+    is_at_end: bool,
+    output: BytesMut,
+}
+
+impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> LineWire<R, W> {
+    /// Takes over both directions; lines above `max_line` bytes end the connection.
+    pub fn new(reader: R, writer: W, max_line: usize) -> Self {
+        Self {
+            reader,
+            writer,
+            max_line,
+            input: BytesMut::new(),
+            searched: 0,
+            is_at_end: false,
+            output: BytesMut::new(),
+        }
+    }
+
+    /// The next complete line, or the unfinished last one.
+    fn take_line(&mut self) -> Result<Option<BytesMut>, WireError> {
+        loop {
+            let line = match memchr::memchr(b'\n', &self.input[self.searched..]) {
+                Some(found) => {
+                    let line = self.input.split_to(self.searched + found);
+                    self.input.advance(1);
+                    line
+                }
+                None if self.is_at_end && !self.input.is_empty() => self.input.split(),
+                None => {
+                    self.searched = self.input.len();
+                    self.check_length(self.searched)?;
+                    return Ok(None);
+                }
+            };
+            self.searched = 0;
+            self.check_length(line.len())?;
+            let is_blank = line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r'));
+            if !is_blank {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    fn check_length(&self, length: usize) -> Result<(), WireError> {
+        if length > self.max_line {
+            let max = self.max_line;
+            return Err(WireError::Protocol(format!("a line is longer than {max} bytes")));
+        }
+        Ok(())
+    }
+
+    fn poll_fill(&mut self, cx: &mut Context) -> Poll<io::Result<()>> {
+        self.input.reserve(READ_BYTES);
+        let count = ready!(poll_read_buf(Pin::new(&mut self.reader), cx, &mut self.input))?;
+        self.is_at_end = count == 0;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWire<R, W> {
+    fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>> {
+        loop {
+            match self.take_line() {
+                Ok(Some(line)) => return Poll::Ready(Some(Ok(Received::Message(line.freeze())))),
+                Ok(None) if self.is_at_end => return Poll::Ready(None),
+                Ok(None) => {}
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+            if let Err(error) = ready!(self.poll_fill(cx)) {
+                return Poll::Ready(Some(Err(error.into())));
+            }
+        }
+    }
+
+    fn start_send(&mut self, message: String) -> Result<(), WireError> {
+        self.output.extend_from_slice(message.as_bytes());
+        self.output.extend_from_slice(b"\n");
+        Ok(())
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
+        while !self.output.is_empty() {
+            let written = ready!(Pin::new(&mut self.writer).poll_write(cx, &self.output))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::Error::from(io::ErrorKind::WriteZero).into()));
+            }
+            self.output.advance(written);
+        }
+        Pin::new(&mut self.writer).poll_flush(cx).map_err(WireError::from)
+    }
+
+    fn start_ping(&mut self) -> Result<(), WireError> {
+        Ok(())
+    }
+
+    fn start_close(&mut self, _reason: &CloseReason) -> Result<(), WireError> {
+        Ok(())
+    }
+
+    fn can_ping(&self) -> bool {
+        false
+    }
+
+    fn can_half_close(&self) -> bool {
+        true
+    }
+
+    fn describe(&self) -> String {
+        "failed to parse JSON-RPC message from exec-server stdio".to_owned()
+    }
+}
