@@ -1,0 +1,151 @@
+//! A server of its own for each test.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
+
+use crate::DEADLINE;
+use crate::client::TestClient;
+
+/// A running server; it ends with the test.
+pub struct TestExecutor {
+    child: Child,
+    url: String,
+    stdout: Lines<BufReader<ChildStdout>>,
+    stdin: Option<ChildStdin>,
+}
+
+/// How a server is started.
+pub struct ExecutorBuilder {
+    command: Command,
+}
+
+impl TestExecutor {
+    /// A server on a loopback port of its own.
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// A server with more arguments.
+    pub async fn start_with(arguments: &[&str]) -> Self {
+        Self::builder().args(arguments).start().await
+    }
+
+    /// A server that is not started yet.
+    pub fn builder() -> ExecutorBuilder {
+        let mut command = Command::new(binary());
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true);
+        ExecutorBuilder { command }
+    }
+
+    /// Where it listens: the first line of its stdout.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The process that was started.
+    pub fn pid(&self) -> u32 {
+        self.child.id().expect("the server has not been waited for")
+    }
+
+    /// A client with a session of its own.
+    pub async fn client(&self) -> TestClient {
+        let mut client = TestClient::connect(&self.url).await;
+        client.initialize().await;
+        client
+    }
+
+    /// Closes the server's stdin.
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Waits for the server to end.
+    pub async fn wait(&mut self) -> ExitStatus {
+        timeout(DEADLINE, self.child.wait())
+            .await
+            .expect("the server ends in time")
+            .expect("it can be waited for")
+    }
+
+    /// The next line on stdout, if any.
+    pub async fn next_stdout_line(&mut self) -> Option<String> {
+        timeout(DEADLINE, self.stdout.next_line())
+            .await
+            .expect("a line or the end comes in time")
+            .expect("stdout is readable")
+    }
+}
+
+impl ExecutorBuilder {
+    /// More arguments.
+    #[must_use]
+    pub fn args(mut self, arguments: &[&str]) -> Self {
+        self.command.args(arguments);
+        self
+    }
+
+    /// A variable in the server's environment.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// The server's working directory.
+    #[must_use]
+    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.command.current_dir(directory.into());
+        self
+    }
+
+    /// Starts it and waits until it says where it listens.
+    pub async fn start(mut self) -> TestExecutor {
+        let mut child = self.command.spawn().expect("the server's program can be started");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let stdin = child.stdin.take();
+        let mut stdout = BufReader::new(stdout).lines();
+        let line = timeout(DEADLINE, stdout.next_line()).await.expect("the server starts in time");
+        let url = line.expect("stdout is readable").expect("the first line is the URL");
+        TestExecutor { child, url, stdout, stdin }
+    }
+
+    /// Starts it with pipes for the stdio transport.
+    pub fn start_stdio(mut self) -> Child {
+        self.command
+            .args(["--listen", "stdio"])
+            .spawn()
+            .expect("the server's program can be started")
+    }
+
+    /// Runs it to its end, and returns its exit code, stdout and stderr.
+    pub async fn run(mut self) -> (i32, String, String) {
+        self.command.stdin(Stdio::null()).stderr(Stdio::piped());
+        let mut child = self.command.spawn().expect("the server's program can be started");
+        let mut stdout = child.stdout.take().expect("stdout is piped");
+        let mut stderr = child.stderr.take().expect("stderr is piped");
+        let (mut out, mut err) = (String::new(), String::new());
+        let all = async {
+            let _ = tokio::join!(stdout.read_to_string(&mut out), stderr.read_to_string(&mut err));
+            child.wait().await
+        };
+        let status =
+            timeout(DEADLINE, all).await.expect("it ends in time").expect("it can be waited for");
+        (status.code().unwrap_or(-1), out, err)
+    }
+}
+
+/// The program beside the test that is running.
+pub fn binary() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own program");
+    let folder = test.ancestors().nth(2).expect("tests live two levels below the programs");
+    folder.join(format!("exec-server{}", std::env::consts::EXE_SUFFIX))
+}

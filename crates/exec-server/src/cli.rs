@@ -1,0 +1,327 @@
+//! The command line of the server.
+
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use exec_server::ListenUrl;
+use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
+use exec_server::config::{ServerConfig, ServerLimits, TlsFiles};
+use exec_server::logging::LogFormat;
+use exec_server::protocol::path_uri::NativePaths;
+use exec_server::timings::Timings;
+
+/// Gives an agent hands on this machine: starts and controls processes for whoever connects.
+///
+/// Prints the URL that clients connect to as the first line on stdout, and serves until SIGTERM or Ctrl-C. Everything
+/// that was started ends with the server.
+#[derive(Debug, Parser)]
+#[command(name = "exec-server", version, about, max_term_width = 100)]
+pub struct Arguments {
+    /// Where to listen: ws://IP:PORT (port 0 lets the system pick one), unix:///PATH, or stdio.
+    #[arg(long, value_name = "URL", default_value = exec_server::DEFAULT_LISTEN_URL)]
+    listen: String,
+
+    #[command(flatten)]
+    auth: AuthArguments,
+
+    /// Certificate chain in PEM form; with --tls-key, clients connect by wss://.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Allow a listener that the network can reach and that asks nobody who they are.
+    #[arg(long)]
+    insecure_no_auth: bool,
+
+    /// Serve Prometheus metrics at http://IP:PORT/metrics.
+    #[arg(long, value_name = "IP:PORT")]
+    metrics_listen: Option<SocketAddr>,
+    /// Stop when stdin ends, as a server started by another program should.
+    #[arg(
+        long,
+        env = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        default_value_t = false
+    )]
+    exit_on_stdin_close: bool,
+
+    /// How long a session and its processes wait for their client after a lost connection; 0 ends them at once.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    session_linger: Duration,
+    /// How often clients are asked for a sign of life.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = positive_duration)]
+    ping_interval: Duration,
+    /// How long a client has to give one before its connection is closed.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = positive_duration)]
+    pong_timeout: Duration,
+
+    /// How many requests of one connection run at once; status, signals and terminate never wait.
+    #[arg(long, value_name = "COUNT", default_value = "1024")]
+    concurrent_requests: NonZeroUsize,
+    /// How many connections are open at once.
+    #[arg(long, value_name = "COUNT", default_value = "2048")]
+    max_connections: NonZeroUsize,
+    /// How many sessions there are at once.
+    #[arg(long, value_name = "COUNT", default_value = "4096")]
+    max_sessions: NonZeroUsize,
+    /// How many processes a session has at once, finished ones that can still be read included.
+    #[arg(long, value_name = "COUNT", default_value = "4096")]
+    max_processes: NonZeroUsize,
+    /// How large one message from a client may be.
+    #[arg(long, value_name = "BYTES", default_value = "67108864")]
+    max_message_bytes: NonZeroUsize,
+    /// How much output a process may ask to have kept for late readers.
+    #[arg(long, value_name = "BYTES", default_value = "67108864")]
+    max_retained_output: NonZeroUsize,
+
+    /// Take /a/b for file:///a/b where a path is expected.
+    #[arg(long)]
+    accept_native_paths: bool,
+    /// A cgroup (version 2) directory to divide among processes; without it, the server's own if it is delegated.
+    #[arg(long, value_name = "DIR")]
+    cgroup: Option<PathBuf>,
+    /// How log lines on stderr look; RUST_LOG decides which there are.
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    pub log_format: LogFormat,
+}
+
+#[derive(Debug, clap::Args)]
+struct AuthArguments {
+    /// What clients must show in their Authorization header.
+    #[arg(long, value_name = "KIND")]
+    ws_auth: Option<AuthKind>,
+    /// File with the token (capability-token); read again when it changes.
+    #[arg(long, value_name = "FILE")]
+    ws_token_file: Option<PathBuf>,
+    /// SHA-256 of the token, as 64 hex digits (capability-token).
+    #[arg(long, value_name = "HEX")]
+    ws_token_sha256: Option<String>,
+    /// File with the secret that tokens are signed with, at least 32 bytes (signed-bearer-token).
+    #[arg(long, value_name = "FILE")]
+    ws_shared_secret_file: Option<PathBuf>,
+    /// Required issuer (signed-bearer-token).
+    #[arg(long, value_name = "TEXT")]
+    ws_issuer: Option<String>,
+    /// Required audience (signed-bearer-token).
+    #[arg(long, value_name = "TEXT")]
+    ws_audience: Option<String>,
+    /// How far clocks may differ (signed-bearer-token); 30 without it.
+    #[arg(long, value_name = "SECONDS")]
+    ws_max_clock_skew_seconds: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum AuthKind {
+    /// One secret token.
+    CapabilityToken,
+    /// A JWT signed with HS256.
+    SignedBearerToken,
+}
+
+/// Arguments that do not go together.
+#[derive(Debug, thiserror::Error)]
+pub enum ArgumentError {
+    /// A bad `--listen`.
+    #[error(transparent)]
+    Listen(#[from] exec_server::ExecServerListenUrlParseError),
+    /// A bad combination.
+    #[error("{0}")]
+    Combination(&'static str),
+    /// A bad secret file.
+    #[error("{0}")]
+    Secret(#[from] TokenFileError),
+    /// A secret that can be guessed.
+    #[error("the secret in {} must be at least 32 bytes", .0.display())]
+    ShortSecret(PathBuf),
+}
+
+impl Arguments {
+    /// What the server is told.
+    pub fn server_config(&self) -> Result<ServerConfig, ArgumentError> {
+        let listen: ListenUrl = self.listen.parse()?;
+        let auth = self.auth.build()?;
+        if listen == ListenUrl::Stdio {
+            if !matches!(auth, Auth::Open) {
+                let reason = "WebSocket auth requires a WebSocket listener, not stdio";
+                return Err(ArgumentError::Combination(reason));
+            }
+            if self.tls_cert.is_some() {
+                return Err(ArgumentError::Combination(
+                    "TLS requires a WebSocket listener, not stdio",
+                ));
+            }
+        }
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => {
+                Some(TlsFiles { certificate: certificate.clone(), key: key.clone() })
+            }
+            _ if self.listen.starts_with("wss://") => {
+                let reason = "wss:// needs a certificate: --tls-cert and --tls-key";
+                return Err(ArgumentError::Combination(reason));
+            }
+            _ => None,
+        };
+        let native_paths =
+            if self.accept_native_paths { NativePaths::Accept } else { NativePaths::Reject };
+        Ok(ServerConfig {
+            listen,
+            auth,
+            insecure_no_auth: self.insecure_no_auth,
+            tls,
+            metrics: self.metrics_listen,
+            exit_on_stdin_close: self.exit_on_stdin_close,
+            limits: ServerLimits {
+                connections: self.max_connections.get(),
+                sessions: self.max_sessions.get(),
+                processes: self.max_processes.get(),
+                message_bytes: self.max_message_bytes.get(),
+                retained_output: self.max_retained_output.get(),
+                concurrent_requests: self.concurrent_requests.get(),
+                ..ServerLimits::default()
+            },
+            timings: Timings {
+                session_linger: self.session_linger,
+                ping_interval: self.ping_interval,
+                pong_deadline: self.pong_timeout,
+                ..Timings::default()
+            },
+            native_paths,
+            cgroup: self.cgroup.clone(),
+        })
+    }
+
+    /// Two threads carry a busy connection and its processes; more only help with many of them.
+    pub fn worker_threads(&self) -> usize {
+        std::thread::available_parallelism().map_or(2, NonZeroUsize::get).clamp(1, 4)
+    }
+}
+
+impl AuthArguments {
+    fn build(&self) -> Result<Auth, ArgumentError> {
+        use ArgumentError::Combination;
+        let has_token = self.ws_token_file.is_some() || self.ws_token_sha256.is_some();
+        let has_jwt = self.ws_shared_secret_file.is_some()
+            || self.ws_issuer.is_some()
+            || self.ws_audience.is_some()
+            || self.ws_max_clock_skew_seconds.is_some();
+        match self.ws_auth {
+            None if has_token || has_jwt => Err(Combination(
+                "websocket auth flags require --ws-auth capability-token or signed-bearer-token",
+            )),
+            None => Ok(Auth::Open),
+            Some(AuthKind::CapabilityToken) if has_jwt => Err(Combination(
+                "--ws-shared-secret-file, --ws-issuer, --ws-audience and --ws-max-clock-skew-seconds \
+                 require --ws-auth signed-bearer-token",
+            )),
+            Some(AuthKind::SignedBearerToken) if has_token => Err(Combination(
+                "--ws-token-file and --ws-token-sha256 require --ws-auth capability-token",
+            )),
+            Some(AuthKind::CapabilityToken) => self.capability_token(),
+            Some(AuthKind::SignedBearerToken) => self.signed_bearer(),
+        }
+    }
+
+    fn capability_token(&self) -> Result<Auth, ArgumentError> {
+        let expected = match (&self.ws_token_file, &self.ws_token_sha256) {
+            (Some(file), None) => ExpectedToken::File(TokenFile::open(file)?),
+            (None, Some(hex)) => ExpectedToken::Digest(
+                parse_digest(hex)
+                    .ok_or(ArgumentError::Combination("--ws-token-sha256 must be 64 hex digits"))?,
+            ),
+            _ => {
+                return Err(ArgumentError::Combination(
+                    "--ws-auth capability-token requires exactly one of --ws-token-file and --ws-token-sha256",
+                ));
+            }
+        };
+        Ok(Auth::CapabilityToken(expected))
+    }
+
+    fn signed_bearer(&self) -> Result<Auth, ArgumentError> {
+        let Some(file) = &self.ws_shared_secret_file else {
+            return Err(ArgumentError::Combination(
+                "--ws-auth signed-bearer-token requires --ws-shared-secret-file",
+            ));
+        };
+        let secret = read_shared_secret(file)?;
+        let skew = self.ws_max_clock_skew_seconds.unwrap_or(30);
+        let signed = SignedBearer::new(
+            secret.as_bytes(),
+            self.ws_issuer.as_deref(),
+            self.ws_audience.as_deref(),
+            skew,
+        );
+        Ok(Auth::SignedBearer(Box::new(signed)))
+    }
+}
+
+fn read_shared_secret(file: &Path) -> Result<String, ArgumentError> {
+    let secret = exec_server::auth::read_secret(file)?;
+    if secret.len() < 32 {
+        return Err(ArgumentError::ShortSecret(file.to_owned()));
+    }
+    Ok(secret)
+}
+
+fn parse_digest(hex: &str) -> Option<[u8; 32]> {
+    let hex = hex.trim();
+    if hex.len() != 64 || !hex.is_ascii() {
+        return None;
+    }
+    let mut digest = [0; 32];
+    for (index, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[index * 2..index * 2 + 2], 16).ok()?;
+    }
+    Some(digest)
+}
+
+/// `500ms`, `30s`, `5m`, `2h`; a bare number is seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| {
+        "expected a whole number with a unit, such as 30s, 500ms, 5m or 2h".to_owned()
+    })?;
+    let millis = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        unit => return Err(format!("unknown unit `{unit}`; use ms, s, m or h")),
+    };
+    number.checked_mul(millis).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be longer than zero".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(duration("0"), Ok(Duration::ZERO));
+        assert!(
+            duration("5 parsecs").is_err() && duration("").is_err() && duration("-1s").is_err()
+        );
+        assert!(positive_duration("0s").is_err());
+    }
+}

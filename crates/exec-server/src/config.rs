@@ -1,0 +1,96 @@
+//! What a server is told when it starts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use exec_server_protocol::limits;
+use exec_server_protocol::path_uri::NativePaths;
+
+use crate::auth::Auth;
+use crate::listen_url::ListenUrl;
+use crate::timings::Timings;
+
+/// What a server is told when it starts.
+#[derive(Debug)]
+pub struct ServerConfig {
+    /// Where to listen.
+    pub listen: ListenUrl,
+    /// Who may connect.
+    pub auth: Auth,
+    /// Whether an open listener without auth is intended.
+    pub insecure_no_auth: bool,
+    /// Certificate and key, for `wss://`.
+    pub tls: Option<TlsFiles>,
+    /// Where metrics are served, if anywhere.
+    pub metrics: Option<SocketAddr>,
+    /// Whether the end of stdin ends the server.
+    pub exit_on_stdin_close: bool,
+    /// How much of everything.
+    pub limits: ServerLimits,
+    /// How long everything takes.
+    pub timings: Timings,
+    /// Whether `/a/b` is a path on the wire.
+    pub native_paths: NativePaths,
+    /// A cgroup to divide among processes.
+    pub cgroup: Option<PathBuf>,
+}
+
+/// Certificate and key files in PEM form.
+#[derive(Debug, Clone)]
+pub struct TlsFiles {
+    /// The certificate chain.
+    pub certificate: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// How much of everything one server takes on.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerLimits {
+    /// Connections at once.
+    pub connections: usize,
+    /// Sessions at once, attached or waiting for their client.
+    pub sessions: usize,
+    /// Processes per session, those that are closed but still readable included.
+    pub processes: usize,
+    /// Bytes in one message.
+    pub message_bytes: usize,
+    /// Bytes of output that one process may ask to have kept.
+    pub retained_output: usize,
+    /// Ordinary requests of one connection that run at once.
+    pub concurrent_requests: usize,
+    /// Requests of one connection that may wait for their turn.
+    pub waiting_requests: usize,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            connections: 2048,
+            sessions: 4096,
+            processes: 4096,
+            message_bytes: limits::MAX_MESSAGE_BYTES,
+            retained_output: 64 * 1024 * 1024,
+            concurrent_requests: 1024,
+            waiting_requests: 16 * 1024,
+        }
+    }
+}
+
+impl ServerConfig {
+    /// A server on `listen` with everything else at its default.
+    pub fn new(listen: ListenUrl) -> Self {
+        Self {
+            listen,
+            auth: Auth::Open,
+            insecure_no_auth: false,
+            tls: None,
+            metrics: None,
+            exit_on_stdin_close: false,
+            limits: ServerLimits::default(),
+            timings: Timings::default(),
+            native_paths: NativePaths::Reject,
+            cgroup: None,
+        }
+    }
+}

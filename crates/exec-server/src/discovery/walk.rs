@@ -1,0 +1,114 @@
+//! Walks a tree for skills and manifests, within limits and without going round in circles.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::{self, DirEntry};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::manifest::MANIFEST_FOLDERS;
+use super::path_uri;
+
+/// What a walk has found, in the order of the paths' URIs.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// The instructions of skills.
+    pub(super) skills: Vec<PathBuf>,
+    /// The manifests of plugins, by the plugin's folder.
+    pub(super) manifests: BTreeMap<PathBuf, PathBuf>,
+    /// What could not be looked at.
+    pub(super) warnings: Vec<String>,
+    /// Whether a limit ended the walk.
+    pub(super) is_cut_short: bool,
+}
+
+/// Walks the tree, nearest folders first; linked folders count, each real folder once.
+pub(super) fn walk(root: &Path) -> Found {
+    let mut walk =
+        Walk { found: Found::default(), seen: BTreeSet::new(), entries_left: MAX_ENTRIES };
+    let mut queue = VecDeque::from([(root.to_path_buf(), 0)]);
+    while let Some((folder, depth)) = queue.pop_front() {
+        match walk.visit(&folder) {
+            Ok(folders) if depth < MAX_DEPTH => {
+                queue.extend(folders.into_iter().map(|folder| (folder, depth + 1)));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let uri = path_uri(&folder);
+                let warning = format!("failed to scan capability path {}: {error}", uri.as_str());
+                walk.found.warnings.push(warning);
+            }
+        }
+        if walk.found.is_cut_short {
+            break;
+        }
+    }
+    walk.found.skills.sort_by_cached_key(|path| path_uri(path).as_str().to_owned());
+    walk.found
+}
+
+/// Skills lie near the top; what lies deeper belongs to something else.
+const MAX_DEPTH: usize = 6;
+
+/// Bounds the time of a walk that was sent into a large tree by mistake.
+const MAX_FOLDERS: usize = 2000;
+
+/// Bounds the memory of a walk through large folders.
+const MAX_ENTRIES: usize = 20_000;
+
+struct Walk {
+    found: Found,
+    seen: BTreeSet<PathBuf>,
+    entries_left: usize,
+}
+
+impl Walk {
+    /// Looks through one folder and returns the folders in it.
+    fn visit(&mut self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let real = fs::canonicalize(folder)?;
+        if self.seen.contains(&real) {
+            return Ok(Vec::new());
+        }
+        if self.seen.len() == MAX_FOLDERS {
+            self.found.is_cut_short = true;
+            return Ok(Vec::new());
+        }
+        self.seen.insert(real);
+        let mut folders = Vec::new();
+        for entry in self.sorted_entries(folder)? {
+            let path = entry.path();
+            // What was there a moment ago may be gone.
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_file() && entry.file_name() == "SKILL.md" {
+                self.found.skills.push(path);
+            } else if kind.is_dir() || (kind.is_symlink() && path.is_dir()) {
+                folders.push(path);
+            }
+        }
+        if let Some(manifest) = manifest_in(folder, &folders) {
+            self.found.manifests.insert(folder.to_path_buf(), manifest);
+        }
+        Ok(folders)
+    }
+
+    fn sorted_entries(&mut self, folder: &Path) -> io::Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(folder)? {
+            if self.entries_left == 0 {
+                self.found.is_cut_short = true;
+                break;
+            }
+            self.entries_left -= 1;
+            entries.push(entry?);
+        }
+        entries.sort_by_key(DirEntry::file_name);
+        Ok(entries)
+    }
+}
+
+/// The manifest that makes a folder a plugin.
+fn manifest_in(folder: &Path, folders: &[PathBuf]) -> Option<PathBuf> {
+    let places = MANIFEST_FOLDERS.iter().map(|name| folder.join(name));
+    let mut manifests =
+        places.filter(|place| folders.contains(place)).map(|place| place.join("plugin.json"));
+    manifests.find(|path| fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file()))
+}

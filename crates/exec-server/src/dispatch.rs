@@ -1,0 +1,184 @@
+//! From a method and its raw params to whoever can answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_machines::attachment::ConnectionId;
+use exec_server_protocol::environment::{
+    CapabilitiesParams, CapabilityRootsParams, EnvironmentConfigReadParams, EnvironmentStatus,
+    EnvironmentStatusResponse,
+};
+use exec_server_protocol::methods::Method;
+use exec_server_protocol::params::{self, NoParams};
+use exec_server_protocol::process::{
+    Empty, ProcessCloseStdinParams, ProcessListResponse, ProcessReadParams, ProcessResizeParams,
+    ProcessSignalParams, ProcessTerminateParams, ProcessTerminateResponse, ProcessWriteParams,
+    ProcessWriteResponse, WriteStatus,
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use crate::errors::RequestError;
+use crate::processes::{self, Command, PreparedStart};
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::sessions::Session;
+
+/// A request whose params have been read.
+#[derive(Debug)]
+pub enum Call {
+    /// `environment/info`.
+    EnvironmentInfo,
+    /// `environment/status`.
+    EnvironmentStatus,
+    /// `environmentConfig/read`.
+    ConfigRead(Box<EnvironmentConfigReadParams>),
+    /// `capabilityRoots/discoverV1`.
+    DiscoverRoots(CapabilityRootsParams),
+    /// `capabilities/discoverV2`.
+    Discover(Box<CapabilitiesParams>),
+    /// `process/start`.
+    Start(Box<PreparedStart>),
+    /// `process/read`.
+    Read(ProcessReadParams),
+    /// `process/write`.
+    Write(ProcessWriteParams),
+    /// `process/signal`.
+    Signal(ProcessSignalParams),
+    /// `process/terminate`.
+    Terminate(ProcessTerminateParams),
+    /// `process/resize`.
+    Resize(ProcessResizeParams),
+    /// `process/closeStdin`.
+    CloseStdin(ProcessCloseStdinParams),
+    /// `process/list`.
+    List,
+}
+
+/// Who asks.
+pub struct Caller<'a> {
+    /// The server that was asked.
+    pub server: &'a Arc<Server>,
+    /// The session in whose name.
+    pub session: &'a Session,
+    /// The connection that it came on.
+    pub connection: ConnectionId,
+}
+
+/// Reads the params of a request; this comes before any question of whether it may be asked now.
+pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, RequestError> {
+    Ok(match method {
+        Method::Initialize => unreachable!("initialize is handled by the connection itself"),
+        Method::EnvironmentInfo => read::<NoParams>(raw).map(|_| Call::EnvironmentInfo)?,
+        Method::EnvironmentStatus => read::<NoParams>(raw).map(|_| Call::EnvironmentStatus)?,
+        Method::EnvironmentConfigRead => Call::ConfigRead(read(raw)?),
+        Method::CapabilityRootsV1 => Call::DiscoverRoots(read(raw)?),
+        Method::CapabilitiesV2 => Call::Discover(read(raw)?),
+        Method::ProcessStart => Call::Start(Box::new(processes::prepare(server, read(raw)?)?)),
+        Method::ProcessRead => Call::Read(read(raw)?),
+        Method::ProcessWrite => {
+            let params: ProcessWriteParams = read(raw)?;
+            if params.write_id.as_deref() == Some("") {
+                return Err(RequestError::InvalidParams("writeId must not be empty".to_owned()));
+            }
+            Call::Write(params)
+        }
+        Method::ProcessSignal => Call::Signal(read(raw)?),
+        Method::ProcessTerminate => Call::Terminate(read(raw)?),
+        Method::ProcessResize => Call::Resize(read(raw)?),
+        Method::ProcessCloseStdin => Call::CloseStdin(read(raw)?),
+        Method::ProcessList => read::<NoParams>(raw).map(|_| Call::List)?,
+    })
+}
+
+fn read<T: DeserializeOwned>(raw: &str) -> Result<T, RequestError> {
+    params::decode(raw).map_err(RequestError::InvalidParams)
+}
+
+/// Answers a request, or hands it to whoever can.
+pub fn run(caller: &Caller, call: Call, reply: Reply) {
+    if let Err(error) = caller.session.check_holder(caller.connection) {
+        return reply.fail(&error);
+    }
+    match call {
+        Call::EnvironmentInfo => reply.ok(&caller.server.environment),
+        Call::EnvironmentStatus => {
+            reply.ok(&EnvironmentStatusResponse { status: EnvironmentStatus::Ready });
+        }
+        Call::ConfigRead(params) => crate::lookups::read_config(caller, *params, reply),
+        Call::DiscoverRoots(params) => crate::lookups::discover_roots(caller, params, reply),
+        Call::Discover(params) => crate::lookups::discover(caller, *params, reply),
+        Call::Start(start) => {
+            caller.session.start_process(caller.server, caller.connection, *start, reply);
+        }
+        Call::List => list(caller, reply),
+        Call::Read(params) => {
+            let id = params.process_id.clone();
+            ask(caller, &id, Command::Read(params, reply));
+        }
+        Call::Write(params) => {
+            let command = Command::Write { id: params.write_id, bytes: params.chunk.0, reply };
+            ask(caller, &params.process_id, command);
+        }
+        Call::CloseStdin(params) => ask(caller, &params.process_id, Command::CloseStdin(reply)),
+        Call::Signal(params) => {
+            ask(caller, &params.process_id, Command::Signal(params.signal, reply));
+        }
+        Call::Resize(params) => {
+            ask(caller, &params.process_id, Command::Resize(params.size, reply))
+        }
+        Call::Terminate(params) => {
+            let grace = params.grace_ms.map(Duration::from_millis);
+            ask(caller, &params.process_id, Command::Terminate { grace, reply });
+        }
+    }
+}
+
+fn ask(caller: &Caller, process_id: &str, command: Command) {
+    let refused = match caller.session.process(process_id) {
+        Some(process) => process.send(command).err(),
+        None => Some(command),
+    };
+    if let Some(command) = refused {
+        answer_unknown(process_id, command);
+    }
+}
+
+/// Answers a command for a process that is not there, or no longer.
+pub fn answer_unknown(process_id: &str, command: Command) {
+    let unknown = || RequestError::UnknownProcess(process_id.to_owned());
+    match command {
+        Command::StartAgain(reply) => {
+            reply.fail(&RequestError::DuplicateProcess(process_id.to_owned()));
+        }
+        Command::Read(_, reply) | Command::Resize(_, reply) => reply.fail(&unknown()),
+        Command::Write { reply, .. } | Command::CloseStdin(reply) => {
+            reply.ok(&ProcessWriteResponse { status: WriteStatus::UnknownProcess });
+        }
+        Command::Signal(_, reply) => reply.ok(&Empty {}),
+        Command::Terminate { reply, .. } => reply.ok(&ProcessTerminateResponse { running: false }),
+        // Nobody waits for these.
+        Command::Summarise(_) | Command::End { .. } => {}
+    }
+}
+
+fn list(caller: &Caller, reply: Reply) {
+    let processes = caller.session.processes();
+    caller.server.spawn(async move {
+        let asked: Vec<_> = processes
+            .iter()
+            .map(|process| {
+                let (answer, summary) = oneshot::channel();
+                // A process that is gone is not listed.
+                let _ = process.send(Command::Summarise(answer));
+                summary
+            })
+            .collect();
+        let mut summaries = Vec::with_capacity(asked.len());
+        for summary in asked {
+            summaries.extend(summary.await);
+        }
+        summaries.sort_by(|a, b| a.process_id.cmp(&b.process_id));
+        reply.ok(&ProcessListResponse { processes: summaries });
+    });
+}

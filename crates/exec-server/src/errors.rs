@@ -1,0 +1,190 @@
+//! Turns every failure into an error reply: the one place where codes are chosen.
+
+use std::io;
+
+use exec_server_machines::phase::PhaseError;
+use exec_server_os::spawn::SpawnError;
+use exec_server_protocol::errors::{ErrorCode, RpcError};
+use exec_server_protocol::limits;
+use exec_server_protocol::path_uri::{PathUri, ToPathError};
+
+use crate::environment_config::EnvironmentConfigError;
+
+/// What a request can fail with.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// A message that is no JSON-RPC message.
+    #[error("{0}")]
+    Malformed(String),
+    /// A notification that this server does not take.
+    #[error("unexpected notification `{0}`; only `initialized` is known")]
+    UnknownNotification(String),
+    /// No such method.
+    #[error("exec-server stub does not implement `{0}` yet")]
+    UnknownMethod(String),
+    /// Params that do not decode or do not make sense.
+    #[error("{0}")]
+    InvalidParams(String),
+    /// Too early or too often.
+    #[error(transparent)]
+    Phase(#[from] PhaseError),
+    /// A working directory that cannot be one here.
+    #[error("cwd URI `{uri}` is not valid on this exec-server host: {source}")]
+    Cwd {
+        /// The URI as it was given.
+        uri: String,
+        /// What is wrong with it.
+        source: ToPathError,
+    },
+    /// A path that is no path URI.
+    #[error("{0}")]
+    Path(ToPathError),
+    /// A session that is not there, or not for this client.
+    #[error("unknown session id {0}")]
+    UnknownSession(String),
+    /// A session that another connection holds.
+    #[error("session {0} is already attached to another connection")]
+    SessionAttached(String),
+    /// The connection's session went to another connection.
+    #[error("session has been resumed by another connection")]
+    SessionMoved,
+    /// The server has as many sessions as it may.
+    #[error("this server already has its maximum of {0} sessions; see --max-sessions")]
+    TooManySessions(usize),
+    /// The session has as many processes as it may.
+    #[error("this session already has its maximum of {0} processes; see --max-processes")]
+    TooManyProcesses(usize),
+    /// The connection has as many requests waiting as it may.
+    #[error("too many requests are waiting on this connection; read some replies first")]
+    TooManyRequests,
+    /// A process id that is taken.
+    #[error("process {0} already exists")]
+    DuplicateProcess(String),
+    /// A process id that is not there.
+    #[error("unknown process id {0}")]
+    UnknownProcess(String),
+    /// A start that was ended before it was done.
+    #[error("process {0} start was cancelled")]
+    StartCancelled(String),
+    /// A process that could not be started.
+    #[error("{0}")]
+    Spawn(#[from] SpawnError),
+    /// A sandbox that this server cannot enforce.
+    #[error("sandbox intent cannot be enforced on this executor")]
+    SandboxUnsupported,
+    /// Something that this server does not do.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// A signal that could not be sent.
+    #[error("failed to signal process: {0}")]
+    Signal(#[source] io::Error),
+    /// A terminal that could not be resized.
+    #[error("failed to resize the terminal: {0}")]
+    Resize(#[source] io::Error),
+    /// A process without a terminal.
+    #[error("process {0} has no terminal")]
+    NoTerminal(String),
+    /// Writes that nobody takes.
+    #[error(
+        "the process does not read its stdin and {} bytes already wait; try again later",
+        limits::MAX_WAITING_STDIN_BYTES
+    )]
+    StdinOverloaded,
+    /// Too many roots in one request.
+    #[error("capability root discovery accepts at most {} roots", limits::MAX_CAPABILITY_ROOTS)]
+    TooManyRoots,
+    /// Settings that cannot be read.
+    #[error("{0}")]
+    Config(#[source] EnvironmentConfigError),
+    /// An answer that would not fit into one message.
+    #[error("the reply of {0} bytes is larger than one message may be; ask for less")]
+    ReplyTooLarge(usize),
+    /// A bug of ours.
+    #[error("internal error: the request was dropped")]
+    Abandoned,
+}
+
+impl RequestError {
+    /// The reply for it.
+    pub fn to_rpc(&self) -> RpcError {
+        use ErrorCode::{Internal, InvalidParams, InvalidRequest, MethodNotFound, SessionAttached};
+        let (code, kind) = match self {
+            Self::Malformed(_) => (InvalidRequest, "malformed_message"),
+            Self::UnknownNotification(_) => (InvalidRequest, "unknown_notification"),
+            Self::UnknownMethod(_) => (MethodNotFound, "unknown_method"),
+            Self::InvalidParams(_) => (InvalidParams, "invalid_params"),
+            Self::Phase(_) => (InvalidRequest, "lifecycle"),
+            Self::Cwd { .. } | Self::Path(_) => (InvalidParams, "invalid_path"),
+            Self::UnknownSession(_) => (InvalidRequest, "unknown_session"),
+            Self::SessionAttached(_) => (SessionAttached, "session_attached"),
+            Self::SessionMoved => (InvalidRequest, "session_moved"),
+            Self::TooManySessions(_) => (InvalidRequest, "too_many_sessions"),
+            Self::TooManyProcesses(_) => (InvalidRequest, "too_many_processes"),
+            Self::TooManyRequests => (InvalidRequest, "too_many_requests"),
+            Self::DuplicateProcess(_) => (InvalidRequest, "process_exists"),
+            Self::UnknownProcess(_) => (InvalidRequest, "unknown_process"),
+            Self::StartCancelled(_) => (InvalidRequest, "start_cancelled"),
+            Self::Spawn(error) => return spawn_error(error),
+            Self::SandboxUnsupported => (InvalidParams, "sandbox_unsupported"),
+            Self::Unsupported(_) => (InvalidParams, "unsupported"),
+            Self::Signal(error) => return system_error("signal_failed", self, error),
+            Self::Resize(error) => return system_error("resize_failed", self, error),
+            Self::NoTerminal(_) => (InvalidRequest, "no_terminal"),
+            Self::StdinOverloaded => (Internal, "stdin_overloaded"),
+            Self::TooManyRoots => (InvalidRequest, "too_many_roots"),
+            Self::Config(_) => (Internal, "config_unreadable"),
+            Self::ReplyTooLarge(_) => (Internal, "reply_too_large"),
+            Self::Abandoned => (Internal, "internal"),
+        };
+        let error = RpcError::new(code, kind, self.to_string());
+        if self.is_retryable() { error.retryable() } else { error }
+    }
+
+    fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::SessionAttached(_)
+                | Self::TooManySessions(_)
+                | Self::TooManyProcesses(_)
+                | Self::TooManyRequests
+                | Self::StdinOverloaded
+        )
+    }
+}
+
+fn spawn_error(error: &SpawnError) -> RpcError {
+    let kind = match error {
+        SpawnError::NoProgram => "missing_program",
+        SpawnError::NulByte(_) => "nul_byte",
+        SpawnError::Cwd(source) if source.kind() == io::ErrorKind::NotFound => "cwd_not_found",
+        SpawnError::Cwd(_) => "cwd_unusable",
+        SpawnError::Program(source) if source.kind() == io::ErrorKind::NotFound => {
+            "program_not_found"
+        }
+        SpawnError::Program(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            "program_not_executable"
+        }
+        SpawnError::Program(_) => "program_unusable",
+        SpawnError::Prepare { .. } => "spawn_failed",
+    };
+    let errno = match error {
+        SpawnError::NoProgram | SpawnError::NulByte(_) => None,
+        SpawnError::Cwd(source)
+        | SpawnError::Program(source)
+        | SpawnError::Prepare { source, .. } => exec_server_os::errno_name(source),
+    };
+    RpcError::new(ErrorCode::Internal, kind, error.to_string()).with_errno(errno)
+}
+
+fn system_error(kind: &str, error: &RequestError, source: &io::Error) -> RpcError {
+    RpcError::new(ErrorCode::Internal, kind, error.to_string())
+        .with_errno(exec_server_os::errno_name(source))
+}
+
+/// A working directory that cannot be one here, with the text that clients know.
+pub fn cwd_error(uri: &PathUri, source: ToPathError) -> RequestError {
+    match source {
+        ToPathError::Uri(_) => RequestError::Path(source),
+        ToPathError::Foreign(_) => RequestError::Cwd { uri: uri.as_str().to_owned(), source },
+    }
+}

@@ -1,0 +1,35 @@
+//! The executor: listens, keeps sessions, owns processes.
+//!
+//! Start with [`run_main`] to serve as the `exec-server` program does, or with [`Server`] and [`Listener`] to serve
+//! from a program of your own.
+
+pub mod auth;
+pub mod config;
+pub mod listen;
+pub mod listen_url;
+pub mod logging;
+pub mod metrics;
+pub mod server;
+pub mod timings;
+
+mod close_codes;
+mod connection;
+mod discovery;
+mod dispatch;
+mod environment;
+mod environment_config;
+mod errors;
+mod lookups;
+mod processes;
+mod reaper;
+mod reply;
+mod run;
+mod sessions;
+mod shell_snapshot;
+
+pub use config::ServerConfig;
+pub use exec_server_protocol as protocol;
+pub use listen::{ListenError, Listener};
+pub use listen_url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
+pub use run::{RunError, run_main};
+pub use server::Server;

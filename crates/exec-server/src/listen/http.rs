@@ -1,0 +1,272 @@
+//! Routes, checks and the upgrade from HTTP to a websocket.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use exec_server_protocol::base64;
+use exec_server_transport::connection::{Connection, PingTimes};
+use exec_server_transport::websocket::WebSocketWire;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
+    SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+
+use crate::auth::Principal;
+use crate::connection::run_connection;
+use crate::listen_url::ListenUrl;
+use crate::server::Server;
+
+type Reply = Response<Full<Bytes>>;
+
+/// Serves HTTP on one stream, and the websocket that it may become.
+pub async fn serve<S>(server: Arc<Server>, stream: S, peer: String)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let upgraded = Mutex::new(None);
+    let service = service_fn(|request| {
+        let reply = match answer(&server, request) {
+            Ok(upgrade) => {
+                *upgraded.lock().expect("no holder panics") =
+                    Some((upgrade.stream, upgrade.principal));
+                upgrade.reply
+            }
+            Err(reply) => reply,
+        };
+        async move { Ok::<_, Infallible>(reply) }
+    });
+    let serving = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(server.config.timings.handshake)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await;
+    if let Err(error) = serving {
+        tracing::debug!(%peer, %error, "HTTP connection failed");
+    }
+    let upgraded = upgraded.into_inner().expect("no holder panics");
+    let Some((stream, principal)) = upgraded else { return };
+    match stream.await {
+        Ok(stream) => {
+            let wire = WebSocketWire::serve(
+                TokioIo::new(stream),
+                peer,
+                server.config.limits.message_bytes,
+            );
+            let timings = &server.config.timings;
+            let pings =
+                PingTimes { interval: timings.ping_interval, deadline: timings.pong_deadline };
+            run_connection(server, Connection::new(Box::new(wire), pings), principal).await;
+        }
+        Err(error) => tracing::debug!(%peer, %error, "upgrade failed"),
+    }
+}
+
+struct Upgrade {
+    reply: Reply,
+    stream: hyper::upgrade::OnUpgrade,
+    principal: Principal,
+}
+
+/// The order matters: what a browser or another site could send is refused before anything else is said.
+fn answer(server: &Server, request: Request<Incoming>) -> Result<Upgrade, Reply> {
+    if request.headers().contains_key(ORIGIN) {
+        return Err(text(StatusCode::FORBIDDEN, ""));
+    }
+    check_host(server, &request)?;
+    match request.uri().path() {
+        "/" => upgrade(server, request),
+        "/readyz" | "/healthz" | "/livez" => Err(health(server, &request)),
+        "/version" => Err(only_get(&request).unwrap_or_else(|| {
+            let version = env!("CARGO_PKG_VERSION");
+            json(StatusCode::OK, &serde_json::json!({"name": "exec-server", "version": version}))
+        })),
+        _ => Err(text(StatusCode::NOT_FOUND, "")),
+    }
+}
+
+/// A name that some site points at loopback must not reach a server that trusts loopback.
+fn check_host(server: &Server, request: &Request<Incoming>) -> Result<(), Reply> {
+    let is_tcp = matches!(server.config.listen, ListenUrl::WebSocket(_));
+    if !is_tcp || !server.config.listen.is_local() {
+        return Ok(());
+    }
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let name = host_name(host);
+    let is_local = name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    if host.is_empty() || is_local {
+        return Ok(());
+    }
+    Err(text(
+        StatusCode::FORBIDDEN,
+        "this server listens on loopback and answers to no other host name",
+    ))
+}
+
+/// The host without its port and brackets.
+fn host_name(host: &str) -> &str {
+    if let Some(rest) = host.strip_prefix('[') {
+        return rest.split(']').next().unwrap_or_default();
+    }
+    host.rsplit_once(':').map_or(host, |(name, _)| name)
+}
+
+fn health(server: &Server, request: &Request<Incoming>) -> Reply {
+    if let Some(refusal) = only_get(request) {
+        return refusal;
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    // A server that is full or going away is alive, but not ready for another client.
+    let is_ready = request.uri().path() == "/livez" || server.check_room().is_ok();
+    let (code, status) = if is_ready {
+        (StatusCode::OK, "ok")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+    };
+    json(code, &serde_json::json!({"status": status, "version": version}))
+}
+
+fn only_get(request: &Request<Incoming>) -> Option<Reply> {
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return None;
+    }
+    let mut reply = text(StatusCode::METHOD_NOT_ALLOWED, "");
+    reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
+    Some(reply)
+}
+
+fn upgrade(server: &Server, mut request: Request<Incoming>) -> Result<Upgrade, Reply> {
+    if request.method() != Method::GET {
+        let mut reply = text(StatusCode::METHOD_NOT_ALLOWED, "");
+        reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
+        return Err(reply);
+    }
+    let bad = |what: &str| text(StatusCode::BAD_REQUEST, what);
+    if !has_token(&request, CONNECTION, "upgrade") {
+        return Err(bad("Connection header did not include 'upgrade'"));
+    }
+    if !has_token(&request, UPGRADE, "websocket") {
+        return Err(bad("Upgrade header did not include 'websocket'"));
+    }
+    if request.headers().get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
+        return Err(bad("Sec-WebSocket-Version header must be '13'"));
+    }
+    let Some(key) = request.headers().get(SEC_WEBSOCKET_KEY) else {
+        return Err(bad("Sec-WebSocket-Key header is missing"));
+    };
+    let accept = accept_key(key.as_bytes());
+    let principal = server
+        .config
+        .auth
+        .authenticate(request.headers().get(AUTHORIZATION))
+        .map_err(|error| text(StatusCode::UNAUTHORIZED, &error.to_string()))?;
+    server
+        .check_room()
+        .map_err(|error| text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))?;
+    let mut reply = Response::new(Full::default());
+    *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = reply.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    Ok(Upgrade { reply, stream: hyper::upgrade::on(&mut request), principal })
+}
+
+fn has_token(request: &Request<Incoming>, header: HeaderName, token: &str) -> bool {
+    request
+        .headers()
+        .get_all(header)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|value| value.trim().eq_ignore_ascii_case(token))
+}
+
+/// Proves to the client that a websocket server has read its key (RFC 6455, section 4.2.2).
+fn accept_key(key: &[u8]) -> HeaderValue {
+    let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY);
+    context.update(key);
+    context.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    let text = base64::encode(context.finish().as_ref());
+    HeaderValue::try_from(text).expect("base64 is a valid header value")
+}
+
+fn text(status: StatusCode, body: &str) -> Reply {
+    let mut reply = Response::new(Full::from(body.to_owned()));
+    *reply.status_mut() = status;
+    if !body.is_empty() {
+        let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+        reply.headers_mut().insert(CONTENT_TYPE, kind);
+    }
+    reply
+}
+
+fn json(status: StatusCode, body: &serde_json::Value) -> Reply {
+    let mut reply = Response::new(Full::from(body.to_string()));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+}
+
+/// Serves `/metrics` until the future is dropped.
+pub async fn serve_metrics(server: &Arc<Server>, listener: &TcpListener) {
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            continue;
+        };
+        let server = server.clone();
+        connections.spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| {
+                let reply = match request.uri().path() {
+                    "/metrics" => only_get(&request)
+                        .unwrap_or_else(|| text(StatusCode::OK, &server.metrics.render())),
+                    _ => text(StatusCode::NOT_FOUND, ""),
+                };
+                async move { Ok::<_, Infallible>(reply) }
+            });
+            let serving = hyper::server::conn::http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(server.config.timings.handshake)
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+            if let Err(error) = serving {
+                tracing::debug!(%error, "metrics connection failed");
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_accept_key_is_the_one_of_the_standard() {
+        assert_eq!(accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+    }
+
+    #[test]
+    fn host_names_lose_their_port_and_brackets() {
+        for (host, name) in [
+            ("a:1", "a"),
+            ("a", "a"),
+            ("[::1]:80", "::1"),
+            ("[::1]", "::1"),
+            ("127.0.0.1:5", "127.0.0.1"),
+        ] {
+            assert_eq!(host_name(host), name);
+        }
+    }
+}

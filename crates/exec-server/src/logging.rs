@@ -1,0 +1,34 @@
+//! Logs go to stderr: for people on a terminal, as JSON lines anywhere else.
+
+use std::io::{self, IsTerminal};
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    #[default]
+    Auto,
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Starts logging; `RUST_LOG` decides what is said, `warn` without it.
+pub fn init(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let is_text = match format {
+        LogFormat::Auto => io::stderr().is_terminal(),
+        LogFormat::Text => true,
+        LogFormat::Json => false,
+    };
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    if is_text {
+        builder.with_ansi(io::stderr().is_terminal()).with_target(false).init();
+    } else {
+        builder.json().flatten_event(true).init();
+    }
+}

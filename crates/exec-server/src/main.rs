@@ -1,0 +1,44 @@
+//! The `exec-server` program.
+
+mod cli;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use exec_server_os::Guardian;
+
+fn main() -> ExitCode {
+    let arguments = cli::Arguments::parse();
+    let config = match arguments.server_config() {
+        Ok(config) => config,
+        Err(error) => return fail(&error),
+    };
+    // Before any thread: from here on there are two processes, and this may be either.
+    match exec_server_os::enter_guardian() {
+        Ok(Guardian::Server) => {}
+        Ok(Guardian::Ended(code)) => return ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        Err(error) => return fail(&error),
+    }
+    exec_server_os::tune_allocator();
+    exec_server::logging::init(arguments.log_format);
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(arguments.worker_threads())
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    let result = runtime.block_on(exec_server::run_main(config));
+    // A thread may still wait for a line on stdin that will never come.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("exec-server: {error}");
+    ExitCode::FAILURE
+}

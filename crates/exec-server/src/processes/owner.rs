@@ -1,0 +1,530 @@
+//! The task that owns a running child: its output, its input, its end, and its memory of all that.
+//!
+//! One task per process and nobody else changes its state. The task numbers events and sends them itself, so the
+//! order on the wire is the order of the numbers. Attached, it reads only what the client has room for; detached, it
+//! reads everything and the oldest output falls out of the log.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::{Duration, Instant, SystemTime};
+
+use exec_server_machines::process_log::{Exit, ProcessLog};
+use exec_server_machines::stdin_ledger::{Answer, StdinLedger};
+use exec_server_os::spawn::{ExitStatus, Spawned};
+use exec_server_os::{ChildInput, ChildOutput, ExitWatch, ProcessTree};
+use exec_server_protocol::encode::OutputEncoder;
+use exec_server_protocol::envelope;
+use exec_server_protocol::limits::MAX_OUTPUT_CHUNK_BYTES;
+use exec_server_protocol::methods::{PROCESS_CLOSED, PROCESS_EXITED};
+use exec_server_protocol::path_uri::PathUri;
+use exec_server_protocol::process::{
+    Empty, ExitDetails, ExitReason, OutputStream, ProcessClosedNotification,
+    ProcessExitedNotification, ProcessId, ProcessReadParams, ProcessSignal, ProcessStartResponse,
+    ProcessSummary, ProcessTerminateResponse, ProcessWriteResponse, ResourceUsage, SandboxType,
+    TerminalSize,
+};
+use exec_server_transport::outbox::{Outbox, Slot};
+use tokio::sync::{mpsc, watch};
+
+use super::Command;
+use super::ending::Ending;
+use crate::errors::RequestError;
+use crate::metrics::ActiveGuard;
+use crate::reply::Reply;
+use crate::server::Server;
+
+/// Output that is read in a row before the owner looks whether the child has ended.
+const MAX_BURST: usize = 32;
+
+/// What a message around a full chunk takes in the outbox.
+const CHUNK_MESSAGE_BYTES: usize =
+    exec_server_protocol::base64::encoded_len(MAX_OUTPUT_CHUNK_BYTES) + 512;
+
+thread_local! {
+    /// One buffer per thread instead of one per process: it is only used between two waits.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; MAX_OUTPUT_CHUNK_BYTES]);
+}
+
+/// What is known about a process from its start.
+pub(super) struct Birth {
+    pub id: ProcessId,
+    pub argv: Vec<String>,
+    pub cwd: PathUri,
+    pub is_terminal: bool,
+    pub retain_bytes: usize,
+    pub timeout: Option<Duration>,
+    pub idle_timeout: Option<Duration>,
+}
+
+/// A running child and everything known about it.
+pub(super) struct Owner {
+    server: Arc<Server>,
+    birth: Birth,
+    pid: u32,
+    started: Instant,
+    started_at: SystemTime,
+    log: ProcessLog,
+    encoder: OutputEncoder,
+    stdin: StdinLedger<Reply>,
+    input: Option<ChildInput>,
+    output: Option<ChildOutput>,
+    error_output: Option<ChildOutput>,
+    exit: Option<ExitWatch>,
+    tree: ProcessTree,
+    ending: Ending,
+    end_reason: Option<ExitReason>,
+    is_forgotten_when_closed: bool,
+    is_silent: bool,
+    readers: Vec<WaitingReader>,
+    attached: watch::Receiver<Option<Outbox>>,
+    outbox: Option<Outbox>,
+    ready: Option<Source>,
+    burst: usize,
+    last_output: Instant,
+    _active: ActiveGuard,
+}
+
+struct WaitingReader {
+    params: ProcessReadParams,
+    deadline: Option<Instant>,
+    reply: Reply,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Output,
+    ErrorOutput,
+}
+
+impl Owner {
+    pub fn new(
+        server: Arc<Server>,
+        birth: Birth,
+        spawned: Spawned,
+        mut attached: watch::Receiver<Option<Outbox>>,
+    ) -> Self {
+        let now = Instant::now();
+        let active = server.metrics.process();
+        let retention = server.config.timings.closed_retention;
+        let outbox = attached.borrow_and_update().clone();
+        Self {
+            log: ProcessLog::new(birth.retain_bytes, retention),
+            encoder: OutputEncoder::new(&birth.id),
+            stdin: StdinLedger::new(spawned.input.is_some()),
+            server,
+            birth,
+            pid: spawned.pid,
+            started: now,
+            started_at: SystemTime::now(),
+            input: spawned.input,
+            output: Some(spawned.output),
+            error_output: spawned.error_output,
+            exit: Some(spawned.exit),
+            tree: spawned.tree,
+            ending: Ending::default(),
+            end_reason: None,
+            is_forgotten_when_closed: false,
+            is_silent: false,
+            readers: Vec::new(),
+            attached,
+            outbox,
+            ready: None,
+            burst: 0,
+            last_output: now,
+            _active: active,
+        }
+    }
+
+    /// The reply to the start request.
+    pub fn start_response(&self) -> ProcessStartResponse {
+        ProcessStartResponse { process_id: self.birth.id.clone(), sandbox_type: SandboxType::None }
+    }
+
+    /// Nobody wants this process: it ends at once, and without a word.
+    pub fn abandon(&mut self) {
+        self.is_forgotten_when_closed = true;
+        self.is_silent = true;
+        self.outbox = None;
+        self.end(ExitReason::Terminated, None);
+    }
+
+    /// Runs until the process is closed and forgotten.
+    pub async fn run(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) {
+        loop {
+            self.settle();
+            if self.is_done() {
+                break;
+            }
+            let deadline = self.deadline();
+            let is_attached = self.outbox.is_some();
+            let first = self.ready_first();
+            tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    Some(command) => self.handle_command(command),
+                    None => self.end(ExitReason::Terminated, None),
+                },
+                Ok(()) = self.attached.changed() => self.handle_attached(),
+                () = sleep_until(deadline), if deadline.is_some() => self.handle_timeout(),
+                result = write_pending(&self.input, &self.stdin), if self.stdin.pending().is_some() => {
+                    self.handle_written(result);
+                }
+                slot = reserve(&self.outbox), if self.ready.is_some() => self.read_ready(slot),
+                source = readable(&self.output, &self.error_output, first),
+                    if self.ready.is_none() && self.burst < MAX_BURST => self.ready = Some(source),
+                status = wait_exit(&self.exit), if self.exit.is_some() => self.handle_exit(status),
+                () = std::future::ready(()), if self.burst >= MAX_BURST => self.burst = 0,
+            }
+            if is_attached && self.outbox.as_ref().is_some_and(Outbox::is_closed) {
+                self.outbox = None;
+            }
+        }
+    }
+
+    /// Does everything that follows from what is known now.
+    fn settle(&mut self) {
+        if self.stdin.is_closed() {
+            self.input = None;
+        }
+        let has_streams = self.output.is_some() || self.error_output.is_some();
+        if self.log.exit().is_some() && !has_streams && !self.log.is_closed() {
+            let seq = self.log.handle_closed(Instant::now());
+            let process_id = self.birth.id.clone();
+            self.notify(PROCESS_CLOSED, &ProcessClosedNotification { process_id, seq });
+            self.tidy_after_close();
+        }
+        self.answer_readers();
+    }
+
+    /// A closed process is kept for its output alone; what else it held is given back.
+    fn tidy_after_close(&mut self) {
+        self.readers = Vec::new();
+        self.server.reaper.wake();
+    }
+
+    fn is_done(&self) -> bool {
+        self.log.is_closed()
+            && self.readers.is_empty()
+            && (self.is_forgotten_when_closed
+                || self.log.poll_timeout().is_some_and(|at| Instant::now() >= at))
+            && !matches!(self.ending, Ending::Killing { .. } | Ending::Asked { .. })
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        let is_running = self.exit.is_some() && self.end_reason.is_none();
+        let timeout = self.birth.timeout.filter(|_| is_running);
+        let idle = self.birth.idle_timeout.filter(|_| is_running);
+        [
+            self.readers.iter().filter_map(|reader| reader.deadline).min(),
+            self.ending.poll_timeout().filter(|_| !self.log.is_closed() || self.is_still_ending()),
+            self.log.poll_timeout(),
+            timeout.and_then(|timeout| self.started.checked_add(timeout)),
+            idle.and_then(|idle| self.last_output.checked_add(idle)),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn is_still_ending(&self) -> bool {
+        matches!(self.ending, Ending::Asked { .. } | Ending::Killing { .. })
+    }
+
+    pub fn handle_command(&mut self, command: Command) {
+        match command {
+            Command::StartAgain(reply) => reply.ok(&self.start_response()),
+            Command::Read(params, reply) => self.handle_read(params, reply),
+            Command::Write { id, bytes, reply } => {
+                let answered = self.stdin.handle_write(reply, id, bytes);
+                answered.into_iter().for_each(answer_write);
+            }
+            Command::CloseStdin(reply) => self.handle_close_stdin(reply),
+            Command::Signal(signal, reply) => reply.finish(self.handle_signal(signal)),
+            Command::Resize(size, reply) => reply.finish(self.handle_resize(size)),
+            Command::Terminate { grace, reply } => {
+                reply.ok(&ProcessTerminateResponse { running: self.exit.is_some() });
+                // A closed process has let go of its streams, so what it left behind was meant to stay: it ends with
+                // the session, or when a client asks for it with a grace of its own.
+                if !self.log.is_closed() || grace.is_some() {
+                    self.end(ExitReason::Terminated, grace);
+                }
+            }
+            Command::Summarise(reply) => drop(reply.send(self.summary())),
+            Command::End { reason, grace } => {
+                self.is_forgotten_when_closed = true;
+                self.end(reason, grace);
+            }
+        }
+    }
+
+    fn handle_read(&mut self, params: ProcessReadParams, reply: Reply) {
+        let wait = Duration::from_millis(params.wait_ms.unwrap_or(0));
+        let is_due = wait.is_zero() || self.log.has_news(params.after_seq.unwrap_or(0));
+        if is_due {
+            reply.ok(&self.log.read(params.after_seq.unwrap_or(0), params.max_bytes));
+        } else {
+            let deadline = Instant::now().checked_add(wait);
+            self.readers.push(WaitingReader { params, deadline, reply });
+        }
+    }
+
+    fn answer_readers(&mut self) {
+        if self.readers.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let log = &self.log;
+        let due = self.readers.extract_if(.., |reader| {
+            log.has_news(reader.params.after_seq.unwrap_or(0))
+                || reader.deadline.is_some_and(|deadline| now >= deadline)
+                || reader.reply.outbox().is_closed()
+        });
+        for reader in due {
+            reader
+                .reply
+                .ok(&log.read(reader.params.after_seq.unwrap_or(0), reader.params.max_bytes));
+        }
+    }
+
+    fn handle_close_stdin(&mut self, reply: Reply) {
+        // On a terminal the end of input is a character of the line discipline, not the end of the stream.
+        const END_OF_INPUT: u8 = 0x04;
+        let answered = if self.birth.is_terminal {
+            self.stdin.handle_write(reply, None, vec![END_OF_INPUT])
+        } else {
+            self.stdin.handle_close(reply)
+        };
+        answered.into_iter().for_each(answer_write);
+    }
+
+    fn handle_signal(&mut self, signal: ProcessSignal) -> Result<Empty, RequestError> {
+        let number = exec_server_os::signal_number(signal);
+        self.tree.signal(number).map_err(RequestError::Signal)?;
+        Ok(Empty {})
+    }
+
+    fn handle_resize(&mut self, size: TerminalSize) -> Result<Empty, RequestError> {
+        if !self.birth.is_terminal {
+            return Err(RequestError::NoTerminal(self.birth.id.to_string()));
+        }
+        if let Some(input) = &self.input {
+            input.resize(size).map_err(RequestError::Resize)?;
+        }
+        Ok(Empty {})
+    }
+
+    fn handle_attached(&mut self) {
+        self.outbox = self.attached.borrow_and_update().clone().filter(|_| !self.is_silent);
+    }
+
+    fn handle_timeout(&mut self) {
+        let now = Instant::now();
+        let drain = self.server.config.timings.drain_after_kill;
+        if self.ending.handle_timeout(&self.tree, now, drain) && self.exit.is_none() {
+            self.output = None;
+            self.error_output = None;
+            self.ready = None;
+        }
+        if self.exit.is_none() || self.end_reason.is_some() {
+            return;
+        }
+        let is_over = |since: Instant, limit: Option<Duration>| {
+            limit.and_then(|limit| since.checked_add(limit)).is_some_and(|at| now >= at)
+        };
+        let grace = Some(self.server.config.timings.kill_grace);
+        if is_over(self.started, self.birth.timeout) {
+            self.end(ExitReason::Timeout, grace);
+        } else if is_over(self.last_output, self.birth.idle_timeout) {
+            self.end(ExitReason::IdleTimeout, grace);
+        }
+    }
+
+    fn end(&mut self, reason: ExitReason, grace: Option<Duration>) {
+        if self.exit.is_some() {
+            self.end_reason.get_or_insert(reason);
+        }
+        let drain = self.server.config.timings.drain_after_kill;
+        self.ending.begin(&self.tree, Instant::now(), grace, drain);
+    }
+
+    fn handle_written(&mut self, result: io::Result<usize>) {
+        match result {
+            Ok(count) => {
+                self.stdin.handle_taken(count, |reply, answer| answer_write((reply, answer)))
+            }
+            // The child closed its end, or is gone.
+            Err(_) => self.stdin.close_now(|reply, answer| answer_write((reply, answer))),
+        }
+    }
+
+    /// Reads one chunk, keeps it, and sends it if somebody listens.
+    fn read_ready(&mut self, slot: Option<Slot>) {
+        let Some(source) = self.ready.take() else { return };
+        let (stream, child_output) = match source {
+            Source::Output if self.birth.is_terminal => (OutputStream::Pty, &mut self.output),
+            Source::Output => (OutputStream::Stdout, &mut self.output),
+            Source::ErrorOutput => (OutputStream::Stderr, &mut self.error_output),
+        };
+        SCRATCH.with_borrow_mut(|scratch| {
+            match child_output.as_mut().map(|output| output.read_now(scratch)) {
+                None | Some(Ok(None)) => {}
+                Some(Ok(Some(0)) | Err(_)) => *child_output = None,
+                Some(Ok(Some(count))) => {
+                    self.burst += 1;
+                    self.last_output = Instant::now();
+                    self.server.metrics.output(count);
+                    let bytes = &scratch[..count];
+                    let seq = self.log.handle_output(stream, bytes);
+                    if let (Some(outbox), Some(slot)) = (&self.outbox, slot) {
+                        outbox.push_bulk(slot, self.encoder.output(seq, stream, bytes));
+                    }
+                }
+            }
+        });
+    }
+
+    /// Which stream is asked first: they take turns.
+    fn ready_first(&self) -> Source {
+        if self.burst.is_multiple_of(2) { Source::Output } else { Source::ErrorOutput }
+    }
+
+    fn handle_exit(&mut self, status: io::Result<ExitStatus>) {
+        let duration = self.started.elapsed();
+        self.exit = None;
+        self.tree.handle_root_reaped();
+        self.stdin.close_now(|reply, answer| answer_write((reply, answer)));
+        let exit = match status {
+            Ok(status) => self.describe_exit(status, duration),
+            // Somebody else reaped our child; what it was is lost, and -1 says so.
+            Err(error) => {
+                tracing::error!(%error, process_id = %self.birth.id, "could not learn how a process ended");
+                Exit { code: -1, sandbox_denied: false, details: ExitDetails::default() }
+            }
+        };
+        self.server.metrics.process_exited(duration.as_secs_f64());
+        tracing::debug!(process_id = %self.birth.id, pid = self.pid, exit_code = exit.code, "process exited");
+        let seq = self.log.handle_exit(exit.clone());
+        let notification = ProcessExitedNotification {
+            process_id: self.birth.id.clone(),
+            seq,
+            exit_code: exit.code,
+            sandbox_denied: exit.sandbox_denied,
+            details: exit.details,
+        };
+        self.notify(PROCESS_EXITED, &notification);
+    }
+
+    fn describe_exit(&self, status: ExitStatus, duration: Duration) -> Exit {
+        let reason = match (self.end_reason, status.signal) {
+            (Some(reason), _) => reason,
+            (None, None) => ExitReason::Exited,
+            (None, Some(signal))
+                if signal == exec_server_os::SIGKILL && self.server.oom.take_kill() =>
+            {
+                ExitReason::OomKilled
+            }
+            (None, Some(_)) => ExitReason::Signaled,
+        };
+        let details = ExitDetails {
+            signal: status.signal.map(exec_server_os::signal_name),
+            reason: Some(reason),
+            duration_ms: Some(millis(duration)),
+            rusage: Some(ResourceUsage {
+                user_ms: millis(status.user),
+                system_ms: millis(status.system),
+                max_rss_bytes: status.max_rss,
+            }),
+        };
+        Exit { code: status.code, sandbox_denied: false, details }
+    }
+
+    fn notify(&self, method: &str, params: &impl serde::Serialize) {
+        if let Some(outbox) = &self.outbox {
+            outbox.push_in_order(envelope::notification(method, params));
+        }
+    }
+
+    fn summary(&self) -> ProcessSummary {
+        let exit = self.log.exit();
+        let since_1970 = self.started_at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        ProcessSummary {
+            process_id: self.birth.id.clone(),
+            pid: self.pid,
+            argv: self.birth.argv.clone(),
+            cwd: self.birth.cwd.clone(),
+            tty: self.birth.is_terminal,
+            started_at_ms: millis(since_1970),
+            next_seq: self.log.next_seq(),
+            exited: exit.is_some(),
+            exit_code: exit.map(|exit| exit.code),
+            closed: self.log.is_closed(),
+            details: exit.map(|exit| exit.details.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+fn answer_write((reply, answer): (Reply, Answer)) {
+    match answer {
+        Answer::Status(status) => reply.ok(&ProcessWriteResponse { status }),
+        Answer::Overloaded => reply.fail(&RequestError::StdinOverloaded),
+    }
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    if let Some(deadline) = deadline {
+        tokio::time::sleep_until(deadline.into()).await;
+    }
+}
+
+/// Room for one chunk, or none needed when nobody listens.
+async fn reserve(outbox: &Option<Outbox>) -> Option<Slot> {
+    match outbox {
+        Some(outbox) => outbox.reserve(CHUNK_MESSAGE_BYTES).await.ok(),
+        None => None,
+    }
+}
+
+fn readable(
+    output: &Option<ChildOutput>,
+    error_output: &Option<ChildOutput>,
+    first: Source,
+) -> impl Future<Output = Source> {
+    poll_fn(move |cx| {
+        let mut is_ready = |source| {
+            let stream = if source == Source::Output { output } else { error_output };
+            stream.as_ref().is_some_and(|stream| stream.poll_readable(cx).is_ready())
+        };
+        let second = if first == Source::Output { Source::ErrorOutput } else { Source::Output };
+        if is_ready(first) {
+            Poll::Ready(first)
+        } else if is_ready(second) {
+            Poll::Ready(second)
+        } else {
+            Poll::Pending
+        }
+    })
+}
+
+fn write_pending(
+    input: &Option<ChildInput>,
+    stdin: &StdinLedger<Reply>,
+) -> impl Future<Output = io::Result<usize>> {
+    poll_fn(move |cx| match (input, stdin.pending()) {
+        (Some(input), Some(bytes)) => input.poll_write(cx, bytes),
+        _ => Poll::Pending,
+    })
+}
+
+fn wait_exit(exit: &Option<ExitWatch>) -> impl Future<Output = io::Result<ExitStatus>> {
+    poll_fn(move |cx| match exit {
+        Some(exit) => exit.poll_exit(cx),
+        None => Poll::Pending,
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,204 @@
+//! From a start request to a running child.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use exec_server_os::TreeTag;
+use exec_server_os::env_policy::{EnvRequest, child_environment};
+use exec_server_os::spawn::{SpawnRequest, Spawned, StdinKind, Stdio};
+use exec_server_protocol::limits::DEFAULT_RETAINED_OUTPUT_BYTES;
+use exec_server_protocol::process::{ProcessId, ProcessStartParams, ProcessTerminateResponse};
+use tokio::sync::mpsc;
+
+use super::Command;
+use super::owner::{Birth, Owner};
+use crate::environment::host_path;
+use crate::errors::{RequestError, cwd_error};
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::sessions::Session;
+use crate::shell_snapshot;
+
+/// A start request that has been checked and is ready to run.
+#[derive(Debug)]
+pub struct PreparedStart {
+    params: ProcessStartParams,
+    cwd: PathBuf,
+    /// Recognises the same request when it comes again.
+    pub digest: u64,
+}
+
+impl PreparedStart {
+    /// The client's key.
+    pub fn id(&self) -> &ProcessId {
+        &self.params.process_id
+    }
+}
+
+/// Checks everything that can be checked before the process id is taken.
+pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedStart, RequestError> {
+    let cwd = params
+        .cwd
+        .to_posix(server.config.native_paths)
+        .map_err(|error| cwd_error(&params.cwd, error))?;
+    if params.network_proxy.is_some() {
+        return Err(RequestError::Unsupported(
+            "networkProxy is not supported by this server (capability networkProxyLaunch)",
+        ));
+    }
+    check_sandbox(params.sandbox.as_ref())?;
+    if let Some(snapshot) = &params.shell_snapshot {
+        shell_snapshot::validate(snapshot)
+            .map_err(|error| RequestError::InvalidParams(error.to_string()))?;
+    }
+    if params.argv.is_empty() {
+        return Err(RequestError::InvalidParams("argv must not be empty".to_owned()));
+    }
+    let digest = digest(&params);
+    Ok(PreparedStart { params, cwd: host_path(cwd), digest })
+}
+
+/// A sandbox that asks for nothing is no sandbox; any other is refused until this server can enforce it.
+fn check_sandbox(sandbox: Option<&serde_json::Value>) -> Result<(), RequestError> {
+    let Some(sandbox) = sandbox else { return Ok(()) };
+    match sandbox.pointer("/permissions/type").and_then(serde_json::Value::as_str) {
+        Some("disabled" | "external") => Ok(()),
+        _ => Err(RequestError::SandboxUnsupported),
+    }
+}
+
+fn digest(params: &ProcessStartParams) -> u64 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let text = serde_json::to_string(params).expect("was decoded from JSON");
+    KEYS.hash_one(text)
+}
+
+/// Starts the process and owns it until it is forgotten.
+pub async fn run_process(
+    server: Arc<Server>,
+    session: Session,
+    start: PreparedStart,
+    tag: TreeTag,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+    reply: Reply,
+) {
+    let id = start.id().clone();
+    let (request, birth) = plan(&server, &session, start, tag).await;
+    let mut held = VecDeque::new();
+    match spawn(&server, request, &mut commands, &mut held).await {
+        Ok(Started { spawned, is_cancelled }) => {
+            let mut owner = Owner::new(server, birth, spawned, session.attached());
+            if is_cancelled {
+                owner.abandon();
+                reply.fail(&RequestError::StartCancelled(id.to_string()));
+            } else {
+                // The reply is queued before the owner can send its first event.
+                reply.ok(&owner.start_response());
+            }
+            // A slow start made these wait; they come before anything newer.
+            held.into_iter().for_each(|command| owner.handle_command(command));
+            owner.run(&mut commands).await;
+            session.forget_process(&id);
+        }
+        Err(error) => {
+            session.forget_process(&id);
+            tracing::debug!(process_id = %id, %error, "process did not start");
+            reply.fail(&error);
+        }
+    }
+    commands.close();
+    // Whoever asked while this was ending gets the answer that a newcomer would get.
+    while let Some(command) = commands.recv().await {
+        crate::dispatch::answer_unknown(&id, command);
+    }
+}
+
+async fn plan(
+    server: &Server,
+    session: &Session,
+    start: PreparedStart,
+    tag: TreeTag,
+) -> (SpawnRequest, Birth) {
+    let params = start.params;
+    let env = child_environment(
+        std::env::vars_os(),
+        EnvRequest {
+            policy: params.env_policy.as_ref(),
+            env: &params.env,
+            metadata: params.metadata.as_ref(),
+        },
+    );
+    let stdio = if params.tty {
+        Stdio::Terminal(params.size.unwrap_or_default())
+    } else {
+        let stdin = if params.pipe_stdin { StdinKind::Pipe } else { StdinKind::Null };
+        Stdio::Pipes { stdin }
+    };
+    let restored = match &params.shell_snapshot {
+        Some(_) => {
+            let capture = session.tag_child(server);
+            session.snapshots().restore(server, &params, &start.cwd, &env, capture).await
+        }
+        None => None,
+    };
+    let (argv, extra_input) = match restored {
+        Some(restored) => (restored.argv, Some(restored.input)),
+        None => (params.argv.clone(), None),
+    };
+    let mut argv: Vec<OsString> = argv.into_iter().map(OsString::from).collect();
+    let program = argv[0].clone();
+    if let Some(arg0) = &params.arg0 {
+        argv[0] = arg0.into();
+    }
+    let request = SpawnRequest { program, argv, env, cwd: start.cwd, stdio, tag, extra_input };
+    let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    });
+    let birth = Birth {
+        id: params.process_id,
+        argv: params.argv,
+        cwd: params.cwd,
+        is_terminal: params.tty,
+        retain_bytes: wanted.min(server.config.limits.retained_output),
+        timeout: params.timeout_ms.map(Duration::from_millis),
+        idle_timeout: params.idle_timeout_ms.map(Duration::from_millis),
+    };
+    (request, birth)
+}
+
+struct Started {
+    spawned: Spawned,
+    /// Somebody asked for its end before it was there.
+    is_cancelled: bool,
+}
+
+/// Starts the child, and meanwhile lets nobody wait who asks for its end.
+async fn spawn(
+    server: &Server,
+    request: SpawnRequest,
+    commands: &mut mpsc::UnboundedReceiver<Command>,
+    held: &mut VecDeque<Command>,
+) -> Result<Started, RequestError> {
+    let spawning = server.spawner.spawn(request);
+    tokio::pin!(spawning);
+    let mut is_cancelled = false;
+    let result = loop {
+        tokio::select! {
+            biased;
+            result = &mut spawning => break result,
+            Some(command) = commands.recv() => match command {
+                Command::Terminate { reply, .. } => {
+                    is_cancelled = true;
+                    reply.ok(&ProcessTerminateResponse { running: true });
+                }
+                Command::End { .. } => is_cancelled = true,
+                command => held.push_back(command),
+            },
+        }
+    };
+    Ok(Started { spawned: result?, is_cancelled })
+}

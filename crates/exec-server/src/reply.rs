@@ -1,0 +1,89 @@
+//! The right and duty to answer one request.
+
+use exec_server_protocol::envelope::{self, RequestId};
+use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
+use exec_server_protocol::methods::{Lane, Method};
+use exec_server_transport::outbox::Outbox;
+use serde::Serialize;
+
+use crate::errors::RequestError;
+use crate::metrics::RequestTimer;
+
+/// The right and duty to answer one request: dropped without an answer, it answers with an error.
+#[derive(Debug)]
+pub struct Reply {
+    inner: Option<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    id: RequestId,
+    outbox: Outbox,
+    lane: Lane,
+    timer: RequestTimer,
+}
+
+impl Reply {
+    /// A reply to the request `id` of the connection behind `outbox`.
+    pub fn new(id: RequestId, method: Method, outbox: Outbox, timer: RequestTimer) -> Self {
+        Self { inner: Some(Inner { id, outbox, lane: method.lane(), timer }) }
+    }
+
+    /// Answers with a result.
+    pub fn ok(mut self, result: &impl Serialize) {
+        let inner = self.inner.take().expect("answered once");
+        let text = envelope::response(&inner.id, result);
+        if text.len() > MAX_MESSAGE_BYTES {
+            return inner.fail(&RequestError::ReplyTooLarge(text.len()));
+        }
+        inner.send(text, true);
+    }
+
+    /// Answers with an error.
+    pub fn fail(mut self, error: &RequestError) {
+        self.inner.take().expect("answered once").fail(error);
+    }
+
+    /// Answers with an error before the request was counted as running.
+    pub fn fail_uncounted(mut self, error: &RequestError) {
+        let mut inner = self.inner.take().expect("answered once");
+        inner.lane = Lane::Control;
+        inner.fail(error);
+    }
+
+    /// Answers with whichever it is.
+    pub fn finish(self, result: Result<impl Serialize, RequestError>) {
+        match result {
+            Ok(result) => self.ok(&result),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Where the answer goes.
+    pub fn outbox(&self) -> &Outbox {
+        &self.inner.as_ref().expect("not yet answered").outbox
+    }
+}
+
+impl Inner {
+    fn fail(self, error: &RequestError) {
+        let text = envelope::error(&self.id, &error.to_rpc());
+        self.send(text, false);
+    }
+
+    fn send(self, text: String, is_ok: bool) {
+        self.timer.finish(is_ok);
+        match self.lane {
+            Lane::Control => self.outbox.push_reply(text),
+            Lane::Ordinary => self.outbox.finish_request(text),
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(inner) = self.inner.take() {
+            inner.fail(&RequestError::Abandoned);
+        }
+    }
+}

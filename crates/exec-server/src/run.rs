@@ -1,0 +1,119 @@
+//! A server's life: bind, say where, serve until told to stop, end everything.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
+
+use crate::config::ServerConfig;
+use crate::listen::{ListenError, Listener, serve_metrics, serve_stdio};
+use crate::listen_url::ListenUrl;
+use crate::server::Server;
+
+/// Why a server could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Something that it needs from the system is missing.
+    #[error("could not set up the server: {0}")]
+    SetUp(#[source] io::Error),
+    /// It cannot listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// Metrics cannot be served where they should be.
+    #[error("could not serve metrics: {0}")]
+    Metrics(#[source] io::Error),
+    /// Nobody can be told where it listens.
+    #[error("could not write to stdout: {0}")]
+    Stdout(#[source] io::Error),
+}
+
+/// Serves until a signal, or until stdin ends where that is the sign; then ends every process and returns.
+pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
+    exec_server_os::raise_open_file_limit();
+    exec_server_os::prepare_to_adopt().map_err(RunError::SetUp)?;
+    let stop = stop_signal().map_err(RunError::SetUp)?;
+    let server = Server::new(config).map_err(RunError::SetUp)?;
+    let metrics = match server.config.metrics {
+        Some(address) => Some(TcpListener::bind(address).await.map_err(RunError::Metrics)?),
+        None => None,
+    };
+    let listener = match server.config.listen {
+        ListenUrl::Stdio => None,
+        _ => Some(Listener::bind(&server).await?),
+    };
+    if let Some(listener) = &listener {
+        announce(listener).map_err(RunError::Stdout)?;
+    }
+    tokio::select! {
+        () = stop => tracing::info!("told to stop"),
+        () = stdin_end(), if server.config.exit_on_stdin_close && listener.is_some() => {
+            tracing::info!("stdin was closed");
+        }
+        result = serve(&server, listener.as_ref()) => result.map_err(RunError::SetUp)?,
+        () = observe(&server, metrics.as_ref()) => {}
+        () = server.reaper.run() => {}
+    }
+    drop(listener);
+    server.shut_down().await;
+    Ok(())
+}
+
+/// The first line of stdout is exactly the URL: programs that start a server read it.
+fn announce(listener: &Listener) -> io::Result<()> {
+    let url = listener.url()?;
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{url}")?;
+    stdout.flush()?;
+    tracing::info!(%url, "listening");
+    Ok(())
+}
+
+async fn serve(server: &Arc<Server>, listener: Option<&Listener>) -> io::Result<()> {
+    match listener {
+        Some(listener) => {
+            listener.serve(server).await;
+            Ok(())
+        }
+        None => serve_stdio(server).await.map(drop),
+    }
+}
+
+async fn observe(server: &Arc<Server>, listener: Option<&TcpListener>) {
+    match listener {
+        Some(listener) => serve_metrics(server, listener).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What comes is ignored; only the end counts.
+async fn stdin_end() {
+    let mut stdin = tokio::io::stdin();
+    let mut ignored = [0; 4096];
+    while stdin.read(&mut ignored).await.is_ok_and(|count| count > 0) {}
+}
+
+#[cfg(unix)]
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
+}
+
+#[cfg(not(unix))]
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    Ok(async {
+        // Without the signal there is no way to be told, so serving goes on.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    })
+}

@@ -1,0 +1,46 @@
+//! Every duration that the server uses, so that tests can choose their own.
+
+use std::time::Duration;
+
+/// Every duration that the server uses.
+#[derive(Debug, Clone, Copy)]
+pub struct Timings {
+    /// How long a session waits for its client after a lost connection.
+    pub session_linger: Duration,
+    /// From ping to ping.
+    pub ping_interval: Duration,
+    /// From a ping to giving up a silent peer.
+    pub pong_deadline: Duration,
+    /// How long a connection has to prove that it is alive when another wants its session.
+    pub take_over_probe: Duration,
+    /// How long a closed process can still be read.
+    pub closed_retention: Duration,
+    /// From SIGTERM to SIGKILL when the server itself ends a process: time-outs and shutdown.
+    pub kill_grace: Duration,
+    /// How long the streams of a killed process may stay open before it is closed all the same.
+    pub drain_after_kill: Duration,
+    /// How long requests that came before the end of stdin may take to be answered.
+    pub drain_at_end_of_input: Duration,
+    /// How long the server takes for its goodbye.
+    pub shutdown: Duration,
+    /// How long an HTTP client has for its request headers, and a TLS client for its handshake.
+    pub handshake: Duration,
+}
+
+impl Default for Timings {
+    fn default() -> Self {
+        Self {
+            session_linger: Duration::from_secs(30),
+            ping_interval: Duration::from_secs(30),
+            pong_deadline: Duration::from_secs(30),
+            // A client that resumes waits up to ten seconds for its answer; a living peer answers in milliseconds.
+            take_over_probe: Duration::from_secs(2),
+            closed_retention: Duration::from_secs(30),
+            kill_grace: Duration::from_millis(1000),
+            drain_after_kill: Duration::from_secs(1),
+            drain_at_end_of_input: Duration::from_secs(1),
+            shutdown: Duration::from_millis(1700),
+            handshake: Duration::from_secs(10),
+        }
+    }
+}
