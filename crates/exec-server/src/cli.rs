@@ -191,13 +191,9 @@ impl Arguments {
                 ..Timings::default()
             },
             native_paths,
+            more_event_loops: event_loops() - 1,
             cgroup: self.cgroup.clone(),
         })
-    }
-
-    /// Two threads carry a busy connection and its processes; more only help with many of them.
-    pub fn worker_threads(&self) -> usize {
-        std::thread::available_parallelism().map_or(2, NonZeroUsize::get).clamp(1, 4)
     }
 }
 
@@ -258,6 +254,11 @@ impl AuthArguments {
         );
         Ok(Auth::SignedBearer(Box::new(signed)))
     }
+}
+
+/// One per core, but more than a few only help with many busy connections.
+fn event_loops() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(8)
 }
 
 fn read_shared_secret(file: &Path) -> Result<String, ArgumentError> {

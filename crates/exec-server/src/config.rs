@@ -31,6 +31,8 @@ pub struct ServerConfig {
     pub timings: Timings,
     /// Whether `/a/b` is a path on the wire.
     pub native_paths: NativePaths,
+    /// Event loops beside the one that the server is started on.
+    pub more_event_loops: usize,
     /// A cgroup to divide among processes.
     pub cgroup: Option<PathBuf>,
 }
@@ -90,6 +92,7 @@ impl ServerConfig {
             limits: ServerLimits::default(),
             timings: Timings::default(),
             native_paths: NativePaths::Reject,
+            more_event_loops: 0,
             cgroup: None,
         }
     }

@@ -10,6 +10,7 @@ pub mod listen_url;
 pub mod logging;
 pub mod metrics;
 pub mod server;
+pub mod shards;
 pub mod timings;
 
 mod close_codes;

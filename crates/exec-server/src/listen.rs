@@ -108,7 +108,8 @@ impl Listener {
             match self.accept().await {
                 // The server holds the task, because connections outlive the listener while it shuts down.
                 Ok(accepted) => {
-                    server.spawn(serve_accepted(server.clone(), accepted, self.tls.clone()));
+                    let task = serve_accepted(server.clone(), accepted, self.tls.clone());
+                    server.spawn_on(server.shards.next(), task);
                 }
                 // Out of descriptors or memory: what is there goes on, newcomers wait a moment.
                 Err(error) => {
@@ -124,10 +125,10 @@ impl Listener {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Accepted::Tcp(stream, peer))
+                Ok(Accepted::Tcp(stream.into_std()?, peer))
             }
             #[cfg(unix)]
-            Socket::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0)),
+            Socket::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0.into_std()?)),
         }
     }
 }
@@ -141,17 +142,24 @@ impl Drop for Listener {
     }
 }
 
+/// A connection that belongs to no event loop yet.
 enum Accepted {
-    Tcp(TcpStream, SocketAddr),
+    Tcp(std::net::TcpStream, SocketAddr),
     #[cfg(unix)]
-    Unix(tokio::net::UnixStream),
+    Unix(std::os::unix::net::UnixStream),
 }
 
 async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<TlsAcceptor>) {
     match accepted {
-        Accepted::Tcp(stream, peer) => serve_stream(server, stream, peer.to_string(), tls).await,
+        Accepted::Tcp(stream, peer) => match TcpStream::from_std(stream) {
+            Ok(stream) => serve_stream(server, stream, peer.to_string(), tls).await,
+            Err(error) => tracing::warn!(%error, "could not serve a connection"),
+        },
         #[cfg(unix)]
-        Accepted::Unix(stream) => serve_stream(server, stream, "unix".to_owned(), tls).await,
+        Accepted::Unix(stream) => match tokio::net::UnixStream::from_std(stream) {
+            Ok(stream) => serve_stream(server, stream, "unix".to_owned(), tls).await,
+            Err(error) => tracing::warn!(%error, "could not serve a connection"),
+        },
     }
 }
 

@@ -21,11 +21,7 @@ fn main() -> ExitCode {
     }
     exec_server_os::tune_allocator();
     exec_server::logging::init(arguments.log_format);
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(arguments.worker_threads())
-        .enable_all()
-        .build()
-    {
+    let runtime = match exec_server::shards::event_loop() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
     };

@@ -10,6 +10,7 @@ use exec_server_os::{CgroupParent, OomCounter, Spawner};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::process::ExitReason;
 use exec_server_transport::outbox::Outbox;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -19,6 +20,7 @@ use crate::environment;
 use crate::metrics::Metrics;
 use crate::reaper::Reaper;
 use crate::sessions::Sessions;
+use crate::shards::Shards;
 
 /// What all connections of a server share.
 #[derive(Debug)]
@@ -31,6 +33,7 @@ pub struct Server {
     pub metrics: Metrics,
     pub(crate) sessions: Sessions,
     pub(crate) spawner: Spawner,
+    pub(crate) shards: Shards,
     pub(crate) reaper: Reaper,
     pub(crate) oom: OomCounter,
     next_connection: AtomicU64,
@@ -41,7 +44,7 @@ pub struct Server {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// Session tasks.
+    /// Sessions, connections, and requests that take a while.
     tasks: JoinSet<()>,
     connections: Vec<(ConnectionId, Outbox)>,
     is_draining: bool,
@@ -59,18 +62,20 @@ pub enum NotTaken {
 }
 
 impl Server {
-    /// Sets up everything but the listener.
+    /// Sets up everything but the listener; must be called on an event loop.
     pub fn new(config: ServerConfig) -> io::Result<Arc<Self>> {
         let cgroup = match &config.cgroup {
             Some(path) => Some(CgroupParent::open(path)?),
             None => CgroupParent::delegated(),
         };
         let spawner = Spawner::new(cgroup)?;
+        let shards = Shards::new(config.more_event_loops)?;
         Ok(Arc::new(Self {
             environment: environment::info(),
             metrics: Metrics::default(),
             sessions: Sessions::default(),
             spawner,
+            shards,
             reaper: Reaper::default(),
             oom: OomCounter::default(),
             next_connection: AtomicU64::new(1),
@@ -81,11 +86,20 @@ impl Server {
         }))
     }
 
-    /// Runs a task that belongs to the server as a whole.
+    /// Runs a task that belongs to the server as a whole, on this event loop.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_on(&Handle::current(), task);
+    }
+
+    /// Runs a task that belongs to the server as a whole.
+    pub(crate) fn spawn_on(
+        &self,
+        event_loop: &Handle,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         let mut open = self.open.lock().expect("no holder panics");
         while open.tasks.try_join_next().is_some() {}
-        open.tasks.spawn(task);
+        open.tasks.spawn_on(task, event_loop);
     }
 
     /// Counts a connection in; [`Server::leave`] counts it out.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use exec_server_protocol::limits::MAX_OUTPUT_CHUNK_BYTES;
@@ -83,12 +84,13 @@ impl ChildOutput {
 #[derive(Debug)]
 pub struct ChildInput {
     fd: AsyncFd<OwnedFd>,
+    is_enlarged: AtomicBool,
 }
 
 impl ChildInput {
     /// Takes over a non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { fd: register(fd, Interest::WRITABLE)? })
+        Ok(Self { fd: register(fd, Interest::WRITABLE)?, is_enlarged: AtomicBool::new(false) })
     }
 
     /// Writes what the child has room for.
@@ -97,11 +99,19 @@ impl ChildInput {
             let mut ready = ready!(self.fd.poll_write_ready(cx))?;
             match rustix::io::write(self.fd.get_ref(), bytes) {
                 Ok(count) => return Poll::Ready(Ok(count)),
+                // What did not fit may fit into a larger pipe; only then is it worth waiting.
+                Err(Errno::AGAIN) if self.enlarge() => {}
                 Err(Errno::AGAIN) => ready.clear_ready(),
                 Err(Errno::INTR) => {}
                 Err(error) => return Poll::Ready(Err(error.into())),
             }
         }
+    }
+
+    /// Says whether the pipe is larger than before.
+    fn enlarge(&self) -> bool {
+        !self.is_enlarged.swap(true, Ordering::Relaxed)
+            && rustix::pipe::fcntl_setpipe_size(self.fd.get_ref(), FLOOD_PIPE_BYTES).is_ok()
     }
 
     /// Sets the size of the terminal behind this.
