@@ -1,0 +1,237 @@
+//! The measuring client: sends requests, receives events and checks every one of them.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use super::failure::{Failure, Result};
+use super::ledger::{Content, Ledger};
+use super::websocket::{Place, QuickAck, WebSocket};
+use super::wire::{self, Incoming};
+
+/// A server that cannot answer the first request in this time will not do better at the others.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// What a measurement can wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The request with this id was answered.
+    Reply(u64),
+    /// This process wrote something.
+    Output(u64),
+    /// This process reported its end; earlier events may still be on their way.
+    Closed(u64),
+    /// Anything else.
+    Other,
+}
+
+/// A process to start.
+#[derive(Clone, Copy)]
+pub struct Launch<'a> {
+    /// The program with its arguments.
+    pub argv: &'a [&'a str],
+    /// What the process is attached to.
+    pub stdio: Stdio,
+    /// What its output must be.
+    pub content: Content,
+}
+
+/// What a process's standard input and output are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Stdio {
+    /// Output pipes, no input.
+    Output,
+    /// Output pipes and an input pipe.
+    Piped,
+    /// A terminal.
+    Terminal,
+}
+
+impl<'a> Launch<'a> {
+    /// A process without input, whatever it writes.
+    pub fn new(argv: &'a [&'a str]) -> Launch<'a> {
+        Launch { argv, stdio: Stdio::Output, content: Content::Any }
+    }
+}
+
+/// A process that was asked for.
+#[derive(Clone, Copy)]
+pub struct Started {
+    /// The number of the process.
+    pub process: u64,
+    /// The id of the request.
+    pub request: u64,
+}
+
+/// An initialised connection.
+pub struct Client {
+    socket: WebSocket,
+    ledger: Ledger,
+    last_request: u64,
+    last_process: u64,
+}
+
+impl Client {
+    /// Connects and initialises, which must not take long; after that the client has `time`.
+    pub fn connect(address: SocketAddr, quickack: QuickAck, time: Duration) -> Result<Client> {
+        let mut client = Client {
+            socket: WebSocket::connect(address, quickack, Instant::now() + CONNECT_TIME)?,
+            ledger: Ledger::default(),
+            last_request: 0,
+            last_process: 0,
+        };
+        client.call("initialize", r#"{"clientName":"bench"}"#)?;
+        client.socket.queue(&[br#"{"method":"initialized","params":{}}"#]);
+        client.socket.flush()?;
+        client.set_time(time);
+        Ok(client)
+    }
+
+    /// Gives the client this much time from now on.
+    pub fn set_time(&mut self, time: Duration) {
+        self.socket.set_deadline(Instant::now() + time);
+    }
+
+    /// Queues a request and returns its id.
+    pub fn queue(&mut self, method: &str, params: &str) -> u64 {
+        self.queue_pieces(method, &[params.as_bytes()])
+    }
+
+    /// Queues a write to a process's input, given in base64; `write` must be new to the process.
+    pub fn queue_write(&mut self, process: u64, write: u64, chunk: &str) -> u64 {
+        let head = format!(r#"{{"processId":"p{process}","writeId":"{write}","chunk":""#);
+        self.queue_pieces("process/write", &[head.as_bytes(), chunk.as_bytes(), br#""}"#])
+    }
+
+    /// Queues the start of a process.
+    pub fn queue_start(&mut self, launch: Launch<'_>) -> Started {
+        self.last_process += 1;
+        let process = self.last_process;
+        self.ledger.open(process, launch.content);
+        let argv = serde_json::json!(launch.argv);
+        let tty = launch.stdio == Stdio::Terminal;
+        let pipe = launch.stdio == Stdio::Piped;
+        let params = format!(
+            r#"{{"processId":"p{process}","argv":{argv},"cwd":"file:///","env":{{"PATH":"/usr/bin:/bin"}},"tty":{tty},"pipeStdin":{pipe},"arg0":null}}"#
+        );
+        let request = self.queue("process/start", &params);
+        Started { process, request }
+    }
+
+    /// Sends what was queued.
+    pub fn flush(&mut self) -> Result<()> {
+        self.socket.flush()
+    }
+
+    /// Sends one request and waits for its answer.
+    pub fn call(&mut self, method: &str, params: &str) -> Result<()> {
+        let id = self.queue(method, params);
+        self.flush()?;
+        self.wait_for(Event::Reply(id))
+    }
+
+    /// Asks for the server's status and waits for the answer.
+    pub fn status(&mut self) -> Result<()> {
+        self.call("environment/status", "{}")
+    }
+
+    /// Starts a process and waits for the answer.
+    pub fn start(&mut self, launch: Launch<'_>) -> Result<Started> {
+        let started = self.queue_start(launch);
+        self.flush()?;
+        self.wait_for(Event::Reply(started.request))?;
+        Ok(started)
+    }
+
+    /// Waits for one event, letting others pass.
+    pub fn wait_for(&mut self, event: Event) -> Result<()> {
+        while self.next_event()? != event {}
+        Ok(())
+    }
+
+    /// Waits until every event of a process has arrived.
+    pub fn wait_finished(&mut self, process: u64) -> Result<()> {
+        while !self.ledger.is_finished(process) {
+            self.next_event()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next event.
+    pub fn next_event(&mut self) -> Result<Event> {
+        let place = self.socket.next_message()?;
+        self.digest(&place)
+    }
+
+    /// The next event that has arrived already, if there is one.
+    pub fn ready_event(&mut self) -> Result<Option<Event>> {
+        match self.socket.buffered_message()? {
+            Some(place) => Ok(Some(self.digest(&place)?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads once and takes in every event that has arrived; the socket should be readable.
+    pub fn take_in(&mut self) -> Result<()> {
+        self.socket.fill()?;
+        while self.ready_event()?.is_some() {}
+        Ok(())
+    }
+
+    /// The accounts of the processes started here.
+    pub fn ledger(&mut self) -> &mut Ledger {
+        &mut self.ledger
+    }
+
+    /// The socket, to be polled together with others.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn queue_pieces(&mut self, method: &str, params: &[&[u8]]) -> u64 {
+        self.last_request += 1;
+        let id = self.last_request;
+        let head = format!(r#"{{"id":{id},"method":"{method}","params":"#);
+        let mut pieces = Vec::with_capacity(params.len() + 2);
+        pieces.push(head.as_bytes());
+        pieces.extend_from_slice(params);
+        pieces.push(b"}");
+        self.socket.queue(&pieces);
+        id
+    }
+
+    fn digest(&mut self, place: &Place) -> Result<Event> {
+        Ok(match wire::parse(self.socket.bytes(place))? {
+            Incoming::Output { process, seq, chunk } => {
+                self.ledger.handle_output(process, seq, chunk)?;
+                Event::Output(process)
+            }
+            Incoming::Exited { process, seq, code } => {
+                self.ledger.handle_exited(process, seq, code)?;
+                Event::Other
+            }
+            Incoming::Closed { process, seq } => {
+                self.ledger.handle_closed(process, seq)?;
+                Event::Closed(process)
+            }
+            Incoming::Reply { id, result } => {
+                check_status(result)?;
+                Event::Reply(id)
+            }
+            Incoming::Refusal { id, error } => {
+                return Err(Failure::new(format!("request {id} was refused: {error}")));
+            }
+            Incoming::Other => Event::Other,
+        })
+    }
+}
+
+/// A status that is neither of these says that the request was understood but not carried out.
+fn check_status(result: &str) -> Result<()> {
+    match result.strip_prefix(r#"{"status":""#) {
+        Some(rest) if !rest.starts_with("ready\"") && !rest.starts_with("accepted\"") => {
+            Err(Failure::new(format!("unexpected answer {result}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,126 @@
+//! Measures exec-server against a peer and against the least a server can do.
+//!
+//! Every measurement gets a fresh server. The contestants take turns within each round and the
+//! order is reversed every other round, so that a machine that gets busier or quieter treats them
+//! alike; figures are medians over the rounds.
+
+mod client;
+mod contestant;
+mod failure;
+mod ledger;
+mod machine;
+mod one_core;
+mod options;
+mod process_tree;
+mod report;
+mod results;
+mod row;
+mod rows;
+mod scene;
+mod stats;
+mod table;
+mod warden;
+mod websocket;
+mod wire;
+
+use std::process::ExitCode;
+
+use rustix::process::{Resource, Rlimit};
+
+pub use options::Options;
+pub use warden::run_warden;
+
+use contestant::Contestant;
+use failure::{Failure, Result};
+use results::Results;
+use rows::Group;
+use scene::{Readings, Scene};
+use warden::Warden;
+
+/// Enough descriptors for 500 processes with three each, whatever the shell allows by default.
+const DESCRIPTORS: u64 = 16_384;
+
+/// Runs the benchmark and reports.
+pub fn run(options: &Options) -> ExitCode {
+    match measure_and_report(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure_and_report(options: &Options) -> Result<()> {
+    let groups = options.groups()?;
+    let contestants = options.contestants()?;
+    raise_descriptor_limit()?;
+    let warden = Warden::start()?;
+    let load_before = machine::load_average();
+    let mut results = Results::new(groups, options.quickack());
+    for round in 0..options.rounds() {
+        run_round(options, &contestants, &warden, round, &mut results);
+    }
+    report::write(options, &contestants, &results, &load_before)
+}
+
+fn run_round(
+    options: &Options,
+    contestants: &[Contestant],
+    warden: &Warden,
+    round: usize,
+    results: &mut Results,
+) {
+    let mut order: Vec<&Contestant> = contestants.iter().collect();
+    if round % 2 == 1 {
+        order.reverse();
+    }
+    let groups: Vec<&Group> =
+        results.groups.iter().copied().filter(|group| round < group.most_rounds).collect();
+    for group in groups {
+        for contestant in &order {
+            eprint!(
+                "\rround {} of {}: {} {}    ",
+                round + 1,
+                options.rounds(),
+                group.name,
+                contestant.seat.name()
+            );
+            let mut readings = Readings::default();
+            let outcome = take_turn(options, contestant, warden, group, &mut readings);
+            results.add(group, contestant.seat, readings, outcome.err());
+        }
+    }
+    eprint!("\r{:60}\r", "");
+}
+
+fn take_turn(
+    options: &Options,
+    contestant: &Contestant,
+    warden: &Warden,
+    group: &Group,
+    readings: &mut Readings,
+) -> Result<()> {
+    let server = contestant.start(warden)?;
+    let scene = Scene {
+        contestant,
+        server: &server,
+        warden,
+        quickack: options.quickack(),
+        effort: options.effort(),
+    };
+    (group.measure)(&scene, readings)
+}
+
+/// The servers inherit the limit, so that all have the same.
+fn raise_descriptor_limit() -> Result<()> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let wanted = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    if limit.current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+        rustix::process::setrlimit(Resource::Nofile, raised).map_err(|error| {
+            Failure::new(format!("could not raise the descriptor limit: {error}"))
+        })?;
+    }
+    Ok(())
+}

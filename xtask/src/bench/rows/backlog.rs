@@ -1,0 +1,60 @@
+//! A client that writes a great many requests before it reads the first answer.
+
+use std::time::{Duration, Instant};
+
+use super::Group;
+use crate::bench::client::Event;
+use crate::bench::failure::{Failure, Result};
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::stats::ms;
+
+const ANSWERED: &str = "backlog.answered";
+const TIME: &str = "backlog.time";
+
+const REQUESTS: u32 = 2000;
+
+/// A server whose queues form a ring locks up here.
+pub const GROUP: Group = Group {
+    name: "backlog",
+    most_rounds: 1,
+    rows: &[
+        Row {
+            id: ANSWERED,
+            label: "2000 requests before the first read: answered",
+            unit: Unit::Named("requests"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(REQUESTS as f64, Of::Unit)],
+        },
+        Row {
+            id: TIME,
+            label: "… until the last answer",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let mut client = scene.connect()?;
+    client.set_time(scene.effort.pick(Duration::from_secs(20), Duration::from_secs(5)));
+    for _ in 0..REQUESTS {
+        client.queue("environment/status", "{}");
+    }
+    let begun = Instant::now();
+    let mut answered = 0;
+    let outcome = client.flush().and_then(|()| {
+        while answered < REQUESTS {
+            answered += u32::from(matches!(client.next_event()?, Event::Reply(_)));
+        }
+        Ok(())
+    });
+    readings.enter(ANSWERED, f64::from(answered));
+    outcome.map_err(|failure| {
+        Failure::new(format!("locked up after {answered} answers: {failure}"))
+    })?;
+    readings.enter(TIME, ms(begun.elapsed()));
+    Ok(())
+}

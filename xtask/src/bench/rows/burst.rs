@@ -1,0 +1,90 @@
+//! Many short processes at once, on one connection and on many.
+
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::retry_on_intr;
+
+use super::{EVERY_ROUND, Group};
+use crate::bench::client::{Client, Launch};
+use crate::bench::failure::{Failure, Result};
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene, USUAL_TIME};
+
+const ONE: &str = "burst.one";
+const FIFTY: &str = "burst.fifty";
+
+/// 200 times `true`.
+pub const GROUP: Group = Group {
+    name: "burst",
+    most_rounds: EVERY_ROUND,
+    rows: &[
+        Row {
+            id: ONE,
+            label: "200 × `true` at once, one connection",
+            unit: Unit::Named("procs/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(10.0, Of::Peer)],
+        },
+        Row {
+            id: FIFTY,
+            label: "200 × `true` at once, 50 connections",
+            unit: Unit::Named("procs/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(6.0, Of::Peer)],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    for (row, connections, each) in [(ONE, 1, 200), (FIFTY, 50, 4)] {
+        let mut clients = Vec::new();
+        for _ in 0..connections {
+            clients.push(scene.connect()?);
+        }
+        // The first process on a server may be slower than any other.
+        let warm = clients[0].start(Launch::new(&["/usr/bin/true"]))?.process;
+        clients[0].wait_finished(warm)?;
+        clients[0].ledger().settle(warm, 0, 0)?;
+
+        let time = run(&mut clients, each)?;
+        readings.enter(row, f64::from(connections * each) / time.as_secs_f64());
+        clients.iter_mut().for_each(|client| readings.enter_order(client));
+    }
+    Ok(())
+}
+
+fn run(clients: &mut [Client], each: u32) -> Result<Duration> {
+    let begun = Instant::now();
+    let mut started = Vec::new();
+    for (index, client) in clients.iter_mut().enumerate() {
+        for _ in 0..each {
+            started.push((index, client.queue_start(Launch::new(&["/usr/bin/true"])).process));
+        }
+        client.flush()?;
+    }
+    while clients.iter_mut().any(|client| client.ledger().unfinished() > 0) {
+        if begun.elapsed() > USUAL_TIME {
+            return Err(Failure::new("not all processes finished in time"));
+        }
+        for index in readable(clients)? {
+            clients[index].take_in()?;
+        }
+    }
+    let time = begun.elapsed();
+    for (index, process) in started {
+        clients[index].ledger().settle(process, 0, 0)?;
+    }
+    Ok(time)
+}
+
+/// Waits a while for some of the clients to have something to read.
+fn readable(clients: &[Client]) -> Result<Vec<usize>> {
+    let watch = |client| PollFd::from_borrowed_fd(Client::as_fd(client), PollFlags::IN);
+    let mut sockets: Vec<PollFd<'_>> = clients.iter().map(watch).collect();
+    let timeout = Timespec::try_from(Duration::from_millis(100)).expect("a tenth of a second fits");
+    retry_on_intr(|| rustix::event::poll(&mut sockets, Some(&timeout)))?;
+    let ready = sockets.iter().enumerate().filter(|(_, socket)| !socket.revents().is_empty());
+    Ok(ready.map(|(index, _)| index).collect())
+}

@@ -1,0 +1,158 @@
+//! What things cost that do nothing: processes, connections, and output kept of processes that are
+//! over.
+
+use std::thread;
+use std::time::Duration;
+
+use super::Group;
+use crate::bench::client::{Client, Event, Launch};
+use crate::bench::contestant::Server;
+use crate::bench::failure::Result;
+use crate::bench::ledger::Content;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::stats::kib;
+
+const PROCESS: &str = "idle.process";
+const THREADS: &str = "idle.threads";
+const NEW_THREADS: &str = "idle.new-threads";
+const CONNECTION: &str = "idle.connection";
+const RETAINED: &str = "idle.retained";
+
+/// A server that lets its queues fill up in a ring stops for good when more is asked of it at once.
+const IN_FLIGHT: usize = 64;
+
+/// Gives the server time to finish what it does after the last event.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// Memory, mostly.
+pub const GROUP: Group = Group {
+    name: "idle",
+    most_rounds: 3,
+    rows: &[
+        Row {
+            id: PROCESS,
+            label: "500 idle processes: memory each",
+            unit: Unit::Named("KiB"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(16.0, Of::Unit)],
+        },
+        Row {
+            id: THREADS,
+            label: "… server threads",
+            unit: Unit::Named("threads"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: NEW_THREADS,
+            label: "… server threads more than before",
+            unit: Unit::Named("threads"),
+            better: Better::Lower,
+            // A pool may grow a little, but not with the number of processes.
+            bars: &[Bar::AtMost(16.0, Of::Unit)],
+        },
+        Row {
+            id: CONNECTION,
+            label: "500 idle connections: memory each",
+            unit: Unit::Named("KiB"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: RETAINED,
+            label: "memory kept per closed process that wrote 2 MiB",
+            unit: Unit::Named("KiB"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(1.1 * 1024.0, Of::Unit)],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    // Each figure wants a server whose allocator has not been filled by another one.
+    measure_retained(scene, scene.server, readings)?;
+    measure_processes(scene, &scene.contestant.start(scene.warden)?, readings)?;
+    measure_connections(scene, &scene.contestant.start(scene.warden)?, readings)
+}
+
+fn measure_retained(scene: &Scene<'_>, server: &Server<'_>, readings: &mut Readings) -> Result<()> {
+    let mut client = scene.connect_to(server)?;
+    // The first processes also fill buffers that the later ones use again.
+    for _ in 0..3 {
+        write_two_mib(&mut client)?;
+    }
+    thread::sleep(SETTLE);
+    let before = server.usage()?;
+    for _ in 0..20 {
+        write_two_mib(&mut client)?;
+    }
+    thread::sleep(SETTLE);
+    let growth = server.usage()?.rss as f64 - before.rss as f64;
+    readings.enter(RETAINED, kib(growth) / 20.0);
+    readings.enter_order(&mut client);
+    Ok(())
+}
+
+fn write_two_mib(client: &mut Client) -> Result<()> {
+    let launch = Launch {
+        content: Content::Zeros,
+        ..Launch::new(&["/usr/bin/head", "-c", "2097152", "/dev/zero"])
+    };
+    let process = client.start(launch)?.process;
+    client.wait_finished(process)?;
+    client.ledger().settle(process, 0, 2 << 20)?;
+    Ok(())
+}
+
+fn measure_processes(
+    scene: &Scene<'_>,
+    server: &Server<'_>,
+    readings: &mut Readings,
+) -> Result<()> {
+    let mut client = scene.connect_to(server)?;
+    start_sleepers(&mut client, 8)?;
+    thread::sleep(SETTLE);
+    let before = server.usage()?;
+    let count = scene.effort.pick(500, 200);
+    start_sleepers(&mut client, count)?;
+    thread::sleep(SETTLE);
+    let after = server.usage()?;
+    let growth = after.rss as f64 - before.rss as f64;
+    readings.enter(PROCESS, kib(growth) / count as f64);
+    readings.enter(THREADS, after.threads as f64);
+    readings.enter(NEW_THREADS, after.threads as f64 - before.threads as f64);
+    Ok(())
+}
+
+fn start_sleepers(client: &mut Client, count: usize) -> Result<()> {
+    let (mut asked, mut answered) = (0, 0);
+    while answered < count {
+        while asked < count && asked - answered < IN_FLIGHT {
+            client.queue_start(Launch::new(&["/usr/bin/sleep", "1000"]));
+            asked += 1;
+        }
+        client.flush()?;
+        answered += usize::from(matches!(client.next_event()?, Event::Reply(_)));
+    }
+    Ok(())
+}
+
+fn measure_connections(
+    scene: &Scene<'_>,
+    server: &Server<'_>,
+    readings: &mut Readings,
+) -> Result<()> {
+    let mut clients = vec![scene.connect_to(server)?];
+    thread::sleep(SETTLE);
+    let before = server.usage()?;
+    let count = scene.effort.pick(500, 200);
+    for _ in 0..count {
+        clients.push(scene.connect_to(server)?);
+    }
+    thread::sleep(SETTLE);
+    let growth = server.usage()?.rss as f64 - before.rss as f64;
+    readings.enter(CONNECTION, kib(growth) / f64::from(count));
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! The measurements, one file per group of rows; each file declares its rows and bars above the
+//! code that fills them.
+
+mod backlog;
+mod burst;
+mod flood;
+mod idle;
+mod oneshot;
+mod pty;
+mod rpc;
+mod stall;
+mod startup;
+mod stdin;
+mod stdout;
+
+use super::failure::Result;
+use super::row::Row;
+use super::scene::{Readings, Scene};
+
+/// Rows that are measured together on one fresh server.
+pub struct Group {
+    /// What `--only` calls it.
+    pub name: &'static str,
+    /// In how many rounds it takes part; what is slow and hardly varies need not be repeated often.
+    pub most_rounds: usize,
+    /// The rows it fills.
+    pub rows: &'static [Row],
+    /// Makes the measurement; rows without a value when it fails have failed.
+    pub measure: fn(&Scene<'_>, &mut Readings) -> Result<()>,
+}
+
+/// Every group, in the order of the table.
+pub const GROUPS: [Group; 11] = [
+    oneshot::GROUP,
+    rpc::GROUP,
+    pty::GROUP,
+    stdout::GROUP,
+    stdin::GROUP,
+    burst::GROUP,
+    idle::GROUP,
+    startup::GROUP,
+    flood::GROUP,
+    stall::GROUP,
+    backlog::GROUP,
+];
+
+const EVERY_ROUND: usize = usize::MAX;

@@ -1,0 +1,103 @@
+//! The shortest life of a process: start `true`, see it end.
+
+use std::time::{Duration, Instant};
+
+use super::{EVERY_ROUND, Group};
+use crate::bench::client::{Client, Event, Launch};
+use crate::bench::failure::Result;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::stats::{ms, percentile, us};
+
+const P50: &str = "oneshot.p50";
+const P95: &str = "oneshot.p95";
+const REPLY: &str = "oneshot.reply";
+const CPU: &str = "oneshot.cpu";
+const CHILDREN_CPU: &str = "oneshot.children-cpu";
+
+/// One process after the other.
+pub const GROUP: Group = Group {
+    name: "oneshot",
+    most_rounds: EVERY_ROUND,
+    rows: &[
+        Row {
+            id: P50,
+            label: "one-shot `true`, start to closed, p50",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[
+                Bar::AtMost(1.0 / 20.0, Of::NaglingPeer),
+                Bar::AtMost(1.0 / 5.0, Of::PeerRow(REPLY)),
+                Bar::AtMost(1.3, Of::Bare),
+            ],
+        },
+        Row {
+            id: P95, label: "… p95", unit: Unit::Named("ms"), better: Better::Lower, bars: &[]
+        },
+        Row {
+            id: REPLY,
+            label: "… start to reply, p50",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: CPU,
+            label: "… server CPU each",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: CHILDREN_CPU,
+            label: "… CPU of its children each (helpers and `true` itself)",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let mut client = scene.connect()?;
+    for _ in 0..5 {
+        run_once(&mut client)?;
+    }
+    let (mut replies, mut ends) = (Vec::new(), Vec::new());
+    let before = scene.server.usage()?;
+    let count = scene.effort.pace(500, Duration::from_secs(3)).run(|| {
+        let (reply, end) = run_once(&mut client)?;
+        replies.push(ms(reply));
+        ends.push(ms(end));
+        Ok(())
+    })?;
+    let after = scene.server.usage()?;
+
+    readings.enter(P50, percentile(&ends, 0.5));
+    readings.enter(P95, percentile(&ends, 0.95));
+    readings.enter(REPLY, percentile(&replies, 0.5));
+    readings.enter(CPU, us(after.cpu_since(&before)) / count as f64);
+    let children = after.children_cpu.saturating_sub(before.children_cpu);
+    readings.enter(CHILDREN_CPU, us(children) / count as f64);
+    readings.enter_order(&mut client);
+    Ok(())
+}
+
+/// Runs one process and returns when the start was answered and when everything was over.
+fn run_once(client: &mut Client) -> Result<(Duration, Duration)> {
+    let begun = Instant::now();
+    let started = client.queue_start(Launch::new(&["/usr/bin/true"]));
+    client.flush()?;
+    let (mut reply, mut end) = (None, None);
+    while reply.is_none() || end.is_none() {
+        if client.next_event()? == Event::Reply(started.request) {
+            reply = Some(begun.elapsed());
+        }
+        if end.is_none() && client.ledger().is_finished(started.process) {
+            end = Some(begun.elapsed());
+        }
+    }
+    client.ledger().settle(started.process, 0, 0)?;
+    Ok((reply.unwrap_or_default(), end.unwrap_or_default()))
+}

@@ -1,0 +1,74 @@
+//! Typing: a byte goes to a terminal and its echo comes back.
+
+use std::time::{Duration, Instant};
+
+use super::{EVERY_ROUND, Group};
+use crate::bench::client::{Client, Event, Launch, Stdio};
+use crate::bench::failure::Result;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::stats::{ms, percentile};
+
+const P50: &str = "pty.p50";
+const P95: &str = "pty.p95";
+
+/// A terminal stops echoing when the line it is collecting reaches 4096 bytes.
+const MOST_KEYS: usize = 2000;
+
+/// The terminal's own echo, which needs nothing from the program.
+pub const GROUP: Group = Group {
+    name: "pty",
+    most_rounds: EVERY_ROUND,
+    rows: &[
+        Row {
+            id: P50,
+            label: "terminal echo of one byte, p50",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(1.0 / 100.0, Of::NaglingPeer), Bar::AtMost(0.3, Of::Unit)],
+        },
+        Row {
+            id: P95, label: "… p95", unit: Unit::Named("ms"), better: Better::Lower, bars: &[]
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let mut client = scene.connect()?;
+    let launch = Launch { stdio: Stdio::Terminal, ..Launch::new(&["/bin/cat"]) };
+    let process = client.start(launch)?.process;
+    let mut key = 0;
+    let mut times = Vec::new();
+    for _ in 0..10 {
+        key += 1;
+        press(&mut client, process, key)?;
+    }
+    scene.effort.pace(MOST_KEYS, Duration::from_secs(3)).run(|| {
+        key += 1;
+        times.push(ms(press(&mut client, process, key)?));
+        Ok(())
+    })?;
+    readings.enter(P50, percentile(&times, 0.5));
+    readings.enter(P95, percentile(&times, 0.95));
+    readings.enter_order(&mut client);
+    Ok(())
+}
+
+/// Writes one byte and returns when its echo came; waits for the answer to the write, too, so that
+/// keys do not overlap.
+fn press(client: &mut Client, process: u64, key: u64) -> Result<Duration> {
+    let begun = Instant::now();
+    let request = client.queue_write(process, key, "eA==");
+    client.flush()?;
+    let (mut echo, mut answered) = (None, false);
+    loop {
+        match client.next_event()? {
+            Event::Output(from) if from == process => echo = echo.or(Some(begun.elapsed())),
+            event => answered |= event == Event::Reply(request),
+        }
+        if let (Some(time), true) = (echo, answered) {
+            return Ok(time);
+        }
+    }
+}

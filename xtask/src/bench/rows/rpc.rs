@@ -1,0 +1,153 @@
+//! Requests that do nothing: how long one takes, what it costs, and how many fit into a second.
+
+use std::time::{Duration, Instant};
+
+use super::{EVERY_ROUND, Group};
+use crate::bench::client::{Client, Event};
+use crate::bench::failure::Result;
+use crate::bench::one_core::OneCore;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Pace, Readings, Scene};
+use crate::bench::stats::{percentile, us};
+
+const P50: &str = "rpc.p50";
+const P95: &str = "rpc.p95";
+const CPU: &str = "rpc.cpu";
+const CORE_P50: &str = "rpc.core-p50";
+const CORE_CPU: &str = "rpc.core-cpu";
+const BATCHED: &str = "rpc.batched";
+const STREAMED: &str = "rpc.streamed";
+
+const IN_FLIGHT: usize = 64;
+
+/// `environment/status`, one by one and many at a time.
+pub const GROUP: Group = Group {
+    name: "rpc",
+    most_rounds: EVERY_ROUND,
+    rows: &[
+        Row {
+            id: P50,
+            label: "environment/status round trip, p50",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: P95, label: "… p95", unit: Unit::Named("µs"), better: Better::Lower, bars: &[]
+        },
+        Row {
+            id: CPU,
+            label: "… server CPU each",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: CORE_P50,
+            label: "… client and server on one core, p50",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(0.9, Of::Peer)],
+        },
+        Row {
+            id: CORE_CPU,
+            label: "… and server CPU each",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(0.6, Of::Peer)],
+        },
+        Row {
+            id: BATCHED,
+            label: "… 64 sent at once, then all 64 answers awaited",
+            unit: Unit::Named("req/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(20.0, Of::NaglingPeer)],
+        },
+        Row {
+            id: STREAMED,
+            label: "… 64 in flight, each answer followed by a new request",
+            unit: Unit::Named("req/s"),
+            better: Better::Higher,
+            bars: &[],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let mut client = scene.connect()?;
+    for _ in 0..100 {
+        client.status()?;
+    }
+    let (times, cpu) = paced_trips(scene, &mut client)?;
+    readings.enter(P50, percentile(&times, 0.5));
+    readings.enter(P95, percentile(&times, 0.95));
+    readings.enter(CPU, cpu);
+
+    let time = scene.effort.pick(Duration::from_millis(1500), Duration::from_millis(750));
+    readings.enter(BATCHED, answer_rate(&mut client, time, Refill::WhenEmpty)?);
+    readings.enter(STREAMED, answer_rate(&mut client, time, Refill::AtOnce)?);
+
+    let _one_core = OneCore::share_with(scene.server)?;
+    let (times, cpu) = paced_trips(scene, &mut client)?;
+    readings.enter(CORE_P50, percentile(&times, 0.5));
+    readings.enter(CORE_CPU, cpu);
+    Ok(())
+}
+
+/// Round trips and what each costs the server, all in microseconds.
+fn paced_trips(scene: &Scene<'_>, client: &mut Client) -> Result<(Vec<f64>, f64)> {
+    let before = scene.server.usage()?;
+    let times = round_trips(client, &scene.effort.pace(20_000, Duration::from_millis(1500)))?;
+    let cpu = us(scene.server.usage()?.cpu_since(&before)) / times.len() as f64;
+    Ok((times, cpu))
+}
+
+/// When new requests take the place of those that were answered.
+///
+/// New requests carry acknowledgements, so only a client that waits for a whole batch feels a
+/// server's Nagle delay.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refill {
+    WhenEmpty,
+    AtOnce,
+}
+
+/// The times of one round trip after the other, in microseconds.
+pub fn round_trips(client: &mut Client, pace: &Pace) -> Result<Vec<f64>> {
+    let mut times = Vec::new();
+    pace.run(|| {
+        let begun = Instant::now();
+        client.status()?;
+        times.push(us(begun.elapsed()));
+        Ok(())
+    })?;
+    Ok(times)
+}
+
+/// Keeps requests in flight for some time and returns how many were answered per second.
+fn answer_rate(client: &mut Client, time: Duration, refill: Refill) -> Result<f64> {
+    let begun = Instant::now();
+    let (mut answered, mut waiting) = (0_u64, 0);
+    while begun.elapsed() < time || waiting > 0 {
+        let wanted = waiting == 0 || refill == Refill::AtOnce;
+        if wanted && begun.elapsed() < time {
+            for _ in waiting..IN_FLIGHT {
+                client.queue("environment/status", "{}");
+            }
+            client.flush()?;
+            waiting = IN_FLIGHT;
+        }
+        // Waits for one answer, then takes whatever came with it, as a client with a read buffer
+        // does.
+        let mut event = Some(client.next_event()?);
+        while let Some(seen) = event {
+            if matches!(seen, Event::Reply(_)) {
+                waiting -= 1;
+                answered += 1;
+            }
+            event = client.ready_event()?;
+        }
+    }
+    Ok(answered as f64 / begun.elapsed().as_secs_f64())
+}

@@ -1,0 +1,163 @@
+//! A client that stops reading while its process writes: what it costs the server, others, and the
+//! client's own say.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Group;
+use super::rpc::round_trips;
+use crate::bench::client::{Client, Launch};
+use crate::bench::contestant::Server;
+use crate::bench::failure::{Failure, Result};
+use crate::bench::ledger::Content;
+use crate::bench::one_core::OneCore;
+use crate::bench::process_tree;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Effort, Readings, Scene};
+use crate::bench::stats::{mib, percentile};
+
+const GROWTH: &str = "stall.growth";
+const CALM: &str = "stall.calm-p50";
+const OTHER: &str = "stall.other-p50";
+const TIMES: &str = "stall.times";
+const OBEYED: &str = "stall.terminate";
+const RESUMED: &str = "stall.resumed";
+
+/// `cat /dev/zero` for a client that does not read.
+pub const GROUP: Group = Group {
+    name: "stall",
+    most_rounds: 2,
+    rows: &[
+        Row {
+            id: GROWTH,
+            label: "client does not read for 5 s: memory growth",
+            unit: Unit::Named("MiB"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(8.0, Of::Unit)],
+        },
+        Row {
+            id: CALM,
+            label: "… another connection's round trip before, on one core, p50",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: OTHER,
+            label: "… and meanwhile, p50",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: TIMES,
+            label: "… meanwhile ÷ before",
+            unit: Unit::Named("×"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(2.0, Of::Unit)],
+        },
+        Row {
+            id: OBEYED,
+            label: "… terminate obeyed in 2 s before it reads again",
+            unit: Unit::YesNo,
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(1.0, Of::Unit)],
+        },
+        Row {
+            id: RESUMED,
+            label: "… reading again: no gap, then closed",
+            unit: Unit::YesNo,
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(1.0, Of::Unit)],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let mut stalled = scene.connect()?;
+    let mut other = scene.connect()?;
+    for _ in 0..100 {
+        other.status()?;
+    }
+    let before = scene.server.usage()?.rss;
+    let one_core = OneCore::share_with(scene.server)?;
+    let (calm, _) = probe(&mut other, scene.server, Duration::from_secs(1))?;
+
+    let pid_file = PidFile::new();
+    let script = format!("echo $$ >'{}'; exec cat /dev/zero", pid_file.0.display());
+    let argv = ["/bin/sh", "-c", &script];
+    let launch = Launch { content: Content::Zeros, ..Launch::new(&argv) };
+    let process = stalled.queue_start(launch).process;
+    stalled.flush()?;
+    let (meanwhile, peak) = probe(
+        &mut other,
+        scene.server,
+        scene.effort.pick(Duration::from_secs(5), Duration::from_secs(3)),
+    )?;
+    drop(one_core);
+    readings.enter(GROWTH, mib(peak.saturating_sub(before) as f64));
+    readings.enter(CALM, calm);
+    readings.enter(OTHER, meanwhile);
+    readings.enter(TIMES, meanwhile / calm);
+
+    let pid = pid_file.read()?;
+    if !process_tree::is_alive(pid) {
+        return Err(Failure::new("the process ended although nobody had asked it to"));
+    }
+    stalled.set_time(Duration::from_secs(2));
+    stalled.queue("process/terminate", &format!(r#"{{"processId":"p{process}"}}"#));
+    stalled.flush()?;
+    readings.enter_whether(OBEYED, ends_within(pid, Duration::from_secs(2)));
+
+    stalled.set_time(Duration::from_secs(10));
+    readings.enter_whether(RESUMED, stalled.wait_finished(process).is_ok());
+    readings.enter_order(&mut stalled);
+    Ok(())
+}
+
+/// Round trips in short bursts over some time: their p50 in microseconds and the most memory seen
+/// in between.
+fn probe(client: &mut Client, server: &Server<'_>, time: Duration) -> Result<(f64, u64)> {
+    let begun = Instant::now();
+    let (mut times, mut peak) = (Vec::new(), 0);
+    while begun.elapsed() < time {
+        times.extend(round_trips(client, &Effort::Full.pace(50, Duration::from_millis(200)))?);
+        peak = peak.max(server.usage()?.rss);
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok((percentile(&times, 0.5), peak))
+}
+
+fn ends_within(pid: u32, time: Duration) -> bool {
+    let begun = Instant::now();
+    while process_tree::is_alive(pid) {
+        if begun.elapsed() > time {
+            return false;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Where the process writes its number, since the protocol does not tell it.
+struct PidFile(PathBuf);
+
+impl PidFile {
+    fn new() -> PidFile {
+        PidFile(std::env::temp_dir().join(format!("xtask-bench-pid-{}", std::process::id())))
+    }
+
+    fn read(&self) -> Result<u32> {
+        let text = std::fs::read_to_string(&self.0)?;
+        text.trim().parse().map_err(|_| Failure::new("the process did not write its number"))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // It is missing if the process never started.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,113 @@
+//! How fast output gets through: one process, and four at a time on one connection.
+
+use std::time::{Duration, Instant};
+
+use super::{EVERY_ROUND, Group};
+use crate::bench::client::Launch;
+use crate::bench::failure::Result;
+use crate::bench::ledger::Content;
+use crate::bench::process_tree::Usage;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+
+const ONE: &str = "stdout.one";
+const ONE_CPU: &str = "stdout.cpu";
+const CHUNK: &str = "stdout.chunk";
+const FOUR: &str = "stdout.four";
+const FOUR_CPU: &str = "stdout.four-cpu";
+
+/// `head -c` of zeros.
+pub const GROUP: Group = Group {
+    name: "stdout",
+    most_rounds: EVERY_ROUND,
+    rows: &[
+        Row {
+            id: ONE,
+            label: "512 MiB of output, one process",
+            unit: Unit::Named("MB/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(2.7, Of::Peer)],
+        },
+        Row {
+            id: ONE_CPU,
+            label: "… server CPU",
+            unit: Unit::Named("s/GiB"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(0.3, Of::Peer)],
+        },
+        Row {
+            id: CHUNK,
+            label: "… mean chunk",
+            unit: Unit::Named("bytes"),
+            better: Better::Neither,
+            bars: &[],
+        },
+        Row {
+            id: FOUR,
+            label: "512 MiB of output, four processes on one connection",
+            unit: Unit::Named("MB/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(3.0, Of::Peer)],
+        },
+        Row {
+            id: FOUR_CPU,
+            label: "… server CPU",
+            unit: Unit::Named("s/GiB"),
+            better: Better::Lower,
+            bars: &[],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let total = scene.effort.pick(512_u64 << 20, 128 << 20);
+    let one = run(scene, readings, 1, total)?;
+    readings.enter(ONE, one.megabytes_per_second());
+    readings.enter(ONE_CPU, one.cpu_per_gib());
+    readings.enter(CHUNK, one.bytes as f64 / one.chunks as f64);
+    let four = run(scene, readings, 4, total)?;
+    readings.enter(FOUR, four.megabytes_per_second());
+    readings.enter(FOUR_CPU, four.cpu_per_gib());
+    Ok(())
+}
+
+struct Transfer {
+    bytes: u64,
+    chunks: u64,
+    time: Duration,
+    cpu: Duration,
+}
+
+impl Transfer {
+    fn megabytes_per_second(&self) -> f64 {
+        self.bytes as f64 / 1e6 / self.time.as_secs_f64()
+    }
+
+    fn cpu_per_gib(&self) -> f64 {
+        self.cpu.as_secs_f64() * f64::from(1 << 30) / self.bytes as f64
+    }
+}
+
+fn run(scene: &Scene<'_>, readings: &mut Readings, processes: u64, total: u64) -> Result<Transfer> {
+    let mut client = scene.connect()?;
+    let share = total / processes;
+    let count = share.to_string();
+    let argv = ["/usr/bin/head", "-c", &count, "/dev/zero"];
+    let launch = Launch { content: Content::Zeros, ..Launch::new(&argv) };
+    let before: Usage = scene.server.usage()?;
+    let begun = Instant::now();
+    let started: Vec<u64> = (0..processes).map(|_| client.queue_start(launch).process).collect();
+    client.flush()?;
+    while client.ledger().unfinished() > 0 {
+        client.next_event()?;
+    }
+    let time = begun.elapsed();
+    let cpu = scene.server.usage()?.cpu_since(&before);
+    let mut chunks = 0;
+    for process in started {
+        chunks += client.ledger().settle(process, 0, share)?.chunks;
+    }
+    readings.enter_order(&mut client);
+    Ok(Transfer { bytes: total, chunks, time, cpu })
+}

@@ -1,0 +1,54 @@
+//! The project's own commands, run as `cargo xtask <command>`.
+
+mod bare;
+mod bench;
+mod check;
+mod frame;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Check formatting, lints and documentation, stopping at the first failure
+    Check,
+    /// Measure exec-server against a peer and against the least a server can do
+    Bench(bench::Options),
+    /// Serve processes with no features at all, as the benchmark's yardstick
+    #[command(hide = true)]
+    BareServer,
+    /// Kill the servers named on stdin when the benchmark ends without doing so
+    #[command(hide = true)]
+    Warden,
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().task {
+        Task::Check => check::run(),
+        Task::Bench(_) if cfg!(debug_assertions) => rerun_optimised(),
+        Task::Bench(options) => bench::run(&options),
+        Task::BareServer => bare::run(),
+        Task::Warden => bench::run_warden(),
+    }
+}
+
+/// A measuring client without optimisation would measure itself, so the benchmark starts over as a
+/// release build.
+fn rerun_optimised() -> ExitCode {
+    eprintln!("xtask: building the benchmark with optimisation");
+    let error = Command::new(check::cargo())
+        .args(["run", "--release", "--quiet", "--package", "xtask", "--"])
+        .args(std::env::args_os().skip(1))
+        .exec();
+    eprintln!("xtask: could not run cargo: {error}");
+    ExitCode::FAILURE
+}
