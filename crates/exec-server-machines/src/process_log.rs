@@ -22,7 +22,6 @@ use crate::byte_queue::ByteQueue;
 pub struct ProcessLog {
     bytes: ByteQueue,
     chunks: VecDeque<Chunk>,
-    retain_bytes: usize,
     retain_closed: Duration,
     evicted: Evicted,
     last_seq: u64,
@@ -55,13 +54,19 @@ struct Evicted {
     through: u64,
 }
 
+impl Evicted {
+    fn add(&mut self, seq: u64, len: u32) {
+        self.bytes += u64::from(len);
+        self.through = seq;
+    }
+}
+
 impl ProcessLog {
     /// An empty log that keeps `retain_bytes` of output, and everything for `retain_closed` after the close.
     pub fn new(retain_bytes: usize, retain_closed: Duration) -> Self {
         Self {
-            bytes: ByteQueue::default(),
+            bytes: ByteQueue::new(retain_bytes),
             chunks: VecDeque::new(),
-            retain_bytes,
             retain_closed,
             evicted: Evicted::default(),
             last_seq: 0,
@@ -75,10 +80,16 @@ impl ProcessLog {
         debug_assert!(self.closed_at.is_none(), "output never follows close");
         let seq = self.next();
         let len = u32::try_from(bytes.len()).expect("a chunk is one bounded read");
-        self.chunks.push_back(Chunk { seq, len, stream });
-        self.bytes.push(bytes);
-        while self.bytes.len() > self.retain_bytes || self.chunks.len() > MAX_RETAINED_CHUNKS {
+        let is_full =
+            |log: &Self| bytes.len() > log.bytes.room() || log.chunks.len() >= MAX_RETAINED_CHUNKS;
+        while is_full(self) && !self.chunks.is_empty() {
             self.evict_oldest();
+        }
+        if is_full(self) {
+            self.evicted.add(seq, len);
+        } else {
+            self.chunks.push_back(Chunk { seq, len, stream });
+            self.bytes.push(bytes);
         }
         seq
     }
@@ -179,8 +190,7 @@ impl ProcessLog {
     fn evict_oldest(&mut self) {
         let Some(oldest) = self.chunks.pop_front() else { return };
         self.bytes.pop(oldest.len as usize);
-        self.evicted.bytes += u64::from(oldest.len);
-        self.evicted.through = oldest.seq;
+        self.evicted.add(oldest.seq, oldest.len);
     }
 
     fn gap(&self, after: u64) -> Option<OutputGap> {

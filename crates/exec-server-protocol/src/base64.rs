@@ -19,8 +19,10 @@ pub enum Base64Error {
 }
 
 /// Appends `bytes` as base64 to `text`.
-pub fn encode_into(bytes: &[u8], text: &mut String) {
-    STANDARD.encode_string(bytes, text);
+pub fn encode_into(bytes: &[u8], text: &mut Vec<u8>) {
+    let start = text.len();
+    text.resize(start + encoded_len(bytes.len()), 0);
+    STANDARD.encode_slice(bytes, &mut text[start..]).expect("the room was made for exactly this");
 }
 
 /// The base64 text of `bytes`.

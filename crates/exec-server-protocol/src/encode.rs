@@ -3,7 +3,7 @@
 //! Process output is the main road of the product: its base64 is encoded straight into the message, without an
 //! intermediate string, a value tree, or a scan for characters to escape.
 
-use std::fmt::Write;
+use std::io::Write;
 
 use crate::base64;
 use crate::process::OutputStream;
@@ -24,16 +24,16 @@ impl OutputEncoder {
         Self { prefix: prefix.into() }
     }
 
-    /// The text of one `process/output` notification.
-    pub fn output(&self, seq: u64, stream: OutputStream, bytes: &[u8]) -> String {
+    /// The text of one `process/output` notification, as UTF-8.
+    pub fn output(&self, seq: u64, stream: OutputStream, bytes: &[u8]) -> Vec<u8> {
         const REST: usize = 64;
         let len = self.prefix.len() + base64::encoded_len(bytes.len()) + REST;
-        let mut text = String::with_capacity(len);
-        text.push_str(&self.prefix);
+        let mut text = Vec::with_capacity(len);
+        text.extend_from_slice(self.prefix.as_bytes());
         write!(text, "{seq},\"stream\":\"{}\",\"chunk\":\"", stream.name())
-            .expect("a string takes everything");
+            .expect("a vector takes everything");
         base64::encode_into(bytes, &mut text);
-        text.push_str("\"}}");
+        text.extend_from_slice(b"\"}}");
         text
     }
 }
@@ -56,6 +56,7 @@ mod tests {
                     stream: OutputStream::Stderr,
                     chunk: bytes.into(),
                 };
+                let by_hand = String::from_utf8(by_hand).unwrap();
                 assert_eq!(by_hand, envelope::notification("process/output", &params));
             }
         }

@@ -87,10 +87,15 @@ pub enum MalformedMessage {
     },
 }
 
-/// Reads one message.
+/// Reads one message from bytes that may not even be text.
 pub fn decode(bytes: &[u8]) -> Result<Incoming<'_>, MalformedMessage> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| MalformedMessage::NotUtf8(error.valid_up_to()))?;
+    decode_text(text)
+}
+
+/// Reads one message.
+pub fn decode_text(text: &str) -> Result<Incoming<'_>, MalformedMessage> {
     let mut members = Members::default();
     json::scan_object(text, |key, value| members.take(key, value))?;
     members.classify()

@@ -184,20 +184,18 @@ impl<'a> Scanner<'a> {
         let start = self.at;
         self.at += 1;
         loop {
-            let rest = &self.bytes[self.at..];
-            let Some(stop) = memchr::memchr2(b'"', b'\\', rest) else {
+            let Some(stop) = find_special(&self.bytes[self.at..]) else {
                 return Err(self.error("unterminated string"));
             };
-            if let Some(control) = find_control(&rest[..stop]) {
-                self.at += control;
-                return Err(self.error("control character in a string"));
-            }
             self.at += stop;
-            if self.bytes[self.at] == b'"' {
-                self.at += 1;
-                return Ok(&self.text[start..self.at]);
+            match self.bytes[self.at] {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(&self.text[start..self.at]);
+                }
+                b'\\' => self.escape()?,
+                _ => return Err(self.error("control character in a string")),
             }
-            self.escape()?;
         }
     }
 
@@ -304,16 +302,26 @@ impl<'a> Scanner<'a> {
     }
 }
 
-fn find_control(bytes: &[u8]) -> Option<usize> {
-    // A fold without an early exit over each block is what the compiler turns into vector code.
-    let block = 256;
-    for (index, chunk) in bytes.chunks(block).enumerate() {
-        if chunk.iter().fold(false, |found, byte| found | (*byte < 0x20)) {
-            let inside = chunk.iter().position(|byte| *byte < 0x20)?;
-            return Some(index * block + inside);
-        }
+/// The first byte that a string literal cannot simply go on with: a quote, a backslash or a control character.
+fn find_special(bytes: &[u8]) -> Option<usize> {
+    const BLOCK: usize = 64;
+    let is_special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < 0x20;
+    let mut skipped = 0;
+    // Most strings are short, so the first few bytes are looked at one by one.
+    let (head, rest) = bytes.split_at(bytes.len().min(BLOCK / 4));
+    if let Some(found) = head.iter().position(is_special) {
+        return Some(found);
     }
-    None
+    skipped += head.len();
+    let (blocks, tail) = rest.as_chunks::<BLOCK>();
+    for block in blocks {
+        // Without an early exit inside the block, the compiler looks at many bytes at once.
+        if block.iter().fold(false, |found, byte| found | is_special(byte)) {
+            return block.iter().position(is_special).map(|found| skipped + found);
+        }
+        skipped += BLOCK;
+    }
+    tail.iter().position(is_special).map(|found| skipped + found)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use crate::path_uri::PathUri;
 
 mod bytes64;
 mod start;
+mod write;
 
 pub use bytes64::Bytes64;
 pub use start::{

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
+use exec_server_protocol::envelope::{self, Incoming, MalformedMessage};
 use tokio::time::Sleep;
 
 use crate::outbox::{CloseReason, Outbox, Slot};
@@ -21,7 +22,7 @@ pub trait Wire: Send + Unpin {
     /// The next thing that the peer sent; none at its end.
     fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>>;
     /// Takes a message to be sent.
-    fn start_send(&mut self, message: String) -> Result<(), WireError>;
+    fn start_send(&mut self, message: Bytes) -> Result<(), WireError>;
     /// Sends what was taken; the count of bytes that went out grows with every success.
     fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>>;
     /// Takes a request for a sign of life, where the carrier has such a thing.
@@ -40,9 +41,31 @@ pub trait Wire: Send + Unpin {
 #[derive(Debug)]
 pub enum Received {
     /// A message.
-    Message(Bytes),
+    Message(InMessage),
     /// Only a sign of life.
     Life,
+}
+
+/// A message from the peer.
+#[derive(Debug)]
+pub enum InMessage {
+    /// Bytes that may or may not be text.
+    Bytes(Bytes),
+    /// A websocket text message, which was checked on its way in.
+    Text(tokio_websockets::Message),
+}
+
+impl InMessage {
+    /// Reads the message.
+    pub fn decode(&self) -> Result<Incoming<'_>, MalformedMessage> {
+        match self {
+            Self::Bytes(bytes) => envelope::decode(bytes),
+            Self::Text(message) => match message.as_text() {
+                Some(text) => envelope::decode_text(text),
+                None => envelope::decode(message.as_payload()),
+            },
+        }
+    }
 }
 
 /// Why nothing more can be exchanged.
@@ -60,7 +83,7 @@ pub enum WireError {
 #[derive(Debug)]
 pub enum Event {
     /// The peer sent a message.
-    Message(Bytes),
+    Message(InMessage),
     /// So many requests have been answered.
     Finished(usize),
     /// The peer has nothing more to ask, but still takes answers.

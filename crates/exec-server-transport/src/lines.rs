@@ -4,11 +4,11 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::io::poll_read_buf;
 
-use crate::connection::{Received, Wire, WireError};
+use crate::connection::{InMessage, Received, Wire, WireError};
 use crate::outbox::CloseReason;
 
 /// The first read of a line; longer lines grow the buffer.
@@ -85,7 +85,11 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWir
     fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>> {
         loop {
             match self.take_line() {
-                Ok(Some(line)) => return Poll::Ready(Some(Ok(Received::Message(line.freeze())))),
+                Ok(Some(line)) => {
+                    return Poll::Ready(Some(Ok(Received::Message(InMessage::Bytes(
+                        line.freeze(),
+                    )))));
+                }
                 Ok(None) if self.is_at_end => return Poll::Ready(None),
                 Ok(None) => {}
                 Err(error) => return Poll::Ready(Some(Err(error))),
@@ -96,8 +100,8 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWir
         }
     }
 
-    fn start_send(&mut self, message: String) -> Result<(), WireError> {
-        self.output.extend_from_slice(message.as_bytes());
+    fn start_send(&mut self, message: Bytes) -> Result<(), WireError> {
+        self.output.extend_from_slice(&message);
         self.output.extend_from_slice(b"\n");
         Ok(())
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Bulk output queued for one peer: enough to keep a socket busy, little enough to wait behind.
@@ -53,9 +54,9 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    replies: VecDeque<String>,
+    replies: VecDeque<Bytes>,
     reply_bytes: usize,
-    bulk: VecDeque<(String, Option<Slot>)>,
+    bulk: VecDeque<(Bytes, Option<Slot>)>,
     /// Requests answered since the connection last asked.
     finished: usize,
     ping: bool,
@@ -78,7 +79,8 @@ impl Default for Outbox {
 
 impl Outbox {
     /// Queues a reply or another message that must not wait behind bulk output.
-    pub fn push_reply(&self, message: String) {
+    pub fn push_reply(&self, message: impl Into<Bytes>) {
+        let message = message.into();
         self.update(|state| {
             state.reply_bytes += message.len();
             state.replies.push_back(message);
@@ -86,7 +88,8 @@ impl Outbox {
     }
 
     /// Queues the reply to a request that was counted as running.
-    pub fn finish_request(&self, message: String) {
+    pub fn finish_request(&self, message: impl Into<Bytes>) {
+        let message = message.into();
         self.update(|state| {
             state.finished += 1;
             state.reply_bytes += message.len();
@@ -103,14 +106,16 @@ impl Outbox {
     }
 
     /// Queues a bulk message; what it does not need of its slot is free for others at once.
-    pub fn push_bulk(&self, mut slot: Slot, message: String) {
+    pub fn push_bulk(&self, mut slot: Slot, message: impl Into<Bytes>) {
+        let message = message.into();
         let spare = slot.permit.num_permits().saturating_sub(units(message.len()) as usize);
         drop(slot.permit.split(spare));
         self.update(|state| state.bulk.push_back((message, Some(slot))));
     }
 
     /// Queues a small message that must keep its place behind bulk output; for events that are few by nature.
-    pub fn push_in_order(&self, message: String) {
+    pub fn push_in_order(&self, message: impl Into<Bytes>) {
+        let message = message.into();
         self.update(|state| state.bulk.push_back((message, None)));
     }
 
@@ -167,7 +172,7 @@ impl Outbox {
 /// What the connection should do with its peer next.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    pub messages: Vec<String>,
+    pub messages: Vec<Bytes>,
     pub slots: Vec<Slot>,
     pub ping: bool,
     pub close: Option<CloseReason>,
@@ -279,10 +284,10 @@ mod tests {
         let outbox = Outbox::default();
         for text in ["b1", "b2"] {
             let slot = outbox.reserve(10).await.unwrap();
-            outbox.push_bulk(slot, text.into());
+            outbox.push_bulk(slot, text);
         }
-        outbox.push_reply("r1".into());
-        outbox.push_reply("r2".into());
+        outbox.push_reply("r1");
+        outbox.push_reply("r2");
         assert_eq!(batch(&outbox).unwrap().messages, ["r1", "r2", "b1", "b2"]);
         assert!(batch(&outbox).is_none());
     }
@@ -308,8 +313,8 @@ mod tests {
     async fn a_close_comes_after_the_replies_and_before_bulk() {
         let outbox = Outbox::default();
         let slot = outbox.reserve(1).await.unwrap();
-        outbox.push_bulk(slot, "bulk".into());
-        outbox.push_reply("reply".into());
+        outbox.push_bulk(slot, "bulk");
+        outbox.push_reply("reply");
         outbox.close(1001, "going away");
         let last = batch(&outbox).unwrap();
         assert_eq!(last.messages, ["reply"]);
@@ -327,7 +332,7 @@ mod tests {
         tokio::task::yield_now().await;
         outbox.shut();
         assert!(waiting.await.unwrap());
-        outbox.push_bulk(all, "lost".into());
+        outbox.push_bulk(all, "lost");
         assert!(outbox.is_closed());
     }
 }

@@ -10,7 +10,7 @@ use futures_sink::Sink;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
 
-use crate::connection::{Received, Wire, WireError};
+use crate::connection::{InMessage, Received, Wire, WireError};
 use crate::outbox::CloseReason;
 
 /// A peer on the other side of a websocket.
@@ -42,15 +42,19 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>> {
         Pin::new(&mut self.stream).poll_next(cx).map(|next| match next? {
-            Ok(message) if message.is_text() || message.is_binary() => {
-                Some(Ok(Received::Message(Bytes::from(message.into_payload()))))
+            Ok(message) if message.is_text() => {
+                Some(Ok(Received::Message(InMessage::Text(message))))
+            }
+            Ok(message) if message.is_binary() => {
+                let bytes = Bytes::from(message.into_payload());
+                Some(Ok(Received::Message(InMessage::Bytes(bytes))))
             }
             Ok(_) => Some(Ok(Received::Life)),
             Err(error) => Some(Err(error.into())),
         })
     }
 
-    fn start_send(&mut self, message: String) -> Result<(), WireError> {
+    fn start_send(&mut self, message: Bytes) -> Result<(), WireError> {
         self.queue(Message::text(message))
     }
 

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use exec_server_machines::admission::{Admission, Admitted};
 use exec_server_machines::attachment::ConnectionId;
 use exec_server_machines::phase::Phase;
@@ -10,7 +9,7 @@ use exec_server_protocol::envelope::{self, Incoming, MALFORMED_ID, RequestId};
 use exec_server_protocol::initialize::{InitializeParams, InitializeResponse};
 use exec_server_protocol::methods::{INITIALIZED, Method};
 use exec_server_protocol::params;
-use exec_server_transport::connection::{Connection, Ended, Event};
+use exec_server_transport::connection::{Connection, Ended, Event, InMessage};
 use exec_server_transport::outbox::Outbox;
 
 use crate::auth::Principal;
@@ -99,8 +98,8 @@ impl Peer {
         }
     }
 
-    async fn handle_message(&mut self, message: &Bytes) {
-        match envelope::decode(message) {
+    async fn handle_message(&mut self, message: &InMessage) {
+        match message.decode() {
             Ok(Incoming::Request { id, method, params }) => {
                 self.handle_request(id, &method, params).await
             }

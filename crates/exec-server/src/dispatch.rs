@@ -77,7 +77,7 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, Reques
         Method::ProcessStart => Call::Start(Box::new(processes::prepare(server, read(raw)?)?)),
         Method::ProcessRead => Call::Read(read(raw)?),
         Method::ProcessWrite => {
-            let params: ProcessWriteParams = read(raw)?;
+            let params = ProcessWriteParams::decode(raw).map_err(RequestError::InvalidParams)?;
             if params.write_id.as_deref() == Some("") {
                 return Err(RequestError::InvalidParams("writeId must not be empty".to_owned()));
             }

@@ -22,16 +22,17 @@ pub fn original_open_file_limit() -> libc::rlimit {
     })
 }
 
-/// Keeps freed buffers at hand: the output path frees and takes large ones all the time, and giving each back to the
-/// kernel would cost a page fault per 4 KiB of output.
+/// Keeps freed message buffers at hand, because giving each back to the kernel would cost a page fault per 4 KiB of
+/// output; and keeps what is larger, such as retained output, apart, so that it goes back whole.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     {
-        const KEPT_BYTES: libc::c_int = 4 * 1024 * 1024;
+        const KEPT_BYTES: libc::c_int = 2 * 1024 * 1024;
+        const LARGE_BYTES: libc::c_int = 256 * 1024;
         // SAFETY: only sets parameters of the allocator; called before any other thread is started.
         unsafe {
             libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
-            libc::mallopt(libc::M_MMAP_THRESHOLD, KEPT_BYTES);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES);
         }
     }
 }
