@@ -58,7 +58,7 @@ pub fn scan_object<'a>(
 /// The text of a JSON string literal, without its quotes and escapes.
 pub fn string_value(literal: &str) -> Option<Cow<'_, str>> {
     let inner = literal.strip_prefix('"')?.strip_suffix('"')?;
-    if !inner.contains('\\') {
+    if memchr::memchr(b'\\', inner.as_bytes()).is_none() {
         return Some(Cow::Borrowed(inner));
     }
     serde_json::from_str::<String>(literal).ok().map(Cow::Owned)
@@ -304,24 +304,19 @@ impl<'a> Scanner<'a> {
 
 /// The first byte that a string literal cannot simply go on with: a quote, a backslash or a control character.
 fn find_special(bytes: &[u8]) -> Option<usize> {
-    const BLOCK: usize = 64;
-    let is_special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < 0x20;
-    let mut skipped = 0;
-    // Most strings are short, so the first few bytes are looked at one by one.
-    let (head, rest) = bytes.split_at(bytes.len().min(BLOCK / 4));
-    if let Some(found) = head.iter().position(is_special) {
-        return Some(found);
-    }
-    skipped += head.len();
-    let (blocks, tail) = rest.as_chunks::<BLOCK>();
-    for block in blocks {
-        // Without an early exit inside the block, the compiler looks at many bytes at once.
-        if block.iter().fold(false, |found, byte| found | is_special(byte)) {
-            return block.iter().position(is_special).map(|found| skipped + found);
-        }
-        skipped += BLOCK;
-    }
-    tail.iter().position(is_special).map(|found| skipped + found)
+    let stop = memchr::memchr2(b'"', b'\\', bytes);
+    let plain = &bytes[..stop.unwrap_or(bytes.len())];
+    find_control(plain).or(stop)
+}
+
+fn find_control(bytes: &[u8]) -> Option<usize> {
+    const BLOCK: usize = 256;
+    // The smallest byte of a block is found many bytes at a time; only a block that has one is searched.
+    let suspect = bytes
+        .chunks(BLOCK)
+        .position(|block| block.iter().fold(u8::MAX, |min, byte| min.min(*byte)) < 0x20)?;
+    let start = suspect * BLOCK;
+    bytes[start..].iter().position(|byte| *byte < 0x20).map(|found| start + found)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::check;
 use super::process_tree::{living_descendants, prepare_to_adopt, send};
 use super::procfs;
+use super::signals::is_ignored;
 
 /// Where [`enter_guardian`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +44,8 @@ pub fn enter_guardian() -> io::Result<Guardian> {
         return Ok(Guardian::Server);
     }
     SERVER.store(server, Ordering::Relaxed);
-    for signal in PASSED_ON {
+    // What the guardian was told to ignore, as by nohup, stays ignored.
+    for signal in PASSED_ON.into_iter().filter(|signal| !is_ignored(*signal)) {
         // SAFETY: the handler only calls kill, which is allowed in a handler.
         unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
     }

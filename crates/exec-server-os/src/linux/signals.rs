@@ -90,7 +90,8 @@ pub fn ignored() -> &'static [libc::c_int] {
     IGNORED.get_or_init(|| (1..=64).filter(|signal| is_ignored(*signal)).collect())
 }
 
-fn is_ignored(signal: libc::c_int) -> bool {
+/// Whether this process ignores a signal.
+pub fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: a null new action only asks; the old one goes to a live local.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
