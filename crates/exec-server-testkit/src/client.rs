@@ -160,6 +160,24 @@ impl TestClient {
             .expect("the link holds");
     }
 
+    /// Sends bytes as one binary message.
+    pub async fn send_binary(&mut self, bytes: Vec<u8>) {
+        self.send_message(Message::binary(bytes)).await;
+    }
+
+    /// The next message in the order of the wire, be it a reply or a notification.
+    pub async fn next_json(&mut self) -> Value {
+        loop {
+            let message = self.raw_message().await.expect("the link holds");
+            let message = message.expect("the server keeps to the protocol");
+            let close = message.as_close();
+            assert!(close.is_none(), "the server closed the connection: {close:?}");
+            if let Some(text) = message.as_text() {
+                return serde_json::from_str(text).expect("the server sends JSON");
+            }
+        }
+    }
+
     /// The next notification, in the order of the wire.
     pub async fn notification(&mut self) -> Value {
         loop {

@@ -127,6 +127,8 @@ pub struct Connection {
     /// Slots of the batch that is being written; empty when none is.
     writing: Option<Vec<Slot>>,
     closing: Option<CloseReason>,
+    /// Whether what is being written has met a full socket.
+    is_blocked: bool,
     is_at_end: bool,
     keepalive: Option<(Keepalive, Pin<Box<Sleep>>)>,
 }
@@ -145,6 +147,7 @@ impl Connection {
             reads_left: READS_PER_WRITE,
             writing: None,
             closing: None,
+            is_blocked: false,
             is_at_end: false,
             keepalive,
         }
@@ -246,10 +249,17 @@ impl Connection {
             if self.writing.is_some() {
                 match self.wire.poll_flush(cx) {
                     Poll::Ready(result) => result?,
-                    Poll::Pending => return Poll::Pending,
+                    Poll::Pending => {
+                        self.is_blocked = true;
+                        return Poll::Pending;
+                    }
                 }
                 self.writing = None;
-                self.handle_life();
+                // An empty socket takes a ping from us without any peer; a full one has room again only if the peer
+                // took something.
+                if std::mem::take(&mut self.is_blocked) {
+                    self.handle_life();
+                }
             }
             if self.closing.is_some() {
                 return Poll::Ready(Ok(()));

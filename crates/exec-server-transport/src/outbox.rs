@@ -125,8 +125,9 @@ impl Outbox {
         self.update(|state| {
             state.ping = true;
             state.probes.push(probe);
+            // Before the ping can be sent, so that its answer cannot be missed.
+            self.shared.is_probed.store(true, Ordering::Release);
         });
-        self.shared.is_probed.store(true, Ordering::Release);
         matches!(tokio::time::timeout(patience, sign).await, Ok(Ok(())))
     }
 

@@ -50,7 +50,15 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
                 Some(Ok(Received::Message(InMessage::Bytes(bytes))))
             }
             Ok(_) => Some(Ok(Received::Life)),
-            Err(error) => Some(Err(error.into())),
+            Err(error) => {
+                if let Error::PayloadTooLong { max_len, .. } = &error {
+                    // The stream says so itself only if a single frame is too long, not the sum of many.
+                    let reason = format!("max length: {max_len}");
+                    let too_big = Message::close(Some(CloseCode::MESSAGE_TOO_BIG), &reason);
+                    let _ = self.queue(too_big);
+                }
+                Some(Err(error.into()))
+            }
         })
     }
 

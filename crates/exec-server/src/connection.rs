@@ -134,14 +134,16 @@ impl Peer {
             return self.outbox.push_reply(envelope::error(&id, &error));
         };
         if method == Method::Initialize {
-            let answer = match self.initialize(raw_params).await {
-                Ok(response) => envelope::response(&id, &response),
-                Err(error) => envelope::error(&id, &error.to_rpc()),
-            };
-            self.outbox.push_reply(answer);
-            // Events may follow the answer, never precede it.
-            if let Some(session) = &self.session {
-                session.publish(self.outbox.clone());
+            match self.initialize(raw_params).await {
+                Ok(response) => {
+                    self.outbox.push_reply(envelope::response(&id, &response));
+                    // Events may follow the answer, never precede it.
+                    if let Some(session) = &self.session {
+                        session.publish(self.outbox.clone());
+                    }
+                }
+                // A session from an earlier success may by now belong to another connection.
+                Err(error) => self.outbox.push_reply(envelope::error(&id, &error.to_rpc())),
             }
             return;
         }

@@ -262,6 +262,8 @@ async fn run_session(
     let _active = server.metrics.session();
     tracing::debug!(session_id = session.id(), "session opened");
     let mut ended = None;
+    // Not what is published: that is empty from an attach until its `initialize` was answered.
+    let mut holder = session.shared.attached.borrow().clone();
     loop {
         if attachment.handle_timeout(Instant::now()) {
             break;
@@ -271,7 +273,10 @@ async fn run_session(
             biased;
             command = commands.recv() => match command {
                 Some(SessionCommand::Attach { connection, outbox, answer }) => {
-                    let result = attach(&server, &session, &mut attachment, connection, &outbox).await;
+                    let result = attach(&server, &session, &mut attachment, holder.as_ref(), connection, &outbox).await;
+                    if result.is_ok() {
+                        holder = Some(outbox);
+                    }
                     // The connection may have gone while it waited.
                     if answer.send(result).is_err() && result.is_ok() {
                         detach(&session, &mut attachment, connection);
@@ -304,13 +309,13 @@ async fn attach(
     server: &Server,
     session: &Session,
     attachment: &mut Attachment,
+    held_by: Option<&Outbox>,
     connection: ConnectionId,
     outbox: &Outbox,
 ) -> Result<(), AttachError> {
     let mut result = attachment.handle_attach(Instant::now(), connection);
     if let Err(AttachError::AttachedTo(holder)) = result {
-        let held_by = session.shared.attached.borrow().clone();
-        let is_alive = match &held_by {
+        let is_alive = match held_by {
             Some(outbox) => outbox.probe(server.config.timings.take_over_probe).await,
             None => false,
         };

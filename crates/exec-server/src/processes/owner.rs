@@ -194,6 +194,8 @@ impl Owner {
             let seq = self.log.handle_closed(Instant::now());
             let process_id = self.birth.id.clone();
             self.notify(PROCESS_CLOSED, &ProcessClosedNotification { process_id, seq });
+            // The close is news for everyone who waits, so nobody is left behind.
+            self.answer_readers();
             self.tidy_after_close();
         }
         self.answer_readers();

@@ -1,0 +1,192 @@
+//! A client below the level of messages: it sends any frame, reads when it wants, and answers nothing by itself.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::DEADLINE;
+
+/// Continues a message.
+pub const CONTINUATION: u8 = 0;
+/// Starts a text message.
+pub const TEXT: u8 = 1;
+/// Starts a binary message.
+pub const BINARY: u8 = 2;
+/// Ends the connection.
+pub const CLOSE: u8 = 8;
+/// Asks for a sign of life.
+pub const PING: u8 = 9;
+/// Gives one.
+pub const PONG: u8 = 10;
+
+/// A websocket client that does only what it is told.
+pub struct RawClient {
+    stream: TcpStream,
+    next_id: i64,
+}
+
+/// One websocket frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is.
+    pub opcode: u8,
+    /// Whether the message ends with it.
+    pub is_last: bool,
+    /// What it carries.
+    pub payload: Vec<u8>,
+}
+
+impl Frame {
+    /// Code and reason of a close frame.
+    pub fn close_reason(&self) -> (u16, String) {
+        assert_eq!(self.opcode, CLOSE, "not a close frame");
+        let (code, reason) = self.payload.split_at(2);
+        let code = u16::from_be_bytes(code.try_into().expect("a close code has two bytes"));
+        (code, String::from_utf8(reason.to_vec()).expect("a reason is text"))
+    }
+}
+
+impl RawClient {
+    /// Connects and says nothing yet.
+    pub async fn connect(url: &str) -> Self {
+        Self::connect_on(TcpSocket::new_v4().expect("there are sockets"), url).await
+    }
+
+    /// Connects with so little room for what it does not read that the server soon has to wait.
+    pub async fn connect_with_little_room(url: &str) -> Self {
+        let socket = TcpSocket::new_v4().expect("there are sockets");
+        socket.set_recv_buffer_size(16 * 1024).expect("the size can be set");
+        Self::connect_on(socket, url).await
+    }
+
+    async fn connect_on(socket: TcpSocket, url: &str) -> Self {
+        let address = url.trim_start_matches("ws://");
+        let target: SocketAddr = address.parse().expect("the server's URL has a numeric address");
+        let mut stream = socket.connect(target).await.expect("the server takes the connection");
+        stream.set_nodelay(true).expect("it is a TCP socket");
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.expect("the link holds");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let byte = timeout(DEADLINE, stream.read_u8()).await.expect("an answer comes in time");
+            head.push(byte.expect("the link holds"));
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        Self { stream, next_id: 1 }
+    }
+
+    /// Sends one frame.
+    pub async fn send_frame(&mut self, opcode: u8, is_last: bool, payload: &[u8]) {
+        self.try_send_frame(opcode, is_last, payload).await.expect("the link holds");
+    }
+
+    /// Sends one frame, to a server that may have closed the connection.
+    pub async fn try_send_frame(
+        &mut self,
+        opcode: u8,
+        is_last: bool,
+        payload: &[u8],
+    ) -> std::io::Result<()> {
+        let mut bytes = vec![opcode | if is_last { 0x80 } else { 0 }];
+        match payload.len() {
+            length @ 0..126 => bytes.push(0x80 | length as u8),
+            length @ 126..65536 => {
+                bytes.push(0x80 | 126);
+                bytes.extend((length as u16).to_be_bytes());
+            }
+            length => {
+                bytes.push(0x80 | 127);
+                bytes.extend((length as u64).to_be_bytes());
+            }
+        }
+        // With a mask of zeros the payload is its own masked form.
+        bytes.extend([0; 4]);
+        bytes.extend_from_slice(payload);
+        timeout(DEADLINE, self.stream.write_all(&bytes)).await.expect("the server reads in time")
+    }
+
+    /// Asks, and leaves the answer for [`RawClient::reply`].
+    pub async fn send(&mut self, method: &str, params: Value) -> i64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let text = json!({"id": id, "method": method, "params": params}).to_string();
+        self.send_frame(TEXT, true, text.as_bytes()).await;
+        id
+    }
+
+    /// Opens a session and returns its id.
+    pub async fn initialize(&mut self) -> String {
+        let id = self.send("initialize", json!({"clientName": "raw"})).await;
+        let reply = self.reply(id).await;
+        self.send_frame(TEXT, true, br#"{"method":"initialized"}"#).await;
+        reply["result"]["sessionId"].as_str().expect("a session id").to_owned()
+    }
+
+    /// The next frame; none at the end.
+    pub async fn frame(&mut self) -> Option<Frame> {
+        timeout(DEADLINE, self.read_frame()).await.expect("a frame or the end comes in time").ok()
+    }
+
+    async fn read_frame(&mut self) -> std::io::Result<Frame> {
+        let first = self.stream.read_u8().await?;
+        let length = match self.stream.read_u8().await? {
+            126 => u64::from(self.stream.read_u16().await?),
+            127 => self.stream.read_u64().await?,
+            length => u64::from(length),
+        };
+        let mut payload = vec![0; usize::try_from(length).expect("fits into memory")];
+        self.stream.read_exact(&mut payload).await?;
+        Ok(Frame { opcode: first & 0x0f, is_last: first & 0x80 != 0, payload })
+    }
+
+    /// The frames of the next text message; control frames in between are left out.
+    pub async fn message(&mut self) -> Vec<Frame> {
+        let mut frames: Vec<Frame> = Vec::new();
+        loop {
+            let frame = self.frame().await.expect("the link holds");
+            assert_ne!(frame.opcode, CLOSE, "the server closed: {:?}", frame.close_reason());
+            if frame.opcode > CLOSE {
+                continue;
+            }
+            let expected = if frames.is_empty() { TEXT } else { CONTINUATION };
+            assert_eq!(frame.opcode, expected, "fragments come in a row");
+            let is_last = frame.is_last;
+            frames.push(frame);
+            if is_last {
+                return frames;
+            }
+        }
+    }
+
+    /// The reply to an earlier request; everything before it is dropped.
+    pub async fn reply(&mut self, id: i64) -> Value {
+        loop {
+            let value = parse(&self.message().await);
+            if value["id"] == id {
+                return value;
+            }
+        }
+    }
+
+    /// The server's close frame; none if the link just ended. Everything before it is dropped.
+    pub async fn close_frame(&mut self) -> Option<(u16, String)> {
+        loop {
+            let frame = self.frame().await?;
+            if frame.opcode == CLOSE {
+                return Some(frame.close_reason());
+            }
+        }
+    }
+}
+
+/// The JSON of a message in frames.
+pub fn parse(frames: &[Frame]) -> Value {
+    let bytes: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.iter().copied()).collect();
+    serde_json::from_slice(&bytes).expect("the server sends JSON")
+}

@@ -1,0 +1,158 @@
+//! Params that nobody would send: each request still gets exactly one reply, and the connection lives.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use exec_server_protocol::methods::Method;
+use exec_server_testkit::{TestClient, TestExecutor};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use serde_json::{Map, Value, json};
+
+#[test]
+fn any_params_for_any_method_get_one_reply_and_leave_the_connection_usable() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let server = runtime.block_on(TestExecutor::start());
+    let fuzzed = RefCell::new(runtime.block_on(Fuzzed::new(&server)));
+    // A failing case is printed with its seed; a file beside the sources would only remember it for one machine.
+    let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
+    let method = prop::sample::select(Method::ALL);
+    let case = method.prop_flat_map(|method| (Just(method), params(method)));
+    let result = TestRunner::new(config).run(&case, |(method, params)| {
+        runtime.block_on(fuzzed.borrow_mut().try_case(method, params));
+        Ok(())
+    });
+    result.unwrap();
+    runtime.block_on(fuzzed.into_inner().finish());
+}
+
+struct Fuzzed {
+    client: TestClient,
+    next_id: i64,
+    /// How many replies each request has had.
+    replies: HashMap<i64, usize>,
+}
+
+impl Fuzzed {
+    async fn new(server: &TestExecutor) -> Self {
+        let mut client = server.client().await;
+        // What waits for this process waits for nothing: it is over.
+        client.run("p", &["true"], json!({})).await;
+        Self { client, next_id: 1000, replies: HashMap::new() }
+    }
+
+    async fn try_case(&mut self, method: Method, params: Value) {
+        let asked = self.ask(method.name(), params).await;
+        let status = self.ask("environment/status", Value::Null).await;
+        while !(self.replies.contains_key(&asked) && self.replies.contains_key(&status)) {
+            let message = self.client.next_json().await;
+            let Some(id) = message.get("id") else { continue };
+            let id = id.as_i64().expect("we only send integers");
+            *self.replies.entry(id).or_default() += 1;
+            let has_result = message.get("result").is_some();
+            let kind = message["error"]["data"]["kind"].as_str();
+            assert!(has_result != kind.is_some(), "neither result nor a kind of error: {message}");
+            assert_ne!(kind, Some("internal"), "{message}");
+            assert!(id != status || has_result, "{message}");
+        }
+    }
+
+    async fn ask(&mut self, method: &str, params: Value) -> i64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        let text = json!({"id": id, "method": method, "params": params}).to_string();
+        self.client.send_text(text).await;
+        id
+    }
+
+    async fn finish(mut self) {
+        self.try_case(Method::EnvironmentInfo, Value::Null).await;
+        assert!(self.replies.values().all(|count| *count == 1), "{:?}", self.replies);
+        assert_eq!(self.replies.len() as i64, self.next_id - 1000);
+    }
+}
+
+/// Params that fit, with something about them changed; or anything at all.
+fn params(method: Method) -> impl Strategy<Value = Value> {
+    let fitting = fitting(method);
+    let names: Vec<String> =
+        fitting.as_object().map(|members| members.keys().cloned().collect()).unwrap_or_default();
+    let mut names: Vec<String> = names;
+    names.extend(["resumeSessionId", "sandbox", "timeoutMs", "graceMs", "size"].map(String::from));
+    let change = (prop::sample::select(names), prop::option::of(any_value()));
+    let changed = prop::collection::vec(change, 0..3).prop_map(move |changes| {
+        let mut params = fitting.clone();
+        for (name, value) in changes {
+            let Some(members) = params.as_object_mut() else { continue };
+            match value {
+                Some(value) => members.insert(name, value),
+                None => members.remove(&name),
+            };
+        }
+        params
+    });
+    prop_oneof![4 => changed, 1 => any_value()]
+}
+
+fn fitting(method: Method) -> Value {
+    match method {
+        Method::Initialize => json!({"clientName": "x"}),
+        Method::EnvironmentInfo | Method::EnvironmentStatus | Method::ProcessList => json!({}),
+        Method::EnvironmentConfigRead => {
+            json!({"cwd": "file:///nowhere", "configPaths": [["a"]], "requirementsPaths": []})
+        }
+        Method::CapabilityRootsV1 => json!({"roots": [{"id": "r", "path": "file:///nowhere"}]}),
+        Method::CapabilitiesV2 => json!({"cwd": "file:///nowhere"}),
+        Method::ProcessStart => json!({
+            "processId": "q", "argv": ["/bin/true"], "cwd": "file:///", "env": {}, "tty": false,
+            "envPolicy": null, "pipeStdin": false, "arg0": null, "metadata": null,
+            "shellSnapshot": null, "outputRetention": 1000, "idleTimeoutMs": 1000,
+        }),
+        Method::ProcessRead => {
+            json!({"processId": "p", "afterSeq": 0, "maxBytes": 1, "waitMs": 0})
+        }
+        Method::ProcessWrite => json!({"processId": "p", "chunk": "YQ==", "writeId": "1"}),
+        Method::ProcessSignal => json!({"processId": "p", "signal": "interrupt"}),
+        Method::ProcessTerminate => json!({"processId": "p", "graceMs": 1}),
+        Method::ProcessResize => json!({"processId": "p", "rows": 1, "cols": 1}),
+        Method::ProcessCloseStdin => json!({"processId": "p"}),
+    }
+}
+
+fn any_value() -> impl Strategy<Value = Value> {
+    let text = prop::sample::select(vec![
+        "",
+        "p",
+        "q",
+        "ü\u{0}",
+        "/",
+        "file:///nowhere",
+        "file://elsewhere/x",
+        "file:///%00",
+        "\u{10ffff}",
+    ]);
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        (0..3_u64).prop_map(Value::from),
+        Just(Value::from(u64::MAX)),
+        text.prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 16, 4, |inner| {
+        let name = prop::sample::select(vec!["", "a", "processId", "type", "rows", "inherit"]);
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((name, inner), 0..4).prop_map(|members| {
+                members
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value))
+                    .collect::<Map<_, _>>()
+                    .into()
+            }),
+        ]
+    })
+}
