@@ -20,7 +20,7 @@ pub struct Admission<T> {
 pub enum Admitted<T> {
     /// It runs now.
     Run(T),
-    /// It will come out of [`Admission::next`].
+    /// It will come out of [`Admission::poll_next`].
     Waits,
     /// There is no room even to wait.
     Refused(T),
@@ -59,7 +59,7 @@ impl<T> Admission<T> {
     }
 
     /// A waiting request whose turn has come.
-    pub fn next(&mut self) -> Option<T> {
+    pub fn poll_next(&mut self) -> Option<T> {
         if self.running >= self.limit {
             return None;
         }
@@ -81,12 +81,12 @@ mod tests {
         assert_eq!(admission.handle_request(Lane::Ordinary, 3), Admitted::Waits);
         assert_eq!(admission.handle_request(Lane::Ordinary, 4), Admitted::Refused(4));
         assert_eq!(admission.handle_request(Lane::Control, 5), Admitted::Run(5));
-        assert_eq!(admission.next(), None);
+        assert_eq!(admission.poll_next(), None);
         admission.handle_finished(1);
-        assert_eq!(admission.next(), Some(2));
-        assert_eq!(admission.next(), None);
+        assert_eq!(admission.poll_next(), Some(2));
+        assert_eq!(admission.poll_next(), None);
         admission.handle_finished(1);
         assert_eq!(admission.handle_request(Lane::Ordinary, 6), Admitted::Waits, "3 came before 6");
-        assert_eq!(admission.next(), Some(3));
+        assert_eq!(admission.poll_next(), Some(3));
     }
 }

@@ -26,9 +26,11 @@ pub trait Wire: Send + Unpin {
     /// Sends what was taken; the count of bytes that went out grows with every success.
     fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>>;
     /// Takes a request for a sign of life, where the carrier has such a thing.
-    fn start_ping(&mut self) -> Result<(), WireError>;
+    fn start_ping(&mut self, number: u64) -> Result<(), WireError>;
     /// Takes a farewell, where the carrier has such a thing.
     fn start_close(&mut self, reason: &CloseReason) -> Result<(), WireError>;
+    /// How many bytes have gone out so far.
+    fn bytes_sent(&self) -> u64;
     /// Whether the carrier can ask for a sign of life.
     fn can_ping(&self) -> bool;
     /// Whether a peer that sends nothing more may still take answers.
@@ -42,6 +44,8 @@ pub trait Wire: Send + Unpin {
 pub enum Received {
     /// A message.
     Message(InMessage),
+    /// The answer to a ping, with its number.
+    Pong(u64),
     /// Only a sign of life.
     Life,
 }
@@ -127,8 +131,8 @@ pub struct Connection {
     /// Slots of the batch that is being written; empty when none is.
     writing: Option<Vec<Slot>>,
     closing: Option<CloseReason>,
-    /// Whether what is being written has met a full socket.
-    is_blocked: bool,
+    /// What had gone out when a write last met a full socket.
+    blocked_at: Option<u64>,
     is_at_end: bool,
     keepalive: Option<(Keepalive, Pin<Box<Sleep>>)>,
 }
@@ -147,7 +151,7 @@ impl Connection {
             reads_left: READS_PER_WRITE,
             writing: None,
             closing: None,
-            is_blocked: false,
+            blocked_at: None,
             is_at_end: false,
             keepalive,
         }
@@ -181,10 +185,13 @@ impl Connection {
                 match self.wire.poll_next(cx) {
                     Poll::Ready(Some(Ok(received))) => {
                         self.handle_life();
-                        self.outbox.handle_received();
                         self.reads_left -= 1;
-                        if let Received::Message(message) = received {
-                            return Poll::Ready(Event::Message(message));
+                        match received {
+                            Received::Message(message) => {
+                                return Poll::Ready(Event::Message(message));
+                            }
+                            Received::Pong(number) => self.outbox.handle_pong(number),
+                            Received::Life => {}
                         }
                         continue;
                     }
@@ -217,7 +224,12 @@ impl Connection {
             match self.poll_keepalive(cx) {
                 Pings::None => {}
                 Pings::Due => continue,
-                Pings::Unanswered => return self.end(Ended::Silent),
+                Pings::Unanswered => {
+                    // A peer that was only asleep should learn why; it is sent if it can be sent at once.
+                    let _ = self.wire.start_close(&CloseReason::silent());
+                    let _ = self.wire.poll_flush(cx);
+                    return self.end(Ended::Silent);
+                }
             }
             // What was written may have made room to read again.
             let may_read_again = has_paused || (!may_read && has_written && !self.is_at_end);
@@ -237,8 +249,8 @@ impl Connection {
                 for message in batch.messages {
                     self.wire.start_send(message)?;
                 }
-                if batch.ping {
-                    self.wire.start_ping()?;
+                if let Some(number) = batch.ping {
+                    self.wire.start_ping(number)?;
                 }
                 if let Some(reason) = batch.close {
                     self.wire.start_close(&reason)?;
@@ -250,16 +262,13 @@ impl Connection {
                 match self.wire.poll_flush(cx) {
                     Poll::Ready(result) => result?,
                     Poll::Pending => {
-                        self.is_blocked = true;
+                        self.blocked_at.get_or_insert(self.wire.bytes_sent());
                         return Poll::Pending;
                     }
                 }
                 self.writing = None;
-                // An empty socket takes a ping from us without any peer; a full one has room again only if the peer
-                // took something.
-                if std::mem::take(&mut self.is_blocked) {
-                    self.handle_life();
-                }
+                self.handle_progress();
+                self.blocked_at = None;
             }
             if self.closing.is_some() {
                 return Poll::Ready(Ok(()));
@@ -268,6 +277,11 @@ impl Connection {
     }
 
     fn poll_keepalive(&mut self, cx: &mut Context) -> Pings {
+        let is_due =
+            self.keepalive.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready());
+        if is_due {
+            self.handle_progress();
+        }
         let Some((keepalive, sleep)) = &mut self.keepalive else { return Pings::None };
         let mut pings = Pings::None;
         while sleep.as_mut().poll(cx).is_ready() {
@@ -282,6 +296,15 @@ impl Connection {
             sleep.as_mut().reset(keepalive.poll_timeout().into());
         }
         pings
+    }
+
+    /// An empty socket takes a ping from us without any peer; a full one takes more only if the peer took something.
+    fn handle_progress(&mut self) {
+        let sent = self.wire.bytes_sent();
+        if self.blocked_at.is_some_and(|at| sent > at) {
+            self.blocked_at = Some(sent);
+            self.handle_life();
+        }
     }
 
     fn handle_life(&mut self) {

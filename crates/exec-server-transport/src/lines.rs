@@ -117,12 +117,16 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWir
         Pin::new(&mut self.writer).poll_flush(cx).map_err(WireError::from)
     }
 
-    fn start_ping(&mut self) -> Result<(), WireError> {
+    fn start_ping(&mut self, _number: u64) -> Result<(), WireError> {
         Ok(())
     }
 
     fn start_close(&mut self, _reason: &CloseReason) -> Result<(), WireError> {
         Ok(())
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        0
     }
 
     fn can_ping(&self) -> bool {

@@ -5,7 +5,6 @@
 //! producers; slots are given in the order in which they were asked for, so producers share the peer fairly.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -39,17 +38,27 @@ pub struct CloseReason {
     pub reason: String,
 }
 
+impl CloseReason {
+    /// The peer gave no sign of life.
+    pub(crate) fn silent() -> Self {
+        Self { code: 1001, reason: "no sign of life from the client".to_owned() }
+    }
+}
+
 /// The peer is gone, or will be told to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the connection is closed")]
 pub struct Closed;
 
+/// Tells the answer to one ping from the answers to earlier ones.
+pub(crate) type PingNumber = u64;
+/// The number of pings that nobody in particular waits for.
+const NO_PROBE: PingNumber = 0;
+
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     bulk: Arc<Semaphore>,
-    /// Whether `State::probes` holds anyone, so that receiving need not look.
-    is_probed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -59,9 +68,10 @@ struct State {
     bulk: VecDeque<(Bytes, Option<Slot>)>,
     /// Requests answered since the connection last asked.
     finished: usize,
-    ping: bool,
-    /// Those who wait for a sign of life.
-    probes: Vec<oneshot::Sender<()>>,
+    ping: Option<PingNumber>,
+    last_probe: PingNumber,
+    /// Those who wait for the answer to a ping.
+    probes: Vec<(PingNumber, oneshot::Sender<()>)>,
     close: Option<CloseReason>,
     /// Whether the close waits for bulk output as well.
     close_in_order: bool,
@@ -72,8 +82,7 @@ struct State {
 impl Default for Outbox {
     fn default() -> Self {
         let bulk = Arc::new(Semaphore::new(BULK_BYTES / UNIT));
-        let is_probed = AtomicBool::new(false);
-        Self { shared: Arc::new(Shared { state: Mutex::default(), bulk, is_probed }) }
+        Self { shared: Arc::new(Shared { state: Mutex::default(), bulk }) }
     }
 }
 
@@ -123,10 +132,9 @@ impl Outbox {
     pub async fn probe(&self, patience: Duration) -> bool {
         let (probe, sign) = oneshot::channel();
         self.update(|state| {
-            state.ping = true;
-            state.probes.push(probe);
-            // Before the ping can be sent, so that its answer cannot be missed.
-            self.shared.is_probed.store(true, Ordering::Release);
+            state.last_probe += 1;
+            state.ping = Some(state.last_probe);
+            state.probes.push((state.last_probe, probe));
         });
         matches!(tokio::time::timeout(patience, sign).await, Ok(Ok(())))
     }
@@ -175,13 +183,13 @@ impl Outbox {
 pub(crate) struct Batch {
     pub messages: Vec<Bytes>,
     pub slots: Vec<Slot>,
-    pub ping: bool,
+    pub ping: Option<PingNumber>,
     pub close: Option<CloseReason>,
 }
 
 impl Batch {
     pub fn is_empty(&self) -> bool {
-        self.messages.is_empty() && !self.ping && self.close.is_none()
+        self.messages.is_empty() && self.ping.is_none() && self.close.is_none()
     }
 }
 
@@ -192,7 +200,7 @@ impl Outbox {
     /// The next batch, or pending with the waker kept.
     pub(crate) fn poll_batch(&self, cx: &mut Context) -> Poll<Batch> {
         let mut state = self.lock();
-        let mut batch = Batch { ping: std::mem::take(&mut state.ping), ..Batch::default() };
+        let mut batch = Batch { ping: state.ping.take(), ..Batch::default() };
         let mut bytes = 0;
         while bytes < BATCH_BYTES
             && let Some(message) = state.replies.pop_front()
@@ -233,17 +241,17 @@ impl Outbox {
         std::mem::take(&mut state.finished)
     }
 
-    /// Asks the peer for a sign of life.
+    /// Asks the peer for a sign of life; any will do, so the ping has no number of its own.
     pub(crate) fn ping(&self) {
-        self.update(|state| state.ping = true);
+        self.update(|state| state.ping = state.ping.or(Some(NO_PROBE)));
     }
 
-    /// The peer sent something.
-    pub(crate) fn handle_received(&self) {
-        if self.shared.is_probed.swap(false, Ordering::Acquire) {
-            for probe in std::mem::take(&mut self.lock().probes) {
-                let _ = probe.send(());
-            }
+    /// The peer answered a ping. An answer to an earlier one may have been on its way since the peer was alive.
+    pub(crate) fn handle_pong(&self, number: PingNumber) {
+        let mut state = self.lock();
+        for (_, probe) in state.probes.extract_if(.., |(asked, _)| *asked <= number) {
+            // Whoever asked may have lost patience.
+            let _ = probe.send(());
         }
     }
 

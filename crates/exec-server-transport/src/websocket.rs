@@ -1,5 +1,6 @@
 //! Messages as websocket messages: one JSON text each.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -7,7 +8,7 @@ use bytes::Bytes;
 use exec_server_protocol::limits::MAX_FRAME_BYTES;
 use futures_core::Stream;
 use futures_sink::Sink;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
 
 use crate::connection::{InMessage, Received, Wire, WireError};
@@ -15,7 +16,7 @@ use crate::outbox::CloseReason;
 
 /// A peer on the other side of a websocket.
 pub struct WebSocketWire<S> {
-    stream: WebSocketStream<S>,
+    stream: WebSocketStream<Metered<S>>,
     peer: String,
 }
 
@@ -26,7 +27,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
             // What is handed over is written as a whole, so there is nothing to gain from flushing halfway.
             .config(Config::default().frame_size(MAX_FRAME_BYTES).flush_threshold(usize::MAX))
             .limits(Limits::default().max_payload_len(Some(max_message)))
-            .serve(stream);
+            .serve(Metered { stream, sent: 0 });
         Self { stream, peer }
     }
 
@@ -49,6 +50,11 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
                 let bytes = Bytes::from(message.into_payload());
                 Some(Ok(Received::Message(InMessage::Bytes(bytes))))
             }
+            Ok(message) if message.is_pong() => {
+                let payload = message.as_payload();
+                let number = payload[..].try_into().map_or(0, u64::from_be_bytes);
+                Some(Ok(Received::Pong(number)))
+            }
             Ok(_) => Some(Ok(Received::Life)),
             Err(error) => {
                 if let Error::PayloadTooLong { max_len, .. } = &error {
@@ -70,13 +76,20 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
         Pin::new(&mut self.stream).poll_flush(cx).map_err(WireError::from)
     }
 
-    fn start_ping(&mut self) -> Result<(), WireError> {
-        self.queue(Message::ping(Bytes::new()))
+    fn start_ping(&mut self, number: u64) -> Result<(), WireError> {
+        // A ping that nobody in particular waits for is empty, as clients of this protocol know it.
+        let number = number.to_be_bytes();
+        let payload = if number == [0; 8] { &[][..] } else { &number };
+        self.queue(Message::ping(Bytes::copy_from_slice(payload)))
     }
 
     fn start_close(&mut self, reason: &CloseReason) -> Result<(), WireError> {
         let code = CloseCode::try_from(reason.code).ok();
         self.queue(Message::close(code, &reason.reason))
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.stream.get_ref().sent
     }
 
     fn can_ping(&self) -> bool {
@@ -90,6 +103,63 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     fn describe(&self) -> String {
         let peer = &self.peer;
         format!("failed to parse websocket JSON-RPC message from exec-server websocket {peer}")
+    }
+}
+
+/// Counts what goes out, so that a slow peer can be told from a dead one in the middle of a large message.
+struct Metered<S> {
+    stream: S,
+    sent: u64,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context,
+        buffer: &mut ReadBuf,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> Metered<S> {
+    fn count(&mut self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(count)) = &result {
+            self.sent += *count as u64;
+        }
+        result
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.count(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context,
+        slices: &[io::IoSlice],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.count(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

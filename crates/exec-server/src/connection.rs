@@ -165,7 +165,7 @@ impl Peer {
 
     fn handle_finished(&mut self, count: usize) {
         self.admission.handle_finished(count);
-        while let Some((call, reply)) = self.admission.next() {
+        while let Some((call, reply)) = self.admission.poll_next() {
             self.run(call, reply);
         }
     }

@@ -87,6 +87,7 @@ impl ProcessHandle {
     }
 
     /// Asks the owner; gives the command back if the owner is gone.
+    #[allow(clippy::result_large_err, reason = "the command comes back as it went in")]
     pub fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.send(command).map_err(|error| error.0)
     }

@@ -1,5 +1,7 @@
 //! Routes, checks and the upgrade from HTTP to a websocket.
 
+#![allow(clippy::result_large_err, reason = "a refusal is the reply itself, and goes straight out")]
+
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::future::poll_fn;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,8 +32,11 @@ const MAX_NOISE_BYTES: usize = 1024 * 1024;
 #[derive(Debug, Default)]
 pub struct Snapshots {
     /// Oldest first; few enough to be searched one by one.
-    entries: Mutex<VecDeque<(String, Arc<OnceCell<Option<Snapshot>>>)>>,
+    entries: Mutex<VecDeque<(String, Captured)>>,
 }
+
+/// The one capture that everyone waits for; none if it failed.
+type Captured = Arc<OnceCell<Option<Snapshot>>>;
 
 /// A command that takes the profile's effect from a snapshot.
 pub(super) struct Restored {
@@ -47,7 +50,7 @@ impl Snapshots {
         &self,
         server: &Server,
         params: &ProcessStartParams,
-        cwd: &PathBuf,
+        cwd: &Path,
         env: &[(OsString, OsString)],
         capture_tag: TreeTag,
     ) -> Option<Restored> {
@@ -66,7 +69,7 @@ impl Snapshots {
         Some(Restored { argv, input })
     }
 
-    fn entry(&self, key: String) -> Arc<OnceCell<Option<Snapshot>>> {
+    fn entry(&self, key: String) -> Captured {
         let mut entries = self.entries.lock().expect("no holder panics");
         if let Some((_, cell)) = entries.iter().find(|(known, _)| *known == key) {
             return cell.clone();
@@ -81,7 +84,7 @@ impl Snapshots {
 }
 
 /// Everything that can make a profile behave differently.
-fn key(params: &ProcessStartParams, cwd: &PathBuf) -> String {
+fn key(params: &ProcessStartParams, cwd: &Path) -> String {
     let parts = (&params.shell_snapshot, cwd, &params.env_policy, &params.sandbox);
     serde_json::to_string(&parts).unwrap_or_else(|_| format!("{parts:?}"))
 }
@@ -90,7 +93,7 @@ async fn capture(
     server: &Server,
     kind: ShellKind,
     shell: &str,
-    cwd: &PathBuf,
+    cwd: &Path,
     env: &[(OsString, OsString)],
     tag: TreeTag,
 ) -> Option<Snapshot> {
@@ -99,7 +102,7 @@ async fn capture(
         program: argv[0].clone(),
         argv,
         env: env.to_vec(),
-        cwd: cwd.clone(),
+        cwd: cwd.to_owned(),
         stdio: Stdio::Pipes { stdin: StdinKind::Null },
         tag,
         extra_input: None,
