@@ -1,0 +1,250 @@
+//! What the scripted model says: turns of tool calls, and what came of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+/// What the model was told about one label, over all its calls and polls.
+#[derive(Debug, Default)]
+pub struct ToolResult {
+    /// The text after the client's own header lines.
+    pub output: String,
+    /// The exit code, once the client reported one.
+    pub exit_code: Option<i32>,
+    /// A quarter of the bytes that reached the client, before it shortened them for the model.
+    pub original_tokens: u64,
+    /// How often the model heard of it; more than once means that the command outlived its first yield.
+    pub answers: u32,
+    /// Set while the command runs.
+    session: Option<u64>,
+}
+
+impl ToolResult {
+    fn handle_answer(&mut self, answer: &Value) {
+        // An answer is text, or for MCP a list of which the first text is the client's header.
+        let parts = answer.as_array().into_iter().flatten().skip(1);
+        let parts: String = parts.filter_map(|part| part["text"].as_str()).collect();
+        let text = answer.as_str().unwrap_or(&parts);
+        let (header, output) = text.split_once("Output:\n").unwrap_or(("", text));
+
+        self.answers += 1;
+        self.session = None;
+        for line in header.lines() {
+            if let Some(id) = line.strip_prefix("Process running with session ID ") {
+                self.session = id.parse().ok();
+            } else if let Some(code) = line.strip_prefix("Process exited with code ") {
+                self.exit_code = code.parse().ok();
+            } else if let Some(count) = line.strip_prefix("Original token count: ") {
+                self.original_tokens += count.parse::<u64>().unwrap_or_default();
+            }
+        }
+        self.output.push_str(output);
+    }
+}
+
+/// One tool call of the model; calls with the same label belong to the same command.
+#[derive(Clone, Debug)]
+pub struct ToolCall {
+    label: String,
+    namespace: Option<String>,
+    name: String,
+    arguments: Value,
+    until: Until,
+}
+
+/// What has to be true of the label's result before the script goes on.
+#[derive(Clone, Debug)]
+enum Until {
+    Answered,
+    Output(String),
+    Exit,
+}
+
+impl ToolCall {
+    /// `exec_command`: a shell command on pipes, waited for until it ends.
+    pub fn exec(label: &str, command: &str) -> Self {
+        // Not a login shell: the profile of whoever runs the tests is none of our business.
+        let arguments = json!({"cmd": command, "login": false});
+        Self::new(label, "exec_command", arguments, Until::Exit)
+    }
+
+    /// `exec_command` with a terminal; it runs on while the script does.
+    pub fn terminal(label: &str, command: &str) -> Self {
+        let arguments = json!({"cmd": command, "login": false, "tty": true});
+        Self::new(label, "exec_command", arguments, Until::Answered)
+    }
+
+    /// `write_stdin` to the running command of that label.
+    pub fn write(label: &str, chars: &str) -> Self {
+        Self::new(label, "write_stdin", json!({"chars": chars}), Until::Answered)
+    }
+
+    /// `write_stdin` of nothing: waits for the running command of that label to end.
+    pub fn poll(label: &str) -> Self {
+        Self::write(label, "").until_exit()
+    }
+
+    /// A tool of an MCP server.
+    pub fn mcp(label: &str, server: &str, tool: &str, arguments: Value) -> Self {
+        let mut call = Self::new(label, tool, arguments, Until::Answered);
+        call.namespace = Some(format!("mcp__{server}"));
+        call
+    }
+
+    /// Lets the command run on while the script does.
+    pub fn in_background(mut self) -> Self {
+        self.until = Until::Answered;
+        self
+    }
+
+    /// The script goes on once the command has written this, or has ended.
+    pub fn until(mut self, text: &str) -> Self {
+        self.until = Until::Output(text.to_owned());
+        self
+    }
+
+    /// The script goes on once the command has ended.
+    pub fn until_exit(mut self) -> Self {
+        self.until = Until::Exit;
+        self
+    }
+
+    fn new(label: &str, name: &str, arguments: Value, until: Until) -> Self {
+        Self { label: label.to_owned(), namespace: None, name: name.to_owned(), arguments, until }
+    }
+
+    fn poll_again(&self) -> Self {
+        Self { until: self.until.clone(), ..Self::poll(&self.label) }
+    }
+
+    /// The call as an item of the Responses API.
+    fn to_item(&self, call_id: &str, session: Option<u64>) -> Value {
+        let mut arguments = self.arguments.clone();
+        if self.namespace.is_none() {
+            // The client sits a yield out unless the command ends, so only a wait for the end may be long.
+            let longest = matches!(self.until, Until::Exit);
+            arguments["yield_time_ms"] = json!(if longest { 30_000 } else { 250 });
+        }
+        if self.name == "write_stdin" {
+            arguments["session_id"] = json!(session);
+        }
+        let arguments = arguments.to_string();
+        let mut item = json!({"type": "function_call", "call_id": call_id, "name": self.name, "arguments": arguments});
+        if let Some(namespace) = &self.namespace {
+            item["namespace"] = json!(namespace);
+        }
+        item
+    }
+}
+
+/// What the model says, what it has heard, and what the client's workspace and configuration hold.
+#[derive(Debug, Default)]
+pub struct Scenario {
+    pub(super) files: Vec<(String, String)>,
+    mcp_servers: Vec<(String, Vec<String>)>,
+    pub(super) turns: VecDeque<Vec<ToolCall>>,
+    last_message: String,
+    calls_made: u32,
+    /// Calls without an answer, by call id.
+    open: BTreeMap<String, ToolCall>,
+    /// Calls with an answer, whose `until` may not have come true.
+    unsettled: Vec<ToolCall>,
+    pub(super) results: BTreeMap<String, ToolResult>,
+}
+
+impl Scenario {
+    /// A scenario in which the model has nothing to say.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The model's next answer: these calls, which the client may run at the same time.
+    pub fn turn(mut self, calls: impl IntoIterator<Item = ToolCall>) -> Self {
+        self.turns.push_back(calls.into_iter().collect());
+        self
+    }
+
+    /// The model's last answer, which ends the run.
+    pub fn say(mut self, message: &str) -> Self {
+        message.clone_into(&mut self.last_message);
+        self
+    }
+
+    /// Puts a file into the workspace, which is the current folder of every command.
+    pub fn file(mut self, name: &str, text: &str) -> Self {
+        self.files.push((name.to_owned(), text.to_owned()));
+        self
+    }
+
+    /// Configures an MCP server that the client starts through the server under test and talks to over stdio.
+    pub fn mcp_server<const N: usize>(mut self, name: &str, argv: [&str; N]) -> Self {
+        let argv = argv.map(str::to_owned).to_vec();
+        self.mcp_servers.push((name.to_owned(), argv));
+        self
+    }
+
+    /// The client insists on a `cwd` for MCP servers that run elsewhere, and ignores one that fails unless `required`.
+    pub(super) fn mcp_config(&self, workspace: &Path) -> String {
+        let table = |(name, argv): &(String, Vec<String>)| {
+            let (command, args) = argv.split_first().expect("an MCP server has a program");
+            // A JSON string is a TOML string, too, and so is a list of them.
+            format!(
+                "\n[mcp_servers.{name}]\ncommand = {}\nargs = {}\ncwd = {}\nenvironment_id = \"remote\"\nrequired = true\n",
+                json!(command),
+                json!(args),
+                json!(workspace)
+            )
+        };
+        self.mcp_servers.iter().map(table).collect()
+    }
+
+    /// Takes the answers out of a request, which repeats the whole conversation, and says what comes next.
+    pub(super) fn handle_request(&mut self, request: &Value) -> Vec<Value> {
+        for item in request["input"].as_array().into_iter().flatten() {
+            let call_id = item["call_id"].as_str().unwrap_or_default();
+            if item["type"] == "function_call_output"
+                && let Some(call) = self.open.remove(call_id)
+            {
+                let result = self.results.entry(call.label.clone()).or_default();
+                result.handle_answer(&item["output"]);
+                self.unsettled.push(call);
+            }
+        }
+        self.settle();
+        let calls = if self.unsettled.is_empty() {
+            self.turns.pop_front().unwrap_or_default()
+        } else {
+            self.unsettled.drain(..).map(|call| call.poll_again()).collect()
+        };
+        if calls.is_empty() {
+            let content = json!([{"type": "output_text", "text": self.last_message}]);
+            return vec![
+                json!({"type": "message", "role": "assistant", "id": "last", "content": content}),
+            ];
+        }
+        calls.into_iter().map(|call| self.open_call(call)).collect()
+    }
+
+    fn settle(&mut self) {
+        let results = &self.results;
+        self.unsettled.retain(|call| {
+            let result = &results[&call.label];
+            let wanted = match &call.until {
+                Until::Answered => false,
+                Until::Output(text) => !result.output.contains(text),
+                Until::Exit => true,
+            };
+            wanted && result.session.is_some()
+        });
+    }
+
+    fn open_call(&mut self, call: ToolCall) -> Value {
+        self.calls_made += 1;
+        let call_id = format!("call-{}", self.calls_made);
+        let session = self.results.get(&call.label).and_then(|result| result.session);
+        let item = call.to_item(&call_id, session);
+        self.open.insert(call_id, call);
+        item
+    }
+}
