@@ -5,16 +5,21 @@ use std::collections::{HashMap, VecDeque};
 use exec_server_protocol::base64;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_websockets::upgrade::Error as UpgradeError;
-use tokio_websockets::{ClientBuilder, Error, Limits, MaybeTlsStream, Message, WebSocketStream};
+use tokio_websockets::{ClientBuilder, Error, Limits, Message, WebSocketStream};
 
 use crate::DEADLINE;
 
+/// What a websocket can run over.
+pub trait Link: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Link for T {}
+
 /// A client of one connection.
 pub struct TestClient {
-    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    socket: WebSocketStream<Box<dyn Link>>,
     next_id: i64,
     replies: HashMap<String, Value>,
     notifications: VecDeque<Value>,
@@ -65,6 +70,23 @@ impl TestClient {
 
     /// Connects with headers; says the HTTP status when it is refused.
     pub async fn try_connect(url: &str, headers: &[(&str, &str)]) -> Result<Self, u16> {
+        #[cfg(unix)]
+        if let Some(path) = url.strip_prefix("unix://") {
+            let link = tokio::net::UnixStream::connect(path).await.expect("somebody listens");
+            return Self::over(link, "ws://localhost", headers).await;
+        }
+        let address = url.strip_prefix("ws://").expect("a ws:// or unix:// URL");
+        let link = TcpStream::connect(address).await.expect("somebody listens");
+        link.set_nodelay(true).expect("a socket has options");
+        Self::over(link, url, headers).await
+    }
+
+    /// Asks for the upgrade to a websocket on a link that is there already, TLS for example.
+    pub async fn over(
+        link: impl Link + 'static,
+        url: &str,
+        headers: &[(&str, &str)],
+    ) -> Result<Self, u16> {
         let mut builder = ClientBuilder::new()
             .uri(url)
             .expect("a valid URL")
@@ -74,7 +96,8 @@ impl TestClient {
             let value = value.parse().expect("a valid header value");
             builder = builder.add_header(name, value).expect("a header that may be set");
         }
-        match timeout(DEADLINE, builder.connect()).await.expect("an answer comes in time") {
+        let link: Box<dyn Link> = Box::new(link);
+        match timeout(DEADLINE, builder.connect_on(link)).await.expect("an answer comes in time") {
             Ok((socket, _)) => Ok(Self {
                 socket,
                 next_id: 1,
@@ -150,6 +173,12 @@ impl TestClient {
     /// Sends a text as it is.
     pub async fn send_text(&mut self, text: String) {
         self.send_message(Message::text(text)).await;
+    }
+
+    /// Sends a text that the server may cut off; says whether all of it went out.
+    pub async fn try_send_text(&mut self, text: String) -> bool {
+        let sending = self.socket.send(Message::text(text));
+        timeout(DEADLINE, sending).await.expect("the server reads or hangs up in time").is_ok()
     }
 
     /// Sends any websocket message.

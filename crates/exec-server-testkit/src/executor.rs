@@ -4,8 +4,12 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+#[cfg(unix)]
+pub use rustix::process::Signal;
+#[cfg(unix)]
+use rustix::process::{Pid, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use crate::DEADLINE;
@@ -16,6 +20,7 @@ pub struct TestExecutor {
     child: Child,
     url: String,
     stdout: Lines<BufReader<ChildStdout>>,
+    stderr: Option<Lines<BufReader<ChildStderr>>>,
     stdin: Option<ChildStdin>,
 }
 
@@ -63,6 +68,28 @@ impl TestExecutor {
         client
     }
 
+    /// Sends a signal to the process that was started.
+    #[cfg(unix)]
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid().cast_signed()).expect("a process id is positive");
+        kill_process(pid, signal).expect("the server is there");
+    }
+
+    /// The next line on stderr, if any; needs [`ExecutorBuilder::piped_stderr`].
+    pub async fn next_stderr_line(&mut self) -> Option<String> {
+        let stderr = self.stderr.as_mut().expect("stderr was asked for");
+        timeout(DEADLINE, stderr.next_line())
+            .await
+            .expect("a line or the end comes in time")
+            .expect("stderr is readable")
+    }
+
+    /// Writes to the server's stdin.
+    pub async fn write_stdin(&mut self, bytes: &[u8]) {
+        let stdin = self.stdin.as_mut().expect("stdin was not closed");
+        stdin.write_all(bytes).await.expect("the server holds its stdin");
+    }
+
     /// Closes the server's stdin.
     pub fn close_stdin(&mut self) {
         self.stdin = None;
@@ -107,15 +134,28 @@ impl ExecutorBuilder {
         self
     }
 
+    /// Keeps stderr for [`TestExecutor::next_stderr_line`]; a pipe holds 64 KiB until it is read.
+    #[must_use]
+    pub fn piped_stderr(mut self) -> Self {
+        self.command.stderr(Stdio::piped());
+        self
+    }
+
+    /// The command as it stands, for what has no method here.
+    pub fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
     /// Starts it and waits until it says where it listens.
     pub async fn start(mut self) -> TestExecutor {
         let mut child = self.command.spawn().expect("the server's program can be started");
         let stdout = child.stdout.take().expect("stdout is piped");
+        let stderr = child.stderr.take().map(|stderr| BufReader::new(stderr).lines());
         let stdin = child.stdin.take();
         let mut stdout = BufReader::new(stdout).lines();
         let line = timeout(DEADLINE, stdout.next_line()).await.expect("the server starts in time");
         let url = line.expect("stdout is readable").expect("the first line is the URL");
-        TestExecutor { child, url, stdout, stdin }
+        TestExecutor { child, url, stdout, stderr, stdin }
     }
 
     /// Starts it with pipes for the stdio transport.

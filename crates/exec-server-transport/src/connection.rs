@@ -31,6 +31,8 @@ pub trait Wire: Send + Unpin {
     fn start_close(&mut self, reason: &CloseReason) -> Result<(), WireError>;
     /// How many bytes have gone out so far.
     fn bytes_sent(&self) -> u64;
+    /// Sends what was taken, then takes and forgets what the peer still sends; ready at its end.
+    fn poll_drain(&mut self, cx: &mut Context) -> Poll<()>;
     /// Whether the carrier can ask for a sign of life.
     fn can_ping(&self) -> bool;
     /// Whether a peer that sends nothing more may still take answers.
@@ -170,6 +172,14 @@ impl Connection {
     /// What happens next; sends meanwhile. After [`Event::Closed`] there is nothing more.
     pub async fn next(&mut self) -> Event {
         poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    /// After the end: waits until the peer has hung up too, because a socket that is closed with unread input takes
+    /// the farewell down with it.
+    pub async fn linger(&mut self, patience: Duration) {
+        let drained = poll_fn(|cx| self.wire.poll_drain(cx));
+        // A peer that goes on for longer has only itself to blame.
+        let _ = tokio::time::timeout(patience, drained).await;
     }
 
     fn poll_event(&mut self, cx: &mut Context) -> Poll<Event> {

@@ -129,6 +129,10 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWir
         0
     }
 
+    fn poll_drain(&mut self, _cx: &mut Context) -> Poll<()> {
+        Poll::Ready(())
+    }
+
     fn can_ping(&self) -> bool {
         false
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use exec_server_protocol::limits::MAX_FRAME_BYTES;
@@ -13,6 +13,9 @@ use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder,
 
 use crate::connection::{InMessage, Received, Wire, WireError};
 use crate::outbox::CloseReason;
+
+/// A peer that never pauses must not keep others from their turn.
+const DRAINS_PER_TURN: usize = 16;
 
 /// A peer on the other side of a websocket.
 pub struct WebSocketWire<S> {
@@ -90,6 +93,27 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
 
     fn bytes_sent(&self) -> u64 {
         self.stream.get_ref().sent
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context) -> Poll<()> {
+        // Whatever goes wrong from here on, it is over.
+        if ready!(Pin::new(&mut self.stream).poll_flush(cx)).is_err() {
+            return Poll::Ready(());
+        }
+        let stream = self.stream.get_mut();
+        if ready!(Pin::new(&mut *stream).poll_shutdown(cx)).is_err() {
+            return Poll::Ready(());
+        }
+        let mut ignored = [0; 16 * 1024];
+        for _ in 0..DRAINS_PER_TURN {
+            let mut buffer = ReadBuf::new(&mut ignored);
+            let result = ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer));
+            if result.is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(());
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn can_ping(&self) -> bool {

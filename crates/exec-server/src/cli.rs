@@ -13,37 +13,51 @@ use exec_server::logging::LogFormat;
 use exec_server::protocol::path_uri::NativePaths;
 use exec_server::timings::Timings;
 
+const LISTENING: &str = "Listening";
+const AUTHENTICATION: &str = "Authentication";
+const TIMES: &str = "Times (500ms, 30s, 5m, 2h)";
+const LIMITS: &str = "Limits";
+
+const EXAMPLES: &str = "\
+Examples:
+  exec-server
+      for clients on this machine
+  exec-server --listen ws://0.0.0.0:7777 --ws-auth capability-token --ws-token-file token.txt \\
+      --tls-cert cert.pem --tls-key key.pem
+      for clients on the network that have the token";
+
 /// Gives an agent hands on this machine: starts and controls processes for whoever connects.
 ///
 /// Prints the URL that clients connect to as the first line on stdout, and serves until SIGTERM or Ctrl-C. Everything
 /// that was started ends with the server.
 #[derive(Debug, Parser)]
-#[command(name = "exec-server", version, about, max_term_width = 100)]
+#[command(name = "exec-server", version, about, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Where to listen: ws://IP:PORT (port 0 lets the system pick one), unix:///PATH, or stdio.
-    #[arg(long, value_name = "URL", default_value = exec_server::DEFAULT_LISTEN_URL)]
+    /// Where to listen: ws://IP:PORT (port 0 lets the system pick one; wss:// with --tls-cert), unix:///PATH, or stdio.
+    #[arg(long, value_name = "URL", help_heading = LISTENING, default_value = exec_server::DEFAULT_LISTEN_URL)]
     listen: String,
 
     #[command(flatten)]
     auth: AuthArguments,
 
     /// Certificate chain in PEM form; with --tls-key, clients connect by wss://.
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = LISTENING)]
     tls_cert: Option<PathBuf>,
     /// Private key in PEM form.
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = LISTENING)]
     tls_key: Option<PathBuf>,
     /// Allow a listener that the network can reach and that asks nobody who they are.
-    #[arg(long)]
+    #[arg(long, help_heading = AUTHENTICATION)]
     insecure_no_auth: bool,
 
     /// Serve Prometheus metrics at http://IP:PORT/metrics.
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", help_heading = LISTENING)]
     metrics_listen: Option<SocketAddr>,
     /// Stop when stdin ends, as a server started by another program should.
     #[arg(
         long,
         env = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
+        value_name = "BOOL",
         num_args = 0..=1,
         default_missing_value = "true",
         default_value_t = false
@@ -51,32 +65,32 @@ pub struct Arguments {
     exit_on_stdin_close: bool,
 
     /// How long a session and its processes wait for their client after a lost connection; 0 ends them at once.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "30s", value_parser = duration)]
     session_linger: Duration,
     /// How often clients are asked for a sign of life.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = positive_duration)]
+    #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "30s", value_parser = positive_duration)]
     ping_interval: Duration,
     /// How long a client has to give one before its connection is closed.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = positive_duration)]
+    #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "30s", value_parser = positive_duration)]
     pong_timeout: Duration,
 
     /// How many requests of one connection run at once; status, signals and terminate never wait.
-    #[arg(long, value_name = "COUNT", default_value = "1024")]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS, default_value = "1024")]
     concurrent_requests: NonZeroUsize,
     /// How many connections are open at once.
-    #[arg(long, value_name = "COUNT", default_value = "2048")]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS, default_value = "2048")]
     max_connections: NonZeroUsize,
     /// How many sessions there are at once.
-    #[arg(long, value_name = "COUNT", default_value = "4096")]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS, default_value = "4096")]
     max_sessions: NonZeroUsize,
     /// How many processes a session has at once, finished ones that can still be read included.
-    #[arg(long, value_name = "COUNT", default_value = "4096")]
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS, default_value = "4096")]
     max_processes: NonZeroUsize,
     /// How large one message from a client may be.
-    #[arg(long, value_name = "BYTES", default_value = "67108864")]
+    #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "67108864")]
     max_message_bytes: NonZeroUsize,
     /// How much output a process may ask to have kept for late readers.
-    #[arg(long, value_name = "BYTES", default_value = "67108864")]
+    #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "67108864")]
     max_retained_output: NonZeroUsize,
 
     /// Take /a/b for file:///a/b where a path is expected.
@@ -93,25 +107,25 @@ pub struct Arguments {
 #[derive(Debug, clap::Args)]
 struct AuthArguments {
     /// What clients must show in their Authorization header.
-    #[arg(long, value_name = "KIND")]
+    #[arg(long, value_name = "KIND", help_heading = AUTHENTICATION)]
     ws_auth: Option<AuthKind>,
     /// File with the token (capability-token); read again when it changes.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = AUTHENTICATION)]
     ws_token_file: Option<PathBuf>,
     /// SHA-256 of the token, as 64 hex digits (capability-token).
-    #[arg(long, value_name = "HEX")]
+    #[arg(long, value_name = "HEX", help_heading = AUTHENTICATION)]
     ws_token_sha256: Option<String>,
     /// File with the secret that tokens are signed with, at least 32 bytes (signed-bearer-token).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = AUTHENTICATION)]
     ws_shared_secret_file: Option<PathBuf>,
     /// Required issuer (signed-bearer-token).
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = AUTHENTICATION)]
     ws_issuer: Option<String>,
     /// Required audience (signed-bearer-token).
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = AUTHENTICATION)]
     ws_audience: Option<String>,
     /// How far clocks may differ (signed-bearer-token); 30 without it.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", help_heading = AUTHENTICATION)]
     ws_max_clock_skew_seconds: Option<u64>,
 }
 
@@ -271,7 +285,8 @@ fn read_shared_secret(file: &Path) -> Result<String, ArgumentError> {
 
 fn parse_digest(hex: &str) -> Option<[u8; 32]> {
     let hex = hex.trim();
-    if hex.len() != 64 || !hex.is_ascii() {
+    // Checked digit by digit, because the number parser below would take a sign.
+    if hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
     let mut digest = [0; 32];

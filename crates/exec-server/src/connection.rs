@@ -9,7 +9,7 @@ use exec_server_protocol::envelope::{self, Incoming, MALFORMED_ID, RequestId};
 use exec_server_protocol::initialize::{InitializeParams, InitializeResponse};
 use exec_server_protocol::methods::{INITIALIZED, Method};
 use exec_server_protocol::params;
-use exec_server_transport::connection::{Connection, Ended, Event, InMessage};
+use exec_server_transport::connection::{Connection, Ended, Event, InMessage, WireError};
 use exec_server_transport::outbox::Outbox;
 
 use crate::auth::Principal;
@@ -37,7 +37,7 @@ pub async fn run_connection(
             }
         }
     };
-    let _active = server.metrics.connection();
+    let active = server.metrics.connection();
     let limits = server.config.limits;
     let mut peer = Peer {
         id,
@@ -64,8 +64,12 @@ pub async fn run_connection(
     if let Some(session) = &peer.session {
         session.detach(id);
     }
-    server.leave(id);
     tracing::debug!(connection_id = id.0, ?ended, "connection closed");
+    drop(active);
+    server.leave(id);
+    if matches!(ended, Ended::ByUs(_) | Ended::Broken(WireError::Protocol(_))) {
+        connection.linger(server.config.timings.linger_after_close).await;
+    }
     ended
 }
 
@@ -134,7 +138,10 @@ impl Peer {
             return self.outbox.push_reply(envelope::error(&id, &error));
         };
         if method == Method::Initialize {
-            match self.initialize(raw_params).await {
+            let timer = self.server.metrics.request(method);
+            let result = self.initialize(raw_params).await;
+            timer.finish(result.is_ok());
+            match result {
                 Ok(response) => {
                     self.outbox.push_reply(envelope::response(&id, &response));
                     // Events may follow the answer, never precede it.

@@ -34,7 +34,7 @@ pub struct Listener {
 enum Socket {
     Tcp(TcpListener),
     #[cfg(unix)]
-    Unix(tokio::net::UnixListener, PathBuf),
+    Unix(tokio::net::UnixListener, SocketFile),
 }
 
 /// Why a server cannot listen.
@@ -98,7 +98,7 @@ impl Listener {
         Ok(match &self.socket {
             Socket::Tcp(listener) => format!("{scheme}://{}", listener.local_addr()?),
             #[cfg(unix)]
-            Socket::Unix(_, path) => format!("unix://{}", path.display()),
+            Socket::Unix(_, file) => format!("unix://{}", file.path.display()),
         })
     }
 
@@ -133,11 +133,32 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+/// The file of a unix socket, removed when it is dropped.
+#[cfg(unix)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode, because another server may have the path by then.
+    identity: (u64, u64),
+}
+
+#[cfg(unix)]
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        let identity = Self::identity(path)?;
+        Ok(Self { path: path.to_owned(), identity })
+    }
+
+    fn identity(path: &Path) -> io::Result<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+    }
+}
+
+#[cfg(unix)]
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        #[cfg(unix)]
-        if let Socket::Unix(_, path) = &self.socket {
-            let _ = std::fs::remove_file(path);
+        if Self::identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -182,9 +203,11 @@ where
 async fn bind_unix(path: &Path) -> Result<Socket, ListenError> {
     use std::os::unix::fs::{FileTypeExt, PermissionsExt};
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
-        // A socket that nobody answers is left over from a server that was killed.
+        // A socket that nobody holds is left over from a server that was killed; one that is busy is not.
         let is_left_over = metadata.file_type().is_socket()
-            && tokio::net::UnixStream::connect(path).await.is_err();
+            && tokio::net::UnixStream::connect(path)
+                .await
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
         if !is_left_over {
             return Err(ListenError::Taken(path.to_owned()));
         }
@@ -192,8 +215,9 @@ async fn bind_unix(path: &Path) -> Result<Socket, ListenError> {
     }
     let failed = |source| ListenError::Bind { place: path.display().to_string(), source };
     let listener = tokio::net::UnixListener::bind(path).map_err(failed)?;
+    let file = SocketFile::new(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(Socket::Unix(listener, path.to_owned()))
+    Ok(Socket::Unix(listener, file))
 }
 
 #[cfg(not(unix))]

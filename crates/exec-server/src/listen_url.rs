@@ -99,10 +99,9 @@ mod tests {
         assert!(
             error("foo").starts_with("unsupported --listen URL `foo`; expected `ws://IP:PORT`")
         );
-        assert_eq!(
-            error("ws://localhost:0"),
+        assert!(error("ws://localhost:0").starts_with(
             "invalid websocket --listen URL `ws://localhost:0`; expected `ws://IP:PORT`"
-        );
+        ));
         assert!(error("ws://127.0.0.1").contains("expected `ws://IP:PORT`"));
         assert!(error("unix://relative").contains("unix:///ABSOLUTE/PATH"));
         assert!(error("http://127.0.0.1:1").starts_with("unsupported"));

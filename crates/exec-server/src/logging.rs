@@ -19,7 +19,11 @@ pub enum LogFormat {
 
 /// Starts logging; `RUST_LOG` decides what is said, `warn` without it.
 pub fn init(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| "warn".to_owned());
+    let (filter, refused) = match EnvFilter::try_new(&wanted) {
+        Ok(filter) => (filter, None),
+        Err(error) => (EnvFilter::new("warn"), Some(error)),
+    };
     let is_text = match format {
         LogFormat::Auto => io::stderr().is_terminal(),
         LogFormat::Text => true,
@@ -30,5 +34,8 @@ pub fn init(format: LogFormat) {
         builder.with_ansi(io::stderr().is_terminal()).with_target(false).init();
     } else {
         builder.json().flatten_event(true).init();
+    }
+    if let Some(error) = refused {
+        tracing::warn!(%error, "RUST_LOG cannot be read; only warnings and errors are logged");
     }
 }

@@ -1,8 +1,10 @@
 //! A server's life: bind, say where, serve until told to stop, end everything.
 
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
+use exec_server_transport::connection::{Ended, WireError};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
@@ -21,8 +23,13 @@ pub enum RunError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// Metrics cannot be served where they should be.
-    #[error("could not serve metrics: {0}")]
-    Metrics(#[source] io::Error),
+    #[error("could not serve metrics on {address}: {source}")]
+    Metrics {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
     /// Nobody can be told where it listens.
     #[error("could not write to stdout: {0}")]
     Stdout(#[source] io::Error),
@@ -35,7 +42,7 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
     let stop = stop_signal().map_err(RunError::SetUp)?;
     let server = Server::new(config).map_err(RunError::SetUp)?;
     let metrics = match server.config.metrics {
-        Some(address) => Some(TcpListener::bind(address).await.map_err(RunError::Metrics)?),
+        Some(address) => Some(bind_metrics(address).await?),
         None => None,
     };
     let listener = match server.config.listen {
@@ -59,6 +66,14 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
     Ok(())
 }
 
+async fn bind_metrics(address: SocketAddr) -> Result<TcpListener, RunError> {
+    let failed = |source| RunError::Metrics { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    tracing::info!(url = %format_args!("http://{bound}/metrics"), "serving metrics");
+    Ok(listener)
+}
+
 /// The first line of stdout is exactly the URL: programs that start a server read it.
 fn announce(listener: &Listener) -> io::Result<()> {
     let url = listener.url()?;
@@ -75,7 +90,12 @@ async fn serve(server: &Arc<Server>, listener: Option<&Listener>) -> io::Result<
             listener.serve(server).await;
             Ok(())
         }
-        None => serve_stdio(server).await.map(drop),
+        None => {
+            if let Ended::Broken(error @ WireError::Protocol(_)) = serve_stdio(server).await? {
+                tracing::error!(%error, "stdin cannot be read any further");
+            }
+            Ok(())
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub struct Timings {
     pub drain_after_kill: Duration,
     /// How long requests that came before the end of stdin may take to be answered.
     pub drain_at_end_of_input: Duration,
+    /// How long a peer may go on sending after we closed its connection; hanging up on it could cost it the reason.
+    pub linger_after_close: Duration,
     /// How long the server takes for its goodbye.
     pub shutdown: Duration,
     /// How long an HTTP client has for its request headers, and a TLS client for its handshake.
@@ -39,6 +41,7 @@ impl Default for Timings {
             kill_grace: Duration::from_millis(1000),
             drain_after_kill: Duration::from_secs(1),
             drain_at_end_of_input: Duration::from_secs(1),
+            linger_after_close: Duration::from_secs(2),
             shutdown: Duration::from_millis(1700),
             handshake: Duration::from_secs(10),
         }

@@ -8,6 +8,9 @@ use serde_json::Value;
 
 use super::{AuthError, Principal, sha256};
 
+/// Some thirty years: more makes no difference, and the sum with any time of day stays in range.
+const MAX_CLOCK_SKEW_SECONDS: u64 = 1_000_000_000;
+
 /// What a signed token must be like.
 pub struct SignedBearer {
     key: DecodingKey,
@@ -23,7 +26,7 @@ impl SignedBearer {
         max_clock_skew_seconds: u64,
     ) -> Self {
         let mut validation = Validation::new(Algorithm::HS256);
-        validation.leeway = max_clock_skew_seconds;
+        validation.leeway = max_clock_skew_seconds.min(MAX_CLOCK_SKEW_SECONDS);
         validation.validate_nbf = true;
         validation.validate_aud = audience.is_some();
         validation.set_required_spec_claims(&["exp"]);

@@ -27,7 +27,7 @@ pub enum TokenFileError {
         source: io::Error,
     },
     /// There is nothing in it.
-    #[error("{} is empty", .0.display())]
+    #[error("the secret file {} is empty", .0.display())]
     Empty(PathBuf),
 }
 
@@ -38,7 +38,14 @@ struct Known {
 }
 
 /// Changes whenever the file is written or replaced.
-type Stamp = (SystemTime, u64);
+#[derive(Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: SystemTime,
+    length: u64,
+    /// Inode and time of change: a file that was moved into place may have brought its old time along.
+    #[cfg(unix)]
+    identity: (u64, i64, i64),
+}
 
 impl TokenFile {
     /// Reads the token for the first time.
@@ -64,7 +71,15 @@ impl TokenFile {
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
+    Some(Stamp {
+        modified: metadata.modified().ok()?,
+        length: metadata.len(),
+        #[cfg(unix)]
+        identity: {
+            use std::os::unix::fs::MetadataExt;
+            (metadata.ino(), metadata.ctime(), metadata.ctime_nsec())
+        },
+    })
 }
 
 fn read(path: &Path) -> Result<SecretDigest, TokenFileError> {

@@ -21,10 +21,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 
-use crate::auth::Principal;
+use crate::auth::{Auth, Principal};
 use crate::connection::run_connection;
 use crate::listen_url::ListenUrl;
-use crate::server::Server;
+use crate::server::{NotTaken, Server};
 
 type Reply = Response<Full<Bytes>>;
 
@@ -97,15 +97,21 @@ fn answer(server: &Server, request: Request<Incoming>) -> Result<Upgrade, Reply>
 
 /// A name that some site points at loopback must not reach a server that trusts loopback.
 fn check_host(server: &Server, request: &Request<Incoming>) -> Result<(), Reply> {
-    let is_tcp = matches!(server.config.listen, ListenUrl::WebSocket(_));
-    if !is_tcp || !server.config.listen.is_local() {
+    // With auth, a site would also need a token; and behind a proxy, the name is the proxy's.
+    let trusts_loopback = matches!(server.config.listen, ListenUrl::WebSocket(_))
+        && server.config.listen.is_local()
+        && matches!(server.config.auth, Auth::Open);
+    if !trusts_loopback {
         return Ok(());
     }
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let name = host_name(host);
-    let is_local = name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
-    if host.is_empty() || is_local {
+    let is_local = |host: &HeaderValue| {
+        let Ok(host) = host.to_str() else { return false };
+        let name = host_name(host);
+        host.is_empty()
+            || name.eq_ignore_ascii_case("localhost")
+            || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    };
+    if request.headers().get_all(HOST).iter().all(is_local) {
         return Ok(());
     }
     Err(text(
@@ -127,8 +133,12 @@ fn health(server: &Server, request: &Request<Incoming>) -> Reply {
         return refusal;
     }
     let version = env!("CARGO_PKG_VERSION");
-    // A server that is full or going away is alive, but not ready for another client.
-    let is_ready = request.uri().path() == "/livez" || server.check_room().is_ok();
+    // A server that is full is healthy, but not ready for another client; one that is going away is only alive.
+    let is_ready = match (request.uri().path(), server.check_room()) {
+        ("/livez", _) | (_, Ok(())) => true,
+        ("/healthz", Err(NotTaken::Full(_))) => true,
+        _ => false,
+    };
     let (code, status) = if is_ready {
         (StatusCode::OK, "ok")
     } else {
@@ -219,6 +229,14 @@ fn json(status: StatusCode, body: &serde_json::Value) -> Reply {
     reply
 }
 
+fn metrics(server: &Server) -> Reply {
+    let mut reply = text(StatusCode::OK, &server.metrics.render());
+    // Read as plain text, counters would lose their type.
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    reply
+}
+
 /// Serves `/metrics` until the future is dropped.
 pub async fn serve_metrics(server: &Arc<Server>, listener: &TcpListener) {
     let mut connections = tokio::task::JoinSet::new();
@@ -232,8 +250,7 @@ pub async fn serve_metrics(server: &Arc<Server>, listener: &TcpListener) {
         connections.spawn(async move {
             let service = service_fn(|request: Request<Incoming>| {
                 let reply = match request.uri().path() {
-                    "/metrics" => only_get(&request)
-                        .unwrap_or_else(|| text(StatusCode::OK, &server.metrics.render())),
+                    "/metrics" => only_get(&request).unwrap_or_else(|| metrics(&server)),
                     _ => text(StatusCode::NOT_FOUND, ""),
                 };
                 async move { Ok::<_, Infallible>(reply) }

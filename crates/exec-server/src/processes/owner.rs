@@ -84,7 +84,8 @@ pub(super) struct Owner {
     ready: Option<Source>,
     burst: usize,
     last_output: Instant,
-    _active: ActiveGuard,
+    /// Held until the process is closed.
+    active: Option<ActiveGuard>,
 }
 
 struct WaitingReader {
@@ -134,7 +135,7 @@ impl Owner {
             ready: None,
             burst: 0,
             last_output: now,
-            _active: active,
+            active: Some(active),
         }
     }
 
@@ -194,17 +195,10 @@ impl Owner {
             let seq = self.log.handle_closed(Instant::now());
             let process_id = self.birth.id.clone();
             self.notify(PROCESS_CLOSED, &ProcessClosedNotification { process_id, seq });
-            // The close is news for everyone who waits, so nobody is left behind.
-            self.answer_readers();
-            self.tidy_after_close();
+            self.active = None;
+            self.server.reaper.wake();
         }
         self.answer_readers();
-    }
-
-    /// A closed process is kept for its output alone; what else it held is given back.
-    fn tidy_after_close(&mut self) {
-        self.readers = Vec::new();
-        self.server.reaper.wake();
     }
 
     fn is_done(&self) -> bool {

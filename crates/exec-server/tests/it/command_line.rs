@@ -1,0 +1,120 @@
+//! What the command line says: help, versions, and why a server does not start.
+
+use std::collections::BTreeSet;
+
+use exec_server_testkit::TestExecutor;
+
+const FLAGS: [&str; 27] = [
+    "--accept-native-paths",
+    "--cgroup",
+    "--concurrent-requests",
+    "--exit-on-stdin-close",
+    "--help",
+    "--insecure-no-auth",
+    "--listen",
+    "--log-format",
+    "--max-connections",
+    "--max-message-bytes",
+    "--max-processes",
+    "--max-retained-output",
+    "--max-sessions",
+    "--metrics-listen",
+    "--ping-interval",
+    "--pong-timeout",
+    "--session-linger",
+    "--tls-cert",
+    "--tls-key",
+    "--version",
+    "--ws-audience",
+    "--ws-auth",
+    "--ws-issuer",
+    "--ws-max-clock-skew-seconds",
+    "--ws-shared-secret-file",
+    "--ws-token-file",
+    "--ws-token-sha256",
+];
+
+#[tokio::test]
+async fn the_help_names_every_flag_and_explains_it() {
+    let (code, help, errors) = run(&["--help"]).await;
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let lines: Vec<&str> = help.lines().map(str::trim).collect();
+    let mut named = BTreeSet::new();
+    for (index, line) in lines.iter().enumerate() {
+        let flag = line.split(", ").last().filter(|_| line.starts_with('-'));
+        let Some(flag) = flag.and_then(|flag| flag.split([' ', '=']).next()) else { continue };
+        if flag.starts_with("--") {
+            assert!(lines[index + 1].len() > 10, "{flag} is not explained");
+            named.insert(flag);
+        }
+    }
+    assert_eq!(named, BTreeSet::from(FLAGS));
+    assert!(help.contains("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE") && help.contains("RUST_LOG"));
+}
+
+#[tokio::test]
+async fn the_version_is_one_line_on_stdout() {
+    let (code, version, errors) = run(&["--version"]).await;
+    let expected = format!("exec-server {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!((code, version, errors.as_str()), (0, expected, ""));
+}
+
+#[tokio::test]
+async fn a_listen_url_that_cannot_be_used_is_refused_with_what_was_expected() {
+    let websocket = "; expected `ws://IP:PORT`\n";
+    for (url, start, end) in [
+        ("foo", "unsupported --listen URL `foo`; expected `ws://IP:PORT`", "or `stdio`\n"),
+        ("http://127.0.0.1:0", "unsupported --listen URL `http://127.0.0.1:0`; ", "`stdio`\n"),
+        ("", "unsupported --listen URL ``; expected `ws://IP:PORT`", "or `stdio`\n"),
+        ("ws://localhost:0", "invalid websocket --listen URL `ws://localhost:0`", websocket),
+        ("ws://127.0.0.1", "invalid websocket --listen URL `ws://127.0.0.1`", websocket),
+        ("ws://127.0.0.1:65536", "invalid websocket --listen URL ", websocket),
+        ("ws://::1:0", "invalid websocket --listen URL `ws://::1:0`", websocket),
+        ("unix://relative", "invalid unix --listen URL `unix://relative`", "ABSOLUTE/PATH`\n"),
+        ("wss://127.0.0.1:0", "wss:// needs a certificate", "--tls-cert and --tls-key\n"),
+    ] {
+        refused(&["--listen", url], &format!("exec-server: {start}"), end).await;
+    }
+}
+
+#[tokio::test]
+async fn values_that_make_no_sense_are_usage_errors() {
+    for arguments in [
+        ["--concurrent-requests", "0"],
+        ["--concurrent-requests", "many"],
+        ["--max-connections", "0"],
+        ["--max-sessions", "1.5"],
+        ["--session-linger", "5 parsecs"],
+        ["--ping-interval", "0s"],
+        ["--metrics-listen", "9090"],
+        ["--log-format", "xml"],
+        ["--ws-auth", "password"],
+        ["--tls-cert", "only-half"],
+        ["--exit-on-stdin-close", "maybe"],
+        ["--listen-on", "ws://127.0.0.1:0"],
+    ] {
+        let (code, stdout, stderr) = run(&arguments).await;
+        assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}");
+        assert!(stderr.contains(arguments[0]) && stderr.contains("--help"), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn the_reference_accepts_any_positive_concurrency_and_so_do_we() {
+    for count in ["1", "18446744073709551615"] {
+        let server = TestExecutor::start_with(&["--concurrent-requests", count]).await;
+        assert_eq!(server.client().await.sh("p", "echo hello").await.text(), "hello\n");
+    }
+}
+
+async fn run(arguments: &[&str]) -> (i32, String, String) {
+    TestExecutor::builder().args(arguments).run().await
+}
+
+/// The server ends with code 1, says nothing on stdout and one line on stderr.
+pub async fn refused(arguments: &[&str], start: &str, end: &str) {
+    let (code, stdout, stderr) = run(arguments).await;
+    assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
+    assert!(stderr.starts_with(start) && stderr.ends_with(end), "{arguments:?}: {stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+}

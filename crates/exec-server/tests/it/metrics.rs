@@ -1,0 +1,99 @@
+//! Metrics, in the form that Prometheus reads.
+
+use std::collections::BTreeMap;
+
+use exec_server_testkit::TestExecutor;
+use exec_server_testkit::http::request;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn metrics_have_an_address_of_their_own() {
+    let (server, metrics) = start().await;
+    let reply = request(&metrics, "GET", "/metrics", &[]).await;
+    assert_eq!(reply.status, 200);
+    // Without the right type a scraper takes counters for values of no type.
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(reply.header("content-type"), Some(kind));
+    assert!(reply.body.ends_with("# EOF\n"), "{}", reply.body);
+    assert_eq!(request(&metrics, "HEAD", "/metrics", &[]).await.status, 200);
+    assert_eq!(request(&metrics, "POST", "/metrics", &[("Content-Length", "0")]).await.status, 405);
+    assert_eq!(request(&metrics, "GET", "/", &[]).await.status, 404);
+    assert_eq!(request(server.url(), "GET", "/metrics", &[]).await.status, 404);
+}
+
+#[tokio::test]
+async fn the_counts_move_with_what_happens() {
+    let (server, metrics) = start().await;
+    let before = scrape(&metrics).await;
+    assert!(before.keys().all(|name| name.starts_with("exec_server_")), "{before:?}");
+    for name in ["connections_active", "connections_total", "sessions_active", "processes_active"] {
+        assert_eq!(before[&format!("exec_server_{name}")], 0.0, "{name}");
+    }
+
+    let mut client = server.client().await;
+    client.start("long", &["/bin/sleep", "1000"], json!({})).await.unwrap();
+    assert_eq!(client.sh("short", "printf 12345").await.text(), "12345");
+    client.start("long", &["/bin/sleep", "1000"], json!({})).await.unwrap_err();
+    until(&metrics, |now| now["exec_server_processes_active"] == 1.0).await;
+    let during = scrape(&metrics).await;
+    for (name, value) in [
+        ("connections_active", 1.0),
+        ("connections_total", 1.0),
+        ("sessions_active", 1.0),
+        ("processes_finished_total", 1.0),
+        ("process_duration_seconds_count", 1.0),
+        ("output_bytes_total", 5.0),
+        (r#"requests_total{method="initialize",result="ok"}"#, 1.0),
+        (r#"requests_total{method="process/start",result="ok"}"#, 2.0),
+        (r#"requests_total{method="process/start",result="error"}"#, 1.0),
+        (r#"request_duration_seconds_count{method="process/start"}"#, 3.0),
+    ] {
+        assert_eq!(during.get(&format!("exec_server_{name}")), Some(&value), "{name}");
+    }
+
+    client.call("process/terminate", json!({"processId": "long"})).await.unwrap();
+    client.finish("long").await;
+    drop(client);
+    until(&metrics, |now| {
+        now["exec_server_processes_finished_total"] == 2.0
+            && now["exec_server_processes_active"] == 0.0
+            && now["exec_server_connections_active"] == 0.0
+            && now["exec_server_connections_total"] == 1.0
+    })
+    .await;
+}
+
+/// A server with metrics on a port of its own, which only its log knows.
+async fn start() -> (TestExecutor, String) {
+    let mut server = TestExecutor::builder()
+        .args(&["--metrics-listen", "127.0.0.1:0"])
+        .env("RUST_LOG", "info")
+        .piped_stderr()
+        .start()
+        .await;
+    loop {
+        let line = server.next_stderr_line().await.expect("the log says where metrics are");
+        let line: Value = serde_json::from_str(&line).unwrap();
+        if line["message"] == "serving metrics" {
+            let url = line["url"].as_str().expect("a URL").to_owned();
+            return (server, url.strip_suffix("/metrics").expect("the whole URL").to_owned());
+        }
+    }
+}
+
+/// All samples by name and labels.
+async fn scrape(url: &str) -> BTreeMap<String, f64> {
+    let body = request(url, "GET", "/metrics", &[]).await.body;
+    body.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.rsplit_once(' ').expect("a name and a value"))
+        .map(|(name, value)| (name.to_owned(), value.parse().expect("a number")))
+        .collect()
+}
+
+async fn until(url: &str, is_so: impl Fn(&BTreeMap<String, f64>) -> bool) {
+    let waiting = async { while !is_so(&scrape(url).await) {} };
+    if tokio::time::timeout(exec_server_testkit::DEADLINE, waiting).await.is_err() {
+        panic!("never so: {:#?}", scrape(url).await);
+    }
+}
