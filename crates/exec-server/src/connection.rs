@@ -18,7 +18,7 @@ use crate::dispatch::{self, Call, Caller};
 use crate::errors::RequestError;
 use crate::reply::Reply;
 use crate::server::Server;
-use crate::sessions::Session;
+use crate::sessions::{ClientKind, Session};
 
 /// Serves one peer until its connection ends; its session then waits for the next.
 pub async fn run_connection(
@@ -192,6 +192,7 @@ impl Peer {
                 &self.server,
                 self.id,
                 self.principal.clone(),
+                ClientKind::of(&params.client_name),
                 self.outbox.clone(),
             )?,
             Some(id) => {

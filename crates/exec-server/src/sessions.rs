@@ -39,12 +39,29 @@ struct Shared {
     id: Arc<str>,
     /// Only whoever opened the session may come back to it.
     principal: Principal,
+    client: ClientKind,
     commands: mpsc::UnboundedSender<SessionCommand>,
     /// The connection that may use the session now.
     connection: AtomicU64,
     attached: watch::Sender<Option<Outbox>>,
     processes: Mutex<Processes>,
     snapshots: Snapshots,
+}
+
+/// What is known about a client from its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientKind {
+    /// The reference client, which may begin to listen to a process only a while after its start was answered.
+    Reference,
+    /// Any other.
+    Other,
+}
+
+impl ClientKind {
+    /// The kind that a client's name stands for.
+    pub fn of(name: &str) -> Self {
+        if name.starts_with("codex") { Self::Reference } else { Self::Other }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +94,7 @@ impl Sessions {
         server: &Arc<Server>,
         connection: ConnectionId,
         principal: Principal,
+        client: ClientKind,
         outbox: Outbox,
     ) -> Result<Session, RequestError> {
         let limit = server.config.limits.sessions;
@@ -86,6 +104,7 @@ impl Sessions {
             shared: Arc::new(Shared {
                 id: id.clone(),
                 principal,
+                client,
                 commands,
                 connection: AtomicU64::new(connection.0),
                 attached: watch::Sender::new(Some(outbox)),
@@ -137,6 +156,11 @@ impl Session {
     /// The id that a client comes back with.
     pub fn id(&self) -> &str {
         &self.shared.id
+    }
+
+    /// Who opened the session.
+    pub fn client(&self) -> ClientKind {
+        self.shared.client
     }
 
     /// Attaches a connection, if the session is free or its connection gives no sign of life.

@@ -35,6 +35,7 @@ use crate::errors::RequestError;
 use crate::metrics::ActiveGuard;
 use crate::reply::Reply;
 use crate::server::Server;
+use crate::sessions::ClientKind;
 
 /// Output that is read in a row before the owner looks whether the child has ended.
 const MAX_BURST: usize = 32;
@@ -42,6 +43,11 @@ const MAX_BURST: usize = 32;
 /// What a message around a full chunk takes in the outbox.
 const CHUNK_MESSAGE_BYTES: usize =
     exec_server_protocol::base64::encoded_len(MAX_OUTPUT_CHUNK_BYTES) + 512;
+
+/// The reference client keeps 1 MiB of a process's events until somebody in it listens, and loses what does not fit.
+/// So a process of its may write only half of that before its listener has had time to come.
+const HEAD_START: Duration = Duration::from_millis(50);
+const HEAD_START_BYTES: u64 = 512 * 1024;
 
 thread_local! {
     /// One buffer per thread instead of one per process: it is only used between two waits.
@@ -57,6 +63,7 @@ pub(super) struct Birth {
     pub retain_bytes: usize,
     pub timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
+    pub client: ClientKind,
 }
 
 /// A running child and everything known about it.
@@ -84,6 +91,7 @@ pub(super) struct Owner {
     ready: Option<Source>,
     burst: usize,
     last_output: Instant,
+    output_bytes: u64,
     /// Held until the process is closed.
     active: Option<ActiveGuard>,
 }
@@ -135,6 +143,7 @@ impl Owner {
             ready: None,
             burst: 0,
             last_output: now,
+            output_bytes: 0,
             active: Some(active),
         }
     }
@@ -161,6 +170,7 @@ impl Owner {
             }
             let deadline = self.deadline();
             let is_attached = self.outbox.is_some();
+            let may_read = !self.waits_for_listener();
             let first = self.ready_first();
             tokio::select! {
                 biased;
@@ -173,16 +183,27 @@ impl Owner {
                 result = write_pending(&self.input, &self.stdin), if self.stdin.pending().is_some() => {
                     self.handle_written(result);
                 }
-                slot = reserve(&self.outbox), if self.ready.is_some() => self.read_ready(slot),
+                slot = reserve(&self.outbox), if self.ready.is_some() && may_read => {
+                    self.read_ready(slot);
+                }
                 source = readable(&self.output, &self.error_output, first),
                     if self.ready.is_none() && self.burst < MAX_BURST => self.ready = Some(source),
-                status = wait_exit(&self.exit), if self.exit.is_some() => self.handle_exit(status),
+                status = wait_exit(&self.exit), if self.exit.is_some() && may_read => self.handle_exit(status),
                 () = std::future::ready(()), if self.burst >= MAX_BURST => self.burst = 0,
             }
             if is_attached && self.outbox.as_ref().is_some_and(Outbox::is_closed) {
                 self.outbox = None;
             }
         }
+    }
+
+    /// Whether output is held back until the client can be expected to listen.
+    fn waits_for_listener(&self) -> bool {
+        self.birth.client == ClientKind::Reference
+            && self.outbox.is_some()
+            && self.ready.is_some()
+            && self.output_bytes >= HEAD_START_BYTES
+            && self.started.elapsed() < HEAD_START
     }
 
     /// Does everything that follows from what is known now.
@@ -219,6 +240,7 @@ impl Owner {
             self.log.poll_timeout(),
             timeout.and_then(|timeout| self.started.checked_add(timeout)),
             idle.and_then(|idle| self.last_output.checked_add(idle)),
+            self.waits_for_listener().then(|| self.started + HEAD_START),
         ]
         .into_iter()
         .flatten()
@@ -371,6 +393,7 @@ impl Owner {
                 Some(Ok(Some(count))) => {
                     self.burst += 1;
                     self.last_output = Instant::now();
+                    self.output_bytes += count as u64;
                     self.server.metrics.output(count);
                     let bytes = &scratch[..count];
                     let seq = self.log.handle_output(stream, bytes);

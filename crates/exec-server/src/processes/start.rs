@@ -166,6 +166,7 @@ async fn plan(
         retain_bytes: wanted.min(server.config.limits.retained_output),
         timeout: params.timeout_ms.map(Duration::from_millis),
         idle_timeout: params.idle_timeout_ms.map(Duration::from_millis),
+        client: session.client(),
     };
     (request, birth)
 }
