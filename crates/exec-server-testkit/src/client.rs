@@ -7,7 +7,7 @@ use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_websockets::upgrade::Error as UpgradeError;
 use tokio_websockets::{ClientBuilder, Error, Limits, Message, WebSocketStream};
 
@@ -149,6 +149,7 @@ impl TestClient {
 
     /// The answer to an earlier request.
     pub async fn reply(&mut self, id: i64) -> Result<Value, Value> {
+        let deadline = Instant::now() + DEADLINE;
         loop {
             if let Some(mut reply) = self.replies.remove(&id.to_string()) {
                 return match reply.get_mut("error") {
@@ -156,7 +157,7 @@ impl TestClient {
                     None => Ok(reply["result"].take()),
                 };
             }
-            self.read_one().await;
+            self.read_one(deadline).await;
         }
     }
 
@@ -209,11 +210,12 @@ impl TestClient {
 
     /// The next notification, in the order of the wire.
     pub async fn notification(&mut self) -> Value {
+        let deadline = Instant::now() + DEADLINE;
         loop {
             if let Some(notification) = self.notifications.pop_front() {
                 return notification;
             }
-            self.read_one().await;
+            self.read_one(deadline).await;
         }
     }
 
@@ -285,13 +287,14 @@ impl TestClient {
 
     /// The next notification of one process; those of others stay where they are.
     pub async fn process_event(&mut self, id: &str) -> Value {
+        let deadline = Instant::now() + DEADLINE;
         loop {
             let place =
                 self.notifications.iter().position(|event| event["params"]["processId"] == id);
             if let Some(place) = place {
                 return self.notifications.remove(place).expect("was just found");
             }
-            self.read_one().await;
+            self.read_one(deadline).await;
         }
     }
 
@@ -302,6 +305,20 @@ impl TestClient {
             .await
     }
 
+    /// Ends a process, and says whether its root was still there.
+    pub async fn terminate(&mut self, id: &str, grace_ms: Option<u64>) -> bool {
+        let params = json!({"processId": id, "graceMs": grace_ms});
+        let reply = self.call("process/terminate", params).await.expect("terminate never fails");
+        reply["running"].as_bool().expect("yes or no")
+    }
+
+    /// Sends a signal by its name on the wire.
+    pub async fn signal(&mut self, id: &str, signal: &str) {
+        let params = json!({"processId": id, "signal": signal});
+        let reply = self.call("process/signal", params).await.expect("the signal is known");
+        assert_eq!(reply, json!({}));
+    }
+
     /// Reads retained output.
     pub async fn read(&mut self, id: &str, after: u64, wait_ms: u64) -> Value {
         let params =
@@ -309,10 +326,11 @@ impl TestClient {
         self.call("process/read", params).await.expect("the process is known")
     }
 
-    async fn read_one(&mut self) {
-        let message = self
-            .raw_message()
+    /// Reads one message; pings and the like do not put the deadline off.
+    async fn read_one(&mut self, deadline: Instant) {
+        let message = timeout_at(deadline, self.socket.next())
             .await
+            .expect("what is waited for comes in time")
             .expect("the link holds")
             .expect("the server keeps to the protocol");
         let Some(text) = message.as_text() else {

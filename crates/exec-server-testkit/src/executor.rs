@@ -61,6 +61,15 @@ impl TestExecutor {
         self.child.id().expect("the server has not been waited for")
     }
 
+    /// The process that serves: the only child of the one that was started.
+    #[cfg(target_os = "linux")]
+    pub fn serving_pid(&self) -> u32 {
+        let pid = self.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+            .expect("the server runs");
+        children.split_ascii_whitespace().next().expect("one that serves").parse().expect("a pid")
+    }
+
     /// A client with a session of its own.
     pub async fn client(&self) -> TestClient {
         let mut client = TestClient::connect(&self.url).await;
@@ -144,6 +153,31 @@ impl ExecutorBuilder {
     /// The command as it stands, for what has no method here.
     pub fn command(&mut self) -> &mut Command {
         &mut self.command
+    }
+
+    /// No variable but those set after this.
+    #[must_use]
+    pub fn env_clear(mut self) -> Self {
+        self.command.env_clear();
+        self
+    }
+
+    /// Starts it from a shell, which runs `preparation` first: a limit, a mask, an ignored signal.
+    ///
+    /// Takes over neither arguments nor environment, so it comes first.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn after(mut self, preparation: &str) -> Self {
+        let script = format!("{preparation}\nexec \"$0\" \"$@\"");
+        let mut command = Command::new("/bin/sh");
+        command
+            .args([OsStr::new("-c"), OsStr::new(&script), binary().as_os_str()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .kill_on_drop(true);
+        self.command = command;
+        self
     }
 
     /// Starts it and waits until it says where it listens.

@@ -6,12 +6,18 @@
 //! | [`client`] | a plain client that checks the order of events as it reads them |
 //! | [`raw`] | a client that sends any frame, and reads only when it wants |
 //! | [`http`] | hand-written HTTP, for what no client library would send |
+//! | [`fifo`] | a door between a test and a child |
+//! | [`footprint`] | every process that came from a test, and when they are gone |
 //! | [`reference`] | the unmodified reference client, driven by a scripted model |
 //!
 //! Everything waits for events, with one deadline each.
 
 pub mod client;
 pub mod executor;
+#[cfg(target_os = "linux")]
+pub mod fifo;
+#[cfg(target_os = "linux")]
+pub mod footprint;
 pub mod http;
 pub mod raw;
 #[cfg(unix)]
@@ -21,8 +27,22 @@ use std::time::Duration;
 
 pub use client::{Finished, TestClient};
 pub use executor::TestExecutor;
+#[cfg(target_os = "linux")]
+pub use fifo::Fifo;
+#[cfg(target_os = "linux")]
+pub use footprint::Footprint;
 pub use http::{HttpConnection, HttpReply};
 pub use raw::RawClient;
 
 /// Far longer than anything takes, also on a busy machine; only a test that fails waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Asks until it is so; for facts that nobody announces, such as the table of processes.
+pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let asking = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(tokio::time::timeout(DEADLINE, asking).await.is_ok(), "it never came that {what}");
+}

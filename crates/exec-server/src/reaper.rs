@@ -2,32 +2,27 @@
 
 use std::time::Duration;
 
-use tokio::sync::Notify;
+/// Orphans are nobody's to wait for, so they are looked after in passing: a burst of ends is one look.
+const PAUSE: Duration = Duration::from_secs(1);
 
-/// Orphans are nobody's to wait for, so they are looked after in passing.
-const PAUSE: Duration = Duration::from_secs(2);
-
-/// Wakes the task that looks after orphans.
-#[derive(Debug, Default)]
-pub struct Reaper {
-    wake: Notify,
-}
-
-impl Reaper {
-    /// A process has closed; it may have left somebody behind.
-    pub fn wake(&self) {
-        self.wake.notify_one();
-    }
-
-    /// Looks after orphans while there are any, and sleeps while there are none.
-    pub async fn run(&self) {
-        loop {
-            self.wake.notified().await;
-            // A burst of ends is one look.
-            tokio::time::sleep(PAUSE).await;
-            while exec_server_os::reap_orphans() {
+/// Looks after orphans whenever a child has ended, and sleeps while none does.
+#[cfg(unix)]
+pub async fn run_reaper() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::child()) {
+        Ok(mut ended) => {
+            while ended.recv().await.is_some() {
                 tokio::time::sleep(PAUSE).await;
+                exec_server_os::reap_orphans();
             }
         }
+        Err(error) => tracing::warn!(%error, "orphans are only looked after when a tree ends"),
     }
+    std::future::pending().await
+}
+
+/// There is nothing to reap.
+#[cfg(not(unix))]
+pub async fn run_reaper() {
+    std::future::pending().await
 }

@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use crate::config::ServerConfig;
 use crate::listen::{ListenError, Listener, serve_metrics, serve_stdio};
 use crate::listen_url::ListenUrl;
+use crate::reaper::run_reaper;
 use crate::server::Server;
 
 /// Why a server could not start or go on.
@@ -59,7 +60,7 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
         }
         result = serve(&server, listener.as_ref()) => result.map_err(RunError::SetUp)?,
         () = observe(&server, metrics.as_ref()) => {}
-        () = server.reaper.run() => {}
+        () = run_reaper() => {}
     }
     drop(listener);
     server.shut_down().await;

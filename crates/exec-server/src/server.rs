@@ -18,7 +18,6 @@ use crate::close_codes;
 use crate::config::ServerConfig;
 use crate::environment;
 use crate::metrics::Metrics;
-use crate::reaper::Reaper;
 use crate::sessions::Sessions;
 use crate::shards::Shards;
 
@@ -34,7 +33,6 @@ pub struct Server {
     pub(crate) sessions: Sessions,
     pub(crate) spawner: Spawner,
     pub(crate) shards: Shards,
-    pub(crate) reaper: Reaper,
     pub(crate) oom: OomCounter,
     next_connection: AtomicU64,
     next_child: AtomicU32,
@@ -76,7 +74,6 @@ impl Server {
             sessions: Sessions::default(),
             spawner,
             shards,
-            reaper: Reaper::default(),
             oom: OomCounter::default(),
             next_connection: AtomicU64::new(1),
             next_child: AtomicU32::new(1),

@@ -35,6 +35,9 @@ static SERVER: AtomicI32 = AtomicI32::new(0);
 /// Splits into guardian and server; must be called before any thread is started.
 pub fn enter_guardian() -> io::Result<Guardian> {
     prepare_to_adopt()?;
+    // Whoever started us may ignore it, and then the kernel would forget how our children ended.
+    // SAFETY: sets the default action; no handler is involved.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let blocked = block_passed_on();
     // SAFETY: there is one thread only, so the child's copy of the memory is consistent.
     let server = check(unsafe { libc::fork() })?;

@@ -99,6 +99,11 @@ impl ChildInput {
             let mut ready = ready!(self.fd.poll_write_ready(cx))?;
             match rustix::io::write(self.fd.get_ref(), bytes) {
                 Ok(count) => return Poll::Ready(Ok(count)),
+                // A terminal whose other side is gone may be full for good; and its readiness cannot be cleared, so
+                // to ask again would be to ask for ever.
+                Err(Errno::AGAIN) if ready.ready().is_write_closed() => {
+                    return Poll::Ready(Err(Errno::PIPE.into()));
+                }
                 // What did not fit may fit into a larger pipe; only then is it worth waiting.
                 Err(Errno::AGAIN) if self.enlarge() => {}
                 Err(Errno::AGAIN) => ready.clear_ready(),

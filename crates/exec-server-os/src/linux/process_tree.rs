@@ -87,14 +87,16 @@ impl ProcessTree {
         count.max(self.cgroup.as_ref().map_or(0, Cgroup::population))
     }
 
+    /// Whether no member is alive.
+    pub fn is_empty(&self) -> bool {
+        self.members().is_empty()
+            && self.cgroup.as_ref().is_none_or(|group| group.population() == 0)
+    }
+
     /// The living members.
     fn members(&self) -> Vec<libc::pid_t> {
-        let mut start = Vec::new();
-        if !self.is_root_reaped {
-            start.push(self.root);
-        }
-        start.extend(orphans().into_iter().filter(|pid| self.owns_orphan(*pid)));
-        living_descendants(start)
+        let root = (!self.is_root_reaped).then_some(self.root);
+        living_members(root, |pid| self.owns_orphan(pid))
     }
 
     fn owns_orphan(&self, pid: libc::pid_t) -> bool {
@@ -124,11 +126,10 @@ pub fn reap_orphans() -> bool {
 
 /// Kills the orphans whose tag `is_mine`, and returns how many there were; repeat until there is none.
 pub fn end_all_trees(is_mine: impl Fn(TreeTag) -> bool) -> usize {
-    let mine = orphans().into_iter().filter(|pid| {
-        procfs::realtime_limit(*pid)
+    let members = living_members(None, |pid| {
+        procfs::realtime_limit(pid)
             .is_some_and(|limit| limit & TAG_BASE != 0 && is_mine(TreeTag(limit)))
     });
-    let members = living_descendants(mine.collect());
     for pid in &members {
         let _ = send(*pid, libc::SIGKILL);
     }
@@ -142,9 +143,32 @@ fn orphans() -> Vec<libc::pid_t> {
     procfs::thread_children(own, own)
 }
 
-pub(super) fn living_descendants(start: Vec<libc::pid_t>) -> Vec<libc::pid_t> {
+/// The living among a root, the orphans that `is_mine`, and all that come from them.
+fn living_members(
+    root: Option<libc::pid_t>,
+    is_mine: impl Fn(libc::pid_t) -> bool,
+) -> Vec<libc::pid_t> {
     let mut seen = HashSet::new();
     let mut living = Vec::new();
+    let mut start: Vec<_> = root.into_iter().collect();
+    loop {
+        start.extend(orphans().into_iter().filter(|pid| !seen.contains(pid) && is_mine(*pid)));
+        if start.is_empty() {
+            return living;
+        }
+        walk(start, &mut seen, &mut living);
+        // Who was seen to have ended has left its children to us before that, so another look finds them.
+        start = Vec::new();
+    }
+}
+
+pub(super) fn living_descendants(start: Vec<libc::pid_t>) -> Vec<libc::pid_t> {
+    let mut living = Vec::new();
+    walk(start, &mut HashSet::new(), &mut living);
+    living
+}
+
+fn walk(start: Vec<libc::pid_t>, seen: &mut HashSet<libc::pid_t>, living: &mut Vec<libc::pid_t>) {
     let mut queue = start;
     while let Some(pid) = queue.pop() {
         if !seen.insert(pid) {
@@ -155,17 +179,17 @@ pub(super) fn living_descendants(start: Vec<libc::pid_t>) -> Vec<libc::pid_t> {
         }
         queue.extend(procfs::children(pid));
     }
-    living
 }
 
 /// Sends a signal to a process that was seen as a descendant a moment ago.
 pub(super) fn send(pid: libc::pid_t, signal: i32) -> io::Result<()> {
-    let parent = procfs::stat(pid).map(|stat| stat.parent);
+    let started = procfs::stat(pid).map(|stat| stat.started);
     let Some(handle) = rustix::process::Pid::from_raw(pid) else { return Ok(()) };
     let flags = rustix::process::PidfdFlags::empty();
     let Ok(pidfd) = rustix::process::pidfd_open(handle, flags) else { return Ok(()) };
-    // The handle may be that of a newcomer with the same pid: it is the right one if its parent is still the same.
-    if parent.is_none() || procfs::stat(pid).map(|stat| stat.parent) != parent {
+    // The handle may be that of a newcomer with the same pid. The parent would not tell: it changes when it ends, and
+    // the signal that we send to a whole tree makes just that happen.
+    if started.is_none() || procfs::stat(pid).map(|stat| stat.started) != started {
         return Ok(());
     }
     let Some(signal) = rustix::process::Signal::from_named_raw(signal) else {

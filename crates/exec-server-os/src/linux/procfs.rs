@@ -6,8 +6,9 @@ use std::fs;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub is_zombie: bool,
-    pub parent: libc::pid_t,
     pub session: libc::pid_t,
+    /// When it was started, in ticks since the machine was.
+    pub started: u64,
 }
 
 /// Where a process belongs, if it is still there.
@@ -17,10 +18,11 @@ pub fn stat(pid: libc::pid_t) -> Option<Stat> {
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
+    let _parent = fields.next()?;
     let _group = fields.next()?;
     let session = fields.next()?.parse().ok()?;
-    Some(Stat { is_zombie: matches!(state, "Z" | "X"), parent, session })
+    let started = fields.nth(15)?.parse().ok()?;
+    Some(Stat { is_zombie: matches!(state, "Z" | "X"), session, started })
 }
 
 /// The children of all threads of a process.

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! running ─ask▶ asked(until t) ─t▶ killing ─nobody left▶ dead(streams drain until t)
+//!    │                └───────────nobody left────────────▲
 //!    └──────────── kill ────────────▲
 //! ```
 
@@ -21,6 +22,8 @@ pub enum Ending {
     Asked {
         /// When SIGKILL follows.
         kill_at: Instant,
+        /// When to look whether all have followed; not before the root has.
+        next_look: Option<Instant>,
     },
     /// SIGKILL was sent, and is sent again to whoever is found.
     Killing {
@@ -55,10 +58,10 @@ impl Ending {
                 if let Err(error) = tree.signal(exec_server_os::SIGTERM) {
                     tracing::debug!(%error, "could not ask a process to end");
                 }
-                *self = Self::Asked { kill_at: now + grace };
+                *self = Self::Asked { kill_at: now + grace, next_look: None };
             }
-            (Self::Asked { kill_at }, Some(grace)) => {
-                *self = Self::Asked { kill_at: kill_at.min(now + grace) };
+            (Self::Asked { kill_at, next_look }, Some(grace)) => {
+                *self = Self::Asked { kill_at: kill_at.min(now + grace), next_look };
             }
             (Self::Running | Self::Asked { .. }, None) => self.kill(tree, now, FIRST_PAUSE, drain),
             (Self::Killing { .. }, _) => {}
@@ -67,11 +70,20 @@ impl Ending {
         }
     }
 
+    /// The root has ended: the others may follow any time.
+    pub fn handle_root_ended(&mut self, now: Instant) {
+        if let Self::Asked { next_look, .. } = self {
+            next_look.get_or_insert(now);
+        }
+    }
+
     /// When [`Ending::handle_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self {
             Self::Running => None,
-            Self::Asked { kill_at } => Some(*kill_at),
+            Self::Asked { kill_at, next_look } => {
+                Some(next_look.map_or(*kill_at, |look| look.min(*kill_at)))
+            }
             Self::Killing { next_pass, .. } => Some(*next_pass),
             Self::Dead { drained_by } => Some(*drained_by),
         }
@@ -84,8 +96,16 @@ impl Ending {
         }
         match *self {
             Self::Running => false,
-            Self::Asked { .. } => {
+            Self::Asked { kill_at, .. } if now >= kill_at => {
                 self.kill(tree, now, FIRST_PAUSE, drain);
+                false
+            }
+            Self::Asked { kill_at, .. } => {
+                *self = if tree.is_empty() {
+                    Self::Dead { drained_by: now + drain }
+                } else {
+                    Self::Asked { kill_at, next_look: Some(now + LONGEST_PAUSE) }
+                };
                 false
             }
             Self::Killing { pause, .. } => {

@@ -217,7 +217,6 @@ impl Owner {
             let process_id = self.birth.id.clone();
             self.notify(PROCESS_CLOSED, &ProcessClosedNotification { process_id, seq });
             self.active = None;
-            self.server.reaper.wake();
         }
         self.answer_readers();
     }
@@ -233,11 +232,12 @@ impl Owner {
     fn deadline(&self) -> Option<Instant> {
         let is_running = self.exit.is_some() && self.end_reason.is_none();
         let timeout = self.birth.timeout.filter(|_| is_running);
-        let idle = self.birth.idle_timeout.filter(|_| is_running);
+        let idle = self.birth.idle_timeout.filter(|_| is_running && !self.has_unread());
         [
             self.readers.iter().filter_map(|reader| reader.deadline).min(),
-            self.ending.poll_timeout().filter(|_| !self.log.is_closed() || self.is_still_ending()),
-            self.log.poll_timeout(),
+            self.ending.poll_timeout().filter(|_| self.is_still_ending() || self.is_draining()),
+            // Until the end is complete nothing is forgotten, so there is nothing to wake up for.
+            self.log.poll_timeout().filter(|_| !self.is_still_ending()),
             timeout.and_then(|timeout| self.started.checked_add(timeout)),
             idle.and_then(|idle| self.last_output.checked_add(idle)),
             self.waits_for_listener().then(|| self.started + HEAD_START),
@@ -245,6 +245,18 @@ impl Owner {
         .into_iter()
         .flatten()
         .min()
+    }
+
+    /// Whether all are gone but somebody else may still hold the streams.
+    ///
+    /// Not before the exit is known: a time that has passed would otherwise be handled for ever, ahead of the exit.
+    fn is_draining(&self) -> bool {
+        self.exit.is_none() && !self.log.is_closed()
+    }
+
+    /// Whether output waits until the client has room for it: the client is slow then, not the process.
+    fn has_unread(&self) -> bool {
+        self.ready.is_some()
     }
 
     fn is_still_ending(&self) -> bool {
@@ -355,7 +367,7 @@ impl Owner {
         let grace = Some(self.server.config.timings.kill_grace);
         if is_over(self.started, self.birth.timeout) {
             self.end(ExitReason::Timeout, grace);
-        } else if is_over(self.last_output, self.birth.idle_timeout) {
+        } else if is_over(self.last_output, self.birth.idle_timeout) && !self.has_unread() {
             self.end(ExitReason::IdleTimeout, grace);
         }
     }
@@ -365,7 +377,11 @@ impl Owner {
             self.end_reason.get_or_insert(reason);
         }
         let drain = self.server.config.timings.drain_after_kill;
-        self.ending.begin(&self.tree, Instant::now(), grace, drain);
+        let now = Instant::now();
+        self.ending.begin(&self.tree, now, grace, drain);
+        if self.exit.is_none() {
+            self.ending.handle_root_ended(now);
+        }
     }
 
     fn handle_written(&mut self, result: io::Result<usize>) {
@@ -414,6 +430,7 @@ impl Owner {
         let duration = self.started.elapsed();
         self.exit = None;
         self.tree.handle_root_reaped();
+        self.ending.handle_root_ended(Instant::now());
         self.stdin.close_now(|reply, answer| answer_write((reply, answer)));
         let exit = match status {
             Ok(status) => self.describe_exit(status, duration),

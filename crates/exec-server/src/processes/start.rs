@@ -87,11 +87,14 @@ pub async fn run_process(
     reply: Reply,
 ) {
     let id = start.id().clone();
-    let (request, birth) = plan(&server, &session, start, tag).await;
+    let starting = async {
+        let (request, birth) = plan(&server, &session, start, tag).await;
+        Ok((server.spawner.spawn(request).await?, birth))
+    };
     let mut held = VecDeque::new();
-    match spawn(&server, request, &mut commands, &mut held).await {
-        Ok(Started { spawned, is_cancelled }) => {
-            let mut owner = Owner::new(server, birth, spawned, session.attached());
+    match watch(starting, &mut commands, &mut held).await {
+        Ok(Started { spawned, birth, is_cancelled }) => {
+            let mut owner = Owner::new(server.clone(), birth, spawned, session.attached());
             if is_cancelled {
                 owner.abandon();
                 reply.fail(&RequestError::StartCancelled(id.to_string()));
@@ -173,24 +176,23 @@ async fn plan(
 
 struct Started {
     spawned: Spawned,
+    birth: Birth,
     /// Somebody asked for its end before it was there.
     is_cancelled: bool,
 }
 
-/// Starts the child, and meanwhile lets nobody wait who asks for its end.
-async fn spawn(
-    server: &Server,
-    request: SpawnRequest,
+/// Waits for a start, which a slow profile can make long, and meanwhile lets nobody wait who asks for its end.
+async fn watch(
+    starting: impl Future<Output = Result<(Spawned, Birth), RequestError>>,
     commands: &mut mpsc::UnboundedReceiver<Command>,
     held: &mut VecDeque<Command>,
 ) -> Result<Started, RequestError> {
-    let spawning = server.spawner.spawn(request);
-    tokio::pin!(spawning);
+    tokio::pin!(starting);
     let mut is_cancelled = false;
     let result = loop {
         tokio::select! {
             biased;
-            result = &mut spawning => break result,
+            result = &mut starting => break result,
             Some(command) = commands.recv() => match command {
                 Command::Terminate { reply, .. } => {
                     is_cancelled = true;
@@ -201,5 +203,6 @@ async fn spawn(
             },
         }
     };
-    Ok(Started { spawned: result?, is_cancelled })
+    let (spawned, birth) = result?;
+    Ok(Started { spawned, birth, is_cancelled })
 }

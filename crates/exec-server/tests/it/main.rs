@@ -4,20 +4,29 @@ mod auth;
 mod command_line;
 #[cfg(target_os = "linux")]
 mod concurrency;
+#[cfg(target_os = "linux")]
+mod environment;
 mod fuzz;
 mod http_routes;
 mod limits;
 mod listener;
 mod logs;
 mod metrics;
+#[cfg(target_os = "linux")]
 mod processes;
 mod reads;
 #[cfg(unix)]
 mod reference_client;
 #[cfg(target_os = "linux")]
 mod sessions;
+#[cfg(target_os = "linux")]
+mod shell_snapshots;
 #[cfg(unix)]
 mod shutdown;
 #[cfg(unix)]
 mod stdio;
+#[cfg(target_os = "linux")]
+mod terminals;
+#[cfg(target_os = "linux")]
+mod trees;
 mod wire;

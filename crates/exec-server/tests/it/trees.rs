@@ -1,0 +1,509 @@
+//! Whole trees: what a process started ends with it, wherever it went.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use exec_server_testkit::footprint::{children, state};
+use exec_server_testkit::{Fifo, Footprint, TestClient, TestExecutor, eventually};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+/// How long the server may take to end everything when it is told to stop.
+const SHUTDOWN: Duration = Duration::from_secs(2);
+
+/// Starts one descendant of every kind, each known to be where it wants to be before the script goes on: a child in
+/// the group, one in a session of its own, and two daemons without a parent, of which one keeps the output.
+const FAMILY: &str = r#"
+    up() { read _ <"$FIFO"; }
+    sh -c 'echo up >"$FIFO"; exec sleep 1000' & up
+    setsid sh -c 'echo up >"$FIFO"; exec sleep 1000' & up
+    (setsid sh -c 'echo up >"$FIFO"; exec sleep 1000' &) ; up
+    (setsid sh -c 'sh -c "echo up >$FIFO; exec sleep 1000" & exec sleep 1000' </dev/null >/dev/null 2>&1 &) ; up
+"#;
+/// Processes in a family, without the root.
+const FAMILY_SIZE: usize = 5;
+
+#[tokio::test]
+async fn terminate_ends_every_descendant() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    for tty in [false, true] {
+        let family = Family::start(&mut client, "p", tty, "echo ready; wait").await;
+        client.wait_output("p", "ready").await;
+        family.assert_size(FAMILY_SIZE + 1);
+        assert!(client.terminate("p", None).await);
+        assert_eq!(client.finish("p").await.exit_code, 137);
+        family.footprint.gone().await;
+        client = server.client().await;
+    }
+}
+
+#[tokio::test]
+async fn terminate_ends_those_that_the_root_left_behind() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let family = Family::start(&mut client, "p", false, "exit 4").await;
+    let exited = client.process_event("p").await;
+    assert_eq!(
+        (&exited["method"], &exited["params"]["exitCode"]),
+        (&json!("process/exited"), &json!(4))
+    );
+    family.assert_size(FAMILY_SIZE);
+    // Somebody still holds the output, so the process is not closed.
+    assert_eq!(client.read("p", 0, 0).await["closed"], false);
+    assert!(!client.terminate("p", None).await);
+    assert_eq!(client.finish("p").await.order, ["closed"]);
+    family.footprint.gone().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_let_go_of_the_output_stays_until_a_client_asks_for_its_end() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let (footprint, mut up) = (Footprint::new(), Fifo::new());
+    let script = format!(
+        "(setsid sh -c 'echo up >{}; exec sleep 1000' </dev/null >/dev/null 2>&1 &)",
+        up.path()
+    );
+    let finished = client.run("p", &["/bin/sh", "-c", &script], footprint.params()).await;
+    assert_eq!(finished.order, ["exited", "closed"]);
+    up.line().await;
+    assert!(!client.terminate("p", None).await);
+    client.sh("another", "true").await;
+    assert_eq!(footprint.living().len(), 1);
+    assert!(!client.terminate("p", Some(0)).await);
+    footprint.gone().await;
+}
+
+#[tokio::test]
+async fn grace_lets_every_descendant_clean_up() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let footprint = Footprint::new();
+    let mut said = Fifo::new();
+    // The sleeper speaks, because only then it is no longer a copy of the shell that would take the signal for it.
+    let sleeper = "sh -c \"echo up >$FIFO; exec sleep 1000\" & wait";
+    let handler = format!("trap \"echo cleaned >$FIFO; exit 0\" TERM; {sleeper}");
+    let script = format!(
+        "sh -c '{handler}' & setsid sh -c '{handler}' & (setsid sh -c '{handler}' >/dev/null 2>&1 &); \
+         trap 'exit 7' TERM; {sleeper}"
+    );
+    let more = with_fifo(&footprint, &said);
+    client.start("p", &["/bin/sh", "-c", &script], more).await.unwrap();
+    for _ in 0..4 {
+        assert_eq!(said.line().await, "up");
+    }
+    assert!(client.terminate("p", Some(20_000)).await);
+    for _ in 0..3 {
+        assert_eq!(said.line().await, "cleaned");
+    }
+    let exited = client.finish("p").await.exited;
+    assert_eq!((&exited["exitCode"], &exited["reason"]), (&json!(7), &json!("terminated")));
+    footprint.gone().await;
+}
+
+#[tokio::test]
+async fn after_the_grace_even_the_stubborn_are_killed() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let footprint = Footprint::new();
+    let mut said = Fifo::new();
+    let stubborn =
+        "trap \"echo heard >$FIFO\" TERM; echo up >$FIFO; while :; do sleep 1000 & wait; done";
+    let script = format!("(setsid sh -c '{stubborn}' &); {stubborn}");
+    let more = with_fifo(&footprint, &said);
+    client.start("p", &["/bin/sh", "-c", &script], more).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(said.line().await, "up");
+    }
+    let start = Instant::now();
+    assert!(client.terminate("p", Some(500)).await);
+    for _ in 0..2 {
+        assert_eq!(said.line().await, "heard");
+    }
+    let exited = client.finish("p").await.exited;
+    assert!(start.elapsed() >= Duration::from_millis(500), "{:?}", start.elapsed());
+    assert_eq!((&exited["signal"], &exited["reason"]), (&json!("SIGKILL"), &json!("terminated")));
+    footprint.gone().await;
+}
+
+#[tokio::test]
+async fn terminate_without_grace_overtakes_one_with_grace() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let footprint = Footprint::new();
+    let argv = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1000; done"];
+    client.start("p", &argv, footprint.params()).await.unwrap();
+    client.wait_output("p", "ready").await;
+    assert!(client.terminate("p", Some(3_600_000)).await);
+    assert!(client.terminate("p", None).await);
+    assert_eq!(client.finish("p").await.exited["signal"], "SIGKILL");
+    footprint.gone().await;
+}
+
+#[tokio::test]
+async fn a_tree_that_keeps_growing_is_ended_too() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let footprint = Footprint::new();
+    let folder = Fifo::new();
+    // Each of these is followed by a child in a session of its own, and so on without end.
+    std::fs::write(folder.folder().join("hydra"), "sleep 0.02; setsid sh \"$0\" &").unwrap();
+    let script = r#"
+        i=0; while [ $i -lt 30 ]; do sh "${FIFO%fifo}hydra" >/dev/null 2>&1 & i=$((i + 1)); done
+        echo ready; sleep 1000
+    "#;
+    let more = with_fifo(&footprint, &folder);
+    client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
+    client.wait_output("p", "ready").await;
+    assert!(footprint.living().len() > 3, "{:?}", footprint.living());
+    assert!(client.terminate("p", None).await);
+    client.finish("p").await;
+    footprint.gone().await;
+}
+
+#[tokio::test]
+async fn nobody_escapes_by_being_born_while_the_tree_is_searched() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let footprint = Footprint::new();
+    let folder = Fifo::new();
+    // A single line of descendants, each in a session of its own and with a life of a moment.
+    std::fs::write(folder.folder().join("line"), "setsid sh \"$0\" &").unwrap();
+    let script = "exec sh \"${FIFO%fifo}line\" >/dev/null 2>&1";
+    for round in 0..10 {
+        let id = format!("p{round}");
+        let more = with_fifo(&footprint, &folder);
+        client.run(&id, &["/bin/sh", "-c", script], more).await;
+        client.terminate(&id, Some(0)).await;
+        footprint.gone().await;
+    }
+}
+
+#[tokio::test]
+async fn terminate_spares_the_neighbours() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let spared = Family::start(&mut client, "spared", false, "echo ready; wait").await;
+    client.wait_output("spared", "ready").await;
+    let ended = Family::start(&mut client, "ended", false, "echo ready; wait").await;
+    client.wait_output("ended", "ready").await;
+    client.terminate("ended", None).await;
+    client.finish("ended").await;
+    ended.footprint.gone().await;
+    spared.assert_size(FAMILY_SIZE + 1);
+    client.terminate("spared", None).await;
+    client.finish("spared").await;
+    spared.footprint.gone().await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_ends_its_daemons_and_only_its() {
+    let server = TestExecutor::start_with(&["--session-linger", "200ms"]).await;
+    let mut other = server.client().await;
+    let spared = Family::start(&mut other, "p", false, "echo ready; wait").await;
+    other.wait_output("p", "ready").await;
+
+    let mut client = server.client().await;
+    let running = Family::start(&mut client, "running", false, "echo ready; wait").await;
+    client.wait_output("running", "ready").await;
+    // This one is closed already; only its daemon is left.
+    let (closed, mut up) = (Footprint::new(), Fifo::new());
+    let script = format!(
+        "(setsid sh -c 'echo up >{}; exec sleep 1000' </dev/null >/dev/null 2>&1 &)",
+        up.path()
+    );
+    client.run("closed", &["/bin/sh", "-c", &script], closed.params()).await;
+    up.line().await;
+    assert_eq!(closed.living().len(), 1);
+    let session = client.session_id.clone();
+    drop(client);
+    running.footprint.gone().await;
+    closed.gone().await;
+    spared.assert_size(FAMILY_SIZE + 1);
+    let mut late = TestClient::connect(server.url()).await;
+    let error = late.resume(&session).await.unwrap_err();
+    assert_eq!(error["message"], format!("unknown session id {session}"));
+}
+
+#[tokio::test]
+async fn a_server_that_is_told_to_stop_takes_everything_with_it() {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+        let mut server = TestExecutor::start().await;
+        let mut client = server.client().await;
+        let family = Family::start(&mut client, "p", false, "trap '' TERM; echo ready; wait").await;
+        client.wait_output("p", "ready").await;
+        // A detached session's processes belong to the server as well.
+        let mut detached = server.client().await;
+        let other = Family::start(&mut detached, "p", false, "exit 0").await;
+        detached.process_event("p").await;
+        drop(detached);
+        let start = Instant::now();
+        kill(server.pid(), signal);
+        let status = server.wait().await;
+        let took = start.elapsed();
+        assert_eq!(family.footprint.living(), [0; 0], "the server was gone before its processes");
+        assert_eq!(other.footprint.living(), [0; 0], "the server was gone before its processes");
+        assert_eq!(status.code(), Some(0), "{signal:?}");
+        assert!(took < SHUTDOWN, "{signal:?} took {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_whose_processes_are_polite_stops_at_once() {
+    let mut server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    client.start("p", &["/bin/sleep", "1000"], json!({})).await.unwrap();
+    let start = Instant::now();
+    kill(server.pid(), Signal::TERM);
+    assert_eq!(server.wait().await.code(), Some(0));
+    let took = start.elapsed();
+    // The grace is for those that need it.
+    assert!(took < Duration::from_millis(700), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_killed_guardian_takes_everything_with_it() {
+    let mut server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let family = Family::start(&mut client, "p", false, "echo ready; wait").await;
+    client.wait_output("p", "ready").await;
+    let serving = server.serving_pid();
+    kill(server.pid(), Signal::KILL);
+    server.wait().await;
+    family.footprint.gone().await;
+    eventually("the server is gone", || state(serving.cast_signed()).is_none_or(|s| s == 'Z'))
+        .await;
+}
+
+#[tokio::test]
+async fn a_killed_server_takes_everything_with_it() {
+    let mut server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let family = Family::start(&mut client, "p", false, "trap '' TERM; echo ready; wait").await;
+    client.wait_output("p", "ready").await;
+    let left_behind = Family::start(&mut client, "q", false, "exit 0").await;
+    client.process_event("q").await;
+    kill(server.serving_pid(), Signal::KILL);
+    let status = server.wait().await;
+    assert_eq!(family.footprint.living(), [0; 0], "the guardian was gone before the processes");
+    assert_eq!(
+        left_behind.footprint.living(),
+        [0; 0],
+        "the guardian was gone before the processes"
+    );
+    assert_eq!(status.code(), Some(137));
+}
+
+#[tokio::test]
+async fn a_signal_reaches_the_whole_tree() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    for (name, signal) in [
+        ("interrupt", "INT"),
+        ("terminate", "TERM"),
+        ("hangup", "HUP"),
+        ("quit", "QUIT"),
+        ("usr1", "USR1"),
+        ("usr2", "USR2"),
+        ("winch", "WINCH"),
+    ] {
+        let footprint = Footprint::new();
+        let mut said = Fifo::new();
+        // Not a job in the background: that would ignore INT and QUIT for good.
+        let member = format!(
+            "trap \"echo $NAME >$FIFO; exit 0\" {signal}; echo up >$FIFO; while :; do sleep 1000 & wait $!; done"
+        );
+        let script =
+            format!("NAME=daemon setsid --fork sh -c '{member}'; export NAME=root; {member}");
+        let more = with_fifo(&footprint, &said);
+        client.start(name, &["/bin/sh", "-c", &script], more).await.unwrap();
+        assert_eq!((said.line().await, said.line().await), ("up".into(), "up".into()));
+        client.signal(name, name).await;
+        let mut heard = [said.line().await, said.line().await];
+        heard.sort();
+        assert_eq!(heard, ["daemon", "root"], "{name}");
+        client.terminate(name, None).await;
+        client.finish(name).await;
+        footprint.gone().await;
+    }
+}
+
+#[tokio::test]
+async fn kill_as_a_signal_ends_the_tree_and_is_no_termination() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let family = Family::start(&mut client, "p", false, "echo ready; wait").await;
+    client.wait_output("p", "ready").await;
+    client.signal("p", "kill").await;
+    let exited = client.finish("p").await.exited;
+    assert_eq!((&exited["signal"], &exited["reason"]), (&json!("SIGKILL"), &json!("signaled")));
+    family.footprint.gone().await;
+}
+
+#[tokio::test]
+async fn a_tree_can_be_stopped_and_continued() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let family = Family::start(&mut client, "p", false, "echo ready; wait").await;
+    client.wait_output("p", "ready").await;
+    let members = family.footprint.living();
+    assert_eq!(members.len(), FAMILY_SIZE + 1);
+    client.signal("p", "stop").await;
+    eventually("all are stopped", || members.iter().all(|pid| state(*pid) == Some('T'))).await;
+    client.signal("p", "continue").await;
+    eventually("none is stopped", || members.iter().all(|pid| state(*pid) == Some('S'))).await;
+    // Who is stopped can be killed all the same.
+    client.signal("p", "stop").await;
+    client.terminate("p", None).await;
+    client.finish("p").await;
+    family.footprint.gone().await;
+}
+
+#[tokio::test]
+async fn nobody_stays_a_zombie() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    for round in 0..20 {
+        client.sh(&format!("p{round}"), "(setsid true &); (sh -c 'sleep 0.01' >/dev/null &)").await;
+    }
+    assert_no_zombies(&server).await;
+}
+
+#[tokio::test]
+async fn orphans_of_a_process_that_runs_on_do_not_stay_zombies() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let script =
+        "i=0; while [ $i -lt 50 ]; do (true & true & ) ; i=$((i + 1)); done; echo ready; read _";
+    let more = json!({"pipeStdin": true});
+    client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
+    client.wait_output("p", "ready").await;
+    assert_no_zombies(&server).await;
+}
+
+async fn assert_no_zombies(server: &TestExecutor) {
+    for pid in [server.pid(), server.serving_pid()] {
+        eventually("no zombie is left", || {
+            children(pid).into_iter().all(|child| state(child) != Some('Z'))
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn in_a_cgroup_a_tree_ends_and_leaves_no_directory() {
+    let Some(cgroup) = TestCgroup::make() else {
+        eprintln!("skipped, no cgroup (version 2) can be made here");
+        return;
+    };
+    let path = cgroup.path.to_str().unwrap().to_owned();
+    let mut server = TestExecutor::start_with(&["--cgroup", &path]).await;
+    let mut client = server.client().await;
+    let family = Family::start(&mut client, "p", false, "echo ready; wait").await;
+    client.wait_output("p", "ready").await;
+    let groups = cgroup.children();
+    assert_eq!(groups.len(), 1);
+    let members = std::fs::read_to_string(groups[0].join("cgroup.procs")).unwrap();
+    assert_eq!(members.lines().count(), FAMILY_SIZE + 1);
+    client.terminate("p", None).await;
+    assert_eq!(client.finish("p").await.exited["reason"], "terminated");
+    family.footprint.gone().await;
+
+    // A start that fails leaves none; one whose root is gone is still known by its group.
+    client.start("fails", &["/no/such/program"], json!({})).await.unwrap_err();
+    let left_behind = Family::start(&mut client, "q", false, "exit 0").await;
+    client.process_event("q").await;
+    client.terminate("q", None).await;
+    client.finish("q").await;
+    left_behind.footprint.gone().await;
+    assert!(cgroup.children().len() <= 2, "{:?}", cgroup.children());
+
+    let last = Family::start(&mut client, "last", false, "echo ready; wait").await;
+    client.wait_output("last", "ready").await;
+    kill(server.pid(), Signal::TERM);
+    assert_eq!(server.wait().await.code(), Some(0));
+    assert_eq!(last.footprint.living(), [0; 0]);
+    assert!(cgroup.children().is_empty(), "{:?}", cgroup.children());
+}
+
+#[tokio::test]
+async fn a_cgroup_that_is_none_is_refused() {
+    let (code, stdout, stderr) =
+        TestExecutor::builder().args(&["--cgroup", "/proc/self"]).run().await;
+    assert_eq!((code, stdout.as_str()), (1, ""));
+    assert!(stderr.contains("/proc/self is not a cgroup (version 2) directory"), "{stderr}");
+}
+
+/// A process with one descendant of every kind.
+struct Family {
+    footprint: Footprint,
+    _fifo: Fifo,
+}
+
+impl Family {
+    /// Starts it; `last` is what the root does when all others are there.
+    async fn start(client: &mut TestClient, id: &str, tty: bool, last: &str) -> Self {
+        let (footprint, fifo) = (Footprint::new(), Fifo::new());
+        let script = format!("{FAMILY}\n{last}");
+        let mut more = with_fifo(&footprint, &fifo);
+        more["tty"] = json!(tty);
+        client.start(id, &["/bin/sh", "-c", &script], more).await.unwrap();
+        Self { footprint, _fifo: fifo }
+    }
+
+    fn assert_size(&self, size: usize) {
+        let living = self.footprint.living();
+        assert_eq!(living.len(), size, "{living:?}");
+    }
+}
+
+/// Params of a process whose `$FIFO` is the pipe.
+fn with_fifo(footprint: &Footprint, fifo: &Fifo) -> serde_json::Value {
+    let mut more = footprint.params();
+    more["env"]["FIFO"] = json!(fifo.path());
+    more
+}
+
+fn kill(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid.cast_signed()).expect("a pid"), signal).expect("it is ours");
+}
+
+/// A cgroup of this test's own, gone with it.
+struct TestCgroup {
+    path: PathBuf,
+}
+
+impl TestCgroup {
+    fn make() -> Option<Self> {
+        let name = format!("exec-server-test-{}", std::process::id());
+        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+        let root =
+            roots.into_iter().find(|root| Path::new(root).join("cgroup.controllers").exists())?;
+        let path = Path::new(root).join(name);
+        std::fs::create_dir(&path).ok()?;
+        let cgroup = Self { path };
+        cgroup.path.join("cgroup.kill").exists().then_some(cgroup)
+    }
+
+    fn children(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(&self.path).expect("it is ours");
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+}
+
+impl Drop for TestCgroup {
+    fn drop(&mut self) {
+        // A failed test's processes may still be ending.
+        let _ = std::fs::write(self.path.join("cgroup.kill"), "1");
+        for _ in 0..100 {
+            for path in self.children() {
+                let _ = std::fs::remove_dir(path);
+            }
+            if std::fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
