@@ -8,7 +8,7 @@
 //! | [`http`] | hand-written HTTP, for what no client library would send |
 //! | [`fifo`] | a door between a test and a child |
 //! | [`footprint`] | every process that came from a test, and when they are gone |
-//! | [`reference`] | the unmodified reference client, driven by a scripted model |
+//! | [`mod@reference`] | the unmodified reference client, driven by a scripted model |
 //!
 //! Everything waits for events, with one deadline each.
 

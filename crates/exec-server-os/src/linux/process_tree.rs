@@ -29,6 +29,12 @@ impl TreeTag {
         Self(TAG_BASE | server << 32 | u64::from(child))
     }
 
+    /// The tag that a process carries, if this server gave it one.
+    fn of(pid: libc::pid_t) -> Option<Self> {
+        let tag = Self(procfs::realtime_limit(pid)?);
+        (tag == Self::new(tag.child())).then_some(tag)
+    }
+
     /// The number that the tag was made from.
     pub fn child(self) -> u32 {
         (self.0 & u64::from(u32::MAX)) as u32
@@ -100,9 +106,10 @@ impl ProcessTree {
     }
 
     fn owns_orphan(&self, pid: libc::pid_t) -> bool {
-        match procfs::realtime_limit(pid) {
-            Some(limit) if limit & TAG_BASE != 0 && limit < TAG_BASE << 1 => limit == self.tag.0,
-            _ => procfs::stat(pid).is_some_and(|stat| stat.session == self.root),
+        match TreeTag::of(pid) {
+            Some(tag) => tag == self.tag,
+            // It got rid of its tag, or got another by a server of its own.
+            None => procfs::stat(pid).is_some_and(|stat| stat.session == self.root),
         }
     }
 }
@@ -126,10 +133,7 @@ pub fn reap_orphans() -> bool {
 
 /// Kills the orphans whose tag `is_mine`, and returns how many there were; repeat until there is none.
 pub fn end_all_trees(is_mine: impl Fn(TreeTag) -> bool) -> usize {
-    let members = living_members(None, |pid| {
-        procfs::realtime_limit(pid)
-            .is_some_and(|limit| limit & TAG_BASE != 0 && is_mine(TreeTag(limit)))
-    });
+    let members = living_members(None, |pid| TreeTag::of(pid).is_some_and(&is_mine));
     for pid in &members {
         let _ = send(*pid, libc::SIGKILL);
     }

@@ -134,11 +134,10 @@ fn health(server: &Server, request: &Request<Incoming>) -> Reply {
     }
     let version = env!("CARGO_PKG_VERSION");
     // A server that is full is healthy, but not ready for another client; one that is going away is only alive.
-    let is_ready = match (request.uri().path(), server.check_room()) {
-        ("/livez", _) | (_, Ok(())) => true,
-        ("/healthz", Err(NotTaken::Full(_))) => true,
-        _ => false,
-    };
+    let is_ready = matches!(
+        (request.uri().path(), server.check_room()),
+        ("/livez", _) | (_, Ok(())) | ("/healthz", Err(NotTaken::Full(_)))
+    );
     let (code, status) = if is_ready {
         (StatusCode::OK, "ok")
     } else {
