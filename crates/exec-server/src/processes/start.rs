@@ -187,7 +187,8 @@ async fn watch(
     commands: &mut mpsc::UnboundedReceiver<Command>,
     held: &mut VecDeque<Command>,
 ) -> Result<Started, RequestError> {
-    tokio::pin!(starting);
+    // Apart, so that a process that runs for long does not carry the room for its start around.
+    let mut starting = Box::pin(starting);
     let mut is_cancelled = false;
     let result = loop {
         tokio::select! {
