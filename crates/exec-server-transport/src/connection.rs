@@ -184,7 +184,7 @@ impl Connection {
 
     fn poll_event(&mut self, cx: &mut Context) -> Poll<Event> {
         loop {
-            let finished = self.outbox.take_finished(cx);
+            let finished = self.outbox.take_finished();
             if finished > 0 {
                 return Poll::Ready(Event::Finished(finished));
             }
@@ -243,7 +243,7 @@ impl Connection {
             }
             // What was written may have made room to read again.
             let may_read_again = has_paused || (!may_read && has_written && !self.is_at_end);
-            if !may_read_again {
+            if !may_read_again && self.outbox.fall_asleep(cx, self.writing.is_some()) {
                 return Poll::Pending;
             }
         }
@@ -253,7 +253,7 @@ impl Connection {
     fn poll_write(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
         loop {
             if self.writing.is_none() && self.closing.is_none() {
-                let Poll::Ready(batch) = self.outbox.poll_batch(cx) else {
+                let Some(batch) = self.outbox.next_batch() else {
                     return Poll::Ready(Ok(()));
                 };
                 for message in batch.messages {

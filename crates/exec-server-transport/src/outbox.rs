@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -76,6 +76,8 @@ struct State {
     /// Whether the close waits for bulk output as well.
     close_in_order: bool,
     is_closed: bool,
+    /// Whether the connection sleeps; while it is awake it looks for itself, and a wake-up would cost it a turn.
+    is_asleep: bool,
     waker: Option<Waker>,
 }
 
@@ -166,7 +168,7 @@ impl Outbox {
                 return;
             }
             change(&mut state);
-            state.waker.take()
+            std::mem::take(&mut state.is_asleep).then(|| state.waker.clone()).flatten()
         };
         if let Some(waker) = waker {
             waker.wake();
@@ -197,8 +199,8 @@ impl Batch {
 const BATCH_BYTES: usize = 256 * 1024;
 
 impl Outbox {
-    /// The next batch, or pending with the waker kept.
-    pub(crate) fn poll_batch(&self, cx: &mut Context) -> Poll<Batch> {
+    /// The next batch, if there is anything to send.
+    pub(crate) fn next_batch(&self) -> Option<Batch> {
         let mut state = self.lock();
         let mut batch = Batch { ping: state.ping.take(), ..Batch::default() };
         let mut bytes = 0;
@@ -223,22 +225,31 @@ impl Outbox {
         if state.replies.is_empty() && state.bulk.is_empty() && batch.close.is_none() {
             batch.close = state.close.take();
         }
-        if batch.is_empty() {
-            if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                state.waker = Some(cx.waker().clone());
-            }
-            return Poll::Pending;
-        }
-        Poll::Ready(batch)
+        (!batch.is_empty()).then_some(batch)
     }
 
-    /// Makes the next push wake `cx`, while a batch is still on its way.
-    pub(crate) fn take_finished(&self, cx: &mut Context) -> usize {
+    /// The connection is awake: says how many requests have been answered since it last asked.
+    pub(crate) fn take_finished(&self) -> usize {
         let mut state = self.lock();
-        if state.finished == 0 && !state.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+        state.is_asleep = false;
+        std::mem::take(&mut state.finished)
+    }
+
+    /// The connection has nothing to do: the next push will wake it. Says no if there was one just now.
+    pub(crate) fn fall_asleep(&self, cx: &mut Context, is_writing: bool) -> bool {
+        let mut state = self.lock();
+        let has_more = !state.replies.is_empty()
+            || !state.bulk.is_empty()
+            || state.ping.is_some()
+            || state.close.is_some();
+        if state.finished > 0 || (has_more && !is_writing) {
+            return false;
+        }
+        state.is_asleep = true;
+        if !state.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             state.waker = Some(cx.waker().clone());
         }
-        std::mem::take(&mut state.finished)
+        true
     }
 
     /// Asks the peer for a sign of life; any will do, so the ping has no number of its own.
@@ -282,10 +293,7 @@ mod tests {
     use super::*;
 
     fn batch(outbox: &Outbox) -> Option<Batch> {
-        match outbox.poll_batch(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(batch) => Some(batch),
-            Poll::Pending => None,
-        }
+        outbox.next_batch()
     }
 
     #[tokio::test]
