@@ -21,6 +21,7 @@ use crate::errors::RequestError;
 use crate::processes::{Command, PreparedStart, ProcessHandle, Snapshots, run_process};
 use crate::reply::Reply;
 use crate::server::Server;
+use crate::timings::sleep_until;
 
 /// All sessions of a server, by id.
 #[derive(Debug, Default)]
@@ -386,11 +387,5 @@ async fn end_processes(session: &Session, reason: ExitReason, grace: Option<Dura
     // Daemons that outlived their process still belong to the session.
     while exec_server_os::end_all_trees(|tag| children.contains(&tag.child())) > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    if let Some(deadline) = deadline {
-        tokio::time::sleep_until(deadline.into()).await;
     }
 }

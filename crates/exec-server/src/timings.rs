@@ -1,6 +1,6 @@
 //! Every duration that the server uses, so that tests can choose their own.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Every duration that the server uses.
 #[derive(Debug, Clone, Copy)]
@@ -45,5 +45,12 @@ impl Default for Timings {
             shutdown: Duration::from_millis(1700),
             handshake: Duration::from_secs(10),
         }
+    }
+}
+
+/// Waits for a deadline; without one there is nothing to wait for.
+pub(crate) async fn sleep_until(deadline: Option<Instant>) {
+    if let Some(deadline) = deadline {
+        tokio::time::sleep_until(deadline.into()).await;
     }
 }

@@ -36,6 +36,7 @@ use crate::metrics::ActiveGuard;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::sessions::ClientKind;
+use crate::timings::sleep_until;
 
 /// Output that is read in a row before the owner looks whether the child has ended.
 const MAX_BURST: usize = 32;
@@ -506,12 +507,6 @@ fn answer_write((reply, answer): (Reply, Answer)) {
     match answer {
         Answer::Status(status) => reply.ok(&ProcessWriteResponse { status }),
         Answer::Overloaded => reply.fail(&RequestError::StdinOverloaded),
-    }
-}
-
-async fn sleep_until(deadline: Option<Instant>) {
-    if let Some(deadline) = deadline {
-        tokio::time::sleep_until(deadline.into()).await;
     }
 }
 
