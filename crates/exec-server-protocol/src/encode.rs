@@ -6,6 +6,7 @@
 use std::io::Write;
 
 use crate::base64;
+use crate::methods::PROCESS_OUTPUT;
 use crate::process::OutputStream;
 
 /// The parts of a process's notifications that never change, prepared once per process.
@@ -20,7 +21,7 @@ impl OutputEncoder {
     pub fn new(process_id: &str) -> Self {
         let id = serde_json::to_string(process_id).expect("a string serialises");
         let prefix =
-            format!("{{\"method\":\"process/output\",\"params\":{{\"processId\":{id},\"seq\":");
+            format!("{{\"method\":\"{PROCESS_OUTPUT}\",\"params\":{{\"processId\":{id},\"seq\":");
         Self { prefix: prefix.into() }
     }
 

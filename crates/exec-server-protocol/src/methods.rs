@@ -79,7 +79,7 @@ methods! {
     EnvironmentStatus      "environment/status"         EnvironmentStatus   Control  "Whether the server is ready."
     EnvironmentConfigRead  "environmentConfig/read"     EnvironmentConfig   Ordinary "Selected settings of the machine's user."
     CapabilityRootsV1      "capabilityRoots/discoverV1" CapabilityDiscovery Ordinary "Plugins and skills below given directories."
-    CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary "Plugins and skills of a working directory."
+    CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary "Plugins and skills installed on the machine."
     ProcessStart           "process/start"              Exec                Ordinary "Starts a process."
     ProcessRead            "process/read"               Exec                Ordinary "Retained output and state, with long poll."
     ProcessWrite           "process/write"              Exec                Ordinary "Bytes for stdin."

@@ -24,6 +24,8 @@ mod walk;
 use manifest::ConfigFile;
 use regular_file::{ReadError, read_text};
 
+use crate::environment::path_uri;
+
 /// Looks for a plugin and for skills below one root.
 pub fn discover_root(root: &CapabilityRoot, path: &Path) -> DiscoveredRoot {
     match fs::metadata(path) {
@@ -166,10 +168,6 @@ fn warning_about(uri: &PathUri, error: &ReadError) -> String {
             format!("failed to read capability file {uri}: {error}")
         }
     }
-}
-
-fn path_uri(path: &Path) -> PathUri {
-    PathUri::from_posix(path.as_os_str().as_encoded_bytes())
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ fn provider_id(machine: &str) -> String {
     format!("sha256:{}", hex(digest.as_ref()))
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use exec_server_protocol::environment::{
     ConfigLayer, ConfigLayers, EnvironmentConfigReadParams, EnvironmentConfigReadResponse,
 };
-use exec_server_protocol::path_uri::PathUri;
 use toml::{Table, Value};
 
 use crate::discovery::regular_file::{ReadError, read_text};
+use crate::environment::path_uri;
 
 mod projects;
 
@@ -269,10 +269,6 @@ fn project(settings: &Table, paths: &[&[String]]) -> Table {
         kept.insert(key.clone(), kept_value);
     }
     kept
-}
-
-fn path_uri(path: &Path) -> PathUri {
-    PathUri::from_posix(path.as_os_str().as_encoded_bytes())
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use serde::Serialize;
 
 use super::manifest::{PluginNames, plugin_names};
-use super::{discover_root, path_uri, skill_text};
+use super::{discover_root, skill_text};
+use crate::environment::path_uri;
 use crate::environment_config::ConfigPaths;
 
 /// Result of `capabilities/discoverV2`.

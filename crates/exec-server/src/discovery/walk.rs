@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::manifest::MANIFEST_FOLDERS;
-use super::path_uri;
+use crate::environment::path_uri;
 
 /// What a walk has found, in the order of the paths' URIs.
 #[derive(Debug, Default)]

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use exec_server_protocol::path_uri::PathUri;
+
 use super::*;
 
 #[test]
