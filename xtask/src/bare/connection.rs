@@ -14,7 +14,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::child::{Child, StartParams};
-use super::messages::{self, WriteRequest};
+use super::files::Files;
+use super::messages::{self, FileWrite, WriteRequest};
 use crate::frame;
 
 /// As much as one read of a pipe can give, since a pipe holds 64 KiB.
@@ -42,6 +43,7 @@ pub struct Connection {
     output: Vec<u8>,
     chunk: Vec<u8>,
     decoded: Vec<u8>,
+    files: Files,
     children: HashMap<u64, Child>,
     keys: HashMap<String, u64>,
     next_key: u64,
@@ -60,6 +62,7 @@ impl Connection {
             output: Vec::new(),
             chunk: vec![0; READ_SIZE],
             decoded: Vec::new(),
+            files: Files::default(),
             children: HashMap::new(),
             keys: HashMap::new(),
             next_key: 0,
@@ -78,11 +81,16 @@ impl Connection {
                     SOCKET => self.handle_readable_socket()?,
                     token => self.handle_child(token / SOURCES, (token % SOURCES) as usize)?,
                 }
-                if self.output.len() >= FLUSH_SIZE {
-                    self.flush()?;
-                }
+                self.flush_if_full()?;
             }
             self.flush()?;
+        }
+    }
+
+    fn flush_if_full(&mut self) -> io::Result<()> {
+        match self.output.len() >= FLUSH_SIZE {
+            true => self.flush(),
+            false => Ok(()),
         }
     }
 
@@ -122,6 +130,10 @@ impl Connection {
             self.handle_write(&write);
             return Ok(());
         }
+        if let Some(write) = messages::parse_file_write(text) {
+            self.handle_file_write(&write);
+            return Ok(());
+        }
         let request: Request = serde_json::from_slice(text)?;
         let Some(id) = request.id else { return Ok(()) };
         let params = request.params.map_or("{}", RawValue::get);
@@ -130,6 +142,7 @@ impl Connection {
             "environment/status" => self.reply(id, r#"{"status":"ready"}"#),
             "process/start" => self.handle_start(id, &serde_json::from_str(params)?)?,
             "process/terminate" => self.handle_terminate(id, &serde_json::from_str(params)?),
+            method if method.starts_with("fs/") => self.handle_file_request(id, method, params)?,
             _ => self.refuse(id, "not a method of the bare server"),
         }
         Ok(())
@@ -178,6 +191,22 @@ impl Connection {
             child.kill();
         }
         self.reply(id, &format!(r#"{{"running":{running}}}"#));
+    }
+
+    fn handle_file_request(&mut self, id: i64, method: &str, params: &str) -> io::Result<()> {
+        let params = serde_json::from_str(params)?;
+        if let Err(error) = self.files.answer(&mut self.output, id, method, &params) {
+            self.refuse(id, &error.to_string());
+        }
+        // The client can take a block in while the next one is read.
+        self.flush_if_full()
+    }
+
+    fn handle_file_write(&mut self, write: &FileWrite<'_>) {
+        match self.files.write(write) {
+            Ok(()) => self.reply(write.id, "{}"),
+            Err(error) => self.refuse(write.id, &error.to_string()),
+        }
     }
 
     fn handle_child(&mut self, key: u64, source: usize) -> io::Result<()> {

@@ -1,11 +1,12 @@
-//! The least a websocket server can do to start a process: the benchmark's yardstick, not a
-//! product.
+//! The least a websocket server can do to start a process or read a file: the benchmark's
+//! yardstick, not a product.
 //!
 //! One blocking thread per connection; nothing is retained, resumed, sandboxed or limited. What it
 //! costs is what the machine, the wire format and the measuring client cost.
 
 mod child;
 mod connection;
+mod files;
 mod messages;
 
 use std::io::{self, Read, Write};

@@ -97,6 +97,19 @@ impl Client {
         self.queue_pieces(method, &[params.as_bytes()])
     }
 
+    /// Queues a request whose parameters are given in pieces, so that big ones are copied only once.
+    pub fn queue_pieces(&mut self, method: &str, params: &[&[u8]]) -> u64 {
+        self.last_request += 1;
+        let id = self.last_request;
+        let head = format!(r#"{{"id":{id},"method":"{method}","params":"#);
+        let mut pieces = Vec::with_capacity(params.len() + 2);
+        pieces.push(head.as_bytes());
+        pieces.extend_from_slice(params);
+        pieces.push(b"}");
+        self.socket.queue(&pieces);
+        id
+    }
+
     /// Queues a write to a process's input, given in base64; `write` must be new to the process.
     pub fn queue_write(&mut self, process: u64, write: u64, chunk: &str) -> u64 {
         let head = format!(r#"{{"processId":"p{process}","writeId":"{write}","chunk":""#);
@@ -121,6 +134,21 @@ impl Client {
     /// Sends what was queued.
     pub fn flush(&mut self) -> Result<()> {
         self.socket.flush()
+    }
+
+    /// Sends what was queued and returns the next message as it arrived, with the time in between:
+    /// reading a big answer would take time that is not the server's.
+    pub fn exchange(&mut self) -> Result<(Duration, &[u8])> {
+        let begun = Instant::now();
+        self.flush()?;
+        let text = self.next_text()?;
+        Ok((begun.elapsed(), text))
+    }
+
+    /// Waits for the next message and returns it as it arrived.
+    pub fn next_text(&mut self) -> Result<&[u8]> {
+        let place = self.socket.next_message()?;
+        Ok(self.socket.bytes(&place))
     }
 
     /// Sends one request and waits for its answer.
@@ -188,18 +216,6 @@ impl Client {
         self.socket.as_fd()
     }
 
-    fn queue_pieces(&mut self, method: &str, params: &[&[u8]]) -> u64 {
-        self.last_request += 1;
-        let id = self.last_request;
-        let head = format!(r#"{{"id":{id},"method":"{method}","params":"#);
-        let mut pieces = Vec::with_capacity(params.len() + 2);
-        pieces.push(head.as_bytes());
-        pieces.extend_from_slice(params);
-        pieces.push(b"}");
-        self.socket.queue(&pieces);
-        id
-    }
-
     fn digest(&mut self, place: &Place) -> Result<Event> {
         Ok(match wire::parse(self.socket.bytes(place))? {
             Incoming::Output { process, seq, chunk } => {
@@ -219,7 +235,7 @@ impl Client {
                 Event::Reply(id)
             }
             Incoming::Refusal { id, error } => {
-                return Err(Failure::new(format!("request {id} was refused: {error}")));
+                return Err(wire::refused(id, error));
             }
             Incoming::Other => Event::Other,
         })

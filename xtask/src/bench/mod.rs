@@ -17,8 +17,10 @@ mod results;
 mod row;
 mod rows;
 mod scene;
+mod scratch;
 mod stats;
 mod table;
+mod transfer;
 mod warden;
 mod websocket;
 mod wire;
@@ -35,6 +37,7 @@ use failure::{Failure, Result};
 use results::Results;
 use rows::Group;
 use scene::{Readings, Scene};
+use scratch::Scratch;
 use warden::Warden;
 
 /// Enough descriptors for 500 processes with three each, whatever the shell allows by default.
@@ -56,10 +59,11 @@ fn measure_and_report(options: &Options) -> Result<()> {
     let contestants = options.contestants()?;
     raise_descriptor_limit()?;
     let warden = Warden::start()?;
+    let scratch = Scratch::create()?;
     let load_before = machine::load_average();
     let mut results = Results::new(groups, options.quickack());
     for round in 0..options.rounds() {
-        run_round(options, &contestants, &warden, round, &mut results);
+        run_round(options, &contestants, &warden, &scratch, round, &mut results);
     }
     report::write(options, &contestants, &results, &load_before)
 }
@@ -68,6 +72,7 @@ fn run_round(
     options: &Options,
     contestants: &[Contestant],
     warden: &Warden,
+    scratch: &Scratch,
     round: usize,
     results: &mut Results,
 ) {
@@ -87,7 +92,7 @@ fn run_round(
                 contestant.seat.name()
             );
             let mut readings = Readings::default();
-            let outcome = take_turn(options, contestant, warden, group, &mut readings);
+            let outcome = take_turn(options, contestant, warden, scratch, group, &mut readings);
             results.add(group, contestant.seat, readings, outcome.err());
         }
     }
@@ -98,6 +103,7 @@ fn take_turn(
     options: &Options,
     contestant: &Contestant,
     warden: &Warden,
+    scratch: &Scratch,
     group: &Group,
     readings: &mut Readings,
 ) -> Result<()> {
@@ -106,6 +112,7 @@ fn take_turn(
         contestant,
         server: &server,
         warden,
+        scratch,
         quickack: options.quickack(),
         effort: options.effort(),
     };

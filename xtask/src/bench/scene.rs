@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::client::Client;
 use super::contestant::{Contestant, Server};
 use super::failure::Result;
+use super::scratch::Scratch;
 use super::warden::Warden;
 use super::websocket::QuickAck;
 
@@ -21,6 +22,8 @@ pub struct Scene<'a> {
     pub server: &'a Server<'a>,
     /// Watches servers that the measurement starts itself.
     pub warden: &'a Warden,
+    /// Where files are.
+    pub scratch: &'a Scratch,
     /// The kind of client to measure with.
     pub quickack: QuickAck,
     /// How much to do.
@@ -72,6 +75,11 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// The same for a step so slow that its median has to do with fewer repetitions.
+    pub fn for_slow_steps(self) -> Pace {
+        Pace { least: 5, ..self }
+    }
+
     /// Repeats the step and returns how often.
     pub fn run(&self, mut step: impl FnMut() -> Result<()>) -> Result<usize> {
         let begun = Instant::now();

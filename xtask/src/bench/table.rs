@@ -108,7 +108,8 @@ fn show(results: &Results, row: &Row, seat: Seat) -> String {
     match (results.figure(row.id, seat), cell.failures.is_empty()) {
         (Some(value), true) => row.unit.show(value),
         (Some(value), false) => format!("{} !", row.unit.show(value)),
-        (None, _) => "failed".to_owned(),
+        (None, false) => "failed".to_owned(),
+        (None, true) => "–".to_owned(),
     }
 }
 

@@ -30,6 +30,28 @@ pub fn parse(text: &[u8]) -> Result<Incoming<'_>> {
     }
 }
 
+/// Reads an answer that must not be a refusal, as far as the type wants to know it.
+pub fn parse_result<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<(u64, T)> {
+    match parse_any(text)? {
+        Incoming::Reply { id, result } => Ok((id, serde_json::from_str(result)?)),
+        Incoming::Refusal { id, error } => Err(refused(id, error)),
+        _ => Err(Failure::new("an event instead of an answer")),
+    }
+}
+
+/// Reads the answer to a request for bytes of a file, still in base64.
+pub fn parse_data(text: &[u8]) -> Result<(u64, &[u8])> {
+    match parse_usual_data(text) {
+        Some(data) => Ok(data),
+        None => parse_result(text).map(|(id, Data { base64 })| (id, base64.as_bytes())),
+    }
+}
+
+/// The failure of a request that was refused.
+pub fn refused(id: i64, error: &str) -> Failure {
+    Failure::new(format!("request {id} was refused: {error}"))
+}
+
 /// Reads output in its usual member order without looking at every byte, so that the client keeps
 /// up with servers.
 fn parse_usual_output(text: &[u8]) -> Option<Incoming<'_>> {
@@ -41,6 +63,17 @@ fn parse_usual_output(text: &[u8]) -> Option<Incoming<'_>> {
     let rest = rest[quote..].strip_prefix(br#"","chunk":""#)?;
     let chunk = rest.strip_suffix(br#""}}"#)?;
     Some(Incoming::Output { process, seq, chunk })
+}
+
+/// Reads bytes of a file in the same way; the end of a file is announced with an unusual answer.
+fn parse_usual_data(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (id, rest) = take_number(text.strip_prefix(br#"{"id":"#)?)?;
+    let result = rest.strip_prefix(br#","result":{"#)?;
+    let data = match result.strip_prefix(br#""dataBase64":""#) {
+        Some(file) => file.strip_suffix(br#""}}"#)?,
+        None => result.strip_prefix(br#""chunk":""#)?.strip_suffix(br#"","eof":false}}"#)?,
+    };
+    Some((id, data))
 }
 
 fn take_number(text: &[u8]) -> Option<(u64, &[u8])> {
@@ -104,6 +137,12 @@ struct EventParams<'a> {
     exit_code: Option<i64>,
 }
 
+#[derive(Deserialize)]
+struct Data<'a> {
+    #[serde(rename = "dataBase64", alias = "chunk")]
+    base64: &'a str,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,5 +168,24 @@ mod tests {
         let refusal = br#"{"error":{"code":-32600,"message":"no"},"id":-1}"#;
         let error = r#"{"code":-32600,"message":"no"}"#;
         assert_eq!(parse(refusal).unwrap(), Incoming::Refusal { id: -1, error });
+        assert!(parse_data(refusal).is_err());
+    }
+
+    #[test]
+    fn bytes_of_a_file_are_read_in_any_member_order() {
+        let usual = [
+            br#"{"id":7,"result":{"dataBase64":"QUJD"}}"#.as_slice(),
+            br#"{"id":7,"result":{"chunk":"QUJD","eof":false}}"#,
+        ];
+        let other = [
+            br#"{"result":{"dataBase64":"QUJD"},"id":7}"#.as_slice(),
+            br#"{"id":7,"result":{"eof":false,"chunk":"QUJD"}}"#,
+            br#"{"id":7,"result":{"chunk":"QUJD","eof":true}}"#,
+        ];
+        assert!(usual.iter().all(|text| parse_usual_data(text).is_some()));
+        assert!(other.iter().all(|text| parse_usual_data(text).is_none()));
+        for text in usual.iter().chain(&other) {
+            assert_eq!(parse_data(text).unwrap(), (7, b"QUJD".as_slice()));
+        }
     }
 }

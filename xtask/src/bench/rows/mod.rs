@@ -2,7 +2,10 @@
 //! code that fills them.
 
 mod backlog;
+mod blocks;
 mod burst;
+mod directories;
+mod files;
 mod flood;
 mod idle;
 mod oneshot;
@@ -30,7 +33,7 @@ pub struct Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 11] = [
+pub const GROUPS: [Group; 14] = [
     oneshot::GROUP,
     rpc::GROUP,
     pty::GROUP,
@@ -42,6 +45,9 @@ pub const GROUPS: [Group; 11] = [
     flood::GROUP,
     stall::GROUP,
     backlog::GROUP,
+    files::GROUP,
+    blocks::GROUP,
+    directories::GROUP,
 ];
 
 const EVERY_ROUND: usize = usize::MAX;

@@ -79,7 +79,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     for _ in 0..100 {
         client.status()?;
     }
-    let (times, cpu) = paced_trips(scene, &mut client)?;
+    let (times, cpu) = paced_trips(scene, |pace| round_trips(&mut client, pace))?;
     readings.enter(P50, percentile(&times, 0.5));
     readings.enter(P95, percentile(&times, 0.95));
     readings.enter(CPU, cpu);
@@ -89,16 +89,19 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     readings.enter(STREAMED, answer_rate(&mut client, time, Refill::AtOnce)?);
 
     let _one_core = OneCore::share_with(scene.server)?;
-    let (times, cpu) = paced_trips(scene, &mut client)?;
+    let (times, cpu) = paced_trips(scene, |pace| round_trips(&mut client, pace))?;
     readings.enter(CORE_P50, percentile(&times, 0.5));
     readings.enter(CORE_CPU, cpu);
     Ok(())
 }
 
-/// Round trips and what each costs the server, all in microseconds.
-fn paced_trips(scene: &Scene<'_>, client: &mut Client) -> Result<(Vec<f64>, f64)> {
+/// Trips and what each costs the server, all in microseconds.
+pub fn paced_trips(
+    scene: &Scene<'_>,
+    trips: impl FnOnce(&Pace) -> Result<Vec<f64>>,
+) -> Result<(Vec<f64>, f64)> {
     let before = scene.server.usage()?;
-    let times = round_trips(client, &scene.effort.pace(20_000, Duration::from_millis(1500)))?;
+    let times = trips(&scene.effort.pace(20_000, Duration::from_millis(1500)))?;
     let cpu = us(scene.server.usage()?.cpu_since(&before)) / times.len() as f64;
     Ok((times, cpu))
 }

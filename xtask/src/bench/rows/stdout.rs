@@ -1,6 +1,6 @@
 //! How fast output gets through: one process, and four at a time on one connection.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{EVERY_ROUND, Group};
 use crate::bench::client::Launch;
@@ -9,6 +9,7 @@ use crate::bench::ledger::Content;
 use crate::bench::process_tree::Usage;
 use crate::bench::row::{Bar, Better, Of, Row, Unit};
 use crate::bench::scene::{Readings, Scene};
+use crate::bench::transfer::Transfer;
 
 const ONE: &str = "stdout.one";
 const ONE_CPU: &str = "stdout.cpu";
@@ -62,34 +63,23 @@ pub const GROUP: Group = Group {
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let total = scene.effort.pick(512_u64 << 20, 128 << 20);
-    let one = run(scene, readings, 1, total)?;
+    let (one, chunks) = run(scene, readings, 1, total)?;
     readings.enter(ONE, one.megabytes_per_second());
     readings.enter(ONE_CPU, one.cpu_per_gib());
-    readings.enter(CHUNK, one.bytes as f64 / one.chunks as f64);
-    let four = run(scene, readings, 4, total)?;
+    readings.enter(CHUNK, one.bytes as f64 / chunks as f64);
+    let (four, _) = run(scene, readings, 4, total)?;
     readings.enter(FOUR, four.megabytes_per_second());
     readings.enter(FOUR_CPU, four.cpu_per_gib());
     Ok(())
 }
 
-struct Transfer {
-    bytes: u64,
-    chunks: u64,
-    time: Duration,
-    cpu: Duration,
-}
-
-impl Transfer {
-    fn megabytes_per_second(&self) -> f64 {
-        self.bytes as f64 / 1e6 / self.time.as_secs_f64()
-    }
-
-    fn cpu_per_gib(&self) -> f64 {
-        self.cpu.as_secs_f64() * f64::from(1 << 30) / self.bytes as f64
-    }
-}
-
-fn run(scene: &Scene<'_>, readings: &mut Readings, processes: u64, total: u64) -> Result<Transfer> {
+/// Lets processes write and returns what got through, in how many chunks.
+fn run(
+    scene: &Scene<'_>,
+    readings: &mut Readings,
+    processes: u64,
+    total: u64,
+) -> Result<(Transfer, u64)> {
     let mut client = scene.connect()?;
     let share = total / processes;
     let count = share.to_string();
@@ -109,5 +99,5 @@ fn run(scene: &Scene<'_>, readings: &mut Readings, processes: u64, total: u64) -
         chunks += client.ledger().settle(process, 0, share)?.chunks;
     }
     readings.enter_order(&mut client);
-    Ok(Transfer { bytes: total, chunks, time, cpu })
+    Ok((Transfer { bytes: total, time, cpu }, chunks))
 }

@@ -1,0 +1,201 @@
+//! A file read block by block through a handle: how fast, and how much memory that takes.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use serde::de::IgnoredAny;
+
+use super::{EVERY_ROUND, Group};
+use crate::bench::client::Client;
+use crate::bench::contestant::Server;
+use crate::bench::failure::{Failure, Result};
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::scratch::{pattern, uri};
+use crate::bench::stats::mib;
+use crate::bench::transfer::Transfer;
+use crate::bench::wire;
+
+const ONE: &str = "blocks.one";
+const ONE_CPU: &str = "blocks.one-cpu";
+const EIGHT: &str = "blocks.eight";
+const EIGHT_CPU: &str = "blocks.eight-cpu";
+const GROWTH: &str = "blocks.growth";
+
+/// The most that one request can ask for.
+const BLOCK: usize = 1 << 20;
+
+/// Blocks differ in this many bytes at their start; as a multiple of three it ends where a
+/// character of the encoding does.
+const NUMBER: usize = 18;
+
+/// `fs/open`, `fs/readBlock` to the end, `fs/close`.
+pub const GROUP: Group = Group {
+    name: "blocks",
+    most_rounds: EVERY_ROUND,
+    rows: &[
+        Row {
+            id: ONE,
+            label: "256 MiB in blocks of 1 MiB, one in flight",
+            unit: Unit::Named("MB/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(3.2, Of::Peer)],
+        },
+        Row {
+            id: ONE_CPU,
+            label: "… server CPU",
+            unit: Unit::Named("s/GiB"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: EIGHT,
+            label: "256 MiB in blocks of 1 MiB, 8 in flight",
+            unit: Unit::Named("MB/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(3.0, Of::Peer)],
+        },
+        Row {
+            id: EIGHT_CPU,
+            label: "… server CPU",
+            unit: Unit::Named("s/GiB"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: GROWTH,
+            label: "512 MiB in blocks of 1 MiB, 8 in flight: memory growth",
+            unit: Unit::Named("MiB"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(16.0, Of::Unit)],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let blocks = scene.effort.pick(256, 64);
+    let expected = NumberedBlocks::new();
+    let path = scene.scratch.once("blocks", |path| expected.write(path, blocks))?;
+    for (rate, cpu, in_flight) in [(ONE, ONE_CPU, 1), (EIGHT, EIGHT_CPU, 8)] {
+        let mut client = scene.connect()?;
+        let reading = Reading { uri: &uri(&path), blocks, in_flight };
+        let transfer = transfer(scene.server, &mut client, &reading, &expected)?;
+        readings.enter(rate, transfer.megabytes_per_second());
+        readings.enter(cpu, transfer.cpu_per_gib());
+    }
+    // The other figures have filled the server's allocator.
+    measure_growth(scene, &scene.contestant.start(scene.warden)?, readings)
+}
+
+fn transfer(
+    server: &Server<'_>,
+    client: &mut Client,
+    reading: &Reading<'_>,
+    expected: &NumberedBlocks,
+) -> Result<Transfer> {
+    // The first blocks also make buffers grow, on both sides.
+    Reading { blocks: 8, ..*reading }.run(client, |index, text| expected.check(index, text))?;
+    let before = server.usage()?;
+    let begun = Instant::now();
+    reading.run(client, |index, text| expected.check(index, text))?;
+    let time = begun.elapsed();
+    let cpu = server.usage()?.cpu_since(&before);
+    Ok(Transfer { bytes: reading.blocks * BLOCK as u64, time, cpu })
+}
+
+/// Reads a file that takes no space on the disk, and looks at the server's memory at every block.
+fn measure_growth(scene: &Scene<'_>, server: &Server<'_>, readings: &mut Readings) -> Result<()> {
+    let blocks = scene.effort.pick(512, 128);
+    let path = scene
+        .scratch
+        .once("zeros", |path| Ok(File::create(path)?.set_len(blocks * BLOCK as u64)?))?;
+    let zeros = base64_turbo::encode(vec![0; BLOCK]);
+    let mut client = scene.connect_to(server)?;
+    for _ in 0..100 {
+        client.status()?;
+    }
+    let before = server.usage()?.rss;
+    let mut peak = before;
+    Reading { uri: &uri(&path), blocks, in_flight: 8 }.run(&mut client, |_, text| {
+        peak = peak.max(server.usage()?.rss);
+        match text == zeros.as_bytes() {
+            true => Ok(()),
+            false => Err(Failure::new("a block was read with other bytes than zeros")),
+        }
+    })?;
+    readings.enter(GROWTH, mib((peak - before) as f64));
+    Ok(())
+}
+
+/// How a file is read.
+struct Reading<'a> {
+    uri: &'a str,
+    blocks: u64,
+    in_flight: u64,
+}
+
+impl Reading<'_> {
+    /// Opens the file, has every block looked at, in base64 and with its index, and closes it.
+    fn run(
+        &self,
+        client: &mut Client,
+        mut look: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        client.queue("fs/open", &format!(r#"{{"handleId":"h","path":"{}"}}"#, self.uri));
+        let opened = client.exchange()?.1;
+        let (open, _) = wire::parse_result::<IgnoredAny>(opened)?;
+        let (mut asked, mut answered) = (0, 0);
+        while answered < self.blocks {
+            while asked < self.blocks && asked - answered < self.in_flight {
+                let offset = asked * BLOCK as u64;
+                let params = format!(r#"{{"handleId":"h","offset":{offset},"len":{BLOCK}}}"#);
+                client.queue("fs/readBlock", &params);
+                asked += 1;
+            }
+            client.flush()?;
+            let (id, text) = wire::parse_data(client.next_text()?)?;
+            // Requests are numbered one after the other.
+            look(id - open - 1, text)?;
+            answered += 1;
+        }
+        client.call("fs/close", r#"{"handleId":"h"}"#)
+    }
+}
+
+/// A file whose blocks are alike but for a number at their start, so that one of them in base64 is
+/// enough to compare all with.
+struct NumberedBlocks {
+    block: Vec<u8>,
+    rest: String,
+}
+
+impl NumberedBlocks {
+    fn new() -> NumberedBlocks {
+        let block = pattern(BLOCK);
+        NumberedBlocks { rest: base64_turbo::encode(&block[NUMBER..]), block }
+    }
+
+    fn write(&self, path: &Path, blocks: u64) -> Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        for index in 0..blocks {
+            file.write_all(number(index).as_bytes())?;
+            file.write_all(&self.block[NUMBER..])?;
+        }
+        Ok(file.flush()?)
+    }
+
+    fn check(&self, index: u64, text: &[u8]) -> Result<()> {
+        let number = base64_turbo::encode(number(index));
+        match text.strip_prefix(number.as_bytes()) == Some(self.rest.as_bytes()) {
+            true => Ok(()),
+            false => Err(Failure::new(format!("block {index} was read with other bytes"))),
+        }
+    }
+}
+
+fn number(index: u64) -> String {
+    format!("{index:>NUMBER$}")
+}

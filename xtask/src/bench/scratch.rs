@@ -1,0 +1,83 @@
+//! A directory of the benchmark's own, with what every contestant reads and one place to write.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use super::failure::Result;
+
+/// The directory; it is gone with everything in it when this is dropped.
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// Makes the directory beside the benchmark's own program, because the system's directory for
+    /// temporary files may lie in memory.
+    pub fn create() -> Result<Scratch> {
+        let program = std::env::current_exe()?;
+        let path = program.with_file_name(format!("bench-{}", std::process::id()));
+        fs::create_dir(&path)?;
+        Ok(Scratch { path })
+    }
+
+    /// Makes a file with this content or gives it this content.
+    pub fn put(&self, name: &str, content: &[u8]) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        let mut file = File::create(&path)?;
+        file.write_all(content)?;
+        // Nobody's measurement shall pay for writing this to the disk.
+        file.sync_all()?;
+        Ok(path)
+    }
+
+    /// What has this name; it is made when it is first asked for.
+    pub fn once(&self, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        if !path.exists() {
+            // A failure must not leave half of it under its name.
+            let draft = self.path.join(format!("{name}-draft"));
+            make(&draft)?;
+            rustix::fs::syncfs(File::open(&draft)?)?;
+            fs::rename(&draft, &path)?;
+        }
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed lies where builds are cleaned up.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// A path as the wire has it, which needs no escaping in JSON.
+pub fn uri(path: &Path) -> String {
+    let mut uri = String::from("file://");
+    for byte in path.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' | b'~' => {
+                uri.push(char::from(*byte));
+            }
+            other => uri.push_str(&format!("%{other:02X}")),
+        }
+    }
+    uri
+}
+
+/// Bytes that differ from place to place.
+pub fn pattern(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index ^ (index >> 8) ^ (index >> 16)) as u8).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_escapes_what_could_mean_something_else() {
+        assert_eq!(uri(Path::new("/my files/a-b_c.d~")), "file:///my%20files/a-b_c.d~");
+        assert_eq!(uri(Path::new("/100%/\"#?")), "file:///100%25/%22%23%3F");
+    }
+}
