@@ -203,6 +203,22 @@ pub fn response(id: &RequestId, result: &impl Serialize) -> String {
     to_text(&Response { id, result })
 }
 
+/// The beginning of a reply whose result is written by hand.
+pub fn begin_response(id: &RequestId, capacity: usize) -> Vec<u8> {
+    let id = to_text(id);
+    let mut text = Vec::with_capacity(id.len() + capacity + 32);
+    for part in ["{\"id\":", &id, ",\"result\":"] {
+        text.extend_from_slice(part.as_bytes());
+    }
+    text
+}
+
+/// The end of a reply that [`begin_response`] began.
+pub fn end_response(mut text: Vec<u8>) -> Vec<u8> {
+    text.push(b'}');
+    text
+}
+
 /// The text of an error reply.
 pub fn error(id: &RequestId, error: &RpcError) -> String {
     #[derive(Serialize)]

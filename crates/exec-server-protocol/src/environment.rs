@@ -54,7 +54,7 @@ macro_rules! capabilities {
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         pub struct Capabilities {
-            $(#[doc = $doc] #[serde(skip_serializing_if = "is_false")] pub $field: bool,)*
+            $(#[doc = $doc] #[serde(skip_serializing_if = "crate::is_false")] pub $field: bool,)*
         }
     };
 }
@@ -73,11 +73,18 @@ capabilities! {
     process_output_retention  "`outputRetention` in `process/start`; gaps are reported."
     process_start_retry       "A start repeated on a resumed session answers with the running process."
     session_take_over         "A resume takes over from a connection whose peer is silent."
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
-fn is_false(value: &bool) -> bool {
-    !*value
+    file_write_streaming      "`mode` in `fs/open`, and `fs/writeBlock`."
+    fs_watch_missing          "`fs/watchMissing`."
+    fs_atomic_write           "New content appears at once or not at all; `durability`, and `discard` in `fs/close`."
+    fs_conditional_write      "`ifAbsent` and `ifMatch` where content is written."
+    fs_detailed_metadata      "`detailed` in `fs/getMetadata`, `fs/readFile`, `fs/open` and where content is written."
+    fs_directory_paging       "`limit`, `cursor` and `detailed` in `fs/readDirectory`; links and odd names are told."
+    fs_append                 "`fs/append`."
+    fs_truncate               "`fs/truncate`."
+    fs_rename                 "`fs/rename`."
+    fs_symlink                "`fs/symlink` and `fs/readLink`."
+    fs_set_permissions        "`fs/setPermissions`."
+    fs_batch                  "`fs/batch`."
 }
 
 /// Result of `environment/status`.

@@ -49,6 +49,14 @@ pub struct ErrorData {
     pub retryable: Option<bool>,
 }
 
+impl ErrorData {
+    /// The same facts under another word.
+    #[must_use]
+    pub fn named(self, kind: &str) -> Self {
+        Self { kind: kind.to_owned(), ..self }
+    }
+}
+
 impl RpcError {
     /// An error of `code` whose `data.kind` is `kind`.
     pub fn new(code: ErrorCode, kind: &str, message: impl Into<String>) -> Self {

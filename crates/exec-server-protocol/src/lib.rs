@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`envelope`] | requests, replies, notifications: the outside of every message |
 //! | [`methods`] | the table of methods, with their lanes |
-//! | [`initialize`], [`process`], [`environment`] | the payloads of each family |
+//! | [`initialize`], [`process`], [`fs`], [`environment`] | the payloads of each family |
 //! | [`encode`] | messages that are sent so often that they are written by hand |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`errors`] | codes and the shape of `error.data` |
@@ -13,10 +13,12 @@
 //! Nothing here does I/O or decides what happens next.
 
 pub mod base64;
+pub mod bytes64;
 pub mod encode;
 pub mod envelope;
 pub mod environment;
 pub mod errors;
+pub mod fs;
 pub mod initialize;
 pub mod json;
 pub mod limits;
@@ -24,3 +26,8 @@ pub mod methods;
 pub mod params;
 pub mod path_uri;
 pub mod process;
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+pub(crate) fn is_false(value: &bool) -> bool {
+    !*value
+}

@@ -38,3 +38,42 @@ pub const MAX_CAPABILITY_ROOTS: usize = 128;
 
 /// Bytes in the scope id of a shell snapshot.
 pub const MAX_SNAPSHOT_SCOPE_BYTES: usize = 256;
+
+/// Bytes of one `fs/readBlock` or `fs/writeBlock`.
+pub const MAX_FILE_BLOCK_BYTES: u64 = 1024 * 1024;
+
+/// What fits into one message as base64, with room for the rest of the message.
+pub const MAX_WHOLE_FILE_BYTES: u64 = (MAX_MESSAGE_BYTES as u64 - 4096) / 4 * 3;
+
+/// Open file handles of one connection.
+pub const MAX_FILE_HANDLES: usize = 128;
+
+/// Bytes in the name that a client gives to a file handle.
+pub const MAX_HANDLE_ID_BYTES: usize = 32;
+
+/// Names in one `fs/readDirectory` reply: four JSON values each stay under [`MAX_JSON_VALUES`].
+pub const MAX_DIRECTORY_ENTRIES: usize = 50_000;
+
+/// Entries of one detailed `fs/readDirectory` reply: twenty JSON values each stay under [`MAX_JSON_VALUES`].
+pub const MAX_DETAILED_ENTRIES: usize = 10_000;
+
+/// Levels below the root of one `fs/walk`.
+pub const MAX_WALK_DEPTH: u64 = 64;
+
+/// Directories that one `fs/walk` enters.
+pub const MAX_WALK_DIRECTORIES: u64 = 10_000;
+
+/// Names that one `fs/walk` looks at.
+pub const MAX_WALK_ENTRIES: u64 = 50_000;
+
+/// What the entries and errors of one `fs/walk` may add up to, each counted with [`WALK_ITEM_BYTES`].
+pub const MAX_WALK_BYTES: usize = 4 * 1024 * 1024;
+
+/// What an entry of `fs/walk` is counted with beside its path.
+pub const WALK_ITEM_BYTES: usize = 64;
+
+/// Paths in one `fs/watchMissing`.
+pub const MAX_WATCHED_PATHS: usize = 64;
+
+/// Lookups in one `fs/batch`.
+pub const MAX_BATCH_REQUESTS: usize = 1000;

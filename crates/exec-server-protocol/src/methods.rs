@@ -16,6 +16,8 @@ pub enum Family {
     Lifecycle,
     /// `process/*`.
     Exec,
+    /// `fs/*`.
+    FileSystem,
     /// `environment/info`.
     EnvironmentInfo,
     /// `environment/status`.
@@ -32,6 +34,7 @@ impl Family {
         match self {
             Self::Lifecycle => "lifecycle",
             Self::Exec => "exec",
+            Self::FileSystem => "filesystem",
             Self::EnvironmentInfo => "environment info",
             Self::EnvironmentStatus => "environment status",
             Self::EnvironmentConfig => "environment config",
@@ -88,6 +91,27 @@ methods! {
     ProcessResize          "process/resize"             Exec                Control  "A new size for the terminal."
     ProcessCloseStdin      "process/closeStdin"         Exec                Ordinary "End of input, after what was written."
     ProcessList            "process/list"               Exec                Control  "The processes of this session."
+    FsReadFile             "fs/readFile"                FileSystem          Ordinary "The whole of a file."
+    FsOpen                 "fs/open"                    FileSystem          Ordinary "A handle for reading or replacing a file in blocks."
+    FsReadBlock            "fs/readBlock"               FileSystem          Ordinary "Bytes of an open file."
+    FsWriteBlock           "fs/writeBlock"              FileSystem          Ordinary "Bytes for the new content of an open file."
+    FsClose                "fs/close"                   FileSystem          Control  "The end of a handle; puts new content in place."
+    FsWriteFile            "fs/writeFile"               FileSystem          Ordinary "New content for a file."
+    FsAppend               "fs/append"                  FileSystem          Ordinary "Bytes behind the end of a file."
+    FsTruncate             "fs/truncate"                FileSystem          Ordinary "A new length for a file."
+    FsCreateDirectory      "fs/createDirectory"         FileSystem          Ordinary "A new directory."
+    FsGetMetadata          "fs/getMetadata"             FileSystem          Ordinary "What is known about a path."
+    FsCanonicalize         "fs/canonicalize"            FileSystem          Ordinary "A path without links."
+    FsReadDirectory        "fs/readDirectory"           FileSystem          Ordinary "The names in a directory."
+    FsWalk                 "fs/walk"                    FileSystem          Ordinary "The names in a tree."
+    FsRemove               "fs/remove"                  FileSystem          Ordinary "Removes a file or a tree."
+    FsCopy                 "fs/copy"                    FileSystem          Ordinary "Copies a file or a tree."
+    FsRename               "fs/rename"                  FileSystem          Ordinary "A new name for a file or a tree."
+    FsSymlink              "fs/symlink"                 FileSystem          Ordinary "A new symbolic link."
+    FsReadLink             "fs/readLink"                FileSystem          Ordinary "Where a symbolic link points."
+    FsSetPermissions       "fs/setPermissions"          FileSystem          Ordinary "New permission bits."
+    FsBatch                "fs/batch"                   FileSystem          Ordinary "Many small lookups in one round trip."
+    FsWatchMissing         "fs/watchMissing"            FileSystem          Ordinary "Asks to be told when one of some paths appears."
 }
 
 /// The one notification that a client sends.
@@ -98,6 +122,8 @@ pub const PROCESS_OUTPUT: &str = "process/output";
 pub const PROCESS_EXITED: &str = "process/exited";
 /// Nothing more will come from this process.
 pub const PROCESS_CLOSED: &str = "process/closed";
+/// A watched path is no longer missing.
+pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";
 
 #[cfg(test)]
 mod tests {

@@ -111,6 +111,27 @@ impl PathUri {
         Self { text, form: Form::Uri }
     }
 
+    /// The URI of a name in the directory that this names; what is encoded already is not encoded again.
+    pub fn child(&self, name: &[u8]) -> Self {
+        if self.may_have_opaque_children()
+            && let Ok(path) = self.to_posix(NativePaths::Accept)
+        {
+            let path = if path == b"/" { &[][..] } else { &path };
+            return Self::from_posix(&[path, b"/", name].concat());
+        }
+        let mut text = String::with_capacity(self.text.len() + 1 + name.len());
+        text.push_str(self.text.strip_suffix('/').unwrap_or(&self.text));
+        text.push('/');
+        text.extend(percent_encode(name, ENCODED));
+        Self { text, form: Form::Uri }
+    }
+
+    /// Only the first segment of a path can look like a drive.
+    fn may_have_opaque_children(&self) -> bool {
+        let path = self.text.strip_prefix("file://").unwrap_or(&self.text);
+        self.form == Form::Native || path == "/" || path.starts_with(OPAQUE_PREFIX)
+    }
+
     /// The URI as it is written on the wire.
     pub fn as_str(&self) -> &str {
         &self.text

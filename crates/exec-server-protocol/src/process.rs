@@ -7,11 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::path_uri::PathUri;
 
-mod bytes64;
 mod start;
 mod write;
 
-pub use bytes64::Bytes64;
+pub use crate::bytes64::Bytes64;
 pub use start::{
     EnvInherit, EnvPolicy, ProcessMetadata, ProcessStartParams, ProcessStartResponse, SandboxType,
     ShellSnapshot, SnapshotShell, TerminalSize,

@@ -91,7 +91,41 @@ fn names_that_are_not_utf8_keep_their_bytes() {
     assert_eq!(uri.to_posix(NativePaths::Reject).unwrap(), b"/d/bad-\xff {}.txt");
 }
 
+#[test]
+fn the_uri_of_a_child_is_the_uri_of_the_joined_path() {
+    for (parent, name, joined) in [
+        ("/", "a", "/a"),
+        ("/", "C:", "/C:"),
+        ("/", "C:x", "/C:x"),
+        ("/C:", "x y", "/C:/x y"),
+        ("/C:/h", "x", "/C:/h/x"),
+        ("/a", "C:", "/a/C:"),
+        ("/a b", "%41 {}", "/a b/%41 {}"),
+    ] {
+        let child = PathUri::from_posix(parent.as_bytes()).child(name.as_bytes());
+        assert_eq!(child, PathUri::from_posix(joined.as_bytes()), "{parent} {name}");
+    }
+    let of_native = PathUri::parse("/a/../b c/").unwrap().child(b"d");
+    assert_eq!(of_native, PathUri::from_posix(b"/b c/d"));
+    let of_slash = PathUri::parse("file:///a/").unwrap().child(b"d");
+    assert_eq!(of_slash, PathUri::from_posix(b"/a/d"));
+}
+
 proptest! {
+    #[test]
+    fn children_of_children_have_the_uri_of_their_path(
+        names in proptest::collection::vec(proptest::collection::vec(1u8..=255, 1..8), 1..4),
+    ) {
+        let (mut uri, mut path) = (PathUri::from_posix(b"/"), Vec::new());
+        for name in names {
+            let name: Vec<u8> = name.into_iter().filter(|byte| *byte != b'/').collect();
+            prop_assume!(!name.is_empty() && name != b"." && name != b"..");
+            uri = uri.child(&name);
+            path = [path.as_slice(), b"/", &name].concat();
+            prop_assert_eq!(&uri, &PathUri::from_posix(&path));
+        }
+    }
+
     #[test]
     fn no_text_makes_the_parser_panic(text in any::<String>()) {
         if let Ok(uri) = PathUri::parse(&text) {

@@ -1,0 +1,222 @@
+//! The payloads of `fs/*`.
+//!
+//! Members after `sandbox` are additions of this server; a client that does not know them never sees their effects.
+
+use serde::{Deserialize, Serialize};
+
+use crate::path_uri::PathUri;
+
+mod data64;
+mod handles;
+mod listing;
+mod metadata;
+mod watch;
+mod write;
+
+pub use crate::bytes64::Bytes64;
+pub use data64::Data64;
+pub use handles::{
+    FsCloseParams, FsOpenParams, FsOpenResponse, FsReadBlockParams, FsReadBlockResponse,
+    FsWriteBlockParams, OpenMode,
+};
+pub use listing::{
+    FsDirectoryEntry, FsReadDirectoryParams, FsReadDirectoryResponse, FsWalkEntry, FsWalkError,
+    FsWalkOptions, FsWalkParams, FsWalkResponse, WalkKind,
+};
+pub use metadata::{FileKind, FsGetMetadataParams, FsGetMetadataResponse, MetadataDetails};
+pub use watch::{FsMissingChangedNotification, FsWatchMissingParams, FsWatchMissingResponse};
+pub use write::{
+    Durability, FsAppendParams, FsTruncateParams, FsWriteFileParams, FsWriteFileResponse,
+};
+
+/// What a request may touch; raw until this server can enforce it.
+pub type Sandbox = Option<serde_json::Value>;
+
+/// Params of `fs/readFile`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsReadFileParams {
+    /// The file.
+    pub path: PathUri,
+    /// Whether links are followed; yes unless said otherwise.
+    #[serde(default)]
+    pub follow_symlinks: Option<bool>,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+    /// Whether the answer names the version that was read.
+    #[serde(default)]
+    pub detailed: Option<bool>,
+}
+
+/// Result of `fs/readFile`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsReadFileResponse {
+    /// The content.
+    pub data_base64: Bytes64,
+    /// The version that was read, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version_tag: Option<String>,
+}
+
+/// Params of `fs/createDirectory`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsCreateDirectoryParams {
+    /// The directory.
+    pub path: PathUri,
+    /// Whether missing parents are made and an existing directory is fine; yes unless said otherwise.
+    #[serde(default)]
+    pub recursive: Option<bool>,
+    /// Whether links are followed; yes unless said otherwise.
+    #[serde(default)]
+    pub follow_symlinks: Option<bool>,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// Params of `fs/canonicalize`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FsCanonicalizeParams {
+    /// The path.
+    pub path: PathUri,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// Result of `fs/canonicalize`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FsCanonicalizeResponse {
+    /// The same place, without links.
+    pub path: PathUri,
+}
+
+/// Params of `fs/remove`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsRemoveParams {
+    /// What goes.
+    pub path: PathUri,
+    /// Whether a directory goes with its content; yes unless said otherwise.
+    #[serde(default)]
+    pub recursive: Option<bool>,
+    /// Whether a path that is not there is fine; yes unless said otherwise.
+    #[serde(default)]
+    pub force: Option<bool>,
+    /// Whether links on the way are followed; yes unless said otherwise.
+    #[serde(default)]
+    pub follow_symlinks: Option<bool>,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// Params of `fs/copy`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsCopyParams {
+    /// What is copied.
+    pub source_path: PathUri,
+    /// Where to.
+    pub destination_path: PathUri,
+    /// Whether a directory is copied with its content.
+    pub recursive: bool,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// Params of `fs/rename`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsRenameParams {
+    /// The old name.
+    pub source_path: PathUri,
+    /// The new name.
+    pub destination_path: PathUri,
+    /// Whether an existing destination is an error; no unless said otherwise.
+    #[serde(default)]
+    pub no_replace: Option<bool>,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// Params of `fs/symlink`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsSymlinkParams {
+    /// The link.
+    pub path: PathUri,
+    /// The text of the link, as it will be stored.
+    #[serde(default)]
+    pub target: Option<String>,
+    /// The text of a link that is not UTF-8.
+    #[serde(default)]
+    pub target_base64: Option<Bytes64>,
+    /// Whether an existing link is replaced; no unless said otherwise.
+    #[serde(default)]
+    pub replace: Option<bool>,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// Params of `fs/readLink`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FsReadLinkParams {
+    /// The link.
+    pub path: PathUri,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// Result of `fs/readLink`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsReadLinkResponse {
+    /// The text of the link; lossy if it is not UTF-8.
+    pub target: String,
+    /// The exact text of a link that is not UTF-8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target_base64: Option<Bytes64>,
+}
+
+/// Params of `fs/setPermissions`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FsSetPermissionsParams {
+    /// The file or directory.
+    pub path: PathUri,
+    /// The permission bits, at most 0o7777.
+    pub mode: u32,
+    /// Whether links are followed; yes unless said otherwise.
+    #[serde(default)]
+    pub follow_symlinks: Option<bool>,
+    /// What the request may touch.
+    #[serde(default)]
+    pub sandbox: Sandbox,
+}
+
+/// Params of `fs/batch`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FsBatchParams {
+    /// The lookups: `fs/readFile`, `fs/getMetadata`, `fs/canonicalize`, `fs/readDirectory` and `fs/readLink`.
+    pub requests: Vec<FsBatchRequest>,
+}
+
+/// One lookup of `fs/batch`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FsBatchRequest {
+    /// The method.
+    pub method: String,
+    /// Its params.
+    pub params: Box<serde_json::value::RawValue>,
+}
+
+#[cfg(test)]
+mod tests;
