@@ -4,15 +4,20 @@
 //! |---|---|
 //! | [`spawn`] | what to start and what comes back; the same on every platform |
 //! | [`env_policy`] | which environment a child gets |
+//! | [`files`] | what can be asked of a file system, and what comes back |
 //! | [`host`] | facts about this machine and its user |
+//! | [`MissingWatch`] | being told when a missing path appears |
 //! | `linux` | the one implementation so far: clone, pipes, terminals, trees, cgroups, the guardian |
 //! | `unsupported` | what other platforms answer until they have their own |
 //!
 //! All `unsafe` of the project is in `linux`.
 
 pub mod env_policy;
+pub mod files;
 pub mod host;
 pub mod spawn;
+
+mod missing_watch;
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -23,6 +28,7 @@ mod unsupported;
 #[cfg(not(target_os = "linux"))]
 use unsupported as platform;
 
+pub use missing_watch::{MissingWatch, NotWatched};
 pub use platform::cgroup::CgroupParent;
 pub use platform::exit_watch::ExitWatch;
 pub use platform::guardian::{Guardian, enter_guardian};

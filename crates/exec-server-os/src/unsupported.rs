@@ -50,6 +50,88 @@ pub mod exit_watch {
     }
 }
 
+pub mod files {
+    //! Files.
+
+    use std::io;
+
+    use exec_server_protocol::fs::FsWriteFileResponse;
+
+    use crate::files::{FsError, FsReply, FsRequest};
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum OpenFile {}
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum StagedFile {}
+
+    /// What a read may wait for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Patience {
+        /// Whatever it takes.
+        Disk,
+        /// Nothing: only what is in memory.
+        None,
+    }
+
+    impl OpenFile {
+        /// Never called.
+        pub fn size(&self) -> u64 {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn version_tag(&self) -> io::Result<String> {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn read_pieces(
+            &self,
+            _offset: u64,
+            _len: u64,
+            _patience: Patience,
+            _take: impl FnMut(&[u8]),
+        ) -> io::Result<u64> {
+            match *self {}
+        }
+    }
+
+    impl StagedFile {
+        /// Never called.
+        pub fn write_at(&self, _data: &[u8], _offset: u64) -> io::Result<()> {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn publish(self) -> Result<FsWriteFileResponse, FsError> {
+            match self {}
+        }
+    }
+
+    /// Fails.
+    pub fn perform(_request: FsRequest) -> Result<FsReply, FsError> {
+        Ok(super::unsupported("access to files")?)
+    }
+
+    /// None.
+    pub fn answer_from_cache(_request: &FsRequest) -> Option<Result<FsReply, FsError>> {
+        None
+    }
+
+    /// None.
+    pub fn decode_cursor(_cursor: &str) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// The error of a descriptor that was opened for the other direction.
+    pub fn bad_descriptor() -> FsError {
+        io::Error::from(io::ErrorKind::InvalidInput).into()
+    }
+}
+
 pub mod guardian {
     //! The guardian.
 
@@ -67,6 +149,31 @@ pub mod guardian {
     /// There is no guardian here.
     pub fn enter_guardian() -> io::Result<Guardian> {
         Ok(Guardian::Server)
+    }
+}
+
+pub mod missing_watch {
+    //! Being told when a path appears.
+
+    use std::io;
+    use std::path::{Path, PathBuf};
+
+    use crate::missing_watch::NotWatched;
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum MissingWatch {}
+
+    impl MissingWatch {
+        /// Refuses, so that the client looks for itself.
+        pub fn new(_missing: &[PathBuf], _present: Option<&Path>) -> Result<Self, NotWatched> {
+            super::unsupported("watching").map_err(NotWatched::Unavailable)
+        }
+
+        /// Never called.
+        pub async fn changed(self) -> io::Result<()> {
+            match self {}
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 pub mod cgroup;
 pub mod exit_watch;
+pub mod files;
 pub mod guardian;
+pub mod missing_watch;
 pub mod oom;
 pub mod pipes;
 pub mod process_tree;

@@ -1,0 +1,176 @@
+//! Reads the names in a directory, many with one system call, and tells their kind without looking at each.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
+use rustix::io::Errno;
+
+/// Reads directories one after another with the same memory.
+pub struct EntryReader {
+    buffer: Vec<u8>,
+}
+
+/// About 1600 usual names per system call, in a block that the allocator keeps for the next time.
+const BUFFER_BYTES: usize = 64 * 1024;
+
+impl EntryReader {
+    /// A reader with its memory.
+    pub fn new() -> Self {
+        Self { buffer: Vec::with_capacity(BUFFER_BYTES) }
+    }
+
+    /// Shows every name but `.` and `..`, from where `dir` stands, in the order of the file system.
+    ///
+    /// The kind is what the file system says for free, and may be [`FileType::Unknown`]: see [`kind`].
+    pub fn read<E: From<io::Error>>(
+        &mut self,
+        dir: BorrowedFd,
+        mut visit: impl FnMut(&CStr, FileType) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut entries = RawDir::new(dir, self.buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            match entry {
+                Ok(entry) if is_itself_or_parent(entry.file_name()) => {}
+                Ok(entry) => visit(entry.file_name(), entry.file_type())?,
+                Err(Errno::INTR) => {}
+                // The directory was removed after it was opened, so it has no more names.
+                Err(Errno::NOENT) => return Ok(()),
+                Err(error) => return Err(io::Error::from(error).into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens a directory for reading its names; a path that ends in a link goes where the link points.
+pub fn open(path: &Path) -> io::Result<OwnedFd> {
+    open_at(CWD, path, OFlags::empty())
+}
+
+/// Opens a directory for reading its names, from another one.
+pub fn open_at(
+    dir: BorrowedFd,
+    path: impl rustix::path::Arg,
+    extra: OFlags,
+) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(dir, path, flags | extra, Mode::empty())?)
+}
+
+/// What a name is, when `reported` may be unknown; links are not followed.
+pub fn kind(dir: BorrowedFd, name: &CStr, reported: FileType) -> io::Result<FileType> {
+    match reported {
+        FileType::Unknown => {
+            Ok(kind_in(&rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        }
+        known => Ok(known),
+    }
+}
+
+/// What a stat is about.
+pub fn kind_in(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+fn is_itself_or_parent(name: &CStr) -> bool {
+    matches!(name.to_bytes(), b"." | b"..")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::ffi::CString;
+    use std::fs;
+    use std::os::fd::AsFd;
+
+    use super::super::testing::in_each_place;
+    use super::*;
+
+    #[test]
+    fn every_name_comes_once_with_its_kind_and_without_the_dots() {
+        in_each_place(|place| {
+            fs::write(place.join("file"), "").unwrap();
+            fs::create_dir(place.join("directory")).unwrap();
+            std::os::unix::fs::symlink("nowhere", place.join("link")).unwrap();
+            let dir = open(place).unwrap();
+            let names = names_of(&dir);
+            let kinds: Vec<_> = names
+                .iter()
+                .map(|(name, reported)| {
+                    (name.to_str().unwrap(), kind(dir.as_fd(), name, *reported).unwrap())
+                })
+                .collect();
+            assert_eq!(
+                kinds,
+                [
+                    ("directory", FileType::Directory),
+                    ("file", FileType::RegularFile),
+                    ("link", FileType::Symlink)
+                ]
+            );
+        });
+    }
+
+    #[test]
+    fn more_names_than_the_buffer_holds_are_all_read() {
+        in_each_place(|place| {
+            let wanted: Vec<String> = (0..1500).map(|i| format!("{i:0>60}")).collect();
+            for name in &wanted {
+                fs::write(place.join(name), "").unwrap();
+            }
+            let names = names_of(&open(place).unwrap());
+            assert!(names.keys().map(|name| name.to_str().unwrap()).eq(wanted));
+        });
+    }
+
+    #[test]
+    fn an_unknown_kind_is_looked_up() {
+        in_each_place(|place| {
+            std::os::unix::fs::symlink("nowhere", place.join("link")).unwrap();
+            let dir = open(place).unwrap();
+            let found = kind(dir.as_fd(), c"link", FileType::Unknown).unwrap();
+            assert_eq!(found, FileType::Symlink);
+            let missing = kind(dir.as_fd(), c"missing", FileType::Unknown).unwrap_err();
+            assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        });
+    }
+
+    #[test]
+    fn a_directory_that_is_gone_has_no_names() {
+        in_each_place(|place| {
+            let gone = place.join("gone");
+            fs::create_dir(&gone).unwrap();
+            let dir = open(&gone).unwrap();
+            fs::remove_dir(&gone).unwrap();
+            assert!(names_of(&dir).is_empty());
+        });
+    }
+
+    #[test]
+    fn a_visitor_that_fails_ends_the_reading() {
+        in_each_place(|place| {
+            fs::write(place.join("a"), "").unwrap();
+            fs::write(place.join("b"), "").unwrap();
+            let mut seen = 0;
+            let outcome = EntryReader::new().read(open(place).unwrap().as_fd(), |_, _| {
+                seen += 1;
+                Err(io::Error::other("enough"))
+            });
+            assert_eq!(outcome.unwrap_err().to_string(), "enough");
+            assert_eq!(seen, 1);
+        });
+    }
+
+    fn names_of(dir: &OwnedFd) -> BTreeMap<CString, FileType> {
+        let mut names = BTreeMap::new();
+        let outcome: io::Result<()> = EntryReader::new().read(dir.as_fd(), |name, kind| {
+            assert!(names.insert(name.to_owned(), kind).is_none(), "{name:?} came twice");
+            Ok(())
+        });
+        outcome.unwrap();
+        names
+    }
+}

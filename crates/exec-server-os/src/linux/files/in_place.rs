@@ -1,0 +1,41 @@
+//! Content written into a file that has to stay the same file.
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+use rustix::io::Errno;
+
+use super::copy_bytes;
+use super::resolve::system;
+use crate::files::FsError;
+
+/// Makes `old` hold what `new` holds; the room for it is made first, so that a full disk leaves it as it was.
+pub fn copy(new: &File, old: &File) -> Result<(), FsError> {
+    let size = new.metadata()?.len();
+    if size > old.metadata()?.len() {
+        match fallocate(old, FallocateFlags::KEEP_SIZE, 0, size) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => {}
+            Err(errno) => return Err(system(errno)),
+        }
+    }
+    copy_bytes::copy(new, old)?;
+    ftruncate(old, size).map_err(system)
+}
+
+/// Writes where the descriptor stands, as far as that is possible without waiting.
+pub fn write_all(mut file: &File, data: &[u8]) -> Result<(), FsError> {
+    let mut done = 0;
+    while done < data.len() {
+        match file.write(&data[done..]) {
+            Ok(count) => done += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(source) if done > 0 => {
+                let (done, wanted) = (done as u64, data.len() as u64);
+                return Err(FsError::ShortWrite { done, wanted, source });
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

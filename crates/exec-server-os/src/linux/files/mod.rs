@@ -1,0 +1,83 @@
+//! Files on Linux: every operation works from directory descriptors and never blocks on a pipe or a device.
+
+mod attributes;
+mod cached;
+mod content;
+mod copy;
+mod copy_bytes;
+mod entries;
+mod first_names;
+mod in_place;
+mod listing;
+mod metadata;
+mod names;
+mod open;
+mod remove;
+mod resolve;
+mod stage;
+#[cfg(test)]
+mod testing;
+mod turns;
+mod walk;
+
+pub use cached::answer_from_cache;
+pub use listing::decode_cursor;
+pub use open::{OpenFile, Patience};
+pub use stage::StagedFile;
+
+use crate::files::{FsError, FsReply, FsRequest};
+
+/// Carries out a request; may wait for a disk or a network.
+pub fn perform(request: FsRequest) -> Result<FsReply, FsError> {
+    Ok(match request {
+        FsRequest::Read { path, links } => FsReply::Opened(open::open(&path, links)?),
+        FsRequest::Replace { path, options } => {
+            FsReply::Staged(stage::begin(&path, crate::files::Links::Follow, options)?)
+        }
+        FsRequest::Write { path, links, data, options } => {
+            FsReply::Written(stage::write(&path, links, &data, options)?)
+        }
+        FsRequest::Append { path, links, data, create, options } => {
+            FsReply::Written(content::append(&path, links, &data, create, &options)?)
+        }
+        FsRequest::Truncate { path, links, size, options } => {
+            FsReply::Written(content::truncate(&path, links, size, &options)?)
+        }
+        FsRequest::CreateDirectory { path, recursive, links } => {
+            done(names::create_directory(&path, recursive, links))?
+        }
+        FsRequest::Metadata { path, links, detail } => {
+            FsReply::Metadata(metadata::metadata(&path, links, detail)?)
+        }
+        FsRequest::Canonicalize { path } => FsReply::Canonical(names::canonicalize(&path)?),
+        FsRequest::List { path, page, detail } => {
+            FsReply::Listing(listing::list(&path, page.as_ref(), detail)?)
+        }
+        FsRequest::Walk { path, options } => FsReply::Walked(walk::walk(&path, &options)?),
+        FsRequest::Remove { path, recursive, force, links } => {
+            done(remove::remove(&path, recursive, force, links))?
+        }
+        FsRequest::Copy { source, destination, recursive } => {
+            done(copy::copy(&source, &destination, recursive))?
+        }
+        FsRequest::Rename { source, destination, no_replace } => {
+            done(names::rename(&source, &destination, no_replace))?
+        }
+        FsRequest::Symlink { path, target, replace } => {
+            done(names::symlink(&path, &target, replace))?
+        }
+        FsRequest::ReadLink { path } => FsReply::Link(metadata::read_link(&path)?),
+        FsRequest::SetPermissions { path, mode, links } => {
+            done(names::set_permissions(&path, mode, links))?
+        }
+    })
+}
+
+fn done(result: Result<(), FsError>) -> Result<FsReply, FsError> {
+    result.map(|()| FsReply::Done)
+}
+
+/// The error of a descriptor that was opened for the other direction.
+pub fn bad_descriptor() -> FsError {
+    resolve::system(rustix::io::Errno::BADF)
+}

@@ -1,0 +1,129 @@
+//! Names and their rights: directories, links, renaming, permission bits.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use exec_server_protocol::fs::FsCanonicalizeResponse;
+use exec_server_protocol::path_uri::PathUri;
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, RenameFlags, chmodat, mkdirat, openat, renameat, renameat_with,
+    symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+use std::os::unix::ffi::OsStrExt;
+
+use super::metadata::Facts;
+use super::resolve::{self, system};
+use super::stage::temporary_name;
+use crate::files::{FsError, Links};
+
+/// What new directories may be used for before the umask has its say.
+const NEW_DIRECTORY: Mode = Mode::from_raw_mode(0o777);
+
+/// Makes a directory.
+pub fn create_directory(path: &Path, recursive: bool, links: Links) -> Result<(), FsError> {
+    match (links, recursive) {
+        (Links::Follow, false) => mkdirat(CWD, path, NEW_DIRECTORY).map_err(system),
+        (Links::Follow, true) => create_with_parents(path),
+        (Links::Refuse, false) => match resolve::parent_without_links(path) {
+            Err(FsError::NoName) => Err(FsError::DirectoryExists),
+            Err(error) => Err(error),
+            Ok((dir, name)) => mkdirat(dir, name, NEW_DIRECTORY).map_err(system),
+        },
+        (Links::Refuse, true) => create_without_links(path),
+    }
+}
+
+/// Makes a directory and whatever is missing on the way to it; others may do the same meanwhile.
+pub fn create_with_parents(path: &Path) -> Result<(), FsError> {
+    let mut missing = Vec::new();
+    let mut next = path;
+    loop {
+        match mkdirat(CWD, next, NEW_DIRECTORY) {
+            Ok(()) => {}
+            Err(Errno::NOENT)
+                if next.parent().is_some() && missing.len() < path.components().count() =>
+            {
+                missing.push(next);
+                next = next.parent().expect("was just seen");
+                continue;
+            }
+            Err(errno) => {
+                let is_directory = Facts::of_path(next).is_ok_and(|facts| facts.is_directory());
+                if !is_directory {
+                    return Err(system(errno));
+                }
+            }
+        }
+        match missing.pop() {
+            Some(below) => next = below,
+            None => return Ok(()),
+        }
+    }
+}
+
+fn create_without_links(path: &Path) -> Result<(), FsError> {
+    let mut dir = resolve::root()?;
+    for name in resolve::names(path) {
+        match mkdirat(&dir, &name, NEW_DIRECTORY) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => {
+                // Where nothing can be made, what is there may still be a directory.
+                if Facts::of_name(dir.as_fd(), &name).is_err() {
+                    return Err(system(errno));
+                }
+            }
+        }
+        dir = resolve::enter(&dir, &name)?;
+    }
+    Ok(())
+}
+
+/// Finds the path without links.
+pub fn canonicalize(path: &Path) -> Result<FsCanonicalizeResponse, FsError> {
+    let path = std::fs::canonicalize(path)?;
+    Ok(FsCanonicalizeResponse { path: PathUri::from_posix(path.as_os_str().as_bytes()) })
+}
+
+/// Gives a file or a tree a new name.
+pub fn rename(source: &Path, destination: &Path, no_replace: bool) -> Result<(), FsError> {
+    if no_replace {
+        renameat_with(CWD, source, CWD, destination, RenameFlags::NOREPLACE).map_err(system)
+    } else {
+        renameat(CWD, source, CWD, destination).map_err(system)
+    }
+}
+
+/// Makes a link; another link is replaced at once, and only if that is wanted.
+pub fn symlink(path: &Path, target: &[u8], replace: bool) -> Result<(), FsError> {
+    let target = CString::new(target).map_err(|_| system(Errno::INVAL))?;
+    let (dir, name) = resolve::parent(path)?;
+    match symlinkat(target.as_c_str(), &dir, &name) {
+        Err(Errno::EXIST) if replace && Facts::of_name(dir.as_fd(), &name)?.is_link() => {}
+        other => return other.map_err(system),
+    }
+    let aside = temporary_name();
+    symlinkat(target.as_c_str(), &dir, &aside).map_err(system)?;
+    renameat(&dir, &aside, &dir, &name).map_err(|errno| {
+        // If even this fails there is nothing left to try.
+        let _ = unlinkat(&dir, &aside, AtFlags::empty());
+        system(errno)
+    })
+}
+
+/// Changes permission bits.
+pub fn set_permissions(path: &Path, mode: u32, links: Links) -> Result<(), FsError> {
+    let mode = Mode::from_raw_mode(mode);
+    let (dir, name) = match links {
+        Links::Follow => return chmodat(CWD, path, mode, AtFlags::empty()).map_err(system),
+        Links::Refuse => resolve::parent_without_links(path)?,
+    };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(dir, name, flags, Mode::empty()).map_err(system)?;
+    if Facts::of_file(file.as_fd())?.is_link() {
+        return Err(FsError::IsLink);
+    }
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    chmodat(CWD, path, mode, AtFlags::empty()).map_err(system)
+}
