@@ -7,11 +7,13 @@
 //! | [`attachment`] | who is attached to a session, and how long it waits for the next | the session task |
 //! | [`phase`] | what a connection may ask for yet | the connection task |
 //! | [`admission`] | how many requests of a connection run at once | the connection task |
+//! | [`handle_table`] | the file handles of a connection | the connection's requests |
 //! | [`keepalive`] | when to ping and when a peer is gone | the connection task |
 
 pub mod admission;
 pub mod attachment;
 pub mod byte_queue;
+pub mod handle_table;
 pub mod keepalive;
 pub mod phase;
 pub mod process_log;
