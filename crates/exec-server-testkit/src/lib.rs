@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`executor`] | a server of its own for each test |
 //! | [`client`] | a plain client that checks the order of events as it reads them |
+//! | [`desk`] | a directory on a disk and in memory, with a server beside it |
 //! | [`raw`] | a client that sends any frame, and reads only when it wants |
 //! | [`http`] | hand-written HTTP, for what no client library would send |
 //! | [`fifo`] | a door between a test and a child |
@@ -13,6 +14,8 @@
 //! Everything waits for events, with one deadline each.
 
 pub mod client;
+#[cfg(target_os = "linux")]
+pub mod desk;
 pub mod executor;
 #[cfg(target_os = "linux")]
 pub mod fifo;

@@ -16,6 +16,7 @@ use crate::auth::Principal;
 use crate::close_codes;
 use crate::dispatch::{self, Call, Caller};
 use crate::errors::RequestError;
+use crate::files::Files;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::sessions::{ClientKind, Session};
@@ -46,6 +47,7 @@ pub async fn run_connection(
         parse_prefix: connection.describe(),
         phase: Phase::default(),
         session: None,
+        files: Files::default(),
         admission: Admission::new(limits.concurrent_requests, limits.waiting_requests),
         server: server.clone(),
     };
@@ -81,6 +83,8 @@ struct Peer {
     parse_prefix: String,
     phase: Phase,
     session: Option<Session>,
+    /// Dropped with the connection, and with it everything that was not finished.
+    files: Files,
     admission: Admission<(Call, Reply)>,
 }
 
@@ -180,7 +184,8 @@ impl Peer {
     fn run(&self, call: Call, reply: Reply) {
         let session =
             self.session.as_ref().expect("requests run only after initialize gave a session");
-        dispatch::run(&Caller { server: &self.server, session, connection: self.id }, call, reply);
+        let (server, files) = (&self.server, &self.files);
+        dispatch::run(&Caller { server, session, connection: self.id, files }, call, reply);
     }
 
     async fn initialize(&mut self, raw_params: &str) -> Result<InitializeResponse, RequestError> {

@@ -19,6 +19,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
 use crate::errors::RequestError;
+use crate::files::{self, FileCall, Files};
 use crate::processes::{self, Command, PreparedStart};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -53,6 +54,8 @@ pub enum Call {
     CloseStdin(ProcessCloseStdinParams),
     /// `process/list`.
     List,
+    /// `fs/*`.
+    File(FileCall),
 }
 
 /// Who asks.
@@ -63,6 +66,8 @@ pub struct Caller<'a> {
     pub session: &'a Session,
     /// The connection that it came on.
     pub connection: ConnectionId,
+    /// The files that this connection has open.
+    pub files: &'a Files,
 }
 
 /// Reads the params of a request; this comes before any question of whether it may be asked now.
@@ -88,10 +93,12 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, Reques
         Method::ProcessResize => Call::Resize(read(raw)?),
         Method::ProcessCloseStdin => Call::CloseStdin(read(raw)?),
         Method::ProcessList => read::<NoParams>(raw).map(|_| Call::List)?,
+        method => Call::File(files::decode(server.config.native_paths, method, raw)?),
     })
 }
 
-fn read<T: DeserializeOwned>(raw: &str) -> Result<T, RequestError> {
+/// Decodes params, with the texts that clients know.
+pub fn read<T: DeserializeOwned>(raw: &str) -> Result<T, RequestError> {
     params::decode(raw).map_err(RequestError::InvalidParams)
 }
 
@@ -112,6 +119,7 @@ pub fn run(caller: &Caller, call: Call, reply: Reply) {
             caller.session.start_process(caller.server, caller.connection, *start, reply);
         }
         Call::List => list(caller, reply),
+        Call::File(call) => caller.files.run(caller.server, call, reply),
         Call::Read(params) => {
             let id = params.process_id.clone();
             ask(caller, &id, Command::Read(params, reply));

@@ -40,6 +40,18 @@ fn capabilities() -> Capabilities {
         process_output_retention: true,
         process_start_retry: true,
         session_take_over: true,
+        file_write_streaming: true,
+        fs_watch_missing: true,
+        fs_atomic_write: true,
+        fs_conditional_write: true,
+        fs_detailed_metadata: true,
+        fs_directory_paging: true,
+        fs_append: true,
+        fs_truncate: true,
+        fs_rename: true,
+        fs_symlink: true,
+        fs_set_permissions: true,
+        fs_batch: true,
     }
 }
 

@@ -3,10 +3,12 @@
 use std::io;
 
 use exec_server_machines::phase::PhaseError;
+use exec_server_os::files::FsError;
 use exec_server_os::spawn::SpawnError;
+use exec_server_protocol::base64::Base64Error;
 use exec_server_protocol::errors::{ErrorCode, RpcError};
 use exec_server_protocol::limits;
-use exec_server_protocol::path_uri::{PathUri, ToPathError};
+use exec_server_protocol::path_uri::{ForeignPath, PathUri, ToPathError};
 
 use crate::environment_config::EnvironmentConfigError;
 
@@ -96,6 +98,59 @@ pub enum RequestError {
     /// Settings that cannot be read.
     #[error("{0}")]
     Config(#[source] EnvironmentConfigError),
+    /// A path of another system, where one of this machine is needed.
+    #[error("{0}")]
+    ForeignPath(ForeignPath),
+    /// Something about files that could not be done.
+    #[error("{0}")]
+    Files(#[from] FsError),
+    /// Content that is no base64.
+    #[error("{method} requires valid base64 dataBase64: {source}")]
+    Content {
+        /// Which method.
+        method: &'static str,
+        /// What is wrong with it.
+        source: Base64Error,
+    },
+    /// A file that does not fit into one answer.
+    #[error(
+        "file is too large to read: limit is {} bytes; open it with fs/open and read it in blocks",
+        limits::MAX_WHOLE_FILE_BYTES
+    )]
+    FileTooLarge,
+    /// A file handle whose name is too long.
+    #[error("file handle ID must not exceed {} bytes", limits::MAX_HANDLE_ID_BYTES)]
+    HandleIdTooLong,
+    /// A file handle whose name is taken.
+    #[error("file handle `{0}` already exists")]
+    DuplicateHandle(String),
+    /// As many file handles as there may be.
+    #[error("at most {} file handles may be open per connection", limits::MAX_FILE_HANDLES)]
+    TooManyHandles,
+    /// A file handle that is not there.
+    #[error("unknown file handle `{0}`")]
+    UnknownHandle(String),
+    /// A file handle that was closed before it was open.
+    #[error("file handle `{0}` was closed while it was being opened")]
+    HandleClosed(String),
+    /// A block that is empty or too long.
+    #[error("file {verb} block length must be between 1 and {}", limits::MAX_FILE_BLOCK_BYTES)]
+    BlockLength {
+        /// What was to be done with it.
+        verb: &'static str,
+    },
+    /// A block beyond the end of all files.
+    #[error("file write range exceeds the signed 64-bit file offset limit")]
+    BlockRange,
+    /// New content with holes where writes had failed.
+    #[error("{0} blocks could not be written, so the file was left as it was")]
+    BlocksMissing(usize),
+    /// More lookups than one request may hold.
+    #[error("fs/batch accepts at most {} requests", limits::MAX_BATCH_REQUESTS)]
+    BatchTooLong,
+    /// Not every method is a small lookup.
+    #[error("fs/batch does not accept `{0}`")]
+    NotForBatch(String),
     /// An answer that would not fit into one message.
     #[error("the reply of {0} bytes is larger than one message may be; ask for less")]
     ReplyTooLarge(usize),
@@ -107,7 +162,9 @@ pub enum RequestError {
 impl RequestError {
     /// The reply for it.
     pub fn to_rpc(&self) -> RpcError {
-        use ErrorCode::{Internal, InvalidParams, InvalidRequest, MethodNotFound, SessionAttached};
+        use ErrorCode::{
+            Internal, InvalidParams, InvalidRequest, MethodNotFound, NotFound, SessionAttached,
+        };
         let (code, kind) = match self {
             Self::Malformed(_) => (InvalidRequest, "malformed_message"),
             Self::UnknownNotification(_) => (InvalidRequest, "unknown_notification"),
@@ -133,6 +190,20 @@ impl RequestError {
             Self::StdinOverloaded => (Internal, "stdin_overloaded"),
             Self::TooManyRoots => (InvalidRequest, "too_many_roots"),
             Self::Config(_) => (Internal, "config_unreadable"),
+            Self::ForeignPath(_) => (InvalidRequest, "foreign_path"),
+            Self::Files(error) => return files_error(error),
+            Self::Content { .. } => (InvalidRequest, "invalid_base64"),
+            Self::FileTooLarge => (InvalidRequest, "file_too_large"),
+            Self::HandleIdTooLong => (InvalidRequest, "handle_id_too_long"),
+            Self::DuplicateHandle(_) => (InvalidRequest, "handle_exists"),
+            Self::TooManyHandles => (InvalidRequest, "too_many_handles"),
+            Self::UnknownHandle(_) => (NotFound, "unknown_handle"),
+            Self::HandleClosed(_) => (InvalidRequest, "handle_closed"),
+            Self::BlockLength { .. } => (InvalidRequest, "block_length"),
+            Self::BlockRange => (InvalidRequest, "block_range"),
+            Self::BlocksMissing(_) => (Internal, "blocks_missing"),
+            Self::BatchTooLong => (InvalidRequest, "batch_too_long"),
+            Self::NotForBatch(_) => (InvalidParams, "not_for_batch"),
             Self::ReplyTooLarge(_) => (Internal, "reply_too_large"),
             Self::Abandoned => (Internal, "internal"),
         };
@@ -176,9 +247,65 @@ fn spawn_error(error: &SpawnError) -> RpcError {
     RpcError::new(ErrorCode::Internal, kind, error.to_string()).with_errno(errno)
 }
 
+fn files_error(error: &FsError) -> RpcError {
+    use ErrorCode::{Internal, InvalidRequest};
+    let (code, kind) = match error {
+        FsError::System(source) => return file_system_error(error, source),
+        FsError::Incomplete { source, .. } | FsError::ShortWrite { source, .. } => {
+            let rpc = file_system_error(error, source);
+            let kind = match error {
+                FsError::ShortWrite { .. } => "short_write",
+                _ => "incomplete",
+            };
+            return RpcError { data: rpc.data.map(|data| data.named(kind)), ..rpc };
+        }
+        FsError::NotAFile(_) => (InvalidRequest, "not_a_file"),
+        FsError::IsLink => (InvalidRequest, "is_symlink"),
+        FsError::NoName => (InvalidRequest, "no_name"),
+        FsError::DirectoryExists => (Internal, "already_exists"),
+        FsError::RecursiveWithoutLinks => (Internal, "unsupported"),
+        FsError::WalkLimitsZero | FsError::WalkLimitsExceeded => (InvalidRequest, "walk_limits"),
+        FsError::TooManyEntries(..) => (Internal, "too_many_entries"),
+        FsError::DirectoryNeedsRecursive => (InvalidRequest, "needs_recursive"),
+        FsError::IntoItself => (InvalidRequest, "into_itself"),
+        FsError::SameFile => (InvalidRequest, "same_file"),
+        FsError::NotCopyable(_) => (InvalidRequest, "not_a_file"),
+        FsError::VersionMismatch => (InvalidRequest, "version_mismatch"),
+    };
+    RpcError::new(code, kind, error.to_string())
+}
+
+/// Clients tell "not there" and "not allowed" from everything else by the code, and the rest by the errno.
+fn file_system_error(error: &FsError, source: &io::Error) -> RpcError {
+    let errno = exec_server_os::errno_name(source);
+    let (code, kind) = match errno {
+        Some("ENOENT") => (ErrorCode::NotFound, "not_found"),
+        Some("EACCES" | "EPERM") => (ErrorCode::InvalidRequest, "permission_denied"),
+        Some("EINVAL") => (ErrorCode::InvalidRequest, "invalid_argument"),
+        Some("EEXIST") => (ErrorCode::Internal, "already_exists"),
+        Some("ENOTDIR") => (ErrorCode::Internal, "not_a_directory"),
+        Some("EISDIR") => (ErrorCode::Internal, "is_a_directory"),
+        Some("ENOTEMPTY") => (ErrorCode::Internal, "directory_not_empty"),
+        Some("EROFS") => (ErrorCode::Internal, "read_only_file_system"),
+        Some("ENOSPC" | "EDQUOT") => (ErrorCode::Internal, "no_space"),
+        Some("EXDEV") => (ErrorCode::Internal, "other_file_system"),
+        _ => (ErrorCode::Internal, "file_system"),
+    };
+    RpcError::new(code, kind, error.to_string()).with_errno(errno)
+}
+
 fn system_error(kind: &str, error: &RequestError, source: &io::Error) -> RpcError {
     RpcError::new(ErrorCode::Internal, kind, error.to_string())
         .with_errno(exec_server_os::errno_name(source))
+}
+
+impl From<ToPathError> for RequestError {
+    fn from(error: ToPathError) -> Self {
+        match error {
+            ToPathError::Foreign(foreign) => Self::ForeignPath(foreign),
+            error @ ToPathError::Uri(_) => Self::Path(error),
+        }
+    }
 }
 
 /// A working directory that cannot be one here, with the text that clients know.

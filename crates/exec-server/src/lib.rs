@@ -20,11 +20,13 @@ mod dispatch;
 mod environment;
 mod environment_config;
 mod errors;
+mod files;
 mod lookups;
 mod processes;
 mod reaper;
 mod reply;
 mod run;
+mod sandbox;
 mod sessions;
 mod shell_snapshot;
 

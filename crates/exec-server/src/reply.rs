@@ -1,5 +1,6 @@
 //! The right and duty to answer one request.
 
+use bytes::Bytes;
 use exec_server_protocol::envelope::{self, RequestId};
 use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
 use exec_server_protocol::methods::{Lane, Method};
@@ -39,6 +40,22 @@ impl Reply {
         inner.send(text, true);
     }
 
+    /// The beginning of an answer whose result is then written by hand and given to [`Reply::ok_text`].
+    pub fn begin_text(&self, capacity: usize) -> Vec<u8> {
+        let inner = self.inner.as_ref().expect("not yet answered");
+        envelope::begin_response(&inner.id, capacity)
+    }
+
+    /// Answers with a text that [`Reply::begin_text`] began.
+    pub fn ok_text(mut self, text: Vec<u8>) {
+        let inner = self.inner.take().expect("answered once");
+        let text = envelope::end_response(text);
+        if text.len() > MAX_MESSAGE_BYTES {
+            return inner.fail(&RequestError::ReplyTooLarge(text.len()));
+        }
+        inner.send(text, true);
+    }
+
     /// Answers with an error.
     pub fn fail(mut self, error: &RequestError) {
         self.inner.take().expect("answered once").fail(error);
@@ -71,7 +88,7 @@ impl Inner {
         self.send(text, false);
     }
 
-    fn send(self, text: String, is_ok: bool) {
+    fn send(self, text: impl Into<Bytes>, is_ok: bool) {
         self.timer.finish(is_ok);
         match self.lane {
             Lane::Control => self.outbox.push_reply(text),

@@ -19,6 +19,7 @@ use super::owner::{Birth, Owner};
 use crate::environment::host_path;
 use crate::errors::{RequestError, cwd_error};
 use crate::reply::Reply;
+use crate::sandbox;
 use crate::server::Server;
 use crate::sessions::Session;
 use crate::shell_snapshot;
@@ -50,7 +51,7 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
             "networkProxy is not supported by this server (capability networkProxyLaunch)",
         ));
     }
-    check_sandbox(params.sandbox.as_ref())?;
+    sandbox::check_process(params.sandbox.as_ref())?;
     if let Some(snapshot) = &params.shell_snapshot {
         shell_snapshot::validate(snapshot)
             .map_err(|error| RequestError::InvalidParams(error.to_string()))?;
@@ -60,15 +61,6 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
     }
     let digest = digest(&params);
     Ok(PreparedStart { params, cwd: host_path(cwd), digest })
-}
-
-/// A sandbox that asks for nothing is no sandbox; any other is refused until this server can enforce it.
-fn check_sandbox(sandbox: Option<&serde_json::Value>) -> Result<(), RequestError> {
-    let Some(sandbox) = sandbox else { return Ok(()) };
-    match sandbox.pointer("/permissions/type").and_then(serde_json::Value::as_str) {
-        Some("disabled" | "external") => Ok(()),
-        _ => Err(RequestError::SandboxUnsupported),
-    }
 }
 
 fn digest(params: &ProcessStartParams) -> u64 {

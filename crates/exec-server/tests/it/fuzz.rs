@@ -117,6 +117,32 @@ fn fitting(method: Method) -> Value {
         Method::ProcessTerminate => json!({"processId": "p", "graceMs": 1}),
         Method::ProcessResize => json!({"processId": "p", "rows": 1, "cols": 1}),
         Method::ProcessCloseStdin => json!({"processId": "p"}),
+        Method::FsOpen => json!({"handleId": "h", "path": "file:///nowhere", "mode": "read"}),
+        Method::FsReadBlock => json!({"handleId": "h", "offset": 0, "len": 1}),
+        Method::FsWriteBlock => json!({"handleId": "h", "offset": 0, "chunk": "YQ=="}),
+        Method::FsClose => json!({"handleId": "h"}),
+        Method::FsWalk => json!({"path": "file:///nowhere", "options": {
+            "maxDepth": 1, "maxDirectories": 1, "maxEntries": 1, "followDirectorySymlinks": false,
+        }}),
+        Method::FsCopy | Method::FsRename => json!({
+            "sourcePath": "file:///nowhere/a", "destinationPath": "file:///nowhere/b",
+            "recursive": false,
+        }),
+        Method::FsSymlink => json!({"path": "file:///nowhere/a", "target": "b"}),
+        Method::FsSetPermissions => json!({"path": "file:///nowhere/a", "mode": 0o600}),
+        Method::FsTruncate => json!({"path": "file:///nowhere/a", "size": 0}),
+        Method::FsWriteFile | Method::FsAppend => {
+            json!({"path": "file:///nowhere/a", "dataBase64": "YQ=="})
+        }
+        Method::FsBatch => json!({"requests": [{"method": "fs/getMetadata", "params": {}}]}),
+        Method::FsWatchMissing => json!({"watchId": 1, "missing": ["file:///nowhere"]}),
+        Method::FsReadFile
+        | Method::FsGetMetadata
+        | Method::FsCanonicalize
+        | Method::FsReadDirectory
+        | Method::FsReadLink
+        | Method::FsRemove
+        | Method::FsCreateDirectory => json!({"path": "file:///nowhere/a"}),
     }
 }
 

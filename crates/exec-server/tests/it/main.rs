@@ -6,6 +6,8 @@ mod command_line;
 mod concurrency;
 #[cfg(target_os = "linux")]
 mod environment;
+#[cfg(target_os = "linux")]
+mod files;
 mod fuzz;
 mod http_routes;
 mod limits;

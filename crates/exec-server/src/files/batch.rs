@@ -1,0 +1,48 @@
+//! `fs/batch`: many small lookups in one round trip.
+
+use exec_server_os::files::{answer_from_cache, perform};
+use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
+
+use super::{PathCall, answer};
+use crate::errors::RequestError;
+use crate::reply::Reply;
+
+/// One lookup, or why it cannot be one.
+pub type BatchItem = Result<PathCall, RequestError>;
+
+/// Answers all of them, in their order; may wait for a disk or a network.
+pub fn run(items: Vec<BatchItem>, reply: Reply) {
+    let mut text = reply.begin_text(items.len() * 128);
+    text.extend_from_slice(b"{\"results\":[");
+    for (place, item) in items.into_iter().enumerate() {
+        if place > 0 {
+            text.push(b',');
+        }
+        let begun = text.len();
+        text.extend_from_slice(b"{\"result\":");
+        if let Err(error) = item.and_then(|call| look_up(call, &mut text)) {
+            text.truncate(begun);
+            text.extend_from_slice(b"{\"error\":");
+            serde_json::to_writer(&mut text, &error.to_rpc()).expect("an error serialises");
+        }
+        text.push(b'}');
+    }
+    text.extend_from_slice(b"]}");
+    reply.ok_text(text);
+}
+
+fn look_up(call: PathCall, text: &mut Vec<u8>) -> Result<(), RequestError> {
+    let result = match answer_from_cache(&call.request) {
+        Some(result) => result,
+        None => perform(call.request),
+    };
+    let begun = text.len();
+    answer::write(result?, call.detailed, text)?;
+    if text.len() > MAX_MESSAGE_BYTES / 2 && text.len() - begun > SMALL_BYTES {
+        return Err(RequestError::ReplyTooLarge(text.len()));
+    }
+    Ok(())
+}
+
+/// Once half of the message is used up only results of this size are added, so that all lookups get an answer.
+const SMALL_BYTES: usize = MAX_MESSAGE_BYTES / 4 / exec_server_protocol::limits::MAX_BATCH_REQUESTS;

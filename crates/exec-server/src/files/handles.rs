@@ -1,0 +1,343 @@
+//! The file handles of one connection.
+//!
+//! Reads of a handle run beside each other. Writes, and the close that puts them in place, run one after the other in
+//! the order in which they came.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use exec_server_machines::handle_table::{HandleTable, NotReserved, Ticket};
+use exec_server_os::files::{
+    FsError, FsReply, FsRequest, OpenFile, Patience, StagedFile, answer_from_cache, perform,
+};
+use exec_server_protocol::base64;
+use exec_server_protocol::fs::{
+    FsCloseParams, FsOpenResponse, FsReadBlockParams, FsWriteBlockParams, FsWriteFileResponse,
+};
+use exec_server_protocol::limits::{MAX_FILE_BLOCK_BYTES, MAX_FILE_HANDLES, MAX_HANDLE_ID_BYTES};
+use exec_server_protocol::process::Empty;
+
+use super::answer;
+use crate::errors::RequestError;
+use crate::reply::Reply;
+
+/// `fs/open` with what it opens.
+#[derive(Debug)]
+pub struct OpenCall {
+    /// The client's name for the handle.
+    pub id: String,
+    /// How to open it.
+    pub request: FsRequest,
+    /// Whether the answer tells size and version.
+    pub detailed: bool,
+}
+
+/// The file handles of one connection.
+#[derive(Debug)]
+pub struct Handles {
+    table: Mutex<HandleTable<Handle>>,
+}
+
+#[derive(Debug, Clone)]
+enum Handle {
+    Read(Arc<OpenFile>),
+    Replace(Arc<Replacement>),
+}
+
+impl Default for Handles {
+    fn default() -> Self {
+        Self { table: Mutex::new(HandleTable::new(MAX_FILE_HANDLES)) }
+    }
+}
+
+impl Handles {
+    /// Answers `fs/open`.
+    pub fn open(self: &Arc<Self>, call: OpenCall, reply: Reply) {
+        let ticket = match self.reserve(&call.id) {
+            Ok(ticket) => ticket,
+            Err(error) => return reply.fail(&error),
+        };
+        let OpenCall { id, request, detailed } = call;
+        if let Some(result) = answer_from_cache(&request) {
+            return self.finish_open(id, ticket, result, detailed, reply);
+        }
+        let handles = self.clone();
+        tokio::task::spawn_blocking(move || {
+            handles.finish_open(id, ticket, perform(request), detailed, reply);
+        });
+    }
+
+    fn reserve(&self, id: &str) -> Result<Ticket, RequestError> {
+        check_id(id)?;
+        self.lock().reserve(id).map_err(|refused| match refused {
+            NotReserved::Exists => RequestError::DuplicateHandle(id.to_owned()),
+            NotReserved::Full => RequestError::TooManyHandles,
+        })
+    }
+
+    fn finish_open(
+        &self,
+        id: String,
+        ticket: Ticket,
+        result: Result<FsReply, FsError>,
+        detailed: bool,
+        reply: Reply,
+    ) {
+        let opened = result.map_err(RequestError::from).and_then(|result| match result {
+            FsReply::Opened(file) => {
+                let size = detailed.then(|| file.size());
+                let version_tag =
+                    detailed.then(|| file.version_tag()).transpose().map_err(FsError::from)?;
+                Ok((Handle::Read(Arc::new(file)), size, version_tag))
+            }
+            FsReply::Staged(file) => {
+                Ok((Handle::Replace(Arc::new(Replacement::new(file))), None, None))
+            }
+            _ => unreachable!("files are opened for reading or replacing"),
+        });
+        match opened {
+            Ok((handle, size, version_tag)) => {
+                let placed = self.lock().handle_opened(&id, ticket, handle);
+                match placed {
+                    Ok(()) => reply.ok(&FsOpenResponse { handle_id: id, size, version_tag }),
+                    Err(_) => reply.fail(&RequestError::HandleClosed(id)),
+                }
+            }
+            Err(error) => {
+                self.lock().handle_failed(&id, ticket);
+                reply.fail(&error);
+            }
+        }
+    }
+
+    /// Answers `fs/readBlock`.
+    pub fn read_block(self: &Arc<Self>, params: &FsReadBlockParams, reply: Reply) {
+        let (offset, len) = (params.offset, params.len);
+        let handle = check_id(&params.handle_id).and_then(|()| {
+            if !(1..=MAX_FILE_BLOCK_BYTES).contains(&len) {
+                return Err(RequestError::BlockLength { verb: "read" });
+            }
+            self.find(&params.handle_id)
+        });
+        let file = match handle {
+            Ok(Handle::Read(file)) => file,
+            Ok(handle @ Handle::Replace(_)) => {
+                self.forget(&params.handle_id, &handle);
+                return reply.fail(&bad_descriptor());
+            }
+            Err(error) => return reply.fail(&error),
+        };
+        let room = base64::encoded_len(usize::try_from(len).expect("was just checked")) + 32;
+        let mut text = reply.begin_text(room);
+        let begun = text.len();
+        match answer::write_block(&file, offset, len, Patience::None, &mut text) {
+            Ok(()) => return reply.ok_text(text),
+            Err(error) if !would_block(&error) => {
+                self.forget(&params.handle_id, &Handle::Read(file));
+                return reply.fail(&error);
+            }
+            Err(_) => text.truncate(begun),
+        }
+        let (handles, id) = (self.clone(), params.handle_id.clone());
+        tokio::task::spawn_blocking(move || {
+            match answer::write_block(&file, offset, len, Patience::Disk, &mut text) {
+                Ok(()) => reply.ok_text(text),
+                Err(error) => {
+                    handles.forget(&id, &Handle::Read(file));
+                    reply.fail(&error);
+                }
+            }
+        });
+    }
+
+    /// Answers `fs/writeBlock`.
+    pub fn write_block(&self, params: FsWriteBlockParams, reply: Reply) {
+        let handle = check_id(&params.handle_id).and_then(|()| {
+            if !(1..=MAX_FILE_BLOCK_BYTES).contains(&(params.chunk.0.len() as u64)) {
+                return Err(RequestError::BlockLength { verb: "write" });
+            }
+            let end = params.offset.checked_add(params.chunk.0.len() as u64);
+            if end.is_none_or(|end| i64::try_from(end).is_err()) {
+                return Err(RequestError::BlockRange);
+            }
+            self.find(&params.handle_id)
+        });
+        match handle {
+            Ok(Handle::Replace(replacement)) => {
+                let block = Block { offset: params.offset, bytes: params.chunk.0 };
+                replacement.push(Job::Write(block, reply));
+            }
+            Ok(Handle::Read(_)) => reply.fail(&bad_descriptor()),
+            Err(error) => reply.fail(&error),
+        }
+    }
+
+    /// Answers `fs/close`.
+    pub fn close(&self, params: &FsCloseParams, reply: Reply) {
+        if let Err(error) = check_id(&params.handle_id) {
+            return reply.fail(&error);
+        }
+        let closed = self.lock().close(&params.handle_id);
+        match closed {
+            Some(Handle::Replace(replacement)) if params.discard == Some(true) => {
+                replacement.push(Job::Discard(reply));
+            }
+            Some(Handle::Replace(replacement)) => replacement.push(Job::Publish(reply)),
+            Some(Handle::Read(_)) | None => reply.ok(&Empty {}),
+        }
+    }
+
+    fn find(&self, id: &str) -> Result<Handle, RequestError> {
+        let handle = self.lock().get(id).cloned();
+        handle.ok_or_else(|| RequestError::UnknownHandle(id.to_owned()))
+    }
+
+    /// A read that failed ends its handle, unless the name stands for another one by now.
+    fn forget(&self, id: &str, handle: &Handle) {
+        let mut table = self.lock();
+        if table.get(id).is_some_and(|current| current.is(handle)) {
+            table.close(id);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HandleTable<Handle>> {
+        self.table.lock().expect("no holder panics")
+    }
+}
+
+impl Handle {
+    fn is(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Read(one), Self::Read(other)) => Arc::ptr_eq(one, other),
+            (Self::Replace(one), Self::Replace(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
+    }
+}
+
+fn check_id(id: &str) -> Result<(), RequestError> {
+    if id.len() > MAX_HANDLE_ID_BYTES { Err(RequestError::HandleIdTooLong) } else { Ok(()) }
+}
+
+fn would_block(error: &RequestError) -> bool {
+    matches!(error, RequestError::Files(FsError::System(error)) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// The handle is for the other direction.
+fn bad_descriptor() -> RequestError {
+    RequestError::Files(FsError::bad_descriptor())
+}
+
+/// New content on its way, and what is still to be done with it.
+#[derive(Debug)]
+struct Replacement {
+    work: Mutex<Work>,
+}
+
+#[derive(Debug)]
+struct Work {
+    /// Missing while a thread works with it, and when it was published or thrown away.
+    content: Option<Content>,
+    jobs: VecDeque<Job>,
+    is_running: bool,
+}
+
+#[derive(Debug)]
+struct Content {
+    file: StagedFile,
+    /// Blocks that could not be written and have not been written since.
+    missing: Vec<(u64, usize)>,
+}
+
+#[derive(Debug)]
+enum Job {
+    Write(Block, Reply),
+    Publish(Reply),
+    Discard(Reply),
+}
+
+#[derive(Debug)]
+struct Block {
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Replacement {
+    fn new(file: StagedFile) -> Self {
+        let content = Some(Content { file, missing: Vec::new() });
+        Self { work: Mutex::new(Work { content, jobs: VecDeque::new(), is_running: false }) }
+    }
+
+    /// Queues a job; one thread at a time does them in order.
+    fn push(self: &Arc<Self>, job: Job) {
+        let mut work = self.lock();
+        work.jobs.push_back(job);
+        if !work.is_running {
+            work.is_running = true;
+            let replacement = self.clone();
+            tokio::task::spawn_blocking(move || replacement.run());
+        }
+    }
+
+    fn run(&self) {
+        let mut content = self.lock().content.take();
+        loop {
+            let job = {
+                let mut work = self.lock();
+                let Some(job) = work.jobs.pop_front() else {
+                    work.content = content;
+                    work.is_running = false;
+                    return;
+                };
+                job
+            };
+            content = perform_job(content, job);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().expect("no holder panics")
+    }
+}
+
+fn perform_job(content: Option<Content>, job: Job) -> Option<Content> {
+    let Some(mut content) = content else {
+        // A write that was queued behind the close of its handle cannot happen: the close took the name.
+        unreachable!("a closed handle takes no more jobs");
+    };
+    match job {
+        Job::Write(block, reply) => {
+            reply.finish(content.write(&block));
+            Some(content)
+        }
+        Job::Publish(reply) => {
+            reply.finish(content.publish());
+            None
+        }
+        Job::Discard(reply) => {
+            drop(content);
+            reply.ok(&Empty {});
+            None
+        }
+    }
+}
+
+impl Content {
+    fn write(&mut self, block: &Block) -> Result<Empty, RequestError> {
+        let range = (block.offset, block.bytes.len());
+        self.missing.retain(|missing| *missing != range);
+        self.file.write_at(&block.bytes, block.offset).map_err(|error| {
+            self.missing.push(range);
+            RequestError::Files(error.into())
+        })?;
+        Ok(Empty {})
+    }
+
+    fn publish(self) -> Result<FsWriteFileResponse, RequestError> {
+        if !self.missing.is_empty() {
+            return Err(RequestError::BlocksMissing(self.missing.len()));
+        }
+        Ok(self.file.publish()?)
+    }
+}

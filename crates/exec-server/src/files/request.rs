@@ -1,0 +1,280 @@
+//! From the params of `fs/*` to what is to be done.
+
+use std::path::PathBuf;
+
+use exec_server_os::files::{Detail, FsRequest, Links, Page, WriteOptions, decode_cursor};
+use exec_server_protocol::fs::{
+    Data64, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
+    FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,
+    FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSetPermissionsParams,
+    FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWriteBlockParams, FsWriteFileParams,
+    OpenMode, Sandbox,
+};
+use exec_server_protocol::limits::{
+    MAX_BATCH_REQUESTS, MAX_DETAILED_ENTRIES, MAX_DIRECTORY_ENTRIES,
+};
+use exec_server_protocol::methods::Method;
+use exec_server_protocol::path_uri::{NativePaths, PathUri};
+
+use super::batch::BatchItem;
+use super::handles::OpenCall;
+use super::{FileCall, PathCall};
+use crate::dispatch::read;
+use crate::environment::host_path;
+use crate::errors::RequestError;
+use crate::sandbox;
+
+/// Reads the params of an `fs/*` method.
+pub fn decode(native: NativePaths, method: Method, raw: &str) -> Result<FileCall, RequestError> {
+    let decoder = Decoder { native };
+    Ok(match method {
+        Method::FsOpen => FileCall::Open(decoder.open(read(raw)?)?),
+        Method::FsReadBlock => FileCall::ReadBlock(read(raw)?),
+        Method::FsWriteBlock => {
+            let params = FsWriteBlockParams::decode(raw).map_err(RequestError::InvalidParams)?;
+            FileCall::WriteBlock(params)
+        }
+        Method::FsClose => FileCall::Close(read(raw)?),
+        Method::FsBatch => FileCall::Batch(decoder.batch(read(raw)?)?),
+        Method::FsWatchMissing => FileCall::WatchMissing(read(raw)?),
+        method => FileCall::Path(decoder.path_call(method, raw)?),
+    })
+}
+
+struct Decoder {
+    native: NativePaths,
+}
+
+impl Decoder {
+    fn path_call(&self, method: Method, raw: &str) -> Result<PathCall, RequestError> {
+        let plain = |request| PathCall { request, detailed: false };
+        Ok(match method {
+            Method::FsReadFile => self.read_file(read(raw)?)?,
+            Method::FsWriteFile => {
+                let params = FsWriteFileParams::decode(raw).map_err(RequestError::InvalidParams)?;
+                plain(self.write_file(params)?)
+            }
+            Method::FsAppend => plain(self.append(read(raw)?)?),
+            Method::FsTruncate => plain(self.truncate(read(raw)?)?),
+            Method::FsCreateDirectory => plain(self.create_directory(read(raw)?)?),
+            Method::FsGetMetadata => plain(self.metadata(read(raw)?)?),
+            Method::FsCanonicalize => {
+                let params: FsCanonicalizeParams = read(raw)?;
+                plain(FsRequest::Canonicalize { path: self.path(&params.path, &params.sandbox)? })
+            }
+            Method::FsReadDirectory => plain(self.list(read(raw)?)?),
+            Method::FsWalk => {
+                let params: FsWalkParams = read(raw)?;
+                let path = self.path(&params.path, &params.sandbox)?;
+                plain(FsRequest::Walk { path, options: params.options })
+            }
+            Method::FsRemove => plain(self.remove(read(raw)?)?),
+            Method::FsCopy => plain(self.copy(read(raw)?)?),
+            Method::FsRename => plain(self.rename(read(raw)?)?),
+            Method::FsSymlink => plain(self.symlink(read(raw)?)?),
+            Method::FsReadLink => {
+                let params: FsReadLinkParams = read(raw)?;
+                plain(FsRequest::ReadLink { path: self.path(&params.path, &params.sandbox)? })
+            }
+            Method::FsSetPermissions => plain(self.set_permissions(read(raw)?)?),
+            other => unreachable!("{} is not about a path", other.name()),
+        })
+    }
+
+    fn path(&self, uri: &PathUri, sandbox: &Sandbox) -> Result<PathBuf, RequestError> {
+        sandbox::check_files(sandbox.as_ref())?;
+        Ok(host_path(uri.to_posix(self.native)?))
+    }
+
+    fn read_file(&self, params: FsReadFileParams) -> Result<PathCall, RequestError> {
+        let path = self.path(&params.path, &params.sandbox)?;
+        let request = FsRequest::Read { path, links: links(params.follow_symlinks) };
+        Ok(PathCall { request, detailed: params.detailed == Some(true) })
+    }
+
+    fn open(&self, params: FsOpenParams) -> Result<OpenCall, RequestError> {
+        let path = self.path(&params.path, &params.sandbox)?;
+        let detailed = params.detailed == Some(true);
+        let request = match params.mode {
+            OpenMode::Read => FsRequest::Read { path, links: Links::Follow },
+            OpenMode::Replace => {
+                let options = WriteOptions {
+                    durability: params.durability.unwrap_or_default(),
+                    if_absent: params.if_absent == Some(true),
+                    if_match: params.if_match,
+                    detailed,
+                };
+                FsRequest::Replace { path, options }
+            }
+        };
+        Ok(OpenCall { id: params.handle_id, request, detailed })
+    }
+
+    fn write_file(&self, params: FsWriteFileParams) -> Result<FsRequest, RequestError> {
+        let path = self.path(&params.path, &params.sandbox)?;
+        let options = WriteOptions {
+            durability: params.durability.unwrap_or_default(),
+            if_absent: params.if_absent == Some(true),
+            if_match: params.if_match,
+            detailed: params.detailed == Some(true),
+        };
+        let data = content("fs/writeFile", params.data_base64)?;
+        Ok(FsRequest::Write { path, links: links(params.follow_symlinks), data, options })
+    }
+
+    fn append(&self, params: FsAppendParams) -> Result<FsRequest, RequestError> {
+        Ok(FsRequest::Append {
+            path: self.path(&params.path, &params.sandbox)?,
+            links: links(params.follow_symlinks),
+            data: content("fs/append", params.data_base64)?,
+            create: params.create.unwrap_or(true),
+            options: WriteOptions {
+                durability: params.durability.unwrap_or_default(),
+                if_absent: false,
+                if_match: params.if_match,
+                detailed: true,
+            },
+        })
+    }
+
+    fn truncate(&self, params: FsTruncateParams) -> Result<FsRequest, RequestError> {
+        Ok(FsRequest::Truncate {
+            path: self.path(&params.path, &params.sandbox)?,
+            links: links(params.follow_symlinks),
+            size: params.size,
+            options: WriteOptions {
+                durability: params.durability.unwrap_or_default(),
+                if_absent: false,
+                if_match: params.if_match,
+                detailed: true,
+            },
+        })
+    }
+
+    fn create_directory(&self, params: FsCreateDirectoryParams) -> Result<FsRequest, RequestError> {
+        Ok(FsRequest::CreateDirectory {
+            path: self.path(&params.path, &params.sandbox)?,
+            recursive: params.recursive.unwrap_or(true),
+            links: links(params.follow_symlinks),
+        })
+    }
+
+    fn metadata(&self, params: FsGetMetadataParams) -> Result<FsRequest, RequestError> {
+        Ok(FsRequest::Metadata {
+            path: self.path(&params.path, &params.sandbox)?,
+            links: links(params.follow_symlinks),
+            detail: detail(params.detailed),
+        })
+    }
+
+    fn list(&self, params: FsReadDirectoryParams) -> Result<FsRequest, RequestError> {
+        let detail = detail(params.detailed);
+        let most = match detail {
+            Detail::Basic => MAX_DIRECTORY_ENTRIES,
+            Detail::Full => MAX_DETAILED_ENTRIES,
+        };
+        let after = match &params.cursor {
+            None => None,
+            Some(cursor) => Some(decode_cursor(cursor).ok_or_else(|| {
+                RequestError::InvalidParams("cursor is not one of this server".to_owned())
+            })?),
+        };
+        let page = match (params.limit, after) {
+            (None, None) => None,
+            (Some(0), _) => {
+                return Err(RequestError::InvalidParams("limit must not be zero".to_owned()));
+            }
+            (limit, after) => {
+                let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(most);
+                Some(Page { limit: limit.min(most), after })
+            }
+        };
+        Ok(FsRequest::List { path: self.path(&params.path, &params.sandbox)?, page, detail })
+    }
+
+    fn remove(&self, params: FsRemoveParams) -> Result<FsRequest, RequestError> {
+        Ok(FsRequest::Remove {
+            path: self.path(&params.path, &params.sandbox)?,
+            recursive: params.recursive.unwrap_or(true),
+            force: params.force.unwrap_or(true),
+            links: links(params.follow_symlinks),
+        })
+    }
+
+    fn copy(&self, params: FsCopyParams) -> Result<FsRequest, RequestError> {
+        Ok(FsRequest::Copy {
+            source: self.path(&params.source_path, &params.sandbox)?,
+            destination: self.path(&params.destination_path, &params.sandbox)?,
+            recursive: params.recursive,
+        })
+    }
+
+    fn rename(&self, params: FsRenameParams) -> Result<FsRequest, RequestError> {
+        Ok(FsRequest::Rename {
+            source: self.path(&params.source_path, &params.sandbox)?,
+            destination: self.path(&params.destination_path, &params.sandbox)?,
+            no_replace: params.no_replace == Some(true),
+        })
+    }
+
+    fn symlink(&self, params: FsSymlinkParams) -> Result<FsRequest, RequestError> {
+        let target = match (params.target, params.target_base64) {
+            (Some(text), None) => text.into_bytes(),
+            (None, Some(bytes)) => bytes.0,
+            _ => {
+                let reason = "either `target` or `targetBase64` must be given";
+                return Err(RequestError::InvalidParams(reason.to_owned()));
+            }
+        };
+        let path = self.path(&params.path, &params.sandbox)?;
+        Ok(FsRequest::Symlink { path, target, replace: params.replace == Some(true) })
+    }
+
+    fn set_permissions(&self, params: FsSetPermissionsParams) -> Result<FsRequest, RequestError> {
+        if params.mode > 0o7777 {
+            let reason = format!("mode {:#o} has more than permission bits", params.mode);
+            return Err(RequestError::InvalidParams(reason));
+        }
+        Ok(FsRequest::SetPermissions {
+            path: self.path(&params.path, &params.sandbox)?,
+            mode: params.mode,
+            links: links(params.follow_symlinks),
+        })
+    }
+
+    fn batch(&self, params: FsBatchParams) -> Result<Vec<BatchItem>, RequestError> {
+        if params.requests.len() > MAX_BATCH_REQUESTS {
+            return Err(RequestError::BatchTooLong);
+        }
+        let item = |request: &exec_server_protocol::fs::FsBatchRequest| {
+            let method = Method::by_name(&request.method).filter(|method| is_lookup(*method));
+            let method = method.ok_or_else(|| RequestError::NotForBatch(request.method.clone()))?;
+            self.path_call(method, request.params.get())
+        };
+        Ok(params.requests.iter().map(item).collect())
+    }
+}
+
+/// Small lookups can share a round trip.
+fn is_lookup(method: Method) -> bool {
+    matches!(
+        method,
+        Method::FsReadFile
+            | Method::FsGetMetadata
+            | Method::FsCanonicalize
+            | Method::FsReadDirectory
+            | Method::FsReadLink
+    )
+}
+
+fn links(follow: Option<bool>) -> Links {
+    if follow.unwrap_or(true) { Links::Follow } else { Links::Refuse }
+}
+
+fn detail(detailed: Option<bool>) -> Detail {
+    if detailed == Some(true) { Detail::Full } else { Detail::Basic }
+}
+
+fn content(method: &'static str, data: Data64) -> Result<Vec<u8>, RequestError> {
+    data.0.map_err(|source| RequestError::Content { method, source })
+}

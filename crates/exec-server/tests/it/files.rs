@@ -1,0 +1,3 @@
+//! `fs/*` on real file systems: on a disk and in memory.
+
+mod reading;
