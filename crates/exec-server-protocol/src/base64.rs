@@ -22,7 +22,13 @@ pub enum Base64Error {
 pub fn encode_into(bytes: &[u8], text: &mut Vec<u8>) {
     let start = text.len();
     text.resize(start + encoded_len(bytes.len()), 0);
-    STANDARD.encode_slice(bytes, &mut text[start..]).expect("the room was made for exactly this");
+    encode_to(bytes, &mut text[start..]);
+}
+
+/// Writes `bytes` as base64 to `text`, which is exactly as long as that is.
+pub fn encode_to(bytes: &[u8], text: &mut [u8]) {
+    let written = STANDARD.encode_slice(bytes, text).expect("the caller made room");
+    debug_assert_eq!(written, encoded_len(bytes.len()));
 }
 
 /// The base64 text of `bytes`.

@@ -203,20 +203,9 @@ pub fn response(id: &RequestId, result: &impl Serialize) -> String {
     to_text(&Response { id, result })
 }
 
-/// The beginning of a reply whose result is written by hand.
-pub fn begin_response(id: &RequestId, capacity: usize) -> Vec<u8> {
-    let id = to_text(id);
-    let mut text = Vec::with_capacity(id.len() + capacity + 32);
-    for part in ["{\"id\":", &id, ",\"result\":"] {
-        text.extend_from_slice(part.as_bytes());
-    }
-    text
-}
-
-/// The end of a reply that [`begin_response`] began.
-pub fn end_response(mut text: Vec<u8>) -> Vec<u8> {
-    text.push(b'}');
-    text
+/// The two parts around a result that is written by hand.
+pub fn around_result(id: &RequestId) -> (String, &'static str) {
+    (format!("{{\"id\":{},\"result\":", to_text(id)), "}")
 }
 
 /// The text of an error reply.

@@ -122,6 +122,9 @@ pub struct PingTimes {
 
 /// Messages handled before what they caused is written, when a peer never pauses.
 const READS_PER_WRITE: usize = 64;
+/// Replies of this size are written before more is read, so that the peer can begin with them and the memory is soon
+/// free; unless the peer takes nothing.
+const WRITE_FIRST_BYTES: usize = 512 * 1024;
 /// A peer that takes none of its replies is not read any further.
 const MAX_UNSENT_REPLY_BYTES: usize = 32 * 1024 * 1024;
 
@@ -188,9 +191,12 @@ impl Connection {
             if finished > 0 {
                 return Poll::Ready(Event::Finished(finished));
             }
-            let may_read = self.closing.is_none()
-                && !self.is_at_end
-                && self.outbox.unsent_reply_bytes() < MAX_UNSENT_REPLY_BYTES;
+            let unsent = self.outbox.unsent_reply_bytes();
+            let may_read =
+                self.closing.is_none() && !self.is_at_end && unsent < MAX_UNSENT_REPLY_BYTES;
+            if unsent >= WRITE_FIRST_BYTES && self.blocked_at.is_none() {
+                self.reads_left = 0;
+            }
             if may_read && self.reads_left > 0 {
                 match self.wire.poll_next(cx) {
                     Poll::Ready(Some(Ok(received))) => {

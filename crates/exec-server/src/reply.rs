@@ -5,6 +5,7 @@ use exec_server_protocol::envelope::{self, RequestId};
 use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
 use exec_server_protocol::methods::{Lane, Method};
 use exec_server_transport::outbox::Outbox;
+use exec_server_transport::text::MessageText;
 use serde::Serialize;
 
 use crate::errors::RequestError;
@@ -41,19 +42,22 @@ impl Reply {
     }
 
     /// The beginning of an answer whose result is then written by hand and given to [`Reply::ok_text`].
-    pub fn begin_text(&self, capacity: usize) -> Vec<u8> {
+    pub fn begin_text(&self, capacity: usize) -> MessageText {
+        const REST: usize = 128;
         let inner = self.inner.as_ref().expect("not yet answered");
-        envelope::begin_response(&inner.id, capacity)
+        let mut text = MessageText::with_capacity(capacity + REST);
+        text.push(&envelope::around_result(&inner.id).0);
+        text
     }
 
     /// Answers with a text that [`Reply::begin_text`] began.
-    pub fn ok_text(mut self, text: Vec<u8>) {
+    pub fn ok_text(mut self, mut text: MessageText) {
         let inner = self.inner.take().expect("answered once");
-        let text = envelope::end_response(text);
+        text.push(envelope::around_result(&inner.id).1);
         if text.len() > MAX_MESSAGE_BYTES {
             return inner.fail(&RequestError::ReplyTooLarge(text.len()));
         }
-        inner.send(text, true);
+        inner.send(Bytes::from_owner(text), true);
     }
 
     /// Answers with an error.

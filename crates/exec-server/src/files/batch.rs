@@ -3,6 +3,8 @@
 use exec_server_os::files::{answer_from_cache, perform};
 use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
 
+use exec_server_transport::text::MessageText;
+
 use super::{PathCall, answer};
 use crate::errors::RequestError;
 use crate::reply::Reply;
@@ -13,25 +15,25 @@ pub type BatchItem = Result<PathCall, RequestError>;
 /// Answers all of them, in their order; may wait for a disk or a network.
 pub fn run(items: Vec<BatchItem>, reply: Reply) {
     let mut text = reply.begin_text(items.len() * 128);
-    text.extend_from_slice(b"{\"results\":[");
+    text.push("{\"results\":[");
     for (place, item) in items.into_iter().enumerate() {
         if place > 0 {
-            text.push(b',');
+            text.push(",");
         }
         let begun = text.len();
-        text.extend_from_slice(b"{\"result\":");
+        text.push("{\"result\":");
         if let Err(error) = item.and_then(|call| look_up(call, &mut text)) {
             text.truncate(begun);
-            text.extend_from_slice(b"{\"error\":");
-            serde_json::to_writer(&mut text, &error.to_rpc()).expect("an error serialises");
+            text.push("{\"error\":");
+            text.push_json(&error.to_rpc());
         }
-        text.push(b'}');
+        text.push("}");
     }
-    text.extend_from_slice(b"]}");
+    text.push("]}");
     reply.ok_text(text);
 }
 
-fn look_up(call: PathCall, text: &mut Vec<u8>) -> Result<(), RequestError> {
+fn look_up(call: PathCall, text: &mut MessageText) -> Result<(), RequestError> {
     let result = match answer_from_cache(&call.request) {
         Some(result) => result,
         None => perform(call.request),
