@@ -79,10 +79,10 @@ fn copy_link(
     symlinkat(text.as_c_str(), target_dir, target_name).map_err(system)
 }
 
-/// Climbs from the part of the destination that exists to the root; the source must not be on the way.
+/// The part of the destination that exists must not be in the source.
 fn check_not_inside(source: &Facts, destination: &Path) -> Result<(), FsError> {
     let mut existing = destination;
-    let mut dir = loop {
+    let dir = loop {
         match openat(CWD, existing, resolve::DIRECTORY, Mode::empty()) {
             Ok(dir) => break dir,
             Err(Errno::NOENT) => match existing.parent() {
@@ -92,6 +92,11 @@ fn check_not_inside(source: &Facts, destination: &Path) -> Result<(), FsError> {
             Err(errno) => return Err(system(errno)),
         }
     };
+    climb_without_meeting(source, dir)
+}
+
+/// Climbs to the root; the source must not be on the way.
+fn climb_without_meeting(source: &Facts, mut dir: OwnedFd) -> Result<(), FsError> {
     let mut below = None;
     loop {
         let here = Facts::of_file(dir.as_fd())?.identity();
@@ -130,7 +135,7 @@ fn copy_tree(
                 names::create_with_parents(parent)?;
             }
             let (dir, name) = resolve::parent(destination)?;
-            make_directory(&dir, &name, facts)?
+            make_directory(&dir, &name, facts, facts)?
         }
         Err(errno) => return Err(system(errno)),
     };
@@ -143,7 +148,7 @@ fn copy_tree(
             continue;
         };
         let path = level.path.join(OsStr::from_bytes(entry.text.to_bytes()));
-        match level.copy_entry(&entry, &path) {
+        match level.copy_entry(&entry, &path, facts) {
             Ok(below) => levels.extend(below),
             Err(error) if done == 0 => return Err(error),
             Err(error) => {
@@ -176,7 +181,7 @@ impl Level {
     }
 
     /// Copies one name; a directory becomes the next level.
-    fn copy_entry(&self, entry: &Name, path: &Path) -> Result<Option<Self>, FsError> {
+    fn copy_entry(&self, entry: &Name, path: &Path, top: &Facts) -> Result<Option<Self>, FsError> {
         let name = &entry.text;
         let facts = Facts::of_name(self.source.as_fd(), name)?;
         match facts.file_type() {
@@ -187,7 +192,7 @@ impl Level {
             FileType::Symlink => copy_link(&self.source, name, &self.target, name)?,
             FileType::Directory => {
                 let source = resolve::enter(&self.source, name)?;
-                let (target, mode) = make_directory(&self.target, name, &facts)?;
+                let (target, mode) = make_directory(&self.target, name, &facts, top)?;
                 return Level::open(&source, target, path.to_owned(), mode).map(Some);
             }
             _ => {}
@@ -204,17 +209,26 @@ impl Level {
 
 /// Makes a directory like the source, or takes the one that is there. One that its owner could not fill gets its
 /// permission bits only when it is full.
+///
+/// A link that is there must not lead into `top`, all of which is being copied: that would have no end.
 fn make_directory(
     dir: &OwnedFd,
     name: &CString,
     source: &Facts,
+    top: &Facts,
 ) -> Result<(OwnedFd, Option<u32>), FsError> {
     const OWNER_MAY_FILL: u32 = 0o700;
     let mode = source.mode() & 0o777;
     let later = match mkdirat(dir, name, Mode::from_raw_mode(mode | OWNER_MAY_FILL)) {
         Ok(()) => (mode & OWNER_MAY_FILL != OWNER_MAY_FILL)
             .then_some(|made: &Facts| made.mode() & (mode | !OWNER_MAY_FILL)),
-        Err(Errno::EXIST) => None,
+        Err(Errno::EXIST) => {
+            if Facts::of_name(dir.as_fd(), name)?.is_link() {
+                let there = openat(dir, name, resolve::DIRECTORY, Mode::empty()).map_err(system)?;
+                climb_without_meeting(top, there)?;
+            }
+            None
+        }
         Err(errno) => return Err(system(errno)),
     };
     let made = openat(dir, name, resolve::DIRECTORY, Mode::empty()).map_err(system)?;

@@ -1,0 +1,354 @@
+//! `fs/copy` of directories.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use exec_server_testkit::TestExecutor;
+use exec_server_testkit::desk::{Desk, code, kind, on_each_file_system};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use serde_json::{Value, json};
+
+use super::layout::{make, set_mode};
+use super::ordinary_user::serve_as_ordinary_user;
+
+#[tokio::test]
+async fn a_tree_is_copied_with_all_that_is_in_it() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/a/b/c", "src/f", "src/empty/deep/", "src/.hidden"]);
+        symlink("../f", desk.path("src/a/up")).unwrap();
+        symlink("/no where", desk.path("src/dangling")).unwrap();
+        symlink("a", desk.path("src/to directory")).unwrap();
+        let before = tree(&desk.path("src"));
+        assert_eq!(copy(desk, "src", "dst").await.unwrap(), json!({}));
+        assert_eq!(tree(&desk.path("dst")), before);
+        assert_eq!(tree(&desk.path("src")), before, "the source stays as it was");
+        assert_eq!(before["to directory"], "-> a");
+        assert_eq!(before.len(), 10);
+        // A copy is not the same file.
+        desk.put("src/f", "changed");
+        assert_eq!(desk.get("dst/f"), b"src/f");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_directory_is_copied_only_on_purpose() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/f"]);
+        let mut params = json!({
+            "sourcePath": desk.uri("src"), "destinationPath": desk.uri("dst"), "recursive": false,
+        });
+        let refusal = desk.client.call("fs/copy", params.clone()).await;
+        assert_eq!(kind(refusal), (-32600, "needs_recursive".into()));
+        for wrong in [json!(null), json!("true"), json!(1)] {
+            params["recursive"] = wrong;
+            let refusal = desk.client.call("fs/copy", params.clone()).await;
+            assert_eq!(kind(refusal), (-32602, "invalid_params".into()));
+        }
+        params.as_object_mut().unwrap().remove("recursive");
+        let refusal = desk.client.call("fs/copy", params).await;
+        assert_eq!(kind(refusal), (-32602, "invalid_params".into()));
+        assert!(!desk.path("dst").exists());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn parents_of_the_destination_are_made_and_an_empty_directory_is_copied() {
+    on_each_file_system(async |desk| {
+        make(desk, &["empty/", "src/f", "real/"]);
+        symlink("real", desk.path("link")).unwrap();
+        copy(desk, "empty", "x/y/z").await.unwrap();
+        assert_eq!(tree(&desk.path("x")), listing(&[("y", "/"), ("y/z", "/")]));
+        copy(desk, "src", "link/a/b").await.unwrap();
+        let expected = listing(&[("a", "/"), ("a/b", "/"), ("a/b/f", "src/f")]);
+        assert_eq!(tree(&desk.path("real")), expected);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_at_the_destination_is_merged() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/both", "src/sub/new", "src/sub/both"]);
+        make(desk, &["dst/both", "dst/own", "dst/sub/both", "dst/sub/own/x", "real/"]);
+        set_mode(desk, "dst/sub", 0o711);
+        copy(desk, "src", "dst").await.unwrap();
+        let expected = listing(&[
+            ("both", "src/both"),
+            ("own", "dst/own"),
+            ("sub", "/"),
+            ("sub/both", "src/sub/both"),
+            ("sub/new", "src/sub/new"),
+            ("sub/own", "/"),
+            ("sub/own/x", "dst/sub/own/x"),
+        ]);
+        assert_eq!(tree(&desk.path("dst")), expected);
+        assert_eq!(mode(desk, "dst/sub"), 0o711, "a directory that was there stays as it was");
+        // Again, and through a link to the destination.
+        copy(desk, "src", "dst").await.unwrap();
+        symlink("real", desk.path("link")).unwrap();
+        copy(desk, "src", "link").await.unwrap();
+        assert_eq!(tree(&desk.path("real")), tree(&desk.path("src")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_link_that_is_there_already_ends_the_copy_which_says_how_far_it_came() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/sub/", "dst/sub/link", "top/", "top2/"]);
+        symlink("target", desk.path("src/sub/link")).unwrap();
+        let error = copy(desk, "src", "dst").await.unwrap_err();
+        assert_eq!(error["code"], -32603);
+        assert_eq!(error["data"], json!({"kind": "incomplete", "errno": "EEXIST"}));
+        let place = desk.path("src/sub/link");
+        let text = format!(
+            "copied 1 entries, then failed at `{}`: File exists (os error 17)",
+            place.display()
+        );
+        assert_eq!(error["message"], text);
+        assert_eq!(desk.get("dst/sub/link"), b"dst/sub/link");
+        // The same link is in the way of itself; and where nothing was done, nothing is said about it.
+        symlink("target", desk.path("top/link")).unwrap();
+        copy(desk, "top", "top2").await.unwrap();
+        let refusal = copy(desk, "top", "top2").await;
+        assert_eq!(code(refusal.clone()), (-32603, "EEXIST".into()));
+        assert_eq!(kind(refusal).1, "already_exists");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pipes_and_sockets_are_left_out_and_never_written_to() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/f", "other/pipe", "dst/"]);
+        mknodat(CWD, desk.path("src/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let _listener = UnixListener::bind(desk.path("src/socket")).unwrap();
+        copy(desk, "src", "dst").await.unwrap();
+        assert_eq!(tree(&desk.path("dst")), listing(&[("f", "src/f")]));
+        mknodat(CWD, desk.path("dst/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        copy(desk, "other", "dst").await.unwrap_err();
+        // A reader makes a pipe writable, and still it is no file.
+        let reader = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
+        let _reader = rustix::fs::open(desk.path("dst/pipe"), reader, Mode::empty()).unwrap();
+        assert_eq!(kind(copy(desk, "other", "dst").await), (-32600, "not_a_file".into()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_directory_is_not_copied_into_itself_by_any_name() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/sub/f", "dst/", "src2/"]);
+        symlink("src", desk.path("link")).unwrap();
+        symlink("src/sub", desk.path("deep link")).unwrap();
+        let before = tree(&desk.path("src"));
+        for into in [
+            "src",
+            "src/new",
+            "src/new/deep",
+            "src/sub",
+            "src/sub/new",
+            "link",
+            "link/new/deep",
+            "deep link",
+            "deep link/new",
+            "dst/../src/new",
+        ] {
+            let refusal = copy(desk, "src", into).await;
+            assert_eq!(kind(refusal), (-32600, "into_itself".into()), "{into}");
+        }
+        assert_eq!(tree(&desk.path("src")), before);
+        // What is only named alike, and what holds the source, is another directory.
+        copy(desk, "src", "src2").await.unwrap();
+        assert_eq!(tree(&desk.path("src2")), before);
+        copy(desk, "src/sub", "src").await.unwrap();
+        assert_eq!(desk.get("src/f"), b"src/sub/f");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_link_in_the_destination_does_not_lead_back_into_the_source() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/a/b/", "dst/"]);
+        symlink("../src/a/b", desk.path("dst/a")).unwrap();
+        let before = tree(&desk.path("src"));
+        let refusal = copy(desk, "src", "dst").await;
+        assert_eq!(kind(refusal), (-32600, "into_itself".into()));
+        assert_eq!(tree(&desk.path("src")), before);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_link_to_a_directory_is_copied_as_a_link() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/f"]);
+        symlink("src", desk.path("link")).unwrap();
+        for (recursive, to) in [(true, "copy 1"), (false, "copy 2")] {
+            let params = json!({
+                "sourcePath": desk.uri("link"), "destinationPath": desk.uri(to),
+                "recursive": recursive,
+            });
+            desk.client.call("fs/copy", params).await.unwrap();
+            assert_eq!(std::fs::read_link(desk.path(to)).unwrap(), Path::new("src"));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_missing_or_in_the_way_is_told() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/f", "file", "empty/", "dst/f/"]);
+        let cases = [
+            ("missing", "dst", (-32004, "ENOENT")),
+            ("file/x", "dst", (-32603, "ENOTDIR")),
+            ("src", "file", (-32603, "ENOTDIR")),
+            ("src", "file/x", (-32603, "ENOTDIR")),
+            ("src", "dst", (-32603, "EISDIR")),
+        ];
+        for (from, to, expected) in cases {
+            let refusal = code(copy(desk, from, to).await);
+            assert_eq!(refusal, (expected.0, expected.1.to_owned()), "{from} {to}");
+        }
+        assert_eq!(desk.get("file"), b"file");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn directories_lose_the_bits_of_the_mask_and_files_do_not() {
+    on_each_file_system(async |desk| {
+        desk.server = TestExecutor::builder().after("umask 027").start().await;
+        desk.client = desk.server.client().await;
+        check_modes(desk).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_directory_that_its_owner_may_not_fill_is_copied_all_the_same() {
+    on_each_file_system(async |desk| {
+        if serve_as_ordinary_user(desk, "umask 027").await {
+            check_modes(desk).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn names_that_are_not_utf8_are_copied_by_their_bytes() {
+    on_each_file_system(async |desk| {
+        let place = desk.path("src").join(OsStr::from_bytes(b"d\xff"));
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join(OsStr::from_bytes(b"f\xfe\n")), "content").unwrap();
+        symlink(OsStr::from_bytes(b"to\xfd"), place.join(OsStr::from_bytes(b"l\xfd"))).unwrap();
+        let params = json!({
+            "sourcePath": desk.uri("src"),
+            "destinationPath": desk.uri_of_bytes(b"dst\xfc"),
+            "recursive": true,
+        });
+        desk.client.call("fs/copy", params).await.unwrap();
+        let copied = desk.root().join(OsStr::from_bytes(b"dst\xfc/d\xff"));
+        assert_eq!(std::fs::read_dir(&copied).unwrap().count(), 2);
+        assert_eq!(std::fs::read(copied.join(OsStr::from_bytes(b"f\xfe\n"))).unwrap(), b"content");
+        let link = std::fs::read_link(copied.join(OsStr::from_bytes(b"l\xfd"))).unwrap();
+        assert_eq!(link.as_os_str().as_bytes(), b"to\xfd");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_thousand_files_are_copied() {
+    on_each_file_system(async |desk| {
+        for folder in 0..20 {
+            make(desk, &[&format!("src/{folder}/")]);
+            for file in 0..100 {
+                desk.put(&format!("src/{folder}/{file}"), format!("{folder} {file}"));
+            }
+        }
+        copy(desk, "src", "dst").await.unwrap();
+        let copied = tree(&desk.path("dst"));
+        assert_eq!(copied.len(), 2020);
+        assert!(copied == tree(&desk.path("src")));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deep_tree_is_copied() {
+    on_each_file_system(async |desk| {
+        let below = "/d".repeat(300);
+        make(desk, &[&format!("src{below}/f")]);
+        copy(desk, "src", "dst").await.unwrap();
+        assert!(desk.path(&format!("dst{below}/f")).exists());
+    })
+    .await;
+}
+
+async fn check_modes(desk: &mut Desk) {
+    make(desk, &["src/open/f", "src/closed/f", "src/read only/sub/f", "dst/"]);
+    set_mode(desk, "dst", 0o777);
+    let modes = [
+        ("open", 0o777, 0o750),
+        ("open/f", 0o666, 0o666),
+        ("closed", 0o705, 0o700),
+        ("closed/f", 0o755, 0o755),
+        ("read only", 0o555, 0o550),
+    ];
+    for (name, before, _) in modes {
+        set_mode(desk, &format!("src/{name}"), before);
+    }
+    copy(desk, "src", "dst/new").await.unwrap();
+    let copied = modes.map(|(name, ..)| (name, mode(desk, &format!("dst/new/{name}"))));
+    // Otherwise nobody could clear them away.
+    set_mode(desk, "src/read only", 0o777);
+    set_mode(desk, "dst/new/read only", 0o777);
+    assert_eq!(copied, modes.map(|(name, _, after)| (name, after)));
+    assert_eq!(desk.get("dst/new/read only/sub/f"), b"src/read only/sub/f");
+}
+
+async fn copy(desk: &mut Desk, from: &str, to: &str) -> Result<Value, Value> {
+    let params = json!({
+        "sourcePath": desk.uri(from), "destinationPath": desk.uri(to), "recursive": true,
+    });
+    desk.client.call("fs/copy", params).await
+}
+
+/// Every path below a directory: `/` for a directory, the target of a link, the content of a file.
+fn tree(top: &Path) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![top.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            let path = entry.path();
+            let kind = entry.file_type().unwrap();
+            let what = if kind.is_symlink() {
+                format!("-> {}", std::fs::read_link(&path).unwrap().display())
+            } else if kind.is_dir() {
+                folders.push(path.clone());
+                "/".to_owned()
+            } else {
+                std::fs::read_to_string(&path).unwrap()
+            };
+            all.insert(path.strip_prefix(top).unwrap().to_str().unwrap().to_owned(), what);
+        }
+    }
+    all
+}
+
+fn listing(paths: &[(&str, &str)]) -> BTreeMap<String, String> {
+    paths.iter().map(|(path, what)| ((*path).to_owned(), (*what).to_owned())).collect()
+}
+
+fn mode(desk: &Desk, name: &str) -> u32 {
+    desk.path(name).metadata().unwrap().permissions().mode() & 0o777
+}
