@@ -286,7 +286,7 @@ pub enum FsError {
         /// Where it failed.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        source: Box<FsError>,
     },
     /// Only some of the bytes were written, and they cannot be taken back.
     #[error("only {done} of {wanted} bytes were written: {source}")]

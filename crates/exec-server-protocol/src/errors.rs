@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::path_uri::PathUri;
+
 /// A JSON-RPC error code that this protocol uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i64)]
@@ -47,14 +49,12 @@ pub struct ErrorData {
     /// Whether the same request may succeed later.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub retryable: Option<bool>,
-}
-
-impl ErrorData {
-    /// The same facts under another word.
-    #[must_use]
-    pub fn named(self, kind: &str) -> Self {
-        Self { kind: kind.to_owned(), ..self }
-    }
+    /// How many entries were done before one failed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub completed: Option<u64>,
+    /// The entry that failed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failed_path: Option<PathUri>,
 }
 
 impl RpcError {

@@ -95,7 +95,7 @@ methods! {
     FsOpen                 "fs/open"                    FileSystem          Ordinary "A handle for reading or replacing a file in blocks."
     FsReadBlock            "fs/readBlock"               FileSystem          Ordinary "Bytes of an open file."
     FsWriteBlock           "fs/writeBlock"              FileSystem          Ordinary "Bytes for the new content of an open file."
-    FsClose                "fs/close"                   FileSystem          Control  "The end of a handle; puts new content in place."
+    FsClose                "fs/close"                   FileSystem          Ordinary "The end of a handle; puts new content in place."
     FsWriteFile            "fs/writeFile"               FileSystem          Ordinary "New content for a file."
     FsAppend               "fs/append"                  FileSystem          Ordinary "Bytes behind the end of a file."
     FsTruncate             "fs/truncate"                FileSystem          Ordinary "A new length for a file."

@@ -125,6 +125,8 @@ const READS_PER_WRITE: usize = 64;
 /// Replies of this size are written before more is read, so that the peer can begin with them and the memory is soon
 /// free; unless the peer takes nothing.
 const WRITE_FIRST_BYTES: usize = 512 * 1024;
+/// A peer that sends content faster than it can be stored is not read any further.
+const MAX_HELD_BYTES: usize = 64 * 1024 * 1024;
 /// A peer that takes none of its replies is not read any further.
 const MAX_UNSENT_REPLY_BYTES: usize = 32 * 1024 * 1024;
 
@@ -192,8 +194,10 @@ impl Connection {
                 return Poll::Ready(Event::Finished(finished));
             }
             let unsent = self.outbox.unsent_reply_bytes();
-            let may_read =
-                self.closing.is_none() && !self.is_at_end && unsent < MAX_UNSENT_REPLY_BYTES;
+            let may_read = self.closing.is_none()
+                && !self.is_at_end
+                && unsent < MAX_UNSENT_REPLY_BYTES
+                && self.outbox.held_bytes() < MAX_HELD_BYTES;
             if unsent >= WRITE_FIRST_BYTES && self.blocked_at.is_none() {
                 self.reads_left = 0;
             }

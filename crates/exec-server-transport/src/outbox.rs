@@ -29,6 +29,19 @@ pub struct Slot {
     permit: OwnedSemaphorePermit,
 }
 
+/// Requests that wait to be answered are in memory; while they are held the peer is not read beyond a limit.
+#[derive(Debug)]
+pub struct Held {
+    outbox: Outbox,
+    bytes: usize,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.outbox.update(|state| state.held_bytes -= self.bytes);
+    }
+}
+
 /// Why a connection is to be closed, as the peer will see it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CloseReason {
@@ -68,6 +81,8 @@ struct State {
     bulk: VecDeque<(Bytes, Option<Slot>)>,
     /// Requests answered since the connection last asked.
     finished: usize,
+    /// Bytes of large requests that are not answered yet.
+    held_bytes: usize,
     ping: Option<PingNumber>,
     last_probe: PingNumber,
     /// Those who wait for the answer to a ping.
@@ -128,6 +143,12 @@ impl Outbox {
     pub fn push_in_order(&self, message: impl Into<Bytes>) {
         let message = message.into();
         self.update(|state| state.bulk.push_back((message, None)));
+    }
+
+    /// Counts the bytes of a request as long as it takes to answer it.
+    pub fn hold(&self, bytes: usize) -> Held {
+        self.lock().held_bytes += bytes;
+        Held { outbox: self.clone(), bytes }
     }
 
     /// Asks the peer for a sign of life, and says whether one came in time.
@@ -264,6 +285,11 @@ impl Outbox {
             // Whoever asked may have lost patience.
             let _ = probe.send(());
         }
+    }
+
+    /// Bytes of large requests that are not answered yet.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.lock().held_bytes
     }
 
     /// Bytes of replies that the peer has not taken yet.

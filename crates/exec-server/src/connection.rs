@@ -7,7 +7,7 @@ use exec_server_machines::attachment::ConnectionId;
 use exec_server_machines::phase::Phase;
 use exec_server_protocol::envelope::{self, Incoming, MALFORMED_ID, RequestId};
 use exec_server_protocol::initialize::{InitializeParams, InitializeResponse};
-use exec_server_protocol::methods::{INITIALIZED, Method};
+use exec_server_protocol::methods::{Family, INITIALIZED, Method};
 use exec_server_protocol::params;
 use exec_server_transport::connection::{Connection, Ended, Event, InMessage, WireError};
 use exec_server_transport::outbox::Outbox;
@@ -74,6 +74,9 @@ pub async fn run_connection(
     }
     ended
 }
+
+/// Smaller requests are bounded by their number.
+const LARGE_REQUEST_BYTES: usize = 16 * 1024;
 
 struct Peer {
     server: Arc<Server>,
@@ -159,7 +162,11 @@ impl Peer {
             return;
         }
         let timer = self.server.metrics.request(method);
-        let reply = Reply::new(id, method, self.outbox.clone(), timer);
+        let mut reply = Reply::new(id, method, self.outbox.clone(), timer);
+        // Stdin has bounds of its own, and a terminate must get past a process that takes none.
+        if method.family() == Family::FileSystem && raw_params.len() >= LARGE_REQUEST_BYTES {
+            reply.hold(raw_params.len());
+        }
         let checked = dispatch::decode(&self.server, method, raw_params)
             .and_then(|call| self.phase.check(method.family()).map(|()| call).map_err(Into::into));
         match checked {

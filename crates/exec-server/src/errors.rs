@@ -6,10 +6,11 @@ use exec_server_machines::phase::PhaseError;
 use exec_server_os::files::FsError;
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
-use exec_server_protocol::errors::{ErrorCode, RpcError};
+use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::{ForeignPath, PathUri, ToPathError};
 
+use crate::environment::path_uri;
 use crate::environment_config::EnvironmentConfigError;
 
 /// What a request can fail with.
@@ -251,13 +252,15 @@ fn files_error(error: &FsError) -> RpcError {
     use ErrorCode::{Internal, InvalidRequest};
     let (code, kind) = match error {
         FsError::System(source) => return file_system_error(error, source),
-        FsError::Incomplete { source, .. } | FsError::ShortWrite { source, .. } => {
-            let rpc = file_system_error(error, source);
-            let kind = match error {
-                FsError::ShortWrite { .. } => "short_write",
-                _ => "incomplete",
-            };
-            return RpcError { data: rpc.data.map(|data| data.named(kind)), ..rpc };
+        FsError::ShortWrite { source, .. } => {
+            return renamed(file_system_error(error, source), "short_write", error);
+        }
+        FsError::Incomplete { done, path, source, .. } => {
+            let mut rpc = renamed(files_error(source), "incomplete", error);
+            let data = rpc.data.get_or_insert_default();
+            data.completed = Some(*done);
+            data.failed_path = Some(path_uri(path));
+            return rpc;
         }
         FsError::NotAFile(_) => (InvalidRequest, "not_a_file"),
         FsError::IsLink => (InvalidRequest, "is_symlink"),
@@ -273,6 +276,12 @@ fn files_error(error: &FsError) -> RpcError {
         FsError::VersionMismatch => (InvalidRequest, "version_mismatch"),
     };
     RpcError::new(code, kind, error.to_string())
+}
+
+/// The code and the errno of what happened, with the words for what it means here.
+fn renamed(rpc: RpcError, kind: &str, error: &FsError) -> RpcError {
+    let data = rpc.data.map(|data| ErrorData { kind: kind.to_owned(), ..data });
+    RpcError { message: error.to_string(), data, ..rpc }
 }
 
 /// Clients tell "not there" and "not allowed" from everything else by the code, and the rest by the errno.

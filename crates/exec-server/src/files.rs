@@ -72,9 +72,9 @@ impl Files {
         match call {
             FileCall::Path(call) => run_path(call, reply),
             FileCall::Open(call) => self.handles.open(call, reply),
-            FileCall::ReadBlock(params) => self.handles.read_block(&params, reply),
+            FileCall::ReadBlock(params) => self.handles.read_block(params, reply),
             FileCall::WriteBlock(params) => self.handles.write_block(params, reply),
-            FileCall::Close(params) => self.handles.close(&params, reply),
+            FileCall::Close(params) => self.handles.close(params, reply),
             FileCall::Batch(items) => {
                 tokio::task::spawn_blocking(move || batch::run(items, reply));
             }

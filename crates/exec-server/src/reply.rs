@@ -4,7 +4,7 @@ use bytes::Bytes;
 use exec_server_protocol::envelope::{self, RequestId};
 use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
 use exec_server_protocol::methods::{Lane, Method};
-use exec_server_transport::outbox::Outbox;
+use exec_server_transport::outbox::{Held, Outbox};
 use exec_server_transport::text::MessageText;
 use serde::Serialize;
 
@@ -23,12 +23,20 @@ struct Inner {
     outbox: Outbox,
     lane: Lane,
     timer: RequestTimer,
+    /// Lets the connection be read again once this is answered.
+    held: Option<Held>,
 }
 
 impl Reply {
     /// A reply to the request `id` of the connection behind `outbox`.
     pub fn new(id: RequestId, method: Method, outbox: Outbox, timer: RequestTimer) -> Self {
-        Self { inner: Some(Inner { id, outbox, lane: method.lane(), timer }) }
+        Self { inner: Some(Inner { id, outbox, lane: method.lane(), timer, held: None }) }
+    }
+
+    /// Counts the bytes of the request until it is answered.
+    pub fn hold(&mut self, bytes: usize) {
+        let inner = self.inner.as_mut().expect("not yet answered");
+        inner.held = Some(inner.outbox.hold(bytes));
     }
 
     /// Answers with a result.
@@ -94,6 +102,7 @@ impl Inner {
 
     fn send(self, text: impl Into<Bytes>, is_ok: bool) {
         self.timer.finish(is_ok);
+        drop(self.held);
         match self.lane {
             Lane::Control => self.outbox.push_reply(text),
             Lane::Ordinary => self.outbox.finish_request(text),

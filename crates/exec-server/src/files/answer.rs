@@ -23,10 +23,13 @@ pub fn write(reply: FsReply, detailed: bool, text: &mut MessageText) -> Result<(
     Ok(())
 }
 
+/// What a message has beside the content of a file.
+const AROUND_CONTENT_BYTES: usize = 256;
+
 /// How much a file adds to a message.
 pub fn room_for(file: &OpenFile) -> usize {
     let size = usize::try_from(file.size().min(MAX_WHOLE_FILE_BYTES)).unwrap_or(0);
-    base64::encoded_len(size) + 64
+    base64::encoded_len(size) + AROUND_CONTENT_BYTES
 }
 
 /// Appends the result of `fs/readFile`.
@@ -36,8 +39,8 @@ pub fn write_content(
     patience: Patience,
     text: &mut MessageText,
 ) -> Result<(), RequestError> {
-    let taken = base64::encoded_len(text.len() / 4 * 3) as u64;
-    let limit = MAX_WHOLE_FILE_BYTES.saturating_sub(taken.min(MAX_MESSAGE_BYTES as u64));
+    let room = MAX_MESSAGE_BYTES.saturating_sub(text.len() + AROUND_CONTENT_BYTES);
+    let limit = MAX_WHOLE_FILE_BYTES.min((room / 4 * 3) as u64);
     if file.size() > limit {
         return Err(RequestError::FileTooLarge);
     }

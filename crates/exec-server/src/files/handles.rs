@@ -1,13 +1,13 @@
 //! The file handles of one connection.
 //!
 //! Reads of a handle run beside each other. Writes, and the close that puts them in place, run one after the other in
-//! the order in which they came.
+//! the order in which they came. Calls for a handle that is still being opened wait for it.
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use exec_server_machines::handle_table::{HandleTable, NotReserved, Ticket};
+use exec_server_machines::handle_table::{Closed, Found, HandleTable, NotReserved, Ticket};
 use exec_server_os::files::{
     FsError, FsReply, FsRequest, OpenFile, Patience, StagedFile, answer_from_cache, perform,
 };
@@ -36,7 +36,17 @@ pub struct OpenCall {
 /// The file handles of one connection.
 #[derive(Debug)]
 pub struct Handles {
-    table: Mutex<HandleTable<Handle>>,
+    table: Mutex<Table>,
+}
+
+type Table = HandleTable<Handle, HandleCall>;
+
+/// A call for a handle.
+#[derive(Debug)]
+enum HandleCall {
+    Read(FsReadBlockParams, Reply),
+    Write(FsWriteBlockParams, Reply),
+    Close(FsCloseParams, Reply),
 }
 
 #[derive(Debug, Clone)]
@@ -77,7 +87,7 @@ impl Handles {
     }
 
     fn finish_open(
-        &self,
+        self: &Arc<Self>,
         id: String,
         ticket: Ticket,
         result: Result<FsReply, FsError>,
@@ -100,34 +110,53 @@ impl Handles {
             Ok((handle, size, version_tag)) => {
                 let placed = self.lock().handle_opened(&id, ticket, handle);
                 match placed {
-                    Ok(()) => reply.ok(&FsOpenResponse { handle_id: id, size, version_tag }),
+                    Ok(waiting) => {
+                        reply.ok(&FsOpenResponse { handle_id: id, size, version_tag });
+                        self.run_waiting(waiting);
+                    }
                     Err(_) => reply.fail(&RequestError::HandleClosed(id)),
                 }
             }
             Err(error) => {
-                self.lock().handle_failed(&id, ticket);
+                let waiting = self.lock().handle_failed(&id, ticket);
                 reply.fail(&error);
+                self.run_waiting(waiting);
+            }
+        }
+    }
+
+    fn run_waiting(self: &Arc<Self>, waiting: Vec<HandleCall>) {
+        for call in waiting {
+            match call {
+                HandleCall::Read(params, reply) => self.read_block(params, reply),
+                HandleCall::Write(params, reply) => self.write_block(params, reply),
+                HandleCall::Close(params, reply) => self.close(params, reply),
             }
         }
     }
 
     /// Answers `fs/readBlock`.
-    pub fn read_block(self: &Arc<Self>, params: &FsReadBlockParams, reply: Reply) {
-        let (offset, len) = (params.offset, params.len);
-        let handle = check_id(&params.handle_id).and_then(|()| {
-            if !(1..=MAX_FILE_BLOCK_BYTES).contains(&len) {
-                return Err(RequestError::BlockLength { verb: "read" });
-            }
-            self.find(&params.handle_id)
-        });
-        let file = match handle {
-            Ok(Handle::Read(file)) => file,
-            Ok(handle @ Handle::Replace(_)) => {
-                self.forget(&params.handle_id, &handle);
-                return reply.fail(&bad_descriptor());
-            }
-            Err(error) => return reply.fail(&error),
+    pub fn read_block(self: &Arc<Self>, params: FsReadBlockParams, reply: Reply) {
+        let checked = check_id(&params.handle_id).and_then(|()| check_len(params.len, "read"));
+        if let Err(error) = checked {
+            return reply.fail(&error);
+        }
+        let handle = match self.lock().find(&params.handle_id) {
+            Found::Open(handle) => handle.clone(),
+            Found::Opening(waiting) => return waiting.push(HandleCall::Read(params, reply)),
+            Found::Nothing => return reply.fail(&RequestError::UnknownHandle(params.handle_id)),
         };
+        match handle {
+            Handle::Read(file) => self.read_file(file, &params, reply),
+            Handle::Replace(_) => {
+                self.forget(&params.handle_id, &handle);
+                reply.fail(&bad_descriptor());
+            }
+        }
+    }
+
+    fn read_file(self: &Arc<Self>, file: Arc<OpenFile>, params: &FsReadBlockParams, reply: Reply) {
+        let (offset, len) = (params.offset, params.len);
         let room = base64::encoded_len(usize::try_from(len).expect("was just checked")) + 32;
         let mut text = reply.begin_text(room);
         let begun = text.len();
@@ -153,32 +182,33 @@ impl Handles {
 
     /// Answers `fs/writeBlock`.
     pub fn write_block(&self, params: FsWriteBlockParams, reply: Reply) {
-        let handle = check_id(&params.handle_id).and_then(|()| {
-            if !(1..=MAX_FILE_BLOCK_BYTES).contains(&(params.chunk.0.len() as u64)) {
-                return Err(RequestError::BlockLength { verb: "write" });
-            }
-            let end = params.offset.checked_add(params.chunk.0.len() as u64);
-            if end.is_none_or(|end| i64::try_from(end).is_err()) {
-                return Err(RequestError::BlockRange);
-            }
-            self.find(&params.handle_id)
-        });
+        let checked = check_id(&params.handle_id).and_then(|()| check_range(&params));
+        if let Err(error) = checked {
+            return reply.fail(&error);
+        }
+        let handle = match self.lock().find(&params.handle_id) {
+            Found::Open(handle) => handle.clone(),
+            Found::Opening(waiting) => return waiting.push(HandleCall::Write(params, reply)),
+            Found::Nothing => return reply.fail(&RequestError::UnknownHandle(params.handle_id)),
+        };
         match handle {
-            Ok(Handle::Replace(replacement)) => {
+            Handle::Replace(replacement) => {
                 let block = Block { offset: params.offset, bytes: params.chunk.0 };
                 replacement.push(Job::Write(block, reply));
             }
-            Ok(Handle::Read(_)) => reply.fail(&bad_descriptor()),
-            Err(error) => reply.fail(&error),
+            Handle::Read(_) => reply.fail(&bad_descriptor()),
         }
     }
 
     /// Answers `fs/close`.
-    pub fn close(&self, params: &FsCloseParams, reply: Reply) {
+    pub fn close(&self, params: FsCloseParams, reply: Reply) {
         if let Err(error) = check_id(&params.handle_id) {
             return reply.fail(&error);
         }
-        let closed = self.lock().close(&params.handle_id);
+        let closed = match self.lock().close(&params.handle_id) {
+            Closed::Now(closed) => closed,
+            Closed::Later(waiting) => return waiting.push(HandleCall::Close(params, reply)),
+        };
         match closed {
             Some(Handle::Replace(replacement)) if params.discard == Some(true) => {
                 replacement.push(Job::Discard(reply));
@@ -188,20 +218,15 @@ impl Handles {
         }
     }
 
-    fn find(&self, id: &str) -> Result<Handle, RequestError> {
-        let handle = self.lock().get(id).cloned();
-        handle.ok_or_else(|| RequestError::UnknownHandle(id.to_owned()))
-    }
-
     /// A read that failed ends its handle, unless the name stands for another one by now.
     fn forget(&self, id: &str, handle: &Handle) {
         let mut table = self.lock();
-        if table.get(id).is_some_and(|current| current.is(handle)) {
+        if matches!(table.find(id), Found::Open(current) if current.is(handle)) {
             table.close(id);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HandleTable<Handle>> {
+    fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().expect("no holder panics")
     }
 }
@@ -218,6 +243,18 @@ impl Handle {
 
 fn check_id(id: &str) -> Result<(), RequestError> {
     if id.len() > MAX_HANDLE_ID_BYTES { Err(RequestError::HandleIdTooLong) } else { Ok(()) }
+}
+
+fn check_len(len: u64, verb: &'static str) -> Result<(), RequestError> {
+    let is_fine = (1..=MAX_FILE_BLOCK_BYTES).contains(&len);
+    if is_fine { Ok(()) } else { Err(RequestError::BlockLength { verb }) }
+}
+
+fn check_range(params: &FsWriteBlockParams) -> Result<(), RequestError> {
+    let len = params.chunk.0.len() as u64;
+    check_len(len, "write")?;
+    let end = params.offset.checked_add(len).and_then(|end| i64::try_from(end).ok());
+    end.map(drop).ok_or(RequestError::BlockRange)
 }
 
 fn would_block(error: &RequestError) -> bool {

@@ -45,6 +45,18 @@ async fn every_announced_capability_is_there_and_no_other() {
     let expected = [
         "capabilityDiscoveryV2",
         "environmentConfigRead",
+        "fileWriteStreaming",
+        "fsAppend",
+        "fsAtomicWrite",
+        "fsBatch",
+        "fsConditionalWrite",
+        "fsDetailedMetadata",
+        "fsDirectoryPaging",
+        "fsRename",
+        "fsSetPermissions",
+        "fsSymlink",
+        "fsTruncate",
+        "fsWatchMissing",
         "processCloseStdin",
         "processExitDetails",
         "processList",
@@ -59,7 +71,7 @@ async fn every_announced_capability_is_there_and_no_other() {
     ];
     assert_eq!(announced, expected);
     // What is not announced is not there.
-    for method in ["fs/readFile", "http/request", "fs/watchMissing"] {
+    for method in ["http/request", "http/cancel"] {
         let error = client.call(method, json!({})).await.unwrap_err();
         assert_eq!(error["code"], -32601, "{method}");
     }

@@ -142,20 +142,23 @@ fn copy_tree(
     let mut done = 0;
     let mut levels = vec![Level::open(source, target, path.to_owned(), mode)?];
     while let Some(level) = levels.last_mut() {
-        let Some(entry) = level.left.pop() else {
-            level.finish()?;
-            levels.pop();
-            continue;
+        let (path, outcome) = match level.left.pop() {
+            Some(entry) => {
+                let path = level.path.join(OsStr::from_bytes(entry.text.to_bytes()));
+                let outcome = level.copy_entry(&entry, &path, facts);
+                (path, outcome)
+            }
+            None => {
+                let level = levels.pop().expect("was just seen");
+                let outcome = level.finish().map(|()| None);
+                (level.path, outcome)
+            }
         };
-        let path = level.path.join(OsStr::from_bytes(entry.text.to_bytes()));
-        match level.copy_entry(&entry, &path, facts) {
+        match outcome {
             Ok(below) => levels.extend(below),
             Err(error) if done == 0 => return Err(error),
             Err(error) => {
-                let source = match error {
-                    FsError::System(source) => source,
-                    other => io::Error::other(other.to_string()),
-                };
+                let source = Box::new(error);
                 return Err(FsError::Incomplete { did: "copied", done, path, source });
             }
         }

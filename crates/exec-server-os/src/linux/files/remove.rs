@@ -120,6 +120,7 @@ impl<'a> Tree<'a> {
             Ok(()) => Ok(()),
             Err(failure) if self.removed == 0 => Err(FsError::System(failure.source)),
             Err(Failure { path, source }) => {
+                let source = Box::new(FsError::System(source));
                 Err(FsError::Incomplete { did: "removed", done: self.removed, path, source })
             }
         }

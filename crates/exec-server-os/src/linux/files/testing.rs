@@ -32,9 +32,8 @@ pub fn as_ordinary_user(check: impl Fn(&Path)) {
 /// The number of the operating system's error, if it is one.
 pub fn errno(error: &FsError) -> Option<i32> {
     match error {
-        FsError::System(source) | FsError::Incomplete { source, .. } => {
-            io::Error::raw_os_error(source)
-        }
+        FsError::System(source) => io::Error::raw_os_error(source),
+        FsError::Incomplete { source, .. } => errno(source),
         _ => None,
     }
 }

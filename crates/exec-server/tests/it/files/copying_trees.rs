@@ -12,8 +12,8 @@ use exec_server_testkit::desk::{Desk, code, kind, on_each_file_system};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
-use super::layout::{make, set_mode};
-use super::ordinary_user::serve_as_ordinary_user;
+use super::layout::make;
+use super::{set_mode, start_as_ordinary_user};
 
 #[tokio::test]
 async fn a_tree_is_copied_with_all_that_is_in_it() {
@@ -105,8 +105,10 @@ async fn a_link_that_is_there_already_ends_the_copy_which_says_how_far_it_came()
         symlink("target", desk.path("src/sub/link")).unwrap();
         let error = copy(desk, "src", "dst").await.unwrap_err();
         assert_eq!(error["code"], -32603);
-        assert_eq!(error["data"], json!({"kind": "incomplete", "errno": "EEXIST"}));
         let place = desk.path("src/sub/link");
+        let data = json!({"kind": "incomplete", "errno": "EEXIST", "completed": 1,
+            "failedPath": desk.uri("src/sub/link")});
+        assert_eq!(error["data"], data);
         let text = format!(
             "copied 1 entries, then failed at `{}`: File exists (os error 17)",
             place.display()
@@ -236,7 +238,7 @@ async fn directories_lose_the_bits_of_the_mask_and_files_do_not() {
 #[tokio::test]
 async fn a_directory_that_its_owner_may_not_fill_is_copied_all_the_same() {
     on_each_file_system(async |desk| {
-        if serve_as_ordinary_user(desk, "umask 027").await {
+        if start_as_ordinary_user(desk, TestExecutor::builder().after("umask 027")).await {
             check_modes(desk).await;
         }
     })

@@ -1,7 +1,5 @@
 //! Trees for tests to begin with.
 
-use std::os::unix::fs::PermissionsExt;
-
 use exec_server_testkit::desk::Desk;
 
 /// Makes files that hold their own paths and, where a path ends in a slash, directories.
@@ -15,9 +13,4 @@ pub fn make(desk: &Desk, paths: &[&str]) {
             desk.put(path, path);
         }
     }
-}
-
-/// Changes the permission bits of a name.
-pub fn set_mode(desk: &Desk, name: &str, mode: u32) {
-    std::fs::set_permissions(desk.path(name), PermissionsExt::from_mode(mode)).unwrap();
 }

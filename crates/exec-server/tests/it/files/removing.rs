@@ -9,8 +9,8 @@ use exec_server_testkit::desk::{Desk, code, kind, on_each_file_system};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
-use super::layout::{make, set_mode};
-use super::ordinary_user::serve_as_ordinary_user;
+use super::layout::make;
+use super::{serve_as_ordinary_user, set_mode};
 
 #[tokio::test]
 async fn a_tree_goes_and_a_missing_path_is_fine_unless_said_otherwise() {
@@ -210,7 +210,7 @@ async fn a_deep_tree_goes() {
 #[tokio::test]
 async fn a_removal_that_fails_halfway_says_how_far_it_came() {
     on_each_file_system(async |desk| {
-        if !serve_as_ordinary_user(desk, "").await {
+        if !serve_as_ordinary_user(desk).await {
             return;
         }
         make(desk, &["tree/a", "tree/b", "tree/locked/f", "locked/f"]);
@@ -226,8 +226,10 @@ async fn a_removal_that_fails_halfway_says_how_far_it_came() {
         set_mode(desk, "locked", 0o777);
         let error = halfway.unwrap_err();
         assert_eq!(error["code"], -32600);
-        assert_eq!(error["data"], json!({"kind": "incomplete", "errno": "EACCES"}));
         let place = desk.path("tree/locked/f");
+        let data = json!({"kind": "incomplete", "errno": "EACCES", "completed": 2,
+            "failedPath": desk.uri("tree/locked/f")});
+        assert_eq!(error["data"], data);
         let text = format!(
             "removed 2 entries, then failed at `{}`: Permission denied (os error 13)",
             place.display()

@@ -8,8 +8,8 @@ use exec_server_testkit::desk::{Desk, code, content, kind, on_each_file_system};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
-use super::layout::{make, set_mode};
-use super::ordinary_user::serve_as_ordinary_user;
+use super::layout::make;
+use super::{serve_as_ordinary_user, set_mode};
 
 #[tokio::test]
 async fn a_tree_is_listed_level_by_level_and_by_the_bytes_of_the_names() {
@@ -231,7 +231,7 @@ async fn pruned_directories_are_listed_and_leave_their_content_to_other_names() 
 #[tokio::test]
 async fn what_cannot_be_read_is_told_beside_the_rest() {
     on_each_file_system(async |desk| {
-        if !serve_as_ordinary_user(desk, "").await {
+        if !serve_as_ordinary_user(desk).await {
             return;
         }
         make(desk, &["a/x", "locked/y", "z/x"]);

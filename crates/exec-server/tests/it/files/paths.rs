@@ -1,0 +1,200 @@
+//! Paths on the wire, as far as the disk.
+
+use exec_server_testkit::TestExecutor;
+use exec_server_testkit::desk::{Desk, content, on_each_file_system};
+use serde_json::{Value, json};
+
+use super::{put_link, refused};
+
+async fn read(desk: &mut Desk, uri: &str) -> Result<Value, Value> {
+    desk.client.call("fs/readFile", json!({"path": uri})).await
+}
+
+#[tokio::test]
+async fn one_file_has_many_spellings() {
+    on_each_file_system(async |desk| {
+        std::fs::create_dir_all(desk.path("a/other")).unwrap();
+        desk.put("f", "f");
+        desk.put("a/b", "b");
+        put_link(desk, "link", "a/other");
+        desk.put("a/f", "beside the target of the link");
+        let root = desk.root().to_str().unwrap().to_owned();
+        let uri = format!("file://{root}");
+        for spelling in [
+            format!("file:{root}/f"),
+            format!("file:{}/f", &root[1..]),
+            format!("FILE://{root}/f"),
+            format!("file:///{root}/f"),
+            format!("file://localhost{root}/f"),
+            format!("file://LocalHost{root}/f"),
+            format!("{uri}/f/"),
+            format!("{uri}/f//"),
+            format!("{uri}//f"),
+            format!("{uri}/./f"),
+            format!("{uri}/%2e/f"),
+            format!("{uri}/nothing/../f"),
+            format!("{uri}/nothing/%2e%2E/f"),
+            format!("{uri}/nothing/x/..%2F..%2Ff"),
+            // By text alone, so it is not what is beside the target of the link.
+            format!("{uri}/link/../f"),
+            format!("{uri}/link%2F..%2Ff"),
+            format!("{uri}/%66"),
+            format!("{uri}\\f"),
+            format!("file:\\\\{root}\\f"),
+            format!(" \t{uri}/f\n "),
+            format!("{uri}/\tf\n"),
+        ] {
+            let result = read(desk, &spelling).await;
+            assert_eq!(result, Ok(json!({"dataBase64": "Zg=="})), "{spelling}");
+        }
+        for spelling in [format!("{uri}/a%2Fb"), format!("{uri}/a%2fb"), format!("{uri}/f/../a/b")]
+        {
+            let result = read(desk, &spelling).await;
+            assert_eq!(result, Ok(json!({"dataBase64": "Yg=="})), "{spelling}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn odd_characters_may_be_left_as_they_are() {
+    on_each_file_system(async |desk| {
+        std::fs::create_dir(desk.path("~")).unwrap();
+        for name in ["sp ace", "ünï", "%ZZ", "50%", "~/f", "a|b^c[d]", "c:", "é"] {
+            desk.put(name, name);
+            let result = read(desk, &format!("file://{}/{name}", desk.root().display())).await;
+            assert_eq!(content(&result.unwrap()["dataBase64"]), name.as_bytes());
+        }
+        refused(read(desk, "file:///~/f").await, -32004, "ENOENT");
+        let result = read(desk, &format!("{}/%ZY", desk.uri(""))).await;
+        refused(result, -32004, "ENOENT");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_root_has_short_names() {
+    on_each_file_system(async |desk| {
+        let expected =
+            desk.client.call("fs/getMetadata", json!({"path": "file:///", "detailed": true}));
+        let expected = expected.await.unwrap();
+        assert_eq!(expected["isDirectory"], true);
+        for uri in
+            ["file://", "file:", "file:/", "file://localhost", "file:///..", "file:///x/%2e%2e"]
+        {
+            for follow in [true, false] {
+                let params = json!({"path": uri, "detailed": true, "followSymlinks": follow});
+                let metadata = desk.client.call("fs/getMetadata", params).await.unwrap();
+                assert_eq!(metadata["inode"], expected["inode"], "{uri}");
+            }
+            let canonical = desk.client.call("fs/canonicalize", json!({"path": uri})).await;
+            assert_eq!(canonical, Ok(json!({"path": "file:///"})));
+            refused(read(desk, uri).await, -32600, "not_a_file");
+        }
+    })
+    .await;
+}
+
+/// Methods that take a path, and what else they need; none that would do harm where a path means too much.
+fn methods(uri: &str) -> Vec<(&'static str, Value)> {
+    let path = json!({"path": uri});
+    let options = json!({
+        "maxDepth": 1, "maxDirectories": 1, "maxEntries": 1, "followDirectorySymlinks": false,
+    });
+    vec![
+        ("fs/readFile", path.clone()),
+        ("fs/getMetadata", path.clone()),
+        ("fs/canonicalize", path.clone()),
+        ("fs/readDirectory", path.clone()),
+        ("fs/createDirectory", path),
+        ("fs/walk", json!({"path": uri, "options": options})),
+        ("fs/open", json!({"path": uri, "handleId": "h"})),
+        ("fs/open", json!({"path": uri, "handleId": "h", "mode": "replace"})),
+        ("fs/writeFile", json!({"path": uri, "dataBase64": ""})),
+    ]
+}
+
+#[tokio::test]
+async fn what_is_no_path_is_refused_by_every_method() {
+    on_each_file_system(async |desk| {
+        desk.put("f", "");
+        let native = desk.path("f").to_str().unwrap().to_owned();
+        let uri = desk.uri("f");
+        let mut texts = vec![native, format!("{uri}?query"), format!("{uri}?"), format!("{uri}#x")];
+        texts.extend([format!("{uri}#"), format!("{uri}%00"), uri.replace("file", "http")]);
+        texts.push(uri.replace("file", "vscode-remote"));
+        texts.extend(
+            ["x", "./x", "~/x", "", "//srv/share", "\\\\srv\\share", "C:\\x"].map(str::to_owned),
+        );
+        texts.extend(["file://user@host/x", "file://host:80/x"].map(str::to_owned));
+        texts.push("file:///%00/bad/path/***".to_owned());
+        for text in texts {
+            for (method, params) in methods(&text) {
+                let error = desk.client.call(method, params).await.unwrap_err();
+                assert_eq!(error["code"], -32602, "{method} {text:?}: {error}");
+                assert!(error["data"]["kind"].is_string());
+            }
+        }
+        let error = read(desk, "/x").await.unwrap_err();
+        assert_eq!(error["message"], "invalid URI: relative URL without a base");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_path_of_another_system_is_refused_by_every_method() {
+    on_each_file_system(async |desk| {
+        let root = desk.root().display();
+        for uri in [
+            format!("file://127.0.0.1{root}/f"),
+            "file://server/share/x".to_owned(),
+            "file:///C:/x".to_owned(),
+            "file:///C%3A/x".to_owned(),
+            // The opaque spelling of /nothing/here, which has an ordinary one.
+            "file:///%00/bad/path/L25vdGhpbmcvaGVyZQ".to_owned(),
+        ] {
+            for (method, params) in methods(&uri) {
+                let error = desk.client.call(method, params).await.unwrap_err();
+                assert_eq!(error["message"], format!("'{uri}' is invalid on 'linux'"), "{method}");
+                assert_eq!(
+                    (&error["code"], &error["data"]["kind"]),
+                    (&json!(-32600), &json!("foreign_path"))
+                );
+            }
+        }
+        refused(read(desk, "file:///c:/x").await, -32600, "foreign_path");
+        refused(read(desk, "file:///tmp/..%2FC:/x").await, -32600, "foreign_path");
+        // What has no ordinary spelling has this one, and the disk is asked about it.
+        refused(read(desk, "file:///%00/bad/path/L0M6L2gyeA").await, -32004, "ENOENT");
+        // Only the first name can be taken for a drive.
+        std::fs::create_dir(desk.path("C:")).unwrap();
+        desk.put("C:/x", "");
+        desk.read("C:/x").await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn native_paths_are_taken_on_request() {
+    on_each_file_system(async |desk| {
+        desk.put("f", "f");
+        desk.put("%66", "percent");
+        desk.server = TestExecutor::start_with(&["--accept-native-paths"]).await;
+        desk.client = desk.server.client().await;
+        let root = desk.root().to_str().unwrap().to_owned();
+        for path in ["/f", "/x/../f", "//f/", "/./f"] {
+            let result = read(desk, &format!("{root}{path}")).await;
+            assert_eq!(result, Ok(json!({"dataBase64": "Zg=="})), "{path}");
+        }
+        // Nothing is decoded in it.
+        let result = read(desk, &format!("{root}/%66")).await.unwrap();
+        assert_eq!(content(&result["dataBase64"]), b"percent");
+        let open = json!({"handleId": "h", "path": format!("{root}/f")});
+        desk.client.call("fs/open", open).await.unwrap();
+        assert_eq!(desk.read("f").await.unwrap(), b"f");
+        for path in ["f", "./f", "~/f", "", "//srv/share"] {
+            assert_eq!(read(desk, path).await.unwrap_err()["code"], -32602, "{path}");
+        }
+    })
+    .await;
+}
