@@ -155,11 +155,12 @@ impl PathUri {
         if let Some(encoded) = url.path().strip_prefix(OPAQUE_PREFIX) {
             return self.opaque(encoded);
         }
-        let path = normalise(&percent_decode_str(url.path()).collect::<Vec<u8>>());
-        if looks_like_a_drive(&path) {
+        // As the URI is written: a drive stays one, whatever the segments below it decode to.
+        let first = url.path().split('/').find(|segment| !segment.is_empty());
+        if first.is_some_and(|first| is_drive(&percent_decode_str(first).collect::<Vec<u8>>())) {
             return Err(self.foreign().into());
         }
-        Ok(path)
+        Ok(normalise(&percent_decode_str(url.path()).collect::<Vec<u8>>()))
     }
 
     /// An opaque form stands only for a path that has no ordinary one.
@@ -225,8 +226,14 @@ fn normalise(path: &[u8]) -> Vec<u8> {
 
 fn looks_like_a_drive(path: &[u8]) -> bool {
     let first = path.split(|byte| *byte == b'/').find(|segment| !segment.is_empty());
-    matches!(first, Some([letter, b':']) if letter.is_ascii_alphabetic())
+    first.is_some_and(is_drive)
 }
 
+fn is_drive(segment: &[u8]) -> bool {
+    matches!(segment, [letter, b':'] if letter.is_ascii_alphabetic())
+}
+
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,13 @@
 //! Runs the unmodified reference client against a server under test, with a scripted model in place of a real one.
 //!
-//! Owner: the test that calls [`ReferenceClient::run`]; when that returns or panics, the client process, the model's
-//! threads and the folders of the run are gone.
+//! Owner: the test that calls [`ReferenceClient::run`] or [`ReferenceClient::start_thread`]. When the first returns or
+//! the second is dropped, the client process and the model's threads are gone; the folders go with the [`Run`].
+//!
+//! Where the system allows it, the client sees an empty folder in place of its workspace, so that all it knows of that
+//! came through the server.
 //!
 //! ```text
-//!   Scenario ──▶ ScriptedModel ◀──HTTP, SSE──▶ codex exec ◀──websocket──▶ server under test
+//!   Scenario ──▶ ScriptedModel ◀──HTTP, SSE──▶ codex ◀──websocket──▶ server under test
 //!                     │ what the tools said, as the model got it
 //!                     ▼
 //!                    Run
@@ -14,24 +17,27 @@
 //! deadline bounds the whole run.
 
 mod child;
+mod folder;
 mod install;
 mod model;
 mod scenario;
+mod thread;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use child::run_to_end;
-use install::{find_binary, reference_folder};
+use folder::RunFolder;
+use install::find_binary;
 use model::ScriptedModel;
 pub use scenario::{Scenario, ToolCall, ToolResult};
+use serde_json::Value;
+pub use thread::Thread;
 
 /// Names the reference's native binary; set it where there is no npm or no network.
 pub const REFERENCE_BIN: &str = "EXEC_SERVER_REFERENCE_BIN";
@@ -61,27 +67,10 @@ impl ReferenceClient {
     ///
     /// Panics with all that was said so far if the client fails, stops half-way, or outlives `deadline`.
     pub fn run(&self, url: &str, scenario: Scenario, deadline: Duration) -> Run {
-        let folder = RunFolder::create();
-        let (home, workspace) = (folder.subfolder("home"), folder.subfolder("workspace"));
-        let mut config = scenario.mcp_config(&workspace);
-        for (name, text) in &scenario.files {
-            fs::write(workspace.join(name), text).expect("the workspace is new and ours");
-        }
-        let model = ScriptedModel::start(scenario);
-        config.insert_str(0, &base_config(model.address));
-        fs::write(home.join("config.toml"), config).expect("the home is new and ours");
-
-        let mut codex = Command::new(&self.binary);
-        codex
-            .args(["exec", "--strict-config", "--skip-git-repo-check"])
-            .args(["--ephemeral", "--color", "never", "go"])
-            .current_dir(&workspace)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", &home)
-            .env("CODEX_HOME", &home)
-            .env("CODEX_EXEC_SERVER_URL", url)
-            .env("SCRIPTED_MODEL_KEY", "unused");
+        let task = scenario.task.clone().unwrap_or_else(|| "go".to_owned());
+        let (folder, model) = prepare(scenario);
+        let arguments = ["exec", "--skip-git-repo-check", "--ephemeral", "--color", "never", &task];
+        let codex = self.command(url, &folder, &arguments);
         let ended = run_to_end(codex, deadline).expect("the client can be started");
         let scenario = model.stop();
 
@@ -98,16 +87,54 @@ impl ReferenceClient {
                 ended.stdout, ended.stderr
             );
         }
-        Run { results: scenario.results, last_message: ended.stdout.trim_end().to_owned() }
+        let Scenario { results, requests, .. } = scenario;
+        Run { results, requests, last_message: ended.stdout.trim_end().to_owned(), folder }
     }
+
+    /// Starts a conversation whose turns the test takes one by one.
+    pub fn start_thread(&self, url: &str, scenario: Scenario, deadline: Duration) -> Thread {
+        let (folder, model) = prepare(scenario);
+        let codex = self.command(url, &folder, &["app-server"]);
+        Thread::start(codex, folder, model, deadline)
+    }
+
+    fn command(&self, url: &str, folder: &RunFolder, arguments: &[&str]) -> Command {
+        let mut codex = folder.command_without_workspace(&self.binary);
+        codex
+            .args(arguments)
+            .arg("--strict-config")
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", folder.home())
+            .env("CODEX_HOME", folder.home())
+            .env("CODEX_EXEC_SERVER_URL", url)
+            .env("SCRIPTED_MODEL_KEY", "unused");
+        codex
+    }
+}
+
+/// Fills the folders, and starts the model.
+fn prepare(scenario: Scenario) -> (RunFolder, ScriptedModel) {
+    let folder = RunFolder::create();
+    for (name, content) in &scenario.files {
+        folder.write(name, content);
+    }
+    let mut config = scenario.mcp_config(&folder.workspace());
+    let name = scenario.model.clone().unwrap_or_else(|| "scripted".to_owned());
+    let model = ScriptedModel::start(scenario);
+    config.insert_str(0, &base_config(&name, model.address));
+    fs::write(folder.home().join("config.toml"), config).expect("the home is new and ours");
+    (folder, model)
 }
 
 /// What came out of a run.
 #[derive(Debug)]
 pub struct Run {
     results: BTreeMap<String, ToolResult>,
+    requests: Vec<Value>,
     /// The model's last message, as the client printed it.
     pub last_message: String,
+    folder: RunFolder,
 }
 
 impl Run {
@@ -116,12 +143,29 @@ impl Run {
         let result = self.results.get(label);
         result.unwrap_or_else(|| panic!("the scenario has no call `{label}`"))
     }
+
+    /// The texts that the client gave the model before it said anything: instructions, skills, the task.
+    pub fn instructions(&self) -> String {
+        self.requests.first().map(texts_of).unwrap_or_default()
+    }
+
+    /// The workspace, as it was left.
+    pub fn workspace(&self) -> PathBuf {
+        self.folder.workspace()
+    }
+}
+
+/// All texts of the messages in one request to the model.
+fn texts_of(request: &Value) -> String {
+    let items = request.as_array().into_iter().flatten();
+    let parts = items.filter_map(|item| item["content"].as_array()).flatten();
+    parts.filter_map(|part| part["text"].as_str()).flat_map(|text| [text, "\n"]).collect()
 }
 
 /// All that would reach for the network is off; the scripted model and the server under test remain.
-fn base_config(model: SocketAddr) -> String {
+fn base_config(name: &str, model: SocketAddr) -> String {
     format!(
-        r#"model = "scripted"
+        r#"model = "{name}"
 model_provider = "scripted"
 approval_policy = "never"
 sandbox_mode = "danger-full-access"
@@ -149,41 +193,4 @@ plugins = false
 enable_request_compression = false
 "#
     )
-}
-
-/// The folder of one run, removed with it.
-struct RunFolder {
-    path: PathBuf,
-}
-
-impl RunFolder {
-    /// Below the target folder, because the client keeps no helpers in a home below the temporary folder.
-    fn create() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        loop {
-            let name =
-                format!("run-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-            let path = reference_folder().join(name);
-            match fs::create_dir(&path) {
-                Ok(()) => return Self { path },
-                // A test that was killed left it behind, and its process id has come round again.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => panic!("could not create `{}`: {error}", path.display()),
-            }
-        }
-    }
-
-    fn subfolder(&self, name: &str) -> PathBuf {
-        let path = self.path.join(name);
-        fs::create_dir(&path).expect("the run's folder is new and ours");
-        path
-    }
-}
-
-impl Drop for RunFolder {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("could not remove `{}`: {error}", self.path.display());
-        }
-    }
 }

@@ -32,6 +32,9 @@ fn every_spelling_of_a_file_uri_names_its_path() {
         (" file:///a b\t/\u{e4} ", "/a b/\u{e4}"),
         ("file:///a%ZZ", "/a%ZZ"),
         ("file:///~/x", "/~/x"),
+        // Only a whole segment is a drive.
+        ("file:///C:%2F..%2Fetc", "/etc"),
+        ("file:///a%2F..%2FC:", "/C:"),
     ] {
         assert_eq!(path(text).as_deref(), Ok(expected), "{text}");
     }
@@ -58,6 +61,9 @@ fn paths_of_another_system_are_foreign() {
         "file:///C:/x",
         "file:///c:/x",
         "file:///C%3A/x",
+        "file:///C:/..%2F..%2Fetc",
+        "file:///C%3A/..%2Fetc",
+        "file://server/C:/..%2Fetc",
         "file://server/share",
         "file://127.0.0.1/x",
     ] {

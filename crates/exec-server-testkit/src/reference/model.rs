@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::scenario::Scenario;
 
 /// A Responses API on loopback that plays a [`Scenario`].
+#[derive(Debug)]
 pub(super) struct ScriptedModel {
     pub address: SocketAddr,
     scenario: Arc<Mutex<Scenario>>,
@@ -33,6 +34,11 @@ impl ScriptedModel {
     pub fn stop(mut self) -> Scenario {
         self.end_threads();
         std::mem::take(&mut *lock(&self.scenario))
+    }
+
+    /// The last request that the model got, if any.
+    pub fn last_request(&self) -> Option<Value> {
+        lock(&self.scenario).requests.last().cloned()
     }
 
     pub fn end_threads(&mut self) {

@@ -14,6 +14,8 @@ pub struct ToolResult {
     pub exit_code: Option<i32>,
     /// A quarter of the bytes that reached the client, before it shortened them for the model.
     pub original_tokens: u64,
+    /// Pictures, as the data URLs that the model got.
+    pub images: Vec<String>,
     /// How often the model heard of it; more than once means that the command outlived its first yield.
     pub answers: u32,
     /// Set while the command runs.
@@ -22,9 +24,11 @@ pub struct ToolResult {
 
 impl ToolResult {
     fn handle_answer(&mut self, answer: &Value) {
-        // An answer is text, or for MCP a list of which the first text is the client's header.
-        let parts = answer.as_array().into_iter().flatten().skip(1);
-        let parts: String = parts.filter_map(|part| part["text"].as_str()).collect();
+        // An answer is text, or a list: pictures, or for MCP texts of which the first is the client's header.
+        let parts = answer.as_array().map(Vec::as_slice).unwrap_or_default();
+        let images = parts.iter().filter_map(|part| part["image_url"].as_str());
+        self.images.extend(images.map(str::to_owned));
+        let parts: String = parts.iter().skip(1).filter_map(|part| part["text"].as_str()).collect();
         let text = answer.as_str().unwrap_or(&parts);
         let (header, output) = text.split_once("Output:\n").unwrap_or(("", text));
 
@@ -49,8 +53,15 @@ pub struct ToolCall {
     label: String,
     namespace: Option<String>,
     name: String,
-    arguments: Value,
+    arguments: Arguments,
     until: Until,
+}
+
+#[derive(Clone, Debug)]
+enum Arguments {
+    Json(Value),
+    /// What a custom tool takes.
+    Text(String),
 }
 
 /// What has to be true of the label's result before the script goes on.
@@ -92,6 +103,23 @@ impl ToolCall {
         call
     }
 
+    /// `apply_patch` as a tool of its own; only a [`Scenario::model`] that knows it has it.
+    pub fn patch(label: &str, patch: &str) -> Self {
+        let mut call = Self::new(label, "apply_patch", Value::Null, Until::Answered);
+        call.arguments = Arguments::Text(patch.to_owned());
+        call
+    }
+
+    /// `apply_patch` as a shell command, which the client carries out itself instead of starting a shell.
+    pub fn patch_in_shell(label: &str, patch: &str) -> Self {
+        Self::exec(label, &format!("apply_patch <<'EOF'\n{patch}\nEOF"))
+    }
+
+    /// `view_image`: a picture, given by its path.
+    pub fn view_image(label: &str, path: &str) -> Self {
+        Self::new(label, "view_image", json!({"path": path}), Until::Answered)
+    }
+
     /// Lets the command run on while the script does.
     pub fn in_background(mut self) -> Self {
         self.until = Until::Answered;
@@ -111,7 +139,8 @@ impl ToolCall {
     }
 
     fn new(label: &str, name: &str, arguments: Value, until: Until) -> Self {
-        Self { label: label.to_owned(), namespace: None, name: name.to_owned(), arguments, until }
+        let (label, name) = (label.to_owned(), name.to_owned());
+        Self { label, namespace: None, name, arguments: Arguments::Json(arguments), until }
     }
 
     fn poll_again(&self) -> Self {
@@ -120,8 +149,13 @@ impl ToolCall {
 
     /// The call as an item of the Responses API.
     fn to_item(&self, call_id: &str, session: Option<u64>) -> Value {
-        let mut arguments = self.arguments.clone();
-        if self.namespace.is_none() {
+        let mut arguments = match &self.arguments {
+            Arguments::Json(arguments) => arguments.clone(),
+            Arguments::Text(text) => {
+                return json!({"type": "custom_tool_call", "call_id": call_id, "name": self.name, "input": text});
+            }
+        };
+        if matches!(self.name.as_str(), "exec_command" | "write_stdin") {
             // The client sits a yield out unless the command ends, so only a wait for the end may be long.
             let longest = matches!(self.until, Until::Exit);
             arguments["yield_time_ms"] = json!(if longest { 30_000 } else { 250 });
@@ -141,10 +175,14 @@ impl ToolCall {
 /// What the model says, what it has heard, and what the client's workspace and configuration hold.
 #[derive(Debug, Default)]
 pub struct Scenario {
-    pub(super) files: Vec<(String, String)>,
+    pub(super) files: Vec<(String, Vec<u8>)>,
+    pub(super) model: Option<String>,
+    pub(super) task: Option<String>,
     mcp_servers: Vec<(String, Vec<String>)>,
     pub(super) turns: VecDeque<Vec<ToolCall>>,
     last_message: String,
+    /// All that the client told the model, request by request.
+    pub(super) requests: Vec<Value>,
     calls_made: u32,
     /// Calls without an answer, by call id.
     open: BTreeMap<String, ToolCall>,
@@ -165,6 +203,12 @@ impl Scenario {
         self
     }
 
+    /// What the user asks for, in place of just `go`.
+    pub fn task(mut self, task: &str) -> Self {
+        self.task = Some(task.to_owned());
+        self
+    }
+
     /// The model's last answer, which ends the run.
     pub fn say(mut self, message: &str) -> Self {
         message.clone_into(&mut self.last_message);
@@ -172,8 +216,14 @@ impl Scenario {
     }
 
     /// Puts a file into the workspace, which is the current folder of every command.
-    pub fn file(mut self, name: &str, text: &str) -> Self {
-        self.files.push((name.to_owned(), text.to_owned()));
+    pub fn file(mut self, name: &str, content: impl Into<Vec<u8>>) -> Self {
+        self.files.push((name.to_owned(), content.into()));
+        self
+    }
+
+    /// Gives the scripted model the name of a real one, for which the client has other tools.
+    pub fn model(mut self, name: &str) -> Self {
+        self.model = Some(name.to_owned());
         self
     }
 
@@ -203,7 +253,8 @@ impl Scenario {
     pub(super) fn handle_request(&mut self, request: &Value) -> Vec<Value> {
         for item in request["input"].as_array().into_iter().flatten() {
             let call_id = item["call_id"].as_str().unwrap_or_default();
-            if item["type"] == "function_call_output"
+            let kind = item["type"].as_str().unwrap_or_default();
+            if matches!(kind, "function_call_output" | "custom_tool_call_output")
                 && let Some(call) = self.open.remove(call_id)
             {
                 let result = self.results.entry(call.label.clone()).or_default();
@@ -211,6 +262,7 @@ impl Scenario {
                 self.unsettled.push(call);
             }
         }
+        self.requests.push(request["input"].clone());
         self.settle();
         let calls = if self.unsettled.is_empty() {
             self.turns.pop_front().unwrap_or_default()

@@ -1,13 +1,20 @@
 //! Params that nobody would send: each request still gets exactly one reply, and the connection lives.
+//!
+//! The server may run as root, so every path is written as one below `file:///nowhere`, which each case replaces by a
+//! new directory of its own; a case that names anything else fails before it is sent.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fs;
+use std::path::PathBuf;
 
 use exec_server_protocol::methods::Method;
+use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use exec_server_testkit::{TestClient, TestExecutor};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Map, Value, json};
+use tempfile::TempDir;
 
 #[test]
 fn any_params_for_any_method_get_one_reply_and_leave_the_connection_usable() {
@@ -16,14 +23,14 @@ fn any_params_for_any_method_get_one_reply_and_leave_the_connection_usable() {
     let server = runtime.block_on(TestExecutor::start());
     let fuzzed = RefCell::new(runtime.block_on(Fuzzed::new(&server)));
     // A failing case is printed with its seed; a file beside the sources would only remember it for one machine.
-    let config = Config { cases: 300, failure_persistence: None, ..Config::default() };
-    let method = prop::sample::select(Method::ALL);
-    let case = method.prop_flat_map(|method| (Just(method), params(method)));
-    let result = TestRunner::new(config).run(&case, |(method, params)| {
-        runtime.block_on(fuzzed.borrow_mut().try_case(method, params));
-        Ok(())
-    });
-    result.unwrap();
+    let config = Config { cases: 40, failure_persistence: None, ..Config::default() };
+    for method in Method::ALL {
+        let result = TestRunner::new(config.clone()).run(&params(*method), |params| {
+            runtime.block_on(fuzzed.borrow_mut().try_case(*method, params));
+            Ok(())
+        });
+        result.unwrap();
+    }
     runtime.block_on(fuzzed.into_inner().finish());
 }
 
@@ -32,6 +39,7 @@ struct Fuzzed {
     next_id: i64,
     /// How many replies each request has had.
     replies: HashMap<i64, usize>,
+    desk: TempDir,
 }
 
 impl Fuzzed {
@@ -39,10 +47,13 @@ impl Fuzzed {
         let mut client = server.client().await;
         // What waits for this process waits for nothing: it is over.
         client.run("p", &["true"], json!({})).await;
-        Self { client, next_id: 1000, replies: HashMap::new() }
+        let desk = tempfile::tempdir().unwrap();
+        Self { client, next_id: 1000, replies: HashMap::new(), desk }
     }
 
-    async fn try_case(&mut self, method: Method, params: Value) {
+    async fn try_case(&mut self, method: Method, mut params: Value) {
+        let place = Place::create(self.desk.path().join(self.next_id.to_string()));
+        place.take_in(&mut params);
         let asked = self.ask(method.name(), params).await;
         let status = self.ask("environment/status", Value::Null).await;
         while !(self.replies.contains_key(&asked) && self.replies.contains_key(&status)) {
@@ -73,13 +84,72 @@ impl Fuzzed {
     }
 }
 
+/// The directory of one case, removed with it.
+struct Place {
+    path: PathBuf,
+}
+
+impl Place {
+    fn create(path: PathBuf) -> Self {
+        fs::create_dir_all(path.join("d")).unwrap();
+        fs::write(path.join("a"), "content").unwrap();
+        fs::write(path.join("d/f"), "more").unwrap();
+        #[cfg(unix)]
+        std::os::unix::fs::symlink("a", path.join("l")).unwrap();
+        Self { path }
+    }
+
+    /// Puts the directory into the params, and makes sure that they name nothing outside of it.
+    fn take_in(&self, params: &mut Value) {
+        match params {
+            Value::Array(items) => items.iter_mut().for_each(|item| self.take_in(item)),
+            Value::Object(members) => members.values_mut().for_each(|member| self.take_in(member)),
+            Value::String(text) => {
+                let uri = PathUri::from_posix(self.path.as_os_str().as_encoded_bytes());
+                let path = uri.as_str().strip_prefix("file://").expect("it has no host");
+                *text = text.replace("/nowhere", path);
+                self.check(text);
+            }
+            _ => {}
+        }
+    }
+
+    fn check(&self, text: &str) {
+        // With native paths, because that is how the target of a link is read.
+        let named = PathUri::parse(text).map(|uri| uri.to_posix(NativePaths::Accept));
+        if let Ok(Ok(named)) = named
+            && text != PROGRAM
+        {
+            let rest = named.strip_prefix(self.path.as_os_str().as_encoded_bytes());
+            let is_inside = rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+            assert!(is_inside, "`{text}` is outside of {:?}", self.path);
+        }
+        let may_lead_out = text.starts_with("//") || text.contains("..");
+        assert!(!may_lead_out, "`{text}` may be outside of {:?}", self.path);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        for directory in [self.path.clone(), self.path.join("d")] {
+            use std::os::unix::fs::PermissionsExt;
+            // A case may have made it unreadable, or removed it.
+            let _ = fs::set_permissions(directory, fs::Permissions::from_mode(0o700));
+        }
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// What `process/start` runs unless a case says otherwise.
+const PROGRAM: &str = "/bin/true";
+
 /// Params that fit, with something about them changed; or anything at all.
 fn params(method: Method) -> impl Strategy<Value = Value> {
     let fitting = fitting(method);
-    let names: Vec<String> =
-        fitting.as_object().map(|members| members.keys().cloned().collect()).unwrap_or_default();
-    let mut names: Vec<String> = names;
-    names.extend(["resumeSessionId", "sandbox", "timeoutMs", "graceMs", "size"].map(String::from));
+    let members = fitting.as_object().into_iter().flatten();
+    let mut names: Vec<String> = members.map(|(name, _)| name.clone()).collect();
+    names.extend(optional(method).iter().map(|name| (*name).to_owned()));
     let change = (prop::sample::select(names), prop::option::of(any_value()));
     let changed = prop::collection::vec(change, 0..3).prop_map(move |changes| {
         let mut params = fitting.clone();
@@ -95,6 +165,30 @@ fn params(method: Method) -> impl Strategy<Value = Value> {
     prop_oneof![4 => changed, 1 => any_value()]
 }
 
+/// Members that need not be there, at least not for every method.
+fn optional(method: Method) -> &'static [&'static str] {
+    match method {
+        Method::FsReadDirectory => &["sandbox", "detailed", "limit", "cursor"],
+        Method::FsSymlink => &["sandbox", "replace", "targetBase64"],
+        Method::FsRemove | Method::FsCreateDirectory => {
+            &["sandbox", "recursive", "force", "followSymlinks"]
+        }
+        Method::FsOpen | Method::FsWriteFile | Method::FsAppend | Method::FsTruncate => &[
+            "sandbox",
+            "durability",
+            "ifAbsent",
+            "ifMatch",
+            "detailed",
+            "followSymlinks",
+            "create",
+        ],
+        method if method.name().starts_with("fs/") => {
+            &["sandbox", "detailed", "followSymlinks", "noReplace", "present"]
+        }
+        _ => &["resumeSessionId", "sandbox", "timeoutMs", "graceMs", "size"],
+    }
+}
+
 fn fitting(method: Method) -> Value {
     match method {
         Method::Initialize => json!({"clientName": "x"}),
@@ -105,7 +199,7 @@ fn fitting(method: Method) -> Value {
         Method::CapabilityRootsV1 => json!({"roots": [{"id": "r", "path": "file:///nowhere"}]}),
         Method::CapabilitiesV2 => json!({"cwd": "file:///nowhere"}),
         Method::ProcessStart => json!({
-            "processId": "q", "argv": ["/bin/true"], "cwd": "file:///", "env": {}, "tty": false,
+            "processId": "q", "argv": [PROGRAM], "cwd": "file:///nowhere", "env": {}, "tty": false,
             "envPolicy": null, "pipeStdin": false, "arg0": null, "metadata": null,
             "shellSnapshot": null, "outputRetention": 1000, "idleTimeoutMs": 1000,
         }),
@@ -117,7 +211,7 @@ fn fitting(method: Method) -> Value {
         Method::ProcessTerminate => json!({"processId": "p", "graceMs": 1}),
         Method::ProcessResize => json!({"processId": "p", "rows": 1, "cols": 1}),
         Method::ProcessCloseStdin => json!({"processId": "p"}),
-        Method::FsOpen => json!({"handleId": "h", "path": "file:///nowhere", "mode": "read"}),
+        Method::FsOpen => json!({"handleId": "h", "path": "file:///nowhere/a", "mode": "read"}),
         Method::FsReadBlock => json!({"handleId": "h", "offset": 0, "len": 1}),
         Method::FsWriteBlock => json!({"handleId": "h", "offset": 0, "chunk": "YQ=="}),
         Method::FsClose => json!({"handleId": "h"}),
@@ -128,21 +222,23 @@ fn fitting(method: Method) -> Value {
             "sourcePath": "file:///nowhere/a", "destinationPath": "file:///nowhere/b",
             "recursive": false,
         }),
-        Method::FsSymlink => json!({"path": "file:///nowhere/a", "target": "b"}),
+        Method::FsSymlink => json!({"path": "file:///nowhere/b", "target": "a"}),
         Method::FsSetPermissions => json!({"path": "file:///nowhere/a", "mode": 0o600}),
         Method::FsTruncate => json!({"path": "file:///nowhere/a", "size": 0}),
         Method::FsWriteFile | Method::FsAppend => {
             json!({"path": "file:///nowhere/a", "dataBase64": "YQ=="})
         }
-        Method::FsBatch => json!({"requests": [{"method": "fs/getMetadata", "params": {}}]}),
-        Method::FsWatchMissing => json!({"watchId": 1, "missing": ["file:///nowhere"]}),
-        Method::FsReadFile
-        | Method::FsGetMetadata
-        | Method::FsCanonicalize
-        | Method::FsReadDirectory
-        | Method::FsReadLink
-        | Method::FsRemove
-        | Method::FsCreateDirectory => json!({"path": "file:///nowhere/a"}),
+        Method::FsBatch => json!({"requests": [
+            {"method": "fs/getMetadata", "params": {}},
+            {"method": "fs/readFile", "params": {"path": "file:///nowhere/a"}},
+        ]}),
+        Method::FsWatchMissing => json!({"watchId": 1, "missing": ["file:///nowhere/b"]}),
+        Method::FsReadLink => json!({"path": "file:///nowhere/l"}),
+        Method::FsReadDirectory => json!({"path": "file:///nowhere"}),
+        Method::FsCreateDirectory => json!({"path": "file:///nowhere/b/c"}),
+        Method::FsReadFile | Method::FsGetMetadata | Method::FsCanonicalize | Method::FsRemove => {
+            json!({"path": "file:///nowhere/a"})
+        }
     }
 }
 
@@ -152,8 +248,12 @@ fn any_value() -> impl Strategy<Value = Value> {
         "p",
         "q",
         "ü\u{0}",
-        "/",
         "file:///nowhere",
+        "file:///nowhere/a",
+        "file:///nowhere/./d//f/",
+        "FILE:///nowhere/l",
+        "file:///nowhere/a%2Fb",
+        "file:///nowhere/%FF%0A",
         "file://elsewhere/x",
         "file:///%00",
         "\u{10ffff}",

@@ -19,6 +19,8 @@ mod processes;
 mod reads;
 #[cfg(unix)]
 mod reference_client;
+#[cfg(unix)]
+mod reference_client_files;
 #[cfg(target_os = "linux")]
 mod sessions;
 #[cfg(target_os = "linux")]

@@ -64,7 +64,7 @@ async fn the_counts_move_with_what_happens() {
 }
 
 /// A server with metrics on a port of its own, which only its log knows.
-async fn start() -> (TestExecutor, String) {
+pub async fn start() -> (TestExecutor, String) {
     let mut server = TestExecutor::builder()
         .args(&["--metrics-listen", "127.0.0.1:0"])
         .env("RUST_LOG", "info")
@@ -82,7 +82,7 @@ async fn start() -> (TestExecutor, String) {
 }
 
 /// All samples by name and labels.
-async fn scrape(url: &str) -> BTreeMap<String, f64> {
+pub async fn scrape(url: &str) -> BTreeMap<String, f64> {
     let body = request(url, "GET", "/metrics", &[]).await.body;
     body.lines()
         .filter(|line| !line.starts_with('#'))

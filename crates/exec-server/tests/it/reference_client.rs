@@ -11,7 +11,7 @@ use exec_server_testkit::reference::{ReferenceClient, Run, Scenario, ToolCall};
 use serde_json::json;
 
 /// A run takes about a second; a machine that is busy compiling gets sixty.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn output_and_exit_code_of_a_command_reach_the_model() {
@@ -146,7 +146,7 @@ async fn server_url() -> (Option<TestExecutor>, String) {
 }
 
 /// The server may live on this test's only runtime thread, so nothing may block there.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
