@@ -246,7 +246,7 @@ fn a_failure_tells_what_was_removed_before() {
         assert_eq!((did, done, path), ("removed", 1, stuck));
         assert_eq!(errno(&source), Some(libc::EACCES));
         let FsError::System(source) = second else { panic!("{second}") };
-        assert_eq!(errno(&source), Some(libc::EACCES));
+        assert_eq!(source.raw_os_error(), Some(libc::EACCES));
     });
 }
 
