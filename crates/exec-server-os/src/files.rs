@@ -3,6 +3,7 @@
 //! Every path-based `fs/*` method is one [`FsRequest`], whoever carries it out: this process, or a helper that the
 //! kernel confines to a policy. [`perform`] may block; [`answer_from_cache`] never does, and often has no answer.
 
+use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
@@ -171,7 +172,7 @@ pub enum FsReply {
     /// New content to fill and publish.
     Staged(StagedFile),
     /// Content was written.
-    Written(FsWriteFileResponse),
+    Written(FsWriteFileResponse, Leftovers),
     /// What is known about a path.
     Metadata(FsGetMetadataResponse),
     /// A path without links.
@@ -182,6 +183,14 @@ pub enum FsReply {
     Walked(FsWalkResponse),
     /// Where a link points.
     Link(FsReadLinkResponse),
+}
+
+/// What is no longer needed after a write but takes time to let go of: the last reference to a replaced file makes the
+/// kernel wait until the disk is done with it. To be dropped when the answer is on its way.
+#[derive(Debug, Default)]
+pub struct Leftovers {
+    pub(crate) _old: Option<File>,
+    pub(crate) _data: Vec<u8>,
 }
 
 /// What to do about symbolic links in a path.

@@ -57,7 +57,7 @@ pub mod files {
 
     use exec_server_protocol::fs::FsWriteFileResponse;
 
-    use crate::files::{FsError, FsReply, FsRequest};
+    use crate::files::{FsError, FsReply, FsRequest, Leftovers};
 
     /// Never made here.
     #[derive(Debug)]
@@ -106,7 +106,7 @@ pub mod files {
         }
 
         /// Never called.
-        pub fn publish(self) -> Result<FsWriteFileResponse, FsError> {
+        pub fn publish(self) -> Result<(FsWriteFileResponse, Leftovers), FsError> {
             match self {}
         }
     }

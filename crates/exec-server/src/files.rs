@@ -113,16 +113,19 @@ fn read_quickly(file: &OpenFile, detailed: bool, reply: Reply) -> Result<(), Rep
 }
 
 fn finish(result: Result<FsReply, FsError>, detailed: bool, reply: Reply) {
-    let outcome = result.map_err(RequestError::from).and_then(|result| {
-        let room = match &result {
-            FsReply::Opened(file) => answer::room_for(file),
-            _ => 0,
-        };
-        let mut text = reply.begin_text(room);
-        answer::write(result, detailed, &mut text).map(|()| text)
-    });
-    match outcome {
-        Ok(text) => reply.ok_text(text),
+    let result = match result {
+        Ok(result) => result,
+        Err(error) => return reply.fail(&error.into()),
+    };
+    let room = match &result {
+        FsReply::Opened(file) => answer::room_for(file),
+        _ => 0,
+    };
+    let mut text = reply.begin_text(room);
+    match answer::write(&result, detailed, &mut text) {
+        Ok(()) => reply.ok_text(text),
         Err(error) => reply.fail(&error),
     }
+    // Only now, because it may take longer than all before.
+    drop(result);
 }

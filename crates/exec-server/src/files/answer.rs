@@ -8,17 +8,17 @@ use exec_server_transport::text::MessageText;
 use crate::errors::RequestError;
 
 /// Appends a result to a message.
-pub fn write(reply: FsReply, detailed: bool, text: &mut MessageText) -> Result<(), RequestError> {
+pub fn write(reply: &FsReply, detailed: bool, text: &mut MessageText) -> Result<(), RequestError> {
     match reply {
         FsReply::Done => text.push("{}"),
-        FsReply::Opened(file) => write_content(&file, detailed, Patience::Disk, text)?,
+        FsReply::Opened(file) => write_content(file, detailed, Patience::Disk, text)?,
         FsReply::Staged(_) => unreachable!("new content is staged for handles only"),
-        FsReply::Written(response) => text.push_json(&response),
-        FsReply::Metadata(response) => text.push_json(&response),
-        FsReply::Canonical(response) => text.push_json(&response),
-        FsReply::Listing(response) => text.push_json(&response),
-        FsReply::Walked(response) => text.push_json(&response),
-        FsReply::Link(response) => text.push_json(&response),
+        FsReply::Written(response, _) => text.push_json(response),
+        FsReply::Metadata(response) => text.push_json(response),
+        FsReply::Canonical(response) => text.push_json(response),
+        FsReply::Listing(response) => text.push_json(response),
+        FsReply::Walked(response) => text.push_json(response),
+        FsReply::Link(response) => text.push_json(response),
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ fn look_up(call: PathCall, text: &mut MessageText) -> Result<(), RequestError> {
         None => perform(call.request),
     };
     let begun = text.len();
-    answer::write(result?, call.detailed, text)?;
+    answer::write(&result?, call.detailed, text)?;
     if text.len() > MAX_MESSAGE_BYTES / 2 && text.len() - begun > SMALL_BYTES {
         return Err(RequestError::ReplyTooLarge(text.len()));
     }

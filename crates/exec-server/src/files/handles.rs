@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_machines::handle_table::{Closed, Found, HandleTable, NotReserved, Ticket};
 use exec_server_os::files::{
-    FsError, FsReply, FsRequest, OpenFile, Patience, StagedFile, answer_from_cache, perform,
+    FsError, FsReply, FsRequest, Leftovers, OpenFile, Patience, StagedFile, answer_from_cache,
+    perform,
 };
 use exec_server_protocol::base64;
 use exec_server_protocol::fs::{
@@ -349,7 +350,13 @@ fn perform_job(content: Option<Content>, job: Job) -> Option<Content> {
             Some(content)
         }
         Job::Publish(reply) => {
-            reply.finish(content.publish());
+            match content.publish() {
+                Ok((response, leftovers)) => {
+                    reply.ok(&response);
+                    drop(leftovers);
+                }
+                Err(error) => reply.fail(&error),
+            }
             None
         }
         Job::Discard(reply) => {
@@ -371,7 +378,7 @@ impl Content {
         Ok(Empty {})
     }
 
-    fn publish(self) -> Result<FsWriteFileResponse, RequestError> {
+    fn publish(self) -> Result<(FsWriteFileResponse, Leftovers), RequestError> {
         if !self.missing.is_empty() {
             return Err(RequestError::BlocksMissing(self.missing.len()));
         }

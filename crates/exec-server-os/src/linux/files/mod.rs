@@ -25,23 +25,26 @@ pub use listing::decode_cursor;
 pub use open::{OpenFile, Patience};
 pub use stage::StagedFile;
 
-use crate::files::{FsError, FsReply, FsRequest};
+use crate::files::{FsError, FsReply, FsRequest, Leftovers, Links};
 
 /// Carries out a request; may wait for a disk or a network.
 pub fn perform(request: FsRequest) -> Result<FsReply, FsError> {
     Ok(match request {
         FsRequest::Read { path, links } => FsReply::Opened(open::open(&path, links)?),
         FsRequest::Replace { path, options } => {
-            FsReply::Staged(stage::begin(&path, crate::files::Links::Follow, options)?)
+            FsReply::Staged(stage::begin(&path, Links::Follow, options)?)
         }
         FsRequest::Write { path, links, data, options } => {
-            FsReply::Written(stage::write(&path, links, &data, options)?)
+            let (response, leftovers) = stage::write(&path, links, &data, options)?;
+            FsReply::Written(response, Leftovers { _data: data, ..leftovers })
         }
         FsRequest::Append { path, links, data, create, options } => {
-            FsReply::Written(content::append(&path, links, &data, create, &options)?)
+            let response = content::append(&path, links, &data, create, &options)?;
+            FsReply::Written(response, Leftovers::default())
         }
         FsRequest::Truncate { path, links, size, options } => {
-            FsReply::Written(content::truncate(&path, links, size, &options)?)
+            let response = content::truncate(&path, links, size, &options)?;
+            FsReply::Written(response, Leftovers::default())
         }
         FsRequest::CreateDirectory { path, recursive, links } => {
             done(names::create_directory(&path, recursive, links))?

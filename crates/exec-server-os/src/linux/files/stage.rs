@@ -31,7 +31,7 @@ use super::in_place;
 use super::metadata::Facts;
 use super::resolve::{self, Existing, Place, system};
 use super::turns;
-use crate::files::{FsError, Links, WriteOptions};
+use crate::files::{FsError, Leftovers, Links, WriteOptions};
 
 /// New content for a file, not yet in its place.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub fn write(
     links: Links,
     data: &[u8],
     options: WriteOptions,
-) -> Result<FsWriteFileResponse, FsError> {
+) -> Result<(FsWriteFileResponse, Leftovers), FsError> {
     let place = resolve::target(path, links)?;
     if let Some(existing) = &place.existing {
         check(Some(&existing.facts), &options)?;
@@ -75,7 +75,8 @@ pub fn write(
             let file = existing.file.as_ref().filter(|_| links == Links::Follow);
             let Some(file) = file else { return Err(FsError::NotAFile(path.to_owned())) };
             in_place::write_all(file, data)?;
-            return Ok(FsWriteFileResponse { in_place: Some(true), ..Default::default() });
+            let response = FsWriteFileResponse { in_place: Some(true), ..Default::default() };
+            return Ok((response, Leftovers::default()));
         }
     }
     let staged = StagedFile::new(place, options)?;
@@ -136,7 +137,7 @@ impl StagedFile {
     }
 
     /// Puts the content in its place.
-    pub fn publish(mut self) -> Result<FsWriteFileResponse, FsError> {
+    pub fn publish(mut self) -> Result<(FsWriteFileResponse, Leftovers), FsError> {
         sync(&self.file, self.options.durability)?;
         let in_place = {
             let _turn = turns::take(&self.place);
@@ -154,7 +155,8 @@ impl StagedFile {
             response.size = Some(facts.size());
             response.version_tag = Some(facts.version_tag());
         }
-        Ok(response)
+        let old = self.place.existing.take().and_then(|old| old.file);
+        Ok((response, Leftovers { _old: old, ..Leftovers::default() }))
     }
 
     /// Renames, links or copies, and says whether it had to be a copy into the old file.
