@@ -7,12 +7,13 @@
 //! ```
 //!
 //! If the server is killed, its children die by their parent-death signal and everything else that came from them
-//! becomes the guardian's to kill. If the guardian is killed, the server hears of it and shuts down in order.
+//! becomes the guardian's to kill, and names of files that were on their way to another are removed (`litter`). If the guardian is killed, the server hears of it and shuts down in order.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::check;
+use super::litter;
 use super::process_tree::{living_descendants, prepare_to_adopt, send};
 use super::procfs;
 use super::signals::is_ignored;
@@ -35,6 +36,7 @@ static SERVER: AtomicI32 = AtomicI32::new(0);
 /// Splits into guardian and server; must be called before any thread is started.
 pub fn enter_guardian() -> io::Result<Guardian> {
     prepare_to_adopt()?;
+    litter::prepare()?;
     // Whoever started us may ignore it, and then the kernel would forget how our children ended.
     // SAFETY: sets the default action; no handler is involved.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
@@ -55,6 +57,7 @@ pub fn enter_guardian() -> io::Result<Guardian> {
     restore(&blocked);
     let code = wait_for(server);
     end_the_rest();
+    litter::sweep();
     Ok(Guardian::Ended(code))
 }
 

@@ -13,6 +13,7 @@ pub mod spawner;
 pub mod startup;
 
 mod child;
+mod litter;
 mod procfs;
 mod terminal;
 

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use exec_server_protocol::fs::FsCanonicalizeResponse;
@@ -11,8 +12,8 @@ use rustix::fs::{
     symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-use std::os::unix::ffi::OsStrExt;
 
+use super::super::litter;
 use super::metadata::Facts;
 use super::resolve::{self, system};
 use super::stage::temporary_name;
@@ -104,6 +105,7 @@ pub fn symlink(path: &Path, target: &[u8], replace: bool) -> Result<(), FsError>
         other => return other.map_err(system),
     }
     let aside = temporary_name();
+    let _note = litter::note(&dir, &aside);
     symlinkat(target.as_c_str(), &dir, &aside).map_err(system)?;
     renameat(&dir, &aside, &dir, &name).map_err(|errno| {
         // If even this fails there is nothing left to try.

@@ -26,6 +26,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::super::litter::{self, Note, PREFIX};
 use super::attributes;
 use super::in_place;
 use super::metadata::Facts;
@@ -45,12 +46,12 @@ pub struct StagedFile {
     options: WriteOptions,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 enum Aside {
     /// In the target's directory, without a name.
     Unnamed,
-    /// In the target's directory, under this name.
-    Named(CString),
+    /// In the target's directory, under this name, which the guardian knows of.
+    Named { name: CString, _note: Option<Note> },
     /// In another directory, because the target's takes no new names.
     Elsewhere,
 }
@@ -175,7 +176,7 @@ impl StagedFile {
             if !old.facts.is_regular() {
                 return Err(system(Errno::EXIST));
             }
-            if !can_be_replaced(old) || self.aside == Aside::Elsewhere {
+            if !can_be_replaced(old) || matches!(self.aside, Aside::Elsewhere) {
                 return self.put_in_place().map(|()| true);
             }
             if self.take_over(old).is_err() {
@@ -224,7 +225,7 @@ impl StagedFile {
         let (dir, name) = (&self.place.dir, &self.place.name);
         match &self.aside {
             Aside::Unnamed => give_name(&self.file, dir, name),
-            Aside::Named(aside) => {
+            Aside::Named { name: aside, .. } => {
                 renameat_with(dir, aside, dir, name, RenameFlags::NOREPLACE)?;
                 self.aside = Aside::Unnamed;
                 Ok(())
@@ -235,12 +236,13 @@ impl StagedFile {
 
     fn put_over(&mut self) -> rustix::io::Result<()> {
         let dir = &self.place.dir;
-        if self.aside == Aside::Unnamed {
-            let aside = temporary_name();
-            give_name(&self.file, dir, &aside)?;
-            self.aside = Aside::Named(aside);
+        if matches!(self.aside, Aside::Unnamed) {
+            let name = temporary_name();
+            let note = litter::note(dir, &name);
+            give_name(&self.file, dir, &name)?;
+            self.aside = Aside::Named { name, _note: note };
         }
-        if let Aside::Named(aside) = &self.aside {
+        if let Aside::Named { name: aside, .. } = &self.aside {
             renameat(dir, aside, dir, &self.place.name)?;
             self.aside = Aside::Unnamed;
         }
@@ -260,7 +262,7 @@ impl StagedFile {
 
 impl Drop for StagedFile {
     fn drop(&mut self) {
-        if let Aside::Named(name) = &self.aside {
+        if let Aside::Named { name, .. } = &self.aside {
             // If even this fails there is nothing left to try.
             let _ = unlinkat(&self.place.dir, name, AtFlags::empty());
         }
@@ -284,8 +286,9 @@ fn create_aside(dir: &OwnedFd) -> io::Result<(File, Aside)> {
         }
     }
     let name = temporary_name();
+    let note = litter::note(dir, &name);
     let fd = openat(dir, &name, STAGING | OFlags::CREATE | OFlags::EXCL, NEW_FILE)?;
-    Ok((fd.into(), Aside::Named(name)))
+    Ok((fd.into(), Aside::Named { name, _note: note }))
 }
 
 fn create_elsewhere() -> io::Result<File> {
@@ -296,7 +299,7 @@ fn create_elsewhere() -> io::Result<File> {
         Mode::empty(),
     )?;
     let (file, aside) = create_aside(&dir)?;
-    if let Aside::Named(name) = aside {
+    if let Aside::Named { name, .. } = aside {
         unlinkat(&dir, &name, AtFlags::empty())?;
     }
     Ok(file)
@@ -313,7 +316,7 @@ fn give_name(file: &File, dir: &OwnedFd, name: &CString) -> rustix::io::Result<(
 /// A name that nobody else uses; it says whose it is, in case a crash leaves it behind.
 pub fn temporary_name() -> CString {
     let random = RandomState::new().build_hasher().finish();
-    CString::new(format!(".exec-server-{random:016x}.tmp")).expect("it has no NUL")
+    CString::new(format!("{PREFIX}{random:016x}.tmp")).expect("it has no NUL")
 }
 
 /// Waits until as much of a file is on disk as was asked for.

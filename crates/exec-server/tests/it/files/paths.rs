@@ -163,7 +163,8 @@ async fn a_path_of_another_system_is_refused_by_every_method() {
             }
         }
         refused(read(desk, "file:///c:/x").await, -32600, "foreign_path");
-        refused(read(desk, "file:///tmp/..%2FC:/x").await, -32600, "foreign_path");
+        // What a name decodes to is no matter of convention any more.
+        refused(read(desk, "file:///tmp/..%2FC:/x").await, -32004, "ENOENT");
         // What has no ordinary spelling has this one, and the disk is asked about it.
         refused(read(desk, "file:///%00/bad/path/L0M6L2gyeA").await, -32004, "ENOENT");
         // Only the first name can be taken for a drive.

@@ -1,0 +1,140 @@
+//! Names that only a sudden death of the server would leave behind, kept where the guardian can read them.
+//!
+//! New content often has a name of its own for a moment before it takes the place of the old. The server notes such
+//! a name in memory that it shares with the guardian, which removes what is still noted when the server has died.
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, OsString};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// How the names begin that may be removed; nothing else ever is.
+pub const PREFIX: &str = ".exec-server-";
+
+/// A name that is noted until this is dropped.
+#[derive(Debug)]
+pub struct Note(&'static Slot);
+
+/// Threads that give a file its place at the same time; what finds no slot is not noted.
+const SLOTS: usize = 64;
+
+const MAX_PATH_BYTES: usize = 4096;
+
+#[repr(C)]
+#[derive(Debug)]
+struct Slot {
+    state: AtomicU32,
+    len: AtomicU32,
+    path: UnsafeCell<[u8; MAX_PATH_BYTES]>,
+}
+
+// SAFETY: the path is written only by the thread that has moved the state from FREE to CLAIMED, and read only once
+// the state is NOTED and that thread has ended with its process.
+unsafe impl Sync for Slot {}
+
+const FREE: u32 = 0;
+const CLAIMED: u32 = 1;
+const NOTED: u32 = 2;
+
+static TABLE: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
+
+/// Makes the memory; must be called before guardian and server part.
+pub fn prepare() -> io::Result<()> {
+    let bytes = SLOTS * size_of::<Slot>();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: asks for new memory at any address.
+    let memory = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    if memory == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    TABLE.store(memory.cast(), Ordering::Release);
+    Ok(())
+}
+
+/// Notes a name in a directory, if there is a guardian and a free slot.
+pub fn note(dir: &OwnedFd, name: &CStr) -> Option<Note> {
+    let slots = table()?;
+    let dir = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?;
+    let mut path = dir.into_os_string().into_vec();
+    path.push(b'/');
+    path.extend_from_slice(name.to_bytes_with_nul());
+    if path.len() > MAX_PATH_BYTES {
+        return None;
+    }
+    let slot = slots.iter().find(|slot| slot.is_claimed_now())?;
+    // SAFETY: the slot is claimed by us, so nobody else touches the path; it is long enough.
+    unsafe { ptr::copy_nonoverlapping(path.as_ptr(), slot.path.get().cast(), path.len()) };
+    slot.len.store(u32::try_from(path.len()).expect("was just checked"), Ordering::Relaxed);
+    slot.state.store(NOTED, Ordering::Release);
+    Some(Note(slot))
+}
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        self.0.state.store(FREE, Ordering::Release);
+    }
+}
+
+impl Slot {
+    fn is_claimed_now(&self) -> bool {
+        self.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// The noted path, without its final NUL.
+    fn read(&self) -> Option<PathBuf> {
+        if self.state.load(Ordering::Acquire) != NOTED {
+            return None;
+        }
+        let len = (self.len.load(Ordering::Relaxed) as usize).min(MAX_PATH_BYTES);
+        // SAFETY: whoever wrote it has ended, and `len` bytes of it are initialised.
+        let path = unsafe { std::slice::from_raw_parts(self.path.get().cast::<u8>(), len) };
+        Some(OsString::from_vec(path.strip_suffix(b"\0")?.to_vec()).into())
+    }
+}
+
+/// The server has died: removes what it had noted.
+pub fn sweep() {
+    for path in table().into_iter().flatten().filter_map(Slot::read) {
+        let name = path.file_name().map(|name| name.as_encoded_bytes());
+        if name.is_some_and(|name| name.starts_with(PREFIX.as_bytes())) {
+            // It may have taken its place just before.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn table() -> Option<&'static [Slot]> {
+    let slots = TABLE.load(Ordering::Acquire);
+    // SAFETY: the memory was made for this many slots, is never unmapped, and zeros are free slots.
+    (!slots.is_null()).then(|| unsafe { std::slice::from_raw_parts(slots, SLOTS) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_swept_and_nothing_else() {
+        prepare().unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let dir: OwnedFd = std::fs::File::open(place.path()).unwrap().into();
+        for name in ["a.tmp", "b.tmp"] {
+            std::fs::write(place.path().join(format!("{PREFIX}{name}")), "").unwrap();
+        }
+        std::fs::write(place.path().join("mine"), "").unwrap();
+        let noted = note(&dir, c".exec-server-a.tmp").unwrap();
+        let not_ours = note(&dir, c"mine").unwrap();
+        drop(note(&dir, c".exec-server-b.tmp").unwrap());
+        sweep();
+        let left = |name: &str| place.path().join(name).exists();
+        assert!(!left(".exec-server-a.tmp") && left(".exec-server-b.tmp") && left("mine"));
+        drop((noted, not_ours));
+        let all: Vec<Note> = (0..SLOTS).map_while(|_| note(&dir, c"x")).collect();
+        assert_eq!((all.len(), note(&dir, c"x").is_none()), (SLOTS, true));
+    }
+}
