@@ -40,4 +40,4 @@ pub use platform::process_tree::{
 pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;
-pub use platform::startup::{raise_open_file_limit, tune_allocator};
+pub use platform::startup::{raise_open_file_limit, survive_file_size_limit, tune_allocator};

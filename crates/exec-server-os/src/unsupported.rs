@@ -354,6 +354,9 @@ pub mod spawner {
 pub mod startup {
     //! Limits of the server itself.
 
+    /// Nothing to survive.
+    pub fn survive_file_size_limit() {}
+
     /// Nothing to raise.
     pub fn raise_open_file_limit() {}
 

@@ -39,6 +39,7 @@ pub enum RunError {
 /// Serves until a signal, or until stdin ends where that is the sign; then ends every process and returns.
 pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
     exec_server_os::raise_open_file_limit();
+    exec_server_os::survive_file_size_limit();
     exec_server_os::prepare_to_adopt().map_err(RunError::SetUp)?;
     let stop = stop_signal().map_err(RunError::SetUp)?;
     let server = Server::new(config).map_err(RunError::SetUp)?;

@@ -85,6 +85,12 @@ pub fn errno_name(error: &std::io::Error) -> Option<&'static str> {
         libc::ENAMETOOLONG => "ENAMETOOLONG",
         libc::ENOTEMPTY => "ENOTEMPTY",
         libc::ELOOP => "ELOOP",
+        libc::ESPIPE => "ESPIPE",
+        libc::EMLINK => "EMLINK",
+        libc::EPIPE => "EPIPE",
+        libc::EOPNOTSUPP => "EOPNOTSUPP",
+        libc::ESTALE => "ESTALE",
+        libc::ETIMEDOUT => "ETIMEDOUT",
         libc::EDQUOT => "EDQUOT",
         _ => return None,
     })

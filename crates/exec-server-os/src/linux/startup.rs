@@ -12,6 +12,13 @@ pub fn raise_open_file_limit() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
 }
 
+/// Makes a write beyond the limit of the size of files an error instead of the end of the server; children are told by
+/// the signal as ever.
+pub fn survive_file_size_limit() {
+    // SAFETY: ignoring a signal touches no memory of ours; called before anything is started.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
 /// The limit on open files that this process was started with.
 pub fn original_open_file_limit() -> libc::rlimit {
     *ORIGINAL.get_or_init(|| {

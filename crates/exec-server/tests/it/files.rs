@@ -13,20 +13,29 @@ use serde_json::{Value, json};
 
 mod batch;
 mod canonical;
+mod conditional;
+mod copying;
 mod copying_trees;
+mod crashing;
 mod handles;
+mod keeping;
 mod large;
 mod layout;
 mod listing;
 mod metadata;
+mod naming;
+mod obstacles;
 mod params;
 mod paths;
 mod reading;
 mod removing;
 mod replacing;
 mod replacing_conditions;
+mod stepping;
+mod surroundings;
 mod walking;
 mod watching;
+mod writing;
 
 /// Asserts the code of an error and the word for it, which is its errno or else its kind.
 #[track_caller]

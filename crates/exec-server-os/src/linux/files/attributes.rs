@@ -72,19 +72,15 @@ fn extended(file: BorrowedFd) -> io::Result<BTreeMap<CString, Vec<u8>>> {
     Ok(all)
 }
 
-/// Asks for the size, then for the content, until the two fit.
+/// Asks with more and more room until the answer fits; the kernel has a limit of its own.
 fn grow(
     buffer: &mut Vec<u8>,
     mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> rustix::io::Result<()> {
+    buffer.resize(256, 0);
     loop {
-        let size = read(&mut [])?;
-        buffer.resize(size, 0);
-        if size == 0 {
-            return Ok(());
-        }
         match read(buffer) {
-            Err(Errno::RANGE) => {}
+            Err(Errno::RANGE) => buffer.resize(buffer.len() * 2, 0),
             other => {
                 buffer.truncate(other?);
                 return Ok(());

@@ -27,6 +27,7 @@ pub fn append(
     if place.existing.is_none() && create && options.if_match.is_none() {
         place.existing = Some(create_empty(&place)?);
     }
+    let _file_turn = look_alone(&mut place)?;
     let file = checked(&place, path, options)?;
     fcntl_setfl(file, fcntl_getfl(file).map_err(system)? | OFlags::APPEND).map_err(system)?;
     in_place::write_all(file, data)?;
@@ -43,9 +44,20 @@ pub fn truncate(
     let mut place = resolve::target(path, links)?;
     let _turn = turns::take(&place);
     place.look_again()?;
+    let _file_turn = look_alone(&mut place)?;
     let file = checked(&place, path, options)?;
     ftruncate(file, size).map_err(system)?;
     finish(file, options)
+}
+
+/// Waits until nobody else changes the file under another of its names, and looks at it again.
+fn look_alone(place: &mut Place) -> Result<Option<turns::Turn>, FsError> {
+    let Some(existing) = &mut place.existing else { return Ok(None) };
+    let turn = turns::take_file(&existing.facts);
+    if let Some(file) = &existing.file {
+        existing.facts = Facts::of_file(file.as_fd())?;
+    }
+    Ok(Some(turn))
 }
 
 /// The file that is there, if it is one and may be changed.

@@ -1,7 +1,7 @@
 //! The content of one file into another, by whatever is cheapest on this file system.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 
 use rustix::fs::{copy_file_range, ioctl_ficlone};
@@ -47,7 +47,13 @@ fn copy_through_memory(source: &File, target: &File, mut offset: u64) -> io::Res
         match source.read_at(&mut buffer, offset) {
             Ok(0) => return Ok(()),
             Ok(count) => {
-                target.write_all_at(&buffer[..count], offset)?;
+                match target.write_all_at(&buffer[..count], offset) {
+                    // Some files that the kernel makes up are written from where the descriptor stands only.
+                    Err(error) if error.raw_os_error() == Some(libc::ESPIPE) => {
+                        (&*target).write_all(&buffer[..count])?;
+                    }
+                    other => other?,
+                }
                 offset += count as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -13,7 +13,7 @@ use crate::files::FsError;
 /// Makes `old` hold what `new` holds; the room for it is made first, so that a full disk leaves it as it was.
 pub fn copy(new: &File, old: &File) -> Result<(), FsError> {
     let size = new.metadata()?.len();
-    if size > old.metadata()?.len() {
+    if size > 0 {
         match fallocate(old, FallocateFlags::KEEP_SIZE, 0, size) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => {}
             Err(errno) => return Err(system(errno)),
@@ -28,6 +28,7 @@ pub fn write_all(mut file: &File, data: &[u8]) -> Result<(), FsError> {
     let mut done = 0;
     while done < data.len() {
         match file.write(&data[done..]) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
             Ok(count) => done += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(source) if done > 0 => {

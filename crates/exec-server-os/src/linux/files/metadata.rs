@@ -9,7 +9,8 @@ use exec_server_protocol::fs::{
     FileKind, FsGetMetadataResponse, FsReadLinkResponse, MetadataDetails,
 };
 use rustix::fs::{
-    AtFlags, CWD, FileType, Stat, Statx, StatxFlags, StatxTimestamp, makedev, readlinkat, statx,
+    AtFlags, CWD, FileType, Stat, Statx, StatxAttributes, StatxFlags, StatxTimestamp, makedev,
+    readlinkat, statx,
 };
 
 use super::cached;
@@ -94,6 +95,11 @@ impl Facts {
     /// The permission bits.
     pub fn mode(&self) -> u32 {
         u32::from(self.0.stx_mode) & 0o7777
+    }
+
+    /// Whether it is a directory that takes names and never gives one back, or a file that only gets longer.
+    pub fn only_grows(&self) -> bool {
+        self.0.stx_attributes.contains(StatxAttributes::APPEND)
     }
 
     pub fn owner(&self) -> (u32, u32) {

@@ -123,9 +123,17 @@ const FOR_WRITING: OFlags = OFlags::WRONLY
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
+fn open_for_writing(dir: &OwnedFd, name: &CStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    match openat(dir, name, flags, Mode::empty()) {
+        // A file that only gets longer takes nothing else.
+        Err(Errno::PERM) => openat(dir, name, flags | OFlags::APPEND, Mode::empty()),
+        other => other,
+    }
+}
+
 /// Opens what is there for writing.
 fn existing(dir: &OwnedFd, name: &CStr) -> Result<Option<Existing>, FsError> {
-    match openat(dir, name, FOR_WRITING, Mode::empty()) {
+    match open_for_writing(dir, name, FOR_WRITING) {
         Ok(fd) => {
             let facts = Facts::of_file(fd.as_fd())?;
             Ok(Some(Existing { file: Some(fd.into()), facts, is_named: true }))
@@ -142,7 +150,8 @@ fn existing(dir: &OwnedFd, name: &CStr) -> Result<Option<Existing>, FsError> {
 /// Finds where new content for a name in a directory goes; links are followed.
 pub fn target_in(mut dir: OwnedFd, mut name: CString) -> Result<Place, FsError> {
     let mut reached = None;
-    for _ in 0..MAX_LINKS {
+    // One more, because behind the last link there is something to look at.
+    for _ in 0..=MAX_LINKS {
         match existing(&dir, &name) {
             Err(FsError::System(error)) if error.raw_os_error() == Some(libc::ELOOP) => {}
             Err(error) => return Err(error),
@@ -157,6 +166,10 @@ pub fn target_in(mut dir: OwnedFd, mut name: CString) -> Result<Place, FsError> 
         }
         if reached.is_none() {
             reached = through_link(&dir, &name)?;
+            if reached.is_some() && is_procfs(&dir) {
+                // Such a link stands for an open file, which is to be written to whatever its name.
+                return Ok(Place { dir, name, existing: reached });
+            }
         }
         (dir, name) = match next_place(&dir, &name) {
             Ok(next) => next,
@@ -170,12 +183,16 @@ pub fn target_in(mut dir: OwnedFd, mut name: CString) -> Result<Place, FsError> 
 
 /// What the kernel finds behind a link; nothing if the link leads nowhere.
 fn through_link(dir: &OwnedFd, name: &CStr) -> Result<Option<Existing>, FsError> {
-    match openat(dir, name, FOR_WRITING.difference(OFlags::NOFOLLOW), Mode::empty()) {
+    match open_for_writing(dir, name, FOR_WRITING.difference(OFlags::NOFOLLOW)) {
         Ok(fd) => {
             let facts = Facts::of_file(fd.as_fd())?;
             Ok(Some(Existing { file: Some(fd.into()), facts, is_named: false }))
         }
-        Err(Errno::NOENT | Errno::TXTBSY) => Ok(None),
+        Err(Errno::TXTBSY) => {
+            let facts = Facts::of_target(dir.as_fd(), name)?;
+            Ok(Some(Existing { file: None, facts, is_named: false }))
+        }
+        Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(system(errno)),
     }
 }
@@ -195,6 +212,10 @@ fn next_place(dir: &OwnedFd, name: &CStr) -> Result<(OwnedFd, CString), FsError>
         _ => Path::new("."),
     };
     Ok((openat(dir, parent, DIRECTORY, Mode::empty()).map_err(system)?, last))
+}
+
+fn is_procfs(dir: &OwnedFd) -> bool {
+    rustix::fs::fstatfs(dir).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC)
 }
 
 fn is_same_file(one: &Existing, other: &Existing) -> bool {

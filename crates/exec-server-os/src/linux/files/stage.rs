@@ -21,7 +21,7 @@ use std::sync::LazyLock;
 use exec_server_protocol::fs::{Durability, FsWriteFileResponse};
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, Timestamps, fdatasync, fsync, futimens, linkat,
-    openat, renameat, renameat_with, unlinkat,
+    openat, renameat, renameat_with, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -43,6 +43,8 @@ pub struct StagedFile {
     place: Place,
     /// The permission bits of the new file, if they are not those of the old one.
     mode: Option<u32>,
+    /// The permission bits of the old file, in case that it is removed before the new one takes its place.
+    old_mode: Option<u32>,
     options: WriteOptions,
 }
 
@@ -58,6 +60,8 @@ enum Aside {
 
 /// What new files may be used for before the umask has its say.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
+
+const PRIVATE_FILE: Mode = Mode::from_raw_mode(0o600);
 
 const STAGING: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 
@@ -110,17 +114,36 @@ pub fn check(existing: Option<&Facts>, options: &WriteOptions) -> Result<(), FsE
 impl StagedFile {
     /// New content for what is at `place`.
     pub(super) fn new(place: Place, options: WriteOptions) -> Result<Self, FsError> {
-        let (file, aside) = match create_aside(&place.dir) {
+        let old = place.existing.as_ref();
+        if old.is_some_and(|old| old.facts.only_grows()) {
+            return Err(system(Errno::PERM));
+        }
+        let created = match old {
+            // It can only be written in place, if at all.
+            Some(old) if !old.is_named && old.file.is_none() => return Err(system(Errno::TXTBSY)),
+            Some(old) if !old.is_named => Err(Errno::PERM.into()),
+            // A temporary name could not be taken away again.
+            Some(_) if Facts::of_file(place.dir.as_fd())?.only_grows() => Err(Errno::PERM.into()),
+            // Until it has the rights of the old file nobody else may see what is in it.
+            Some(_) => create_aside(&place.dir, PRIVATE_FILE),
+            None => create_aside(&place.dir, NEW_FILE),
+        };
+        let (file, aside) = match created {
             Ok(created) => created,
             Err(error) => {
-                let can_write = place.existing.as_ref().is_some_and(|old| old.file.is_some());
-                if !can_write {
+                let can_write = old.is_some_and(|old| old.file.is_some());
+                let takes_no_names = matches!(
+                    Errno::from_io_error(&error),
+                    Some(Errno::ACCESS | Errno::PERM | Errno::ROFS)
+                );
+                if !(can_write && takes_no_names) {
                     return Err(error.into());
                 }
                 (create_elsewhere()?, Aside::Elsewhere)
             }
         };
-        Ok(Self { file, aside, place, mode: None, options })
+        let old_mode = old.map(|old| old.facts.mode());
+        Ok(Self { file, aside, place, mode: None, old_mode, options })
     }
 
     pub(super) fn file(&self) -> &File {
@@ -140,19 +163,20 @@ impl StagedFile {
     /// Puts the content in its place.
     pub fn publish(mut self) -> Result<(FsWriteFileResponse, Leftovers), FsError> {
         sync(&self.file, self.options.durability)?;
-        let in_place = {
+        let Put { in_place, facts } = {
             let _turn = turns::take(&self.place);
             self.put()?
         };
-        if self.options.durability == Durability::Full && !in_place {
-            sync_directory(&self.place.dir)?;
+        if !in_place {
+            // Its attributes are new, and there are file systems that put off whatever has no name.
+            sync(&self.file, self.options.durability)?;
+            if self.options.durability == Durability::Full {
+                self.sync_directory()?;
+            }
         }
         let mut response =
             FsWriteFileResponse { in_place: in_place.then_some(true), ..Default::default() };
         if self.options.detailed {
-            let old = self.place.existing.as_ref().and_then(|old| old.file.as_ref());
-            let published = if in_place { old.unwrap_or(&self.file) } else { &self.file };
-            let facts = Facts::of_file(published.as_fd())?;
             response.size = Some(facts.size());
             response.version_tag = Some(facts.version_tag());
         }
@@ -160,8 +184,18 @@ impl StagedFile {
         Ok((response, Leftovers { _old: old, ..Leftovers::default() }))
     }
 
-    /// Renames, links or copies, and says whether it had to be a copy into the old file.
-    fn put(&mut self) -> Result<bool, FsError> {
+    fn sync_directory(&self) -> Result<(), FsError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        match openat(&self.place.dir, c".", flags, Mode::empty()) {
+            Ok(dir) => fsync(dir).map_err(system),
+            // A directory that may be changed but not listed goes to disk with everything else.
+            Err(Errno::ACCESS) => syncfs(&self.file).map_err(system),
+            Err(errno) => Err(system(errno)),
+        }
+    }
+
+    /// Renames, links or copies.
+    fn put(&mut self) -> Result<Put, FsError> {
         // Between two looks somebody else may create or remove the target, but not for ever.
         for _ in 0..MAX_LOOKS {
             self.place.look_again()?;
@@ -170,28 +204,30 @@ impl StagedFile {
             let Some(old) = &self.place.existing else {
                 match self.put_as_new() {
                     Err(Errno::EXIST) if !self.options.if_absent => continue,
-                    other => return other.map(|()| false).map_err(system),
+                    other => return other.map_err(system).and_then(|()| self.replaced()),
                 }
             };
             if !old.facts.is_regular() {
                 return Err(system(Errno::EXIST));
             }
             if !can_be_replaced(old) || matches!(self.aside, Aside::Elsewhere) {
-                return self.put_in_place().map(|()| true);
+                return self.put_in_place();
             }
             if self.take_over(old).is_err() {
-                return self.put_in_place().map(|()| true);
+                return self.put_in_place();
             }
             return match self.put_over() {
-                Ok(()) => Ok(false),
+                Ok(()) => self.replaced(),
                 // A mount point, a sticky directory, a file that may only grow: it can at best be written to.
-                Err(Errno::BUSY | Errno::PERM | Errno::ACCESS | Errno::XDEV) => {
-                    self.put_in_place().map(|()| true)
-                }
+                Err(Errno::BUSY | Errno::PERM | Errno::ACCESS | Errno::XDEV) => self.put_in_place(),
                 Err(errno) => Err(system(errno)),
             };
         }
         Err(system(Errno::BUSY))
+    }
+
+    fn replaced(&self) -> Result<Put, FsError> {
+        Ok(Put { in_place: false, facts: Facts::of_file(self.file.as_fd())? })
     }
 
     fn take_over(&self, old: &Existing) -> io::Result<()> {
@@ -219,14 +255,21 @@ impl StagedFile {
     }
 
     fn put_as_new(&mut self) -> rustix::io::Result<()> {
-        if let Some(mode) = self.mode {
+        if let Some(mode) = self.mode.or(self.old_mode) {
             attributes::set_mode(self.file.as_fd(), mode).map_err(errno)?;
         }
         let (dir, name) = (&self.place.dir, &self.place.name);
         match &self.aside {
             Aside::Unnamed => give_name(&self.file, dir, name),
             Aside::Named { name: aside, .. } => {
-                renameat_with(dir, aside, dir, name, RenameFlags::NOREPLACE)?;
+                match renameat_with(dir, aside, dir, name, RenameFlags::NOREPLACE) {
+                    // Not every file system can do that, but a second name never replaces anything either.
+                    Err(Errno::INVAL | Errno::NOSYS) => {
+                        linkat(dir, aside, dir, name, AtFlags::empty())?;
+                        unlinkat(dir, aside, AtFlags::empty())?;
+                    }
+                    other => other?,
+                }
                 self.aside = Aside::Unnamed;
                 Ok(())
             }
@@ -249,15 +292,27 @@ impl StagedFile {
         Ok(())
     }
 
-    fn put_in_place(&self) -> Result<(), FsError> {
+    fn put_in_place(&self) -> Result<Put, FsError> {
         let old = self.place.existing.as_ref().and_then(|old| old.file.as_ref());
         let Some(old) = old else { return Err(system(Errno::TXTBSY)) };
+        let facts = Facts::of_file(old.as_fd())?;
+        let _turn = turns::take_file(&facts);
+        check(Some(&Facts::of_file(old.as_fd())?), &self.options)?;
         in_place::copy(&self.file, old)?;
         if let Some(mode) = self.mode {
             attributes::set_mode(old.as_fd(), mode)?;
         }
-        sync(old, self.options.durability)
+        sync(old, self.options.durability)?;
+        Ok(Put { in_place: true, facts: Facts::of_file(old.as_fd())? })
     }
+}
+
+/// How content was put in its place.
+struct Put {
+    /// Whether it had to be a copy into the old file.
+    in_place: bool,
+    /// About the file that has it, before anybody else could change it again.
+    facts: Facts,
 }
 
 impl Drop for StagedFile {
@@ -276,9 +331,9 @@ fn can_be_replaced(old: &Existing) -> bool {
     old.is_named && old.facts.links() <= 1
 }
 
-fn create_aside(dir: &OwnedFd) -> io::Result<(File, Aside)> {
+fn create_aside(dir: &OwnedFd, mode: Mode) -> io::Result<(File, Aside)> {
     if *CAN_NAME_LATER {
-        match openat(dir, c".", STAGING | OFlags::TMPFILE, NEW_FILE) {
+        match openat(dir, c".", STAGING | OFlags::TMPFILE, mode) {
             Ok(fd) => return Ok((fd.into(), Aside::Unnamed)),
             // Not every file system has files without a name.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
@@ -287,7 +342,7 @@ fn create_aside(dir: &OwnedFd) -> io::Result<(File, Aside)> {
     }
     let name = temporary_name();
     let note = litter::note(dir, &name);
-    let fd = openat(dir, &name, STAGING | OFlags::CREATE | OFlags::EXCL, NEW_FILE)?;
+    let fd = openat(dir, &name, STAGING | OFlags::CREATE | OFlags::EXCL, mode)?;
     Ok((fd.into(), Aside::Named { name, _note: note }))
 }
 
@@ -298,7 +353,7 @@ fn create_elsewhere() -> io::Result<File> {
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    let (file, aside) = create_aside(&dir)?;
+    let (file, aside) = create_aside(&dir, PRIVATE_FILE)?;
     if let Aside::Named { name, .. } = aside {
         unlinkat(&dir, &name, AtFlags::empty())?;
     }
@@ -326,12 +381,6 @@ pub fn sync(file: &File, durability: Durability) -> Result<(), FsError> {
         Durability::Data => fdatasync(file).map_err(system),
         Durability::Full => fsync(file).map_err(system),
     }
-}
-
-fn sync_directory(dir: &OwnedFd) -> Result<(), FsError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = openat(dir, c".", flags, Mode::empty()).map_err(system)?;
-    fsync(dir).map_err(system)
 }
 
 fn errno(error: io::Error) -> Errno {

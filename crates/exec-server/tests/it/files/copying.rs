@@ -1,0 +1,252 @@
+//! `fs/copy` of files and links.
+
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, chown, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use exec_server_testkit::desk::{Desk, code, kind, on_each_file_system, uri};
+use rustix::fs::{OFlags, XattrFlags, getxattr, setxattr};
+use serde_json::{Value, json};
+
+use super::surroundings::{make_fifo, mode, names, server_with_mounts, set_mode};
+
+#[tokio::test]
+async fn a_copy_has_the_content_and_the_permission_bits() {
+    on_each_file_system(async |desk| {
+        for (number, size) in [0, 1, 4096, 300_000, 5_000_000].into_iter().enumerate() {
+            for bits in [0o600, 0o755, 0o444, 0o000, 0o6755] {
+                let bytes: Vec<u8> = [b'a', b'b', number as u8].repeat(size / 3 + 1);
+                let source = desk.put("source", &bytes[..size]);
+                set_mode(&source, bits);
+                copies(copy(desk, "source", "copy").await);
+                assert!(desk.get("copy") == bytes[..size], "{size}");
+                // The right to run as somebody else is not copied.
+                assert_eq!(mode(&desk.path("copy")), bits & 0o777);
+                assert_eq!(mode(&source), bits);
+                std::fs::remove_file(desk.path("source")).unwrap();
+                // The next one finds an existing copy that it must not keep anything of, and then none.
+                if bits == 0o755 {
+                    std::fs::remove_file(desk.path("copy")).unwrap();
+                }
+            }
+        }
+        assert_eq!(names(desk.root()), ["copy"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_copy_over_a_file_keeps_whose_it_is() {
+    on_each_file_system(async |desk| {
+        let source = desk.put("source", "new");
+        set_mode(&source, 0o640);
+        let existing = desk.put("existing", "a longer content");
+        set_mode(&existing, 0o777);
+        chown(&existing, Some(65534), Some(65533)).unwrap();
+        for (path, value) in [(&source, b"source"), (&existing, b"target")] {
+            setxattr(path, "user.note", value, XattrFlags::empty()).unwrap();
+        }
+        copies(copy(desk, "source", "existing").await);
+        let now = std::fs::metadata(&existing).unwrap();
+        assert_eq!((now.uid(), now.gid(), mode(&existing)), (65534, 65533, 0o640));
+        assert_eq!(desk.get("existing"), b"new");
+        let mut note = [0; 6];
+        getxattr(&existing, "user.note", &mut note).unwrap();
+        assert_eq!(&note, b"target");
+        // A file with several names stays the same file.
+        std::fs::hard_link(&existing, desk.path("other")).unwrap();
+        desk.put("source", "newer");
+        set_mode(&source, 0o600);
+        copies(copy(desk, "source", "existing").await);
+        assert_eq!((desk.get("other"), mode(&existing)), (b"newer".to_vec(), 0o600));
+        assert_eq!(std::fs::metadata(&existing).unwrap().ino(), now.ino());
+        assert_eq!(names(desk.root()), ["existing", "other", "source"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn links_are_followed_at_the_destination_and_copied_as_links_from_the_source() {
+    on_each_file_system(async |desk| {
+        desk.put("f", "content");
+        desk.put("target", "old");
+        symlink("target", desk.path("l")).unwrap();
+        symlink("made", desk.path("dangling")).unwrap();
+        for (link, target) in [("l", "target"), ("dangling", "made")] {
+            copies(copy(desk, "f", link).await);
+            assert!(desk.path(link).is_symlink());
+            assert_eq!(desk.get(target), b"content");
+        }
+        symlink("any where/ü", desk.path("odd")).unwrap();
+        for (link, text) in [("odd", "any where/ü"), ("l", "target")] {
+            for recursive in [false, true] {
+                let to = format!("{link} copy {recursive}");
+                let params = params(&desk.path(link), &desk.path(&to), recursive);
+                copies(desk.client.call("fs/copy", params).await);
+                assert_eq!(std::fs::read_link(desk.path(&to)).unwrap(), Path::new(text));
+            }
+        }
+        for existing in ["f", "l", "odd"] {
+            let refused = code(copy(desk, "odd", existing).await);
+            assert_eq!(refused, (-32603, "EEXIST".into()), "{existing}");
+        }
+        assert_eq!(desk.get("f"), b"content");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_is_never_copied_onto_itself() {
+    on_each_file_system(async |desk| {
+        std::fs::create_dir(desk.path("d")).unwrap();
+        let path = desk.put("f", "precious");
+        let inode = std::fs::metadata(&path).unwrap().ino();
+        symlink("../f", desk.path("d/l")).unwrap();
+        symlink("d/l", desk.path("ll")).unwrap();
+        symlink("d", desk.path("dl")).unwrap();
+        std::fs::hard_link(&path, desk.path("hard")).unwrap();
+        for (from, to) in
+            [("f", "f"), ("f", "d/l"), ("f", "ll"), ("f", "hard"), ("hard", "f"), ("f", "dl/l")]
+        {
+            let refused = kind(copy(desk, from, to).await);
+            assert_eq!(refused, (-32600, "same_file".into()), "{from} {to}");
+            assert_eq!(desk.get("f"), b"precious");
+        }
+        assert_eq!(std::fs::metadata(&path).unwrap().ino(), inode);
+        assert_eq!(names(desk.root()), ["d", "dl", "f", "hard", "ll"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn pipes_sockets_and_devices_are_neither_copied_nor_waited_for() {
+    on_each_file_system(async |desk| {
+        desk.put("f", "content");
+        make_fifo(&desk.path("fifo"));
+        symlink("fifo", desk.path("to fifo")).unwrap();
+        let _socket = UnixListener::bind(desk.path("sock")).unwrap();
+        for from in ["fifo", "sock", "/dev/zero", "/dev/null"] {
+            let refused = kind(copy(desk, from, "new").await);
+            assert_eq!(refused, (-32600, "not_a_file".into()), "{from}");
+        }
+        for to in ["fifo", "to fifo", "sock"] {
+            assert_eq!(code(copy(desk, "f", to).await), (-32603, "ENXIO".into()), "{to}");
+        }
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        let mut reader = options.open(desk.path("fifo")).unwrap();
+        for to in ["fifo", "to fifo", "/dev/null"] {
+            let refused = kind(copy(desk, "f", to).await);
+            assert_eq!(refused, (-32600, "not_a_file".into()), "{to}");
+        }
+        assert_eq!(reader.read(&mut [0; 10]).unwrap(), 0);
+        assert_eq!(names(desk.root()), ["f", "fifo", "sock", "to fifo"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_copied_leaves_everything_as_it_was() {
+    on_each_file_system(async |desk| {
+        std::fs::create_dir(desk.path("d")).unwrap();
+        desk.put("f", "content");
+        for (from, to, expected) in [
+            ("missing", "new", (-32004, "ENOENT")),
+            ("f", "missing/new", (-32004, "ENOENT")),
+            ("f", "d", (-32603, "EISDIR")),
+            ("f", "/", (-32603, "EISDIR")),
+            ("f", "f/x", (-32603, "ENOTDIR")),
+            ("f/x", "new", (-32603, "ENOTDIR")),
+        ] {
+            let refused = code(copy(desk, from, to).await);
+            assert_eq!((refused.0, refused.1.as_str()), expected, "{from} {to}");
+        }
+        for directory in ["d", "/"] {
+            let refused = kind(copy(desk, directory, "new").await);
+            assert_eq!(refused, (-32600, "needs_recursive".into()));
+        }
+        let mut no_choice = params(&desk.path("f"), &desk.path("new"), false);
+        for recursive in [json!(null), json!(0)] {
+            no_choice["recursive"] = recursive;
+            let refused = desk.client.call("fs/copy", no_choice.clone()).await;
+            assert_eq!(kind(refused).0, -32602);
+        }
+        assert_eq!(names(desk.root()), ["d", "f"]);
+        assert_eq!(desk.get("f"), b"content");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_full_disk_leaves_the_old_destination() {
+    on_each_file_system(async |desk| {
+        let source = desk.put("source", vec![b'n'; 400_000]);
+        std::fs::create_dir(desk.path("small")).unwrap();
+        let small = desk.path("small");
+        let setup = format!("mount -t tmpfs -o size=256k none {}", small.display());
+        let Some(server) = server_with_mounts(&setup).await else { return };
+        let mut client = server.client().await;
+        let seen = format!("/proc/{}/root{}", server.serving_pid(), small.display());
+        let seen = Path::new(&seen);
+        std::fs::write(seen.join("f"), "old").unwrap();
+        let params = params(&source, &small.join("f"), false);
+        assert_eq!(code(client.call("fs/copy", params).await), (-32603, "ENOSPC".into()));
+        assert_eq!(std::fs::read(seen.join("f")).unwrap(), b"old");
+        assert_eq!(names(seen), ["f"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn holes_are_copied_as_zeros_or_holes() {
+    const SIZE: u64 = 32 << 20;
+    on_each_file_system(async |desk| {
+        let file = std::fs::File::create(desk.path("sparse")).unwrap();
+        file.set_len(SIZE).unwrap();
+        for at in [0, SIZE / 2, SIZE - 4] {
+            file.write_all_at(b"data", at).unwrap();
+        }
+        copies(copy(desk, "sparse", "copy").await);
+        let copied = desk.get("copy");
+        assert_eq!(copied.len() as u64, SIZE);
+        assert!(copied == desk.get("sparse"));
+        // Nothing but a hole has no content, and is still of some length.
+        file.set_len(0).unwrap();
+        file.set_len(1 << 20).unwrap();
+        copies(copy(desk, "sparse", "copy").await);
+        assert!(desk.get("copy") == vec![0; 1 << 20]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn files_that_the_kernel_makes_up_are_copied_whole() {
+    on_each_file_system(async |desk| {
+        // They claim to be empty.
+        for from in ["/proc/self/limits", "/proc/cpuinfo"] {
+            let Ok(content) = std::fs::read(from) else { continue };
+            copies(copy(desk, from, "copy").await);
+            let copied = desk.get("copy");
+            assert!(!copied.is_empty() && copied[..10] == content[..10], "{from}");
+        }
+        let version = std::fs::read("/proc/version").unwrap();
+        copies(copy(desk, "/proc/version", "copy").await);
+        assert_eq!(desk.get("copy"), version);
+    })
+    .await;
+}
+
+#[track_caller]
+fn copies(answer: Result<Value, Value>) {
+    assert_eq!(answer, Ok(json!({})));
+}
+
+async fn copy(desk: &mut Desk, from: &str, to: &str) -> Result<Value, Value> {
+    let params = params(&desk.path(from), &desk.path(to), false);
+    desk.client.call("fs/copy", params).await
+}
+
+fn params(from: &Path, to: &Path, recursive: bool) -> Value {
+    json!({"sourcePath": uri(from), "destinationPath": uri(to), "recursive": recursive})
+}

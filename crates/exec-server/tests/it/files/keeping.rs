@@ -1,0 +1,219 @@
+//! What stays of a file that gets new content, and when it stays the same file.
+
+use std::os::unix::fs::{MetadataExt, chown, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use exec_server_testkit::desk::{kind, on_each_file_system};
+use exec_server_testkit::{TestClient, TestExecutor};
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use serde_json::{Value, json};
+
+use super::surroundings::{How, keeps, mode, names, replaces, server_with_mounts, set_mode};
+
+const NOBODY: u32 = 65534;
+
+#[tokio::test]
+async fn the_mode_stays_and_a_new_file_gets_what_the_mask_leaves() {
+    on_each_file_system(async |desk| {
+        let umask = TestExecutor::builder().after("umask 027").start().await;
+        let mut client = umask.client().await;
+        for how in How::ALL {
+            for bits in [0o600, 0o444, 0o755, 0o666, 0o4755, 0o2770, 0o000] {
+                let path = desk.put("f", "old");
+                set_mode(&path, bits);
+                replaces(how.write(&mut client, &path, b"new").await);
+                assert_eq!((mode(&path), desk.get("f")), (bits, b"new".to_vec()), "{bits:o}");
+                std::fs::remove_file(&path).unwrap();
+            }
+            let new = desk.path("new");
+            replaces(how.write(&mut client, &new, b"new").await);
+            assert_eq!(mode(&new), 0o640);
+            std::fs::remove_file(&new).unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn owner_group_attributes_and_rights_stay() {
+    on_each_file_system(async |desk| {
+        // Whatever is made in the directory gets these rights; the file has others, or none.
+        let inherited = acl(&[(1, 7), (2, 7), (4, 7), (16, 7), (32, 7)]);
+        let own = acl(&[(1, 6), (2, 4), (4, 0), (16, 4), (32, 0)]);
+        let dir = desk.root().to_owned();
+        set(&dir, "system.posix_acl_default", &inherited);
+        for how in How::ALL {
+            for rights in [Some(&own), None] {
+                let path = desk.put("f", "old");
+                chown(&path, Some(NOBODY), Some(NOBODY - 1)).unwrap();
+                set(&path, "user.note", b"keep me");
+                set(&path, "user.empty", b"");
+                match rights {
+                    Some(rights) => set(&path, "system.posix_acl_access", rights),
+                    None => rustix::fs::removexattr(&path, "system.posix_acl_access").unwrap(),
+                }
+                let bits = mode(&path);
+                replaces(how.write(&mut desk.client, &path, b"new").await);
+                let now = std::fs::metadata(&path).unwrap();
+                assert_eq!((now.uid(), now.gid()), (NOBODY, NOBODY - 1));
+                assert_eq!(get(&path, "user.note").unwrap(), b"keep me");
+                assert_eq!(get(&path, "user.empty").unwrap(), b"");
+                assert_eq!(get(&path, "system.posix_acl_access").as_ref(), rights);
+                assert_eq!((mode(&path), desk.get("f")), (bits, b"new".to_vec()));
+                std::fs::remove_file(&path).unwrap();
+            }
+            // A new file is like one that any other program makes.
+            let (new, other) = (desk.path("new"), desk.put("other", ""));
+            replaces(how.write(&mut desk.client, &new, b"new").await);
+            let rights = |path| (get(path, "system.posix_acl_access").unwrap(), mode(path));
+            assert_eq!(rights(&new), rights(&other));
+            std::fs::remove_file(&new).unwrap();
+        }
+        assert_eq!(names(&dir), ["other"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_link_stays_a_link_and_its_target_is_replaced() {
+    on_each_file_system(async |desk| {
+        std::fs::create_dir(desk.path("d")).unwrap();
+        for how in How::ALL {
+            let target = desk.put("d/f", "old");
+            set_mode(&target, 0o600);
+            let inode = std::fs::metadata(&target).unwrap().ino();
+            let _ = std::fs::remove_file(desk.path("l"));
+            symlink("d/f", desk.path("l")).unwrap();
+            let link = desk.path("l");
+            replaces(how.write(&mut desk.client, &link, b"new").await);
+            assert_eq!(std::fs::read_link(link).unwrap(), Path::new("d/f"));
+            assert_eq!((mode(&target), desk.get("d/f")), (0o600, b"new".to_vec()));
+            assert_ne!(std::fs::metadata(&target).unwrap().ino(), inode);
+            assert_eq!((names(desk.root()).len(), names(&desk.path("d")).len()), (2, 1));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_file_with_several_names_stays_the_same_file() {
+    on_each_file_system(async |desk| {
+        for how in How::ALL {
+            for size in [0, 3, 100_000, 1_000_000] {
+                let one = desk.put("one", vec![b'o'; 50_000]);
+                let _ = std::fs::remove_file(desk.path("two"));
+                std::fs::hard_link(&one, desk.path("two")).unwrap();
+                let inode = std::fs::metadata(&one).unwrap().ino();
+                let content = vec![b'n'; size];
+                keeps(how.write(&mut desk.client, &one, &content).await);
+                assert!(desk.get("one") == content && desk.get("two") == content);
+                assert_eq!(std::fs::metadata(&one).unwrap().ino(), inode);
+                assert_eq!(names(desk.root()), ["one", "two"]);
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_mount_point_stays_the_same_file() {
+    on_each_file_system(async |desk| {
+        let (below, mounted) = (desk.put("below", "below"), desk.put("mounted", "old"));
+        let setup = format!("mount --bind {} {}", mounted.display(), below.display());
+        let Some(server) = server_with_mounts(&setup).await else { return };
+        let mut client = server.client().await;
+        for (how, content) in [(How::Whole, b"first"), (How::Blocks, b"other")] {
+            keeps(how.write(&mut client, &below, content).await);
+            assert_eq!(desk.get("mounted"), content);
+            assert_eq!(desk.get("below"), b"below");
+            assert_eq!(names(desk.root()), ["below", "mounted"]);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_sees_the_old_file_or_the_new_one() {
+    on_each_file_system(async |desk| {
+        let path = desk.put("f", vec![0; 1000]);
+        let (is_over, path) = (AtomicBool::new(false), &path);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut seen = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let content = std::fs::read(path).unwrap();
+                    let first = content[0];
+                    assert_eq!(content.len(), 1000 + 40_000 * usize::from(first));
+                    assert!(content.iter().all(|byte| *byte == first), "mixed");
+                    seen += 1;
+                }
+                seen
+            });
+            tokio::task::block_in_place(|| {
+                tokio::runtime::Handle::current().block_on(write_many(&mut desk.client, path));
+            });
+            is_over.store(true, Ordering::Relaxed);
+            assert!(reader.join().unwrap() > 10);
+        });
+        assert_eq!(names(desk.root()), ["f"]);
+    })
+    .await;
+}
+
+async fn write_many(client: &mut TestClient, path: &Path) {
+    for number in 1..=100_u8 {
+        let byte = number % 20;
+        let content = vec![byte; 1000 + 40_000 * usize::from(byte)];
+        let how = How::ALL[usize::from(number % 2)];
+        replaces(how.write(client, path, &content).await);
+    }
+}
+
+#[tokio::test]
+async fn durability_is_one_of_three() {
+    on_each_file_system(async |desk| {
+        desk.put("two", "old");
+        std::fs::hard_link(desk.path("two"), desk.path("names")).unwrap();
+        for value in [json!("none"), json!("data"), json!("full"), Value::Null] {
+            let more = json!({"durability": value});
+            assert_eq!(desk.write("f", b"new", more.clone()).await.unwrap(), json!({}));
+            let in_place = desk.write("two", b"new", more.clone()).await.unwrap();
+            assert_eq!(in_place, json!({"inPlace": true}));
+            let open = json!({"handleId": "h", "mode": "replace", "durability": value});
+            desk.call("fs/open", "g", open).await.unwrap();
+            let closed = desk.client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
+            assert_eq!(closed, json!({}));
+        }
+        for value in [json!("all"), json!(""), json!("Full"), json!(1), json!(true)] {
+            let more = json!({"durability": value, "handleId": "h", "mode": "replace"});
+            assert_eq!(kind(desk.write("f", b"x", more.clone()).await).0, -32602);
+            assert_eq!(kind(desk.call("fs/open", "f", more).await).0, -32602);
+        }
+        assert_eq!(desk.get("f"), b"new");
+        assert_eq!(desk.get("g"), b"");
+    })
+    .await;
+}
+
+/// A list of rights as the kernel stores it; the second kind of entry is for one user.
+fn acl(entries: &[(u16, u16)]) -> Vec<u8> {
+    let mut bytes = 2_u32.to_le_bytes().to_vec();
+    for (tag, rights) in entries {
+        let id = if *tag == 2 { 1234 } else { u32::MAX };
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(rights.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    bytes
+}
+
+fn set(path: &Path, name: &str, value: &[u8]) {
+    setxattr(path, name, value, XattrFlags::empty()).expect("the file system has attributes");
+}
+
+fn get(path: &Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = [0; 1000];
+    let len = getxattr(path, name, &mut value[..]).ok()?;
+    Some(value[..len].to_vec())
+}

@@ -1,0 +1,171 @@
+//! What is around the files in a test: other users, other mounts, special files, what is left in a directory.
+
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use exec_server_protocol::base64;
+use exec_server_testkit::desk::uri;
+use exec_server_testkit::executor::binary;
+use exec_server_testkit::{TestClient, TestExecutor};
+use rustix::fs::{CWD, FileType, IFlags, Mode, ioctl_getflags, ioctl_setflags, mknodat};
+use serde_json::{Value, json};
+
+/// The names in a directory, sorted.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).expect("the directory is readable");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.expect("it stays readable").file_name().to_string_lossy().into_owned()
+    };
+    let mut names: Vec<_> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+/// The permission bits of a file.
+pub fn mode(path: &Path) -> u32 {
+    std::fs::symlink_metadata(path).expect("it is there").permissions().mode() & 0o7777
+}
+
+/// Sets the permission bits of a file.
+pub fn set_mode(path: &Path, mode: u32) {
+    let permissions = std::fs::Permissions::from_mode(mode);
+    std::fs::set_permissions(path, permissions).expect("the file is ours");
+}
+
+/// Makes a named pipe.
+pub fn make_fifo(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("it can be made");
+}
+
+/// A server that is not root, if there can be one.
+pub async fn server_as_nobody() -> Option<TestExecutor> {
+    const NOBODY: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    let can_run = format!("{NOBODY} {} --version", binary().display());
+    if !rustix::process::geteuid().is_root() || !succeeds(&can_run) {
+        skip("only root can start a server as somebody else, where it may run it");
+        return None;
+    }
+    let preparation = format!("exec {NOBODY} \"$0\" \"$@\"");
+    Some(TestExecutor::builder().after(&preparation).start().await)
+}
+
+/// A server that sees mounts of its own, which `setup` makes, if there can be one.
+pub async fn server_with_mounts(setup: &str) -> Option<TestExecutor> {
+    if !succeeds("unshare -m mount -t tmpfs none /mnt") {
+        skip("nothing can be mounted here");
+        return None;
+    }
+    let preparation =
+        format!("exec unshare -m /bin/sh -ec '{setup}\nexec \"$0\" \"$@\"' \"$0\" \"$@\"");
+    Some(TestExecutor::builder().after(&preparation).start().await)
+}
+
+fn succeeds(script: &str) -> bool {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", script]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Says why there is nothing to test here, also if the test is not the only one that runs.
+pub fn skip(why: &str) {
+    writeln!(std::io::stderr(), "skipped: {why}").expect("stderr is open");
+}
+
+/// A file or directory with a flag that even root has to heed, until this is dropped.
+pub struct Flagged {
+    file: std::fs::File,
+    before: IFlags,
+}
+
+impl Flagged {
+    /// Sets the flag, if that is possible here.
+    pub fn new(path: &Path, flag: IFlags) -> Option<Self> {
+        let file = std::fs::File::open(path).expect("it is there");
+        let before = ioctl_getflags(&file).ok();
+        let set = before.filter(|before| ioctl_setflags(&file, *before | flag).is_ok());
+        if set.is_none() {
+            skip("files cannot be flagged here");
+        }
+        set.map(|before| Self { file, before })
+    }
+}
+
+impl Drop for Flagged {
+    fn drop(&mut self) {
+        // If even this fails, the directory of the test cannot be removed.
+        let _ = ioctl_setflags(&self.file, self.before);
+    }
+}
+
+/// How new content comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    /// By `fs/writeFile`.
+    Whole,
+    /// By `fs/open`, `fs/writeBlock` and `fs/close`.
+    Blocks,
+}
+
+impl How {
+    pub const ALL: [Self; 2] = [Self::Whole, Self::Blocks];
+
+    /// Gives a file new content.
+    pub async fn write(
+        self,
+        client: &mut TestClient,
+        path: &Path,
+        content: &[u8],
+    ) -> Result<Value, Value> {
+        if self == Self::Blocks {
+            let opened = self.open(client, path).await;
+            client.reply(opened).await?;
+        }
+        let mut answer = Ok(json!({}));
+        for id in self.send(client, path, content).await {
+            let next = client.reply(id).await;
+            answer = answer.and(next);
+        }
+        answer
+    }
+
+    /// Asks for a handle, if one is needed; it has the name of the file.
+    pub async fn open(self, client: &mut TestClient, path: &Path) -> i64 {
+        let params = json!({"handleId": handle(path), "path": uri(path), "mode": "replace"});
+        client.send("fs/open", params).await
+    }
+
+    /// Asks for everything else at once; the last answer is about the whole.
+    pub async fn send(self, client: &mut TestClient, path: &Path, content: &[u8]) -> Vec<i64> {
+        const BLOCK_BYTES: usize = 300_000;
+        if self == Self::Whole {
+            let params = json!({"path": uri(path), "dataBase64": base64::encode(content)});
+            return vec![client.send("fs/writeFile", params).await];
+        }
+        let mut asked = Vec::new();
+        for (number, block) in content.chunks(BLOCK_BYTES).enumerate() {
+            let (offset, chunk) = (number * BLOCK_BYTES, base64::encode(block));
+            let params = json!({"handleId": handle(path), "offset": offset, "chunk": chunk});
+            asked.push(client.send("fs/writeBlock", params).await);
+        }
+        asked.push(client.send("fs/close", json!({"handleId": handle(path)})).await);
+        asked
+    }
+}
+
+fn handle(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).expect("tests use plain names")
+}
+
+/// The answer says that another file took its place.
+#[track_caller]
+pub fn replaces(answer: Result<Value, Value>) {
+    assert_eq!(answer, Ok(json!({})));
+}
+
+/// The answer says that it is still the same file.
+#[track_caller]
+pub fn keeps(answer: Result<Value, Value>) {
+    assert_eq!(answer, Ok(json!({"inPlace": true})));
+}
