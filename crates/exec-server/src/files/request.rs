@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use exec_server_os::files::{Detail, FsRequest, Links, Page, WriteOptions, decode_cursor};
 use exec_server_protocol::fs::{
-    Data64, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
+    Data64, Durability, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
     FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,
     FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSetPermissionsParams,
     FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWriteBlockParams, FsWriteFileParams,
@@ -99,10 +99,8 @@ impl Decoder {
             OpenMode::Read => FsRequest::Read { path, links: Links::Follow },
             OpenMode::Replace => {
                 let options = WriteOptions {
-                    durability: params.durability.unwrap_or_default(),
                     if_absent: params.if_absent == Some(true),
-                    if_match: params.if_match,
-                    detailed,
+                    ..change(params.durability, params.if_match, detailed)
                 };
                 FsRequest::Replace { path, options }
             }
@@ -113,10 +111,8 @@ impl Decoder {
     fn write_file(&self, params: FsWriteFileParams) -> Result<FsRequest, RequestError> {
         let path = self.path(&params.path, &params.sandbox)?;
         let options = WriteOptions {
-            durability: params.durability.unwrap_or_default(),
             if_absent: params.if_absent == Some(true),
-            if_match: params.if_match,
-            detailed: params.detailed == Some(true),
+            ..change(params.durability, params.if_match, params.detailed == Some(true))
         };
         let data = content("fs/writeFile", params.data_base64)?;
         Ok(FsRequest::Write { path, links: links(params.follow_symlinks), data, options })
@@ -128,12 +124,7 @@ impl Decoder {
             links: links(params.follow_symlinks),
             data: content("fs/append", params.data_base64)?,
             create: params.create.unwrap_or(true),
-            options: WriteOptions {
-                durability: params.durability.unwrap_or_default(),
-                if_absent: false,
-                if_match: params.if_match,
-                detailed: true,
-            },
+            options: change(params.durability, params.if_match, true),
         })
     }
 
@@ -142,12 +133,7 @@ impl Decoder {
             path: self.path(&params.path, &params.sandbox)?,
             links: links(params.follow_symlinks),
             size: params.size,
-            options: WriteOptions {
-                durability: params.durability.unwrap_or_default(),
-                if_absent: false,
-                if_match: params.if_match,
-                detailed: true,
-            },
+            options: change(params.durability, params.if_match, true),
         })
     }
 
@@ -273,6 +259,16 @@ fn links(follow: Option<bool>) -> Links {
 
 fn detail(detailed: Option<bool>) -> Detail {
     if detailed == Some(true) { Detail::Full } else { Detail::Basic }
+}
+
+/// The conditions of a change to what may be there already.
+fn change(
+    durability: Option<Durability>,
+    if_match: Option<String>,
+    detailed: bool,
+) -> WriteOptions {
+    let durability = durability.unwrap_or_default();
+    WriteOptions { durability, if_absent: false, if_match, detailed }
 }
 
 fn content(method: &'static str, data: Data64) -> Result<Vec<u8>, RequestError> {

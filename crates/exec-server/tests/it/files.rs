@@ -1,14 +1,12 @@
 //! `fs/*` on real file systems: on a disk and in memory.
 
-use std::fs::Permissions;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
+use std::os::unix::fs::lchown;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use exec_server_testkit::desk::Desk;
-use exec_server_testkit::executor::{self, ExecutorBuilder};
+use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::{TestExecutor, eventually};
-use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
 mod batch;
@@ -54,15 +52,13 @@ fn both_ways() -> [Value; 2] {
 
 /// Changes permission bits.
 fn set_mode(desk: &Desk, name: &str, mode: u32) {
-    let mode = Permissions::from_mode(mode);
-    std::fs::set_permissions(desk.path(name), mode).expect("the file is ours");
+    surroundings::set_mode(&desk.path(name), mode);
 }
 
 /// A named pipe.
 fn put_fifo(desk: &Desk, name: &str) -> PathBuf {
     let path = desk.path(name);
-    let mode = Mode::RUSR | Mode::WUSR;
-    mknodat(CWD, &path, FileType::Fifo, mode, 0).expect("a pipe can be made");
+    surroundings::make_fifo(&path);
     path
 }
 
@@ -82,21 +78,11 @@ async fn serve_as_ordinary_user(desk: &mut Desk) -> bool {
 }
 
 /// Starts a server of a special kind as somebody whom permissions bind.
-async fn start_as_ordinary_user(desk: &mut Desk, mut builder: ExecutorBuilder) -> bool {
-    const NOBODY: u32 = 65534;
-    if !rustix::process::geteuid().is_root() {
-        desk.server = builder.start().await;
-        desk.client = desk.server.client().await;
-        return true;
+async fn start_as_ordinary_user(desk: &mut Desk, builder: ExecutorBuilder) -> bool {
+    let Some(builder) = surroundings::as_nobody(builder) else { return false };
+    if rustix::process::geteuid().is_root() {
+        give_to(desk.root(), surroundings::NOBODY);
     }
-    let program = executor::binary();
-    let is_open = |path: &Path| path.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
-    if !program.ancestors().all(is_open) {
-        eprintln!("skipped: nobody but root can run {}", program.display());
-        return false;
-    }
-    give_to(desk.root(), NOBODY);
-    builder.command().uid(NOBODY).gid(NOBODY);
     desk.server = builder.start().await;
     desk.client = desk.server.client().await;
     true
@@ -123,10 +109,5 @@ async fn let_go(desk: &Desk) {
 
 /// The names in the desk, sorted.
 fn names(desk: &Desk) -> Vec<String> {
-    let entries = desk.root().read_dir().expect("the desk is there");
-    let mut names: Vec<String> = entries
-        .map(|entry| entry.expect("it can be listed").file_name().to_string_lossy().into_owned())
-        .collect();
-    names.sort();
-    names
+    surroundings::names(desk.root())
 }

@@ -1,13 +1,13 @@
 //! What is around the files in a test: other users, other mounts, special files, what is left in a directory.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use exec_server_protocol::base64;
 use exec_server_testkit::desk::uri;
-use exec_server_testkit::executor::binary;
+use exec_server_testkit::executor::{ExecutorBuilder, binary};
 use exec_server_testkit::{TestClient, TestExecutor};
 use rustix::fs::{CWD, FileType, IFlags, Mode, ioctl_getflags, ioctl_setflags, mknodat};
 use serde_json::{Value, json};
@@ -39,16 +39,27 @@ pub fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("it can be made");
 }
 
+/// An ordinary user, whom permissions bind.
+pub const NOBODY: u32 = 65534;
+
 /// A server that is not root, if there can be one.
-pub async fn server_as_nobody() -> Option<TestExecutor> {
-    const NOBODY: &str = "setpriv --reuid 65534 --regid 65534 --clear-groups";
-    let can_run = format!("{NOBODY} {} --version", binary().display());
-    if !rustix::process::geteuid().is_root() || !succeeds(&can_run) {
-        skip("only root can start a server as somebody else, where it may run it");
+pub fn as_nobody(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
+    if !rustix::process::geteuid().is_root() {
+        return Some(builder);
+    }
+    let program = binary();
+    let is_open = |path: &Path| path.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
+    if !program.ancestors().all(is_open) {
+        skip("nobody but root can run the server here");
         return None;
     }
-    let preparation = format!("exec {NOBODY} \"$0\" \"$@\"");
-    Some(TestExecutor::builder().after(&preparation).start().await)
+    builder.command().uid(NOBODY).gid(NOBODY);
+    Some(builder)
+}
+
+/// A server that is not root, if there can be one.
+pub async fn server_as_nobody() -> Option<TestExecutor> {
+    Some(as_nobody(TestExecutor::builder())?.start().await)
 }
 
 /// A server that sees mounts of its own, which `setup` makes, if there can be one.
