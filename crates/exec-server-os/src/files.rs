@@ -5,24 +5,29 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use exec_server_protocol::fs::{
     Durability, FsCanonicalizeResponse, FsGetMetadataResponse, FsReadDirectoryResponse,
     FsReadLinkResponse, FsWalkOptions, FsWalkResponse, FsWriteFileResponse,
 };
 use exec_server_protocol::limits;
+use serde::{Deserialize, Serialize};
+
+use crate::byte_fields;
+use crate::platform::sandbox::file_worker::ConfinedFile;
 
 pub use crate::platform::files::{
     OpenFile, Patience, StagedFile, answer_from_cache, decode_cursor, perform,
 };
 
 /// One thing to do with the file system. All paths are absolute and normal.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum FsRequest {
     /// Opens a regular file for reading.
     Read {
         /// The file.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// What to do about links.
         links: Links,
@@ -30,6 +35,7 @@ pub enum FsRequest {
     /// Begins new content for a regular file, which stays as it is until the new content is published.
     Replace {
         /// The file.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// On what conditions.
         options: WriteOptions,
@@ -37,10 +43,12 @@ pub enum FsRequest {
     /// Gives a file new content.
     Write {
         /// The file.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// What to do about links.
         links: Links,
         /// The content.
+        #[serde(with = "byte_fields::bytes")]
         data: Vec<u8>,
         /// On what conditions.
         options: WriteOptions,
@@ -48,10 +56,12 @@ pub enum FsRequest {
     /// Adds bytes behind the end of a file.
     Append {
         /// The file.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// What to do about links.
         links: Links,
         /// The bytes.
+        #[serde(with = "byte_fields::bytes")]
         data: Vec<u8>,
         /// Whether a missing file is made.
         create: bool,
@@ -61,6 +71,7 @@ pub enum FsRequest {
     /// Changes the length of a file.
     Truncate {
         /// The file.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// What to do about links.
         links: Links,
@@ -72,6 +83,7 @@ pub enum FsRequest {
     /// Makes a directory.
     CreateDirectory {
         /// The directory.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// Whether missing parents are made, and an existing directory is fine.
         recursive: bool,
@@ -81,6 +93,7 @@ pub enum FsRequest {
     /// Looks at a path.
     Metadata {
         /// The path.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// What to do about links.
         links: Links,
@@ -90,11 +103,13 @@ pub enum FsRequest {
     /// Finds the path without links.
     Canonicalize {
         /// The path.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
     },
     /// Lists a directory.
     List {
         /// The directory.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// Which part of it; everything in no order if missing.
         page: Option<Page>,
@@ -104,6 +119,7 @@ pub enum FsRequest {
     /// Lists a tree.
     Walk {
         /// Where to begin.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// How far to go.
         options: FsWalkOptions,
@@ -111,6 +127,7 @@ pub enum FsRequest {
     /// Removes a file or a tree.
     Remove {
         /// What goes.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// Whether a directory goes with its content.
         recursive: bool,
@@ -122,8 +139,10 @@ pub enum FsRequest {
     /// Copies a file or a tree.
     Copy {
         /// What is copied.
+        #[serde(with = "byte_fields::path")]
         source: PathBuf,
         /// Where to.
+        #[serde(with = "byte_fields::path")]
         destination: PathBuf,
         /// Whether a directory is copied with its content.
         recursive: bool,
@@ -131,8 +150,10 @@ pub enum FsRequest {
     /// Gives a file or a tree a new name.
     Rename {
         /// The old name.
+        #[serde(with = "byte_fields::path")]
         source: PathBuf,
         /// The new name.
+        #[serde(with = "byte_fields::path")]
         destination: PathBuf,
         /// Whether an existing destination is an error.
         no_replace: bool,
@@ -140,8 +161,10 @@ pub enum FsRequest {
     /// Makes a symbolic link.
     Symlink {
         /// The link.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// Its text.
+        #[serde(with = "byte_fields::bytes")]
         target: Vec<u8>,
         /// Whether an existing link is replaced.
         replace: bool,
@@ -149,17 +172,57 @@ pub enum FsRequest {
     /// Reads a symbolic link.
     ReadLink {
         /// The link.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
     },
     /// Changes permission bits.
     SetPermissions {
         /// The file or directory.
+        #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// The bits.
         mode: u32,
         /// What to do about links.
         links: Links,
     },
+}
+
+impl FsRequest {
+    /// Whether it only looks.
+    pub fn is_lookup(&self) -> bool {
+        matches!(
+            self,
+            Self::Read { .. }
+                | Self::Metadata { .. }
+                | Self::Canonicalize { .. }
+                | Self::List { .. }
+                | Self::Walk { .. }
+                | Self::ReadLink { .. }
+        )
+    }
+
+    /// The paths that it names.
+    pub fn paths(&self) -> Vec<&Path> {
+        match self {
+            Self::Copy { source, destination, .. } | Self::Rename { source, destination, .. } => {
+                vec![source, destination]
+            }
+            Self::Read { path, .. }
+            | Self::Replace { path, .. }
+            | Self::Write { path, .. }
+            | Self::Append { path, .. }
+            | Self::Truncate { path, .. }
+            | Self::CreateDirectory { path, .. }
+            | Self::Metadata { path, .. }
+            | Self::Canonicalize { path }
+            | Self::List { path, .. }
+            | Self::Walk { path, .. }
+            | Self::Remove { path, .. }
+            | Self::Symlink { path, .. }
+            | Self::ReadLink { path }
+            | Self::SetPermissions { path, .. } => vec![path],
+        }
+    }
 }
 
 /// What came of an [`FsRequest`].
@@ -171,6 +234,8 @@ pub enum FsReply {
     Opened(OpenFile),
     /// New content to fill and publish.
     Staged(StagedFile),
+    /// New content to fill, which lies in a sandbox.
+    StagedInside(ConfinedFile),
     /// Content was written.
     Written(FsWriteFileResponse, Leftovers),
     /// What is known about a path.
@@ -183,6 +248,30 @@ pub enum FsReply {
     Walked(FsWalkResponse),
     /// Where a link points.
     Link(FsReadLinkResponse),
+    /// The result as text, from a helper that wrote it.
+    Text(String),
+}
+
+impl FsReply {
+    /// The result as text, unless it is a file to work with.
+    pub fn to_text(&self) -> Option<String> {
+        let text = match self {
+            Self::Opened(_) | Self::Staged(_) | Self::StagedInside(_) => return None,
+            Self::Done => "{}".to_owned(),
+            Self::Text(text) => text.clone(),
+            Self::Written(response, _) => to_json(response),
+            Self::Metadata(response) => to_json(response),
+            Self::Canonical(response) => to_json(response),
+            Self::Listing(response) => to_json(response),
+            Self::Walked(response) => to_json(response),
+            Self::Link(response) => to_json(response),
+        };
+        Some(text)
+    }
+}
+
+fn to_json(response: &impl Serialize) -> String {
+    serde_json::to_string(response).expect("wire types cannot fail to serialise")
 }
 
 /// What is no longer needed after a write but takes time to let go of: the last reference to a replaced file makes the
@@ -194,7 +283,7 @@ pub struct Leftovers {
 }
 
 /// What to do about symbolic links in a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Links {
     /// Go where they point.
     Follow,
@@ -203,7 +292,7 @@ pub enum Links {
 }
 
 /// How much to tell.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Detail {
     /// What every client knows.
     Basic,
@@ -212,7 +301,7 @@ pub enum Detail {
 }
 
 /// On what conditions content is written, and how safely.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteOptions {
     /// What is on disk before the answer.
     pub durability: Durability,
@@ -225,7 +314,7 @@ pub struct WriteOptions {
 }
 
 /// A part of a directory, in the order of the names' bytes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
     /// How many names at most.
     pub limit: usize,

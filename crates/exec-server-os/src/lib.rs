@@ -6,6 +6,7 @@
 //! | [`env_policy`] | which environment a child gets |
 //! | [`files`] | what can be asked of a file system, and what comes back |
 //! | [`host`] | facts about this machine and its user |
+//! | [`sandbox`] | what a request may touch, compiled from the wire |
 //! | [`MissingWatch`] | being told when a missing path appears |
 //! | `linux` | the one implementation so far: clone, pipes, terminals, trees, cgroups, the guardian |
 //! | `unsupported` | what other platforms answer until they have their own |
@@ -15,8 +16,10 @@
 pub mod env_policy;
 pub mod files;
 pub mod host;
+pub mod sandbox;
 pub mod spawn;
 
+mod byte_fields;
 mod missing_watch;
 
 #[cfg(target_os = "linux")]
@@ -32,11 +35,17 @@ pub use missing_watch::{MissingWatch, NotWatched};
 pub use platform::cgroup::CgroupParent;
 pub use platform::exit_watch::ExitWatch;
 pub use platform::guardian::{Guardian, enter_guardian};
+pub use platform::litter::Note as LitterNote;
 pub use platform::oom::OomCounter;
 pub use platform::pipes::{ChildInput, ChildOutput};
 pub use platform::process_tree::{
     ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
 };
+pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
+pub use platform::sandbox::launcher::{LAUNCHER_ARGUMENT, run_launcher};
+pub use platform::sandbox::probe::{Finding, Probe, probe};
+pub use platform::sandbox::view::{Base, Place, PlaceAccess, View, check_writable_root};
+pub use platform::sandbox::{Network, SandboxSetup};
 pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;

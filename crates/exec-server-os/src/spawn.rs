@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use exec_server_protocol::process::TerminalSize;
 
+use crate::platform::sandbox::SandboxSetup;
 use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, TreeTag};
 
 /// Everything that a child is made from.
@@ -24,6 +25,8 @@ pub struct SpawnRequest {
     pub stdio: Stdio,
     /// How its descendants are told from others.
     pub tag: TreeTag,
+    /// What confines it, if anything.
+    pub sandbox: Option<SandboxSetup>,
     /// A file descriptor's content that the child may read as `/dev/fd/3`, if any.
     pub extra_input: Option<Vec<u8>>,
 }
@@ -38,6 +41,8 @@ pub enum Stdio {
     },
     /// One terminal for all three.
     Terminal(TerminalSize),
+    /// A socket to the server, for a worker of its own.
+    Worker,
 }
 
 /// What a child without a terminal reads.
@@ -96,6 +101,14 @@ pub enum SpawnError {
     /// The program cannot be run.
     #[error("could not run the program: {0}")]
     Program(#[source] io::Error),
+    /// The sandbox could not be made, so nothing was run.
+    #[error("could not set up the sandbox ({step}): {source}")]
+    Sandbox {
+        /// What was being done.
+        step: String,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Something before the program failed.
     #[error("could not prepare the process ({step}): {source}")]
     Prepare {

@@ -152,6 +152,23 @@ pub mod guardian {
     }
 }
 
+pub mod litter {
+    //! What a sudden death would leave behind.
+
+    use std::path::Path;
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum Note {}
+
+    impl Note {
+        /// None.
+        pub fn of_directory(_path: &Path) -> Option<Self> {
+            None
+        }
+    }
+}
+
 pub mod missing_watch {
     //! Being told when a path appears.
 
@@ -296,6 +313,167 @@ pub mod process_tree {
     }
 }
 
+pub mod sandbox {
+    //! A policy can be compiled here, but nothing enforces it yet.
+
+    use exec_server_protocol::process::SandboxReport;
+
+    use self::view::View;
+
+    /// What would confine a process.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct SandboxSetup {
+        /// What of the file system it would see.
+        pub view: View,
+        /// What it would have of the network.
+        pub network: Network,
+    }
+
+    /// What a sandbox has of the machine's network.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum Network {
+        /// Nothing but a loopback of its own.
+        Isolated,
+        /// All of it.
+        Host,
+    }
+
+    impl SandboxSetup {
+        /// Nothing holds.
+        pub fn report(&self) -> SandboxReport {
+            let level = "none".to_owned();
+            SandboxReport { level, enforced: Vec::new(), missing: Vec::new() }
+        }
+    }
+
+    pub mod launcher {
+        //! The process between the server and a sandboxed command.
+
+        /// The hidden argument that makes this program a launcher.
+        pub const LAUNCHER_ARGUMENT: &str = "--sandbox-launcher";
+
+        /// Fails.
+        pub fn run_launcher() -> i32 {
+            125
+        }
+    }
+
+    pub mod file_worker {
+        //! Confined workers.
+
+        use std::io;
+        use std::sync::Arc;
+
+        use crate::files::{FsError, FsReply, FsRequest};
+
+        /// Never made here.
+        #[derive(Debug)]
+        pub enum FileWorker {}
+
+        /// Never made here.
+        #[derive(Debug)]
+        pub enum ConfinedFile {}
+
+        impl FileWorker {
+            /// Never called.
+            pub fn is_worn(&self) -> bool {
+                match *self {}
+            }
+
+            /// Never called.
+            pub async fn perform(
+                self: &Arc<Self>,
+                _request: FsRequest,
+            ) -> Result<FsReply, FsError> {
+                match **self {}
+            }
+        }
+
+        impl ConfinedFile {
+            /// Never called.
+            pub fn write_at(&self, _data: &[u8], _offset: u64) -> io::Result<()> {
+                match *self {}
+            }
+
+            /// Never called.
+            pub async fn publish(self) -> Result<FsReply, FsError> {
+                match self {}
+            }
+
+            /// Never called.
+            pub async fn discard(self) -> Result<FsReply, FsError> {
+                match self {}
+            }
+        }
+    }
+
+    pub mod view {
+        //! What a sandbox would see.
+
+        use std::io;
+        use std::path::{Path, PathBuf};
+
+        /// What of the file system a sandbox would see.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct View {
+            /// What there is where no place says otherwise.
+            pub base: Base,
+            /// What differs from the base.
+            pub places: Vec<Place>,
+            /// The size limit of private memory.
+            pub temp_bytes: u64,
+            /// What is shown as empty.
+            pub masked: Vec<PathBuf>,
+            /// Other names of places.
+            pub links: Vec<PathBuf>,
+            /// Where other sandboxes may write.
+            pub handed_out: Vec<PathBuf>,
+        }
+
+        impl View {
+            /// The bare base.
+            pub fn new(base: Base) -> Self {
+                let (places, masked, links, handed_out) = Default::default();
+                Self { base, places, temp_bytes: 0, masked, links, handed_out }
+            }
+        }
+
+        /// What there is where no place says otherwise.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Base {
+            /// Everything, read-only.
+            Everything,
+            /// Nothing but places.
+            Nothing,
+        }
+
+        /// A path with an access of its own.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Place {
+            /// Where.
+            pub path: PathBuf,
+            /// What.
+            pub access: PlaceAccess,
+        }
+
+        /// What may be done at a place.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum PlaceAccess {
+            /// Reading.
+            ReadOnly,
+            /// Reading and writing.
+            Writable,
+            /// Nothing.
+            Denied,
+        }
+
+        /// Fails, so that nothing runs in a sandbox that is none.
+        pub fn check_writable_root(_path: &Path, _handed_out: &[PathBuf]) -> io::Result<PathBuf> {
+            crate::unsupported::unsupported("a sandbox")
+        }
+    }
+}
+
 pub mod signals {
     //! Signals and errors by name.
 
@@ -328,6 +506,10 @@ pub mod spawner {
     use std::io;
 
     use super::cgroup::CgroupParent;
+    use super::exit_watch::ExitWatch;
+    use super::process_tree::TreeTag;
+    use super::sandbox::SandboxSetup;
+    use super::sandbox::file_worker::FileWorker;
     use crate::spawn::{SpawnError, SpawnRequest, Spawned};
 
     /// Starts nothing here.
@@ -345,6 +527,19 @@ pub mod spawner {
             let step = "platform";
             match super::unsupported("starting processes") {
                 Ok(spawned) => Ok(spawned),
+                Err(source) => Err(SpawnError::Prepare { step, source }),
+            }
+        }
+
+        /// Fails, and says why.
+        pub async fn spawn_worker(
+            &self,
+            _setup: SandboxSetup,
+            _tag: TreeTag,
+        ) -> Result<(FileWorker, ExitWatch), SpawnError> {
+            let step = "platform";
+            match super::unsupported("a sandbox") {
+                Ok(worker) => Ok(worker),
                 Err(source) => Err(SpawnError::Prepare { step, source }),
             }
         }

@@ -73,6 +73,8 @@ capabilities! {
     process_output_retention  "`outputRetention` in `process/start`; gaps are reported."
     process_start_retry       "A start repeated on a resumed session answers with the running process."
     session_take_over         "A resume takes over from a connection whose peer is silent."
+    sandboxed_file_streaming  "`fs/open` under a sandbox."
+    process_sandbox_report    "`sandbox` in the answer to `process/start`: what really holds."
     file_write_streaming      "`mode` in `fs/open`, and `fs/writeBlock`."
     fs_watch_missing          "`fs/watchMissing`."
     fs_atomic_write           "New content appears at once or not at all; `durability`, and `discard` in `fs/close`."

@@ -5,6 +5,7 @@
 //! | [`envelope`] | requests, replies, notifications: the outside of every message |
 //! | [`methods`] | the table of methods, with their lanes |
 //! | [`initialize`], [`process`], [`fs`], [`environment`] | the payloads of each family |
+//! | [`sandbox`] | what a request may touch |
 //! | [`encode`] | messages that are sent so often that they are written by hand |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`errors`] | codes and the shape of `error.data` |
@@ -26,6 +27,7 @@ pub mod methods;
 pub mod params;
 pub mod path_uri;
 pub mod process;
+pub mod sandbox;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
 pub(crate) fn is_false(value: &bool) -> bool {

@@ -168,7 +168,8 @@ impl PathUri {
         let path = base64_turbo::URL_SAFE_NO_PAD
             .decode(encoded)
             .map_err(|_| PathUriError::Invalid("malformed opaque path".to_owned()))?;
-        if Self::from_posix(&path).text != self.text {
+        let is_normal = !path.contains(&0) && normalise(&path) == path;
+        if !is_normal || Self::from_posix(&path).text != self.text {
             return Err(self.foreign().into());
         }
         Ok(path)

@@ -12,8 +12,8 @@ mod write;
 
 pub use crate::bytes64::Bytes64;
 pub use start::{
-    EnvInherit, EnvPolicy, ProcessMetadata, ProcessStartParams, ProcessStartResponse, SandboxType,
-    ShellSnapshot, SnapshotShell, TerminalSize,
+    EnvInherit, EnvPolicy, ProcessMetadata, ProcessStartParams, ProcessStartResponse,
+    SandboxReport, SandboxType, ShellSnapshot, SnapshotShell, TerminalSize,
 };
 
 /// The key of a process, chosen by the client and scoped to its session.

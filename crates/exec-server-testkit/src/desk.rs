@@ -23,15 +23,24 @@ pub struct Desk {
 /// Runs a test on a disk, and again in memory: the two differ in what the kernel can do with files.
 pub async fn on_each_file_system(test: impl AsyncFn(&mut Desk)) {
     for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
-        let root = tempfile::Builder::new().prefix("exec-server-test-").tempdir_in(parent);
-        let root = root.expect("a temporary directory can be made");
-        let server = TestExecutor::start().await;
-        let client = server.client().await;
-        test(&mut Desk { server, client, root }).await;
+        test(&mut Desk::in_directory(&parent).await).await;
     }
 }
 
 impl Desk {
+    /// A desk on a disk.
+    pub async fn new() -> Self {
+        Self::in_directory(&std::env::temp_dir()).await
+    }
+
+    async fn in_directory(parent: &Path) -> Self {
+        let root = tempfile::Builder::new().prefix("exec-server-test-").tempdir_in(parent);
+        let root = root.expect("a temporary directory can be made");
+        let server = TestExecutor::start().await;
+        let client = server.client().await;
+        Self { server, client, root }
+    }
+
     /// The directory.
     pub fn root(&self) -> &Path {
         self.root.path()

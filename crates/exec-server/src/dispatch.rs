@@ -93,7 +93,7 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, Reques
         Method::ProcessResize => Call::Resize(read(raw)?),
         Method::ProcessCloseStdin => Call::CloseStdin(read(raw)?),
         Method::ProcessList => read::<NoParams>(raw).map(|_| Call::List)?,
-        method => Call::File(files::decode(server.config.native_paths, method, raw)?),
+        method => Call::File(files::decode(server, method, raw)?),
     })
 }
 
@@ -119,7 +119,7 @@ pub fn run(caller: &Caller, call: Call, reply: Reply) {
             caller.session.start_process(caller.server, caller.connection, *start, reply);
         }
         Call::List => list(caller, reply),
-        Call::File(call) => caller.files.run(caller.server, call, reply),
+        Call::File(call) => caller.files.run(caller, call, reply),
         Call::Read(params) => {
             let id = params.process_id.clone();
             ask(caller, &id, Command::Read(params, reply));

@@ -40,6 +40,8 @@ fn capabilities() -> Capabilities {
         process_output_retention: true,
         process_start_retry: true,
         session_take_over: true,
+        sandboxed_file_streaming: cfg!(target_os = "linux"),
+        process_sandbox_report: cfg!(target_os = "linux"),
         file_write_streaming: true,
         fs_watch_missing: true,
         fs_atomic_write: true,

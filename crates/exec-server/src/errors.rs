@@ -4,6 +4,7 @@ use std::io;
 
 use exec_server_machines::phase::PhaseError;
 use exec_server_os::files::FsError;
+use exec_server_os::sandbox::PolicyError;
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
@@ -75,6 +76,20 @@ pub enum RequestError {
     /// A sandbox that this server cannot enforce.
     #[error("sandbox intent cannot be enforced on this executor")]
     SandboxUnsupported,
+    /// A policy that has no meaning here.
+    #[error("{0}")]
+    Policy(#[source] PolicyError),
+    /// A pattern that cannot be kept without a gap.
+    #[error("a sandbox pattern {0}")]
+    PatternTooWide(&'static str),
+    /// A sandbox that could not be made from what is on disk.
+    #[error("could not set up the sandbox ({step}): {source}")]
+    SandboxSetUp {
+        /// What was being done.
+        step: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
     /// Something that this server does not do.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -105,6 +120,9 @@ pub enum RequestError {
     /// Something about files that could not be done.
     #[error("{0}")]
     Files(#[from] FsError),
+    /// Something about files that the sandbox forbids.
+    #[error("{0}")]
+    FilesDenied(FsError),
     /// Content that is no base64.
     #[error("{method} requires valid base64 dataBase64: {source}")]
     Content {
@@ -184,6 +202,11 @@ impl RequestError {
             Self::StartCancelled(_) => (InvalidRequest, "start_cancelled"),
             Self::Spawn(error) => return spawn_error(error),
             Self::SandboxUnsupported => (InvalidParams, "sandbox_unsupported"),
+            Self::Policy(error) => (policy_code(error), "sandbox_policy"),
+            Self::PatternTooWide(_) => (InvalidRequest, "sandbox_policy"),
+            Self::SandboxSetUp { source, .. } => {
+                return system_error("sandbox_failed", self, source);
+            }
             Self::Unsupported(_) => (InvalidParams, "unsupported"),
             Self::Signal(error) => return system_error("signal_failed", self, error),
             Self::Resize(error) => return system_error("resize_failed", self, error),
@@ -193,6 +216,11 @@ impl RequestError {
             Self::Config(_) => (Internal, "config_unreadable"),
             Self::ForeignPath(_) => (InvalidRequest, "foreign_path"),
             Self::Files(error) => return files_error(error),
+            Self::FilesDenied(error) => {
+                let mut rpc = files_error(error);
+                rpc.data.get_or_insert_default().sandbox_denied = Some(true);
+                return rpc;
+            }
             Self::Content { .. } => (InvalidRequest, "invalid_base64"),
             Self::FileTooLarge => (InvalidRequest, "file_too_large"),
             Self::HandleIdTooLong => (InvalidRequest, "handle_id_too_long"),
@@ -224,6 +252,18 @@ impl RequestError {
     }
 }
 
+/// Whether the policy cannot be read, or cannot be meant for this machine.
+fn policy_code(error: &PolicyError) -> ErrorCode {
+    match error {
+        PolicyError::MissingCwd | PolicyError::Path(_) | PolicyError::Glob { .. } => {
+            ErrorCode::InvalidParams
+        }
+        PolicyError::ForeignEntry(_)
+        | PolicyError::ForeignCwd(_)
+        | PolicyError::ForeignWorkspaceRoot(_) => ErrorCode::InvalidRequest,
+    }
+}
+
 fn spawn_error(error: &SpawnError) -> RpcError {
     let kind = match error {
         SpawnError::NoProgram => "missing_program",
@@ -237,12 +277,14 @@ fn spawn_error(error: &SpawnError) -> RpcError {
             "program_not_executable"
         }
         SpawnError::Program(_) => "program_unusable",
+        SpawnError::Sandbox { .. } => "sandbox_failed",
         SpawnError::Prepare { .. } => "spawn_failed",
     };
     let errno = match error {
         SpawnError::NoProgram | SpawnError::NulByte(_) => None,
         SpawnError::Cwd(source)
         | SpawnError::Program(source)
+        | SpawnError::Sandbox { source, .. }
         | SpawnError::Prepare { source, .. } => exec_server_os::errno_name(source),
     };
     RpcError::new(ErrorCode::Internal, kind, error.to_string()).with_errno(errno)

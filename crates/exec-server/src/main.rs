@@ -5,9 +5,12 @@ mod cli;
 use std::process::ExitCode;
 
 use clap::Parser;
-use exec_server_os::Guardian;
+use exec_server_os::{Guardian, LAUNCHER_ARGUMENT};
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == LAUNCHER_ARGUMENT) {
+        return ExitCode::from(u8::try_from(exec_server_os::run_launcher()).unwrap_or(1));
+    }
     let arguments = cli::Arguments::parse();
     let config = match arguments.server_config() {
         Ok(config) => config,

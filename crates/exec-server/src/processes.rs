@@ -8,6 +8,7 @@
 //! | `ending` | how a tree is brought to its end |
 //! | `snapshots` | login shells whose profile runs once |
 
+mod denial;
 mod ending;
 mod owner;
 mod snapshots;

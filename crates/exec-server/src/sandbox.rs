@@ -1,30 +1,234 @@
-//! What a request may touch: until this server can enforce a policy, every policy that would need it is refused.
+//! From the `sandbox` of a request to what the kernel is told.
+//!
+//! A policy is decided upon without looking at the disk; only what confines a process (its view of the files, the
+//! placeholders for protected names) is made from what is there at that moment.
 
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use exec_server_os::sandbox::{
+    Access, FilePolicy, FileRules, HostFacts, Policy, PolicyError, compile,
+};
+use exec_server_os::{Base, Network, Place, PlaceAccess, SandboxSetup, View, check_writable_root};
+use exec_server_protocol::path_uri::{NativePaths, PathUri};
+use exec_server_protocol::sandbox::{
+    Network as NetworkPermission, PermissionProfile, SandboxParams,
+};
 use serde_json::Value;
 
 use crate::errors::RequestError;
 
-/// A process may run under a policy that asks for nothing.
-pub fn check_process(sandbox: Option<&Value>) -> Result<(), RequestError> {
-    match sandbox.map(profile) {
-        None | Some(Some("disabled" | "external")) => Ok(()),
-        Some(_) => Err(RequestError::SandboxUnsupported),
+mod globs;
+mod placeholders;
+
+pub use placeholders::Placeholder;
+use placeholders::Placeholders;
+
+/// What all sandboxes of a server share.
+#[derive(Debug)]
+pub struct Sandboxes {
+    facts: HostFacts,
+    /// Directories that a sandboxed process could write, and so could fill with links to elsewhere.
+    handed_out: Mutex<BTreeSet<PathBuf>>,
+    placeholders: Arc<Placeholders>,
+}
+
+/// What somebody in a sandbox wants to do with files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Only look.
+    Read,
+    /// Change something, or run a program that may.
+    Write,
+}
+
+/// What confines one process, and what has to stay as long as it does.
+#[derive(Debug)]
+pub struct Confinement {
+    /// What the launcher is told.
+    pub setup: SandboxSetup,
+    /// Names that stand where protected ones could be made.
+    pub placeholders: Vec<Placeholder>,
+}
+
+/// Enough for shared memory of test runners and browsers, and no way to fill the machine's memory.
+const PRIVATE_MEMORY_BYTES: u64 = 256 * 1024 * 1024;
+
+impl Sandboxes {
+    /// Looks at this machine once.
+    pub fn new(native_paths: NativePaths) -> Self {
+        Self {
+            facts: HostFacts::gather(native_paths),
+            handed_out: Mutex::default(),
+            placeholders: Arc::default(),
+        }
+    }
+
+    /// What a process may touch; nothing if nobody confines it, or somebody else does.
+    pub fn for_process(
+        &self,
+        sandbox: Option<&Value>,
+        cwd: &PathUri,
+    ) -> Result<Option<Policy>, RequestError> {
+        let Some(sandbox) = decode(sandbox)? else { return Ok(None) };
+        let sandbox = sandbox.with_default_cwd(cwd);
+        match sandbox.permissions {
+            PermissionProfile::Disabled
+            | PermissionProfile::DangerFullAccess
+            | PermissionProfile::External { .. }
+            | PermissionProfile::ExternalSandbox { .. } => Ok(None),
+            _ => Ok(Some(compile(&sandbox, &self.facts)?)),
+        }
+    }
+
+    /// What a request about files may touch; nothing if nobody confines it, or somebody else does.
+    pub fn for_files(&self, sandbox: Option<&Value>) -> Result<Option<Policy>, RequestError> {
+        let Some(sandbox) = decode(sandbox)? else { return Ok(None) };
+        match sandbox.permissions {
+            PermissionProfile::Disabled
+            | PermissionProfile::DangerFullAccess
+            | PermissionProfile::External { .. }
+            | PermissionProfile::ExternalSandbox { .. } => Ok(None),
+            _ => {
+                let policy = compile(&sandbox, &self.facts)?;
+                Ok(Some(policy).filter(|policy| policy.files != FilePolicy::Unrestricted))
+            }
+        }
+    }
+
+    /// What confines a worker for files under this policy; may block.
+    ///
+    /// Looking at files makes no placeholders, and what programs need to start can be looked at as well.
+    pub fn confine_worker(
+        &self,
+        policy: &Policy,
+        class: Class,
+    ) -> Result<Confinement, RequestError> {
+        let mut confinement = self.confine_as(policy, class)?;
+        confinement.setup.network = Network::Isolated;
+        let view = &mut confinement.setup.view;
+        if view.base == Base::Nothing {
+            view.places.extend(self.facts.minimal.iter().map(|path| read_only(path)));
+        }
+        Ok(confinement)
+    }
+
+    /// Which protected names are missing at the moment: a worker's view is made from that.
+    pub fn missing_names(&self, policy: &Policy) -> Vec<PathBuf> {
+        let FilePolicy::Restricted(rules) = &policy.files else { return Vec::new() };
+        let names = rules.protected_names().into_iter().map(|it| it.root.join(it.name));
+        names.filter(|path| self.placeholders.stands_at(path) || !path.exists()).collect()
+    }
+
+    /// What confines a process under this policy, from what is on disk now; may block.
+    pub fn confine(&self, policy: &Policy) -> Result<Confinement, RequestError> {
+        self.confine_as(policy, Class::Write)
+    }
+
+    fn confine_as(&self, policy: &Policy, class: Class) -> Result<Confinement, RequestError> {
+        let network = match policy.network {
+            NetworkPermission::Restricted => Network::Isolated,
+            NetworkPermission::Enabled => Network::Host,
+        };
+        let mut view = View::new(Base::Everything);
+        view.temp_bytes = PRIVATE_MEMORY_BYTES;
+        let mut held = Vec::new();
+        match &policy.files {
+            FilePolicy::Unrestricted => view.places.push(writable(Path::new("/"))),
+            FilePolicy::Restricted(rules) => self.restrict(rules, class, &mut view, &mut held)?,
+        }
+        let handed_out = self.handed_out.lock().expect("no holder panics");
+        view.handed_out = handed_out.iter().cloned().collect();
+        Ok(Confinement { setup: SandboxSetup { view, network }, placeholders: held })
+    }
+
+    fn restrict(
+        &self,
+        rules: &FileRules,
+        class: Class,
+        view: &mut View,
+        held: &mut Vec<Placeholder>,
+    ) -> Result<(), RequestError> {
+        if rules.full_disk() == Access::None {
+            view.base = Base::Nothing;
+        }
+        view.places.extend(rules.minimal().iter().map(|path| read_only(path)));
+        for (path, access) in rules.places() {
+            match access {
+                Access::Write => {
+                    if let Some(root) = self.hand_out(path)? {
+                        view.places.push(writable(&root));
+                    }
+                }
+                Access::Read if path == Path::new("/") => {}
+                Access::Read => view.places.push(read_only(path)),
+                Access::None => view.places.push(denied(path)),
+            }
+        }
+        for protected in rules.protected_names() {
+            let path = protected.root.join(protected.name);
+            if class == Class::Write {
+                held.extend(self.placeholders.take(&path).map_err(set_up("placeholder"))?);
+            }
+            view.places.extend(git_directory(&path).as_deref().map(read_only));
+        }
+        let matches = globs::matches(rules.deny_globs())?;
+        view.places.extend(matches.iter().map(|path| denied(path)));
+        Ok(())
+    }
+
+    /// Checks a root that may be written; one that is not there gives nothing.
+    fn hand_out(&self, path: &Path) -> Result<Option<PathBuf>, RequestError> {
+        let mut handed_out = self.handed_out.lock().expect("no holder panics");
+        let before: Vec<PathBuf> = handed_out.iter().cloned().collect();
+        match check_writable_root(path, &before) {
+            Ok(root) => {
+                handed_out.insert(root.clone());
+                Ok(Some(root))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(set_up("writable root")(error)),
+        }
     }
 }
 
-/// Files have no network, so a policy that leaves all of them open asks for nothing either.
-pub fn check_files(sandbox: Option<&Value>) -> Result<(), RequestError> {
-    match sandbox {
-        Some(sandbox) if leaves_files_open(sandbox) => Ok(()),
-        other => check_process(other),
+fn decode(sandbox: Option<&Value>) -> Result<Option<SandboxParams>, RequestError> {
+    let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.is_null()) else { return Ok(None) };
+    serde::Deserialize::deserialize(sandbox)
+        .map(Some)
+        .map_err(|error: serde_json::Error| RequestError::InvalidParams(error.to_string()))
+}
+
+/// The directory that a `.git` file names: whoever can write there decides what git runs.
+fn git_directory(path: &Path) -> Option<PathBuf> {
+    if !path.symlink_metadata().ok()?.is_file() || path.file_name()? != ".git" {
+        return None;
     }
+    let text = std::fs::read_to_string(path).ok()?;
+    let named = text.strip_prefix("gitdir:")?.trim();
+    std::fs::canonicalize(path.parent()?.join(named)).ok()
 }
 
-fn profile(sandbox: &Value) -> Option<&str> {
-    sandbox.pointer("/permissions/type").and_then(Value::as_str)
+fn writable(path: &Path) -> Place {
+    Place { path: path.to_owned(), access: PlaceAccess::Writable }
 }
 
-fn leaves_files_open(sandbox: &Value) -> bool {
-    let files = sandbox.pointer("/permissions/file_system/type").and_then(Value::as_str);
-    profile(sandbox) == Some("managed") && files == Some("unrestricted")
+fn read_only(path: &Path) -> Place {
+    Place { path: path.to_owned(), access: PlaceAccess::ReadOnly }
+}
+
+fn denied(path: &Path) -> Place {
+    Place { path: path.to_owned(), access: PlaceAccess::Denied }
+}
+
+fn set_up(step: &'static str) -> impl Fn(io::Error) -> RequestError {
+    move |source| RequestError::SandboxSetUp { step, source }
+}
+
+impl From<PolicyError> for RequestError {
+    fn from(error: PolicyError) -> Self {
+        Self::Policy(error)
+    }
 }

@@ -18,6 +18,7 @@ use crate::close_codes;
 use crate::config::ServerConfig;
 use crate::environment;
 use crate::metrics::Metrics;
+use crate::sandbox::Sandboxes;
 use crate::sessions::Sessions;
 use crate::shards::Shards;
 
@@ -33,6 +34,7 @@ pub struct Server {
     pub(crate) sessions: Sessions,
     pub(crate) spawner: Spawner,
     pub(crate) shards: Shards,
+    pub(crate) sandboxes: Sandboxes,
     pub(crate) oom: OomCounter,
     next_connection: AtomicU64,
     next_child: AtomicU32,
@@ -74,6 +76,7 @@ impl Server {
             sessions: Sessions::default(),
             spawner,
             shards,
+            sandboxes: Sandboxes::new(config.native_paths),
             oom: OomCounter::default(),
             next_connection: AtomicU64::new(1),
             next_child: AtomicU32::new(1),

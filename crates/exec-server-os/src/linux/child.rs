@@ -24,8 +24,8 @@ pub struct ChildPlan<'a> {
     pub cwd: &'a CString,
     /// What become descriptors 0, 1 and 2.
     pub stdio: [BorrowedFd<'a>; 3],
-    /// What becomes descriptor 3, if anything.
-    pub extra: Option<BorrowedFd<'a>>,
+    /// What become descriptors 3 and following; none of them is that low already.
+    pub extras: &'a [BorrowedFd<'a>],
     /// Whether descriptor 0 is to be the controlling terminal.
     pub has_terminal: bool,
     /// `cgroup.procs` of the group that the child shall join.
@@ -163,14 +163,12 @@ fn prepare_and_exec(plan: &mut ChildPlan) -> Step {
         return Step::Terminal;
     }
     let mut first_to_close: libc::c_uint = 3;
-    if let Some(extra) = plan.extra {
-        // SAFETY: as above; descriptor 3 is free or belongs to the copy of the table that exec closes.
-        if extra.as_raw_fd() != 3 && unsafe { libc::dup2(extra.as_raw_fd(), 3) } == -1 {
+    for extra in plan.extras {
+        // SAFETY: as above; the copy does not close on exec.
+        if unsafe { libc::dup2(extra.as_raw_fd(), first_to_close.cast_signed()) } == -1 {
             return Step::Stdio;
         }
-        // SAFETY: as above; clears close-on-exec also where the source already was descriptor 3.
-        unsafe { libc::fcntl(3, libc::F_SETFD, 0) };
-        first_to_close = 4;
+        first_to_close += 1;
     }
     let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
     // SAFETY: as above; failure only means an old kernel, and all our own descriptors close on exec anyway.

@@ -7,8 +7,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -19,8 +19,8 @@ pub const PREFIX: &str = ".exec-server-";
 #[derive(Debug)]
 pub struct Note(&'static Slot);
 
-/// Threads that give a file its place at the same time; what finds no slot is not noted.
-const SLOTS: usize = 64;
+/// Threads that give a file its place at the same time, and placeholders; what finds no slot is not noted.
+const SLOTS: usize = 256;
 
 const MAX_PATH_BYTES: usize = 4096;
 
@@ -33,12 +33,13 @@ struct Slot {
 }
 
 // SAFETY: the path is written only by the thread that has moved the state from FREE to CLAIMED, and read only once
-// the state is NOTED and that thread has ended with its process.
+// something is noted and that thread has ended with its process.
 unsafe impl Sync for Slot {}
 
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
 const NOTED: u32 = 2;
+const NOTED_DIRECTORY: u32 = 3;
 
 static TABLE: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 
@@ -58,11 +59,23 @@ pub fn prepare() -> io::Result<()> {
 
 /// Notes a name in a directory, if there is a guardian and a free slot.
 pub fn note(dir: &OwnedFd, name: &CStr) -> Option<Note> {
-    let slots = table()?;
+    table()?;
     let dir = std::fs::read_link(format!("/proc/self/fd/{}", dir.as_raw_fd())).ok()?;
     let mut path = dir.into_os_string().into_vec();
     path.push(b'/');
-    path.extend_from_slice(name.to_bytes_with_nul());
+    path.extend_from_slice(name.to_bytes());
+    claim(&path, NOTED)
+}
+
+impl Note {
+    /// Notes a directory, which is removed only if it is empty.
+    pub fn of_directory(path: &Path) -> Option<Self> {
+        claim(path.as_os_str().as_bytes(), NOTED_DIRECTORY)
+    }
+}
+
+fn claim(path: &[u8], state: u32) -> Option<Note> {
+    let slots = table()?;
     if path.len() > MAX_PATH_BYTES {
         return None;
     }
@@ -70,7 +83,7 @@ pub fn note(dir: &OwnedFd, name: &CStr) -> Option<Note> {
     // SAFETY: the slot is claimed by us, so nobody else touches the path; it is long enough.
     unsafe { ptr::copy_nonoverlapping(path.as_ptr(), slot.path.get().cast(), path.len()) };
     slot.len.store(u32::try_from(path.len()).expect("was just checked"), Ordering::Relaxed);
-    slot.state.store(NOTED, Ordering::Release);
+    slot.state.store(state, Ordering::Release);
     Some(Note(slot))
 }
 
@@ -85,27 +98,40 @@ impl Slot {
         self.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// The noted path, without its final NUL.
-    fn read(&self) -> Option<PathBuf> {
-        if self.state.load(Ordering::Acquire) != NOTED {
+    /// What is noted.
+    fn read(&self) -> Option<Litter> {
+        let state = self.state.load(Ordering::Acquire);
+        if !matches!(state, NOTED | NOTED_DIRECTORY) {
             return None;
         }
         let len = (self.len.load(Ordering::Relaxed) as usize).min(MAX_PATH_BYTES);
         // SAFETY: whoever wrote it has ended, and `len` bytes of it are initialised.
         let path = unsafe { std::slice::from_raw_parts(self.path.get().cast::<u8>(), len) };
-        Some(OsString::from_vec(path.strip_suffix(b"\0")?.to_vec()).into())
+        let path = PathBuf::from(OsString::from_vec(path.to_vec()));
+        Some(if state == NOTED { Litter::File(path) } else { Litter::Directory(path) })
     }
+}
+
+enum Litter {
+    File(PathBuf),
+    Directory(PathBuf),
 }
 
 /// The server has died: removes what it had noted.
 pub fn sweep() {
-    for path in table().into_iter().flatten().filter_map(Slot::read) {
-        let name = path.file_name().map(|name| name.as_encoded_bytes());
-        if name.is_some_and(|name| name.starts_with(PREFIX.as_bytes())) {
-            // It may have taken its place just before.
-            let _ = std::fs::remove_file(path);
-        }
+    for litter in table().into_iter().flatten().filter_map(Slot::read) {
+        // It may have taken its place, or gone, just before.
+        let _ = match litter {
+            Litter::File(path) if is_ours(&path) => std::fs::remove_file(path),
+            Litter::File(_) => Ok(()),
+            Litter::Directory(path) => std::fs::remove_dir(path),
+        };
     }
+}
+
+fn is_ours(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.as_bytes());
+    name.is_some_and(|name| name.starts_with(PREFIX.as_bytes()))
 }
 
 fn table() -> Option<&'static [Slot]> {
@@ -129,11 +155,18 @@ mod tests {
         std::fs::write(place.path().join("mine"), "").unwrap();
         let noted = note(&dir, c".exec-server-a.tmp").unwrap();
         let not_ours = note(&dir, c"mine").unwrap();
+        for name in ["empty", "full"] {
+            std::fs::create_dir(place.path().join(name)).unwrap();
+        }
+        std::fs::write(place.path().join("full/mine"), "").unwrap();
+        let directories =
+            ["empty", "full"].map(|name| Note::of_directory(&place.path().join(name)));
         drop(note(&dir, c".exec-server-b.tmp").unwrap());
         sweep();
         let left = |name: &str| place.path().join(name).exists();
         assert!(!left(".exec-server-a.tmp") && left(".exec-server-b.tmp") && left("mine"));
-        drop((noted, not_ours));
+        assert!(!left("empty") && left("full/mine"));
+        drop((noted, not_ours, directories));
         let all: Vec<Note> = (0..SLOTS).map_while(|_| note(&dir, c"x")).collect();
         assert_eq!((all.len(), note(&dir, c"x").is_none()), (SLOTS, true));
     }

@@ -4,16 +4,17 @@ pub mod cgroup;
 pub mod exit_watch;
 pub mod files;
 pub mod guardian;
+pub mod litter;
 pub mod missing_watch;
 pub mod oom;
 pub mod pipes;
 pub mod process_tree;
+pub mod sandbox;
 pub mod signals;
 pub mod spawner;
 pub mod startup;
 
 mod child;
-mod litter;
 mod procfs;
 mod terminal;
 

@@ -5,7 +5,8 @@
 //! because a child's parent-death signal is bound to the thread that started it.
 
 use std::ffi::{CString, OsStr, OsString};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::future::poll_fn;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -19,7 +20,11 @@ use super::cgroup::{Cgroup, CgroupParent};
 use super::child::{ChildPlan, ChildStack, clone_child};
 use super::exit_watch::ExitWatch;
 use super::pipes::{ChildInput, ChildOutput, OutputKind};
-use super::process_tree::ProcessTree;
+use super::process_tree::{ProcessTree, TreeTag};
+use super::sandbox::SandboxSetup;
+use super::sandbox::file_worker::FileWorker;
+use super::sandbox::launch::{self, Role};
+use super::sandbox::launcher::Command;
 use super::{signals, startup, terminal};
 use crate::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
 
@@ -45,6 +50,8 @@ struct Parts {
     pidfd: OwnedFd,
     ours: OurEnds,
     tree: ProcessTree,
+    /// Where a launcher tells what went wrong.
+    report: Option<OwnedFd>,
 }
 
 impl Spawner {
@@ -72,9 +79,51 @@ impl Spawner {
         self.jobs
             .send(Job { request, cgroup, reply })
             .expect("the spawner threads live as long as the sender");
-        let parts = answer.await.expect("a spawner thread answers every job")?;
-        parts.register().map_err(prepare("event loop"))
+        let mut parts = answer.await.expect("a spawner thread answers every job")?;
+        let report = parts.report.take();
+        let spawned = parts.register().map_err(prepare("event loop"))?;
+        await_launch(report, &spawned.exit).await?;
+        Ok(spawned)
     }
+
+    /// Starts a confined worker for files, and gives back what tells of its end.
+    pub async fn spawn_worker(
+        &self,
+        setup: SandboxSetup,
+        tag: TreeTag,
+    ) -> Result<(FileWorker, ExitWatch), SpawnError> {
+        let request = SpawnRequest {
+            program: "file worker".into(),
+            argv: Vec::new(),
+            env: Vec::new(),
+            cwd: "/".into(),
+            stdio: Stdio::Worker,
+            tag,
+            sandbox: Some(setup),
+            extra_input: None,
+        };
+        let (reply, answer) = oneshot::channel();
+        self.jobs
+            .send(Job { request, cgroup: None, reply })
+            .expect("the spawner threads live as long as the sender");
+        let parts = answer.await.expect("a spawner thread answers every job")?;
+        let failed = |source| SpawnError::Prepare { step: "event loop", source };
+        let exit = ExitWatch::new(parts.pid, parts.pidfd).map_err(failed)?;
+        let OurEnds::Worker { socket } = parts.ours else { unreachable!("a worker has a socket") };
+        await_launch(parts.report, &exit).await?;
+        Ok((FileWorker::new(socket).map_err(failed)?, exit))
+    }
+}
+
+/// Waits until the program of a launcher runs; nothing to wait for if there is no launcher.
+async fn await_launch(report: Option<OwnedFd>, exit: &ExitWatch) -> Result<(), SpawnError> {
+    let Some(report) = report else { return Ok(()) };
+    let launched = launch::outcome(report).await;
+    if launched.is_err() {
+        // It has nothing left to do, and whoever asked must not find it among the living.
+        let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
+    }
+    launched
 }
 
 fn serve(queue: &Mutex<mpsc::Receiver<Job>>) {
@@ -111,6 +160,7 @@ impl Parts {
                 let input = ChildInput::new(master.try_clone()?)?;
                 (Some(input), ChildOutput::new(master, OutputKind::Terminal)?, None)
             }
+            OurEnds::Worker { .. } => unreachable!("a worker is no process of a client"),
         };
         let pid = self.pid.unsigned_abs();
         Ok(Spawned { pid, exit, input, output, error_output, tree: self.tree })
@@ -120,11 +170,13 @@ impl Parts {
 enum OurEnds {
     Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
     Terminal { master: OwnedFd },
+    Worker { socket: OwnedFd },
 }
 
 enum TheirEnds {
     Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
     Terminal { slave: OwnedFd },
+    Worker { socket: OwnedFd },
 }
 
 fn start(
@@ -137,10 +189,29 @@ fn start(
     if program.is_empty() {
         return Err(SpawnError::NoProgram);
     }
-    let argv = c_strings(&request.argv, "an argument")?;
-    let env = c_environment(&request.env)?;
-    let cwd = c_string(request.cwd.as_os_str(), "the working directory")?;
-    let candidates = candidates(request)?;
+    let has_terminal = matches!(request.stdio, Stdio::Terminal(_));
+    let mut command = Command {
+        candidates: candidates(request)?,
+        argv: c_strings(&request.argv, "an argument")?,
+        env: c_environment(&request.env)?,
+        cwd: c_string(request.cwd.as_os_str(), "the working directory")?,
+        has_terminal,
+        extra_input: request.extra_input.clone(),
+    };
+    let mut extras = Vec::new();
+    let mut report = None;
+    if let Some(sandbox) = &request.sandbox {
+        let role = match request.stdio {
+            Stdio::Worker => Role::FileWorker,
+            _ => Role::Command,
+        };
+        let (plan, ends) =
+            launch::prepare(sandbox, &mut command, role).map_err(prepare("sandbox"))?;
+        extras.extend([plan, ends.theirs]);
+        report = Some(ends.ours);
+    } else if let Some(content) = &command.extra_input {
+        extras.push(memory_of(content).map_err(prepare("extra input"))?);
+    }
 
     let (ours, theirs) = open_stdio(request.stdio).map_err(prepare("standard streams"))?;
     let null = null_device().map_err(prepare("/dev/null"))?;
@@ -149,22 +220,21 @@ fn start(
             [stdin.as_ref().map_or(null, |stdin| stdin.as_fd()), stdout.as_fd(), stderr.as_fd()]
         }
         TheirEnds::Terminal { slave } => [slave.as_fd(); 3],
+        TheirEnds::Worker { socket } => [socket.as_fd(), null, null],
     };
-    let extra = request.extra_input.as_deref().map(extra_input).transpose();
-    let extra = extra.map_err(prepare("extra input"))?;
 
-    let argv_pointers = pointers(&argv);
+    let argv_pointers = pointers(&command.argv);
     let mut script_argv = vec![c"/bin/sh".as_ptr(), std::ptr::null()];
     script_argv.extend_from_slice(&argv_pointers[1.min(argv_pointers.len() - 1)..]);
     let mut plan = ChildPlan {
-        candidates: &candidates,
+        candidates: &command.candidates,
         argv: &argv_pointers,
         script_argv: &mut script_argv,
-        envp: &pointers(&env),
-        cwd: &cwd,
+        envp: &pointers(&command.env),
+        cwd: &command.cwd,
         stdio,
-        extra: extra.as_ref().map(AsFd::as_fd),
-        has_terminal: matches!(theirs, TheirEnds::Terminal { .. }),
+        extras: &extras.iter().map(AsFd::as_fd).collect::<Vec<_>>(),
+        has_terminal: command.has_terminal,
         cgroup: cgroup.as_ref().map(Cgroup::procs),
         ignored: signals::ignored(),
         open_files: startup::original_open_file_limit(),
@@ -173,7 +243,7 @@ fn start(
     };
     let (pid, pidfd) = clone_child(&mut plan, stack)?;
     let tree = ProcessTree::new(pid, request.tag, cgroup);
-    Ok(Parts { pid, pidfd, ours, tree })
+    Ok(Parts { pid, pidfd, ours, tree, report })
 }
 
 fn open_stdio(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
@@ -181,6 +251,17 @@ fn open_stdio(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
         Stdio::Terminal(size) => {
             let (master, slave) = terminal::open(size)?;
             Ok((OurEnds::Terminal { master }, TheirEnds::Terminal { slave }))
+        }
+        Stdio::Worker => {
+            let (ours, theirs) = rustix::net::socketpair(
+                rustix::net::AddressFamily::UNIX,
+                rustix::net::SocketType::STREAM,
+                rustix::net::SocketFlags::CLOEXEC,
+                None,
+            )?;
+            rustix::io::ioctl_fionbio(&ours, true)?;
+            let theirs = move_up(theirs)?;
+            Ok((OurEnds::Worker { socket: ours }, TheirEnds::Worker { socket: theirs }))
         }
         Stdio::Pipes { stdin } => {
             let (stdout, their_stdout) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
@@ -212,8 +293,8 @@ fn null_device() -> io::Result<BorrowedFd<'static>> {
     Ok(NULL.get_or_init(|| null).as_fd())
 }
 
-/// Memory that reads like a file, so that nothing of it ever touches a disk.
-fn extra_input(content: &[u8]) -> io::Result<OwnedFd> {
+/// Memory that reads like a file, so that nothing of it ever touches a disk; its descriptor is not a low one.
+pub fn memory_of(content: &[u8]) -> io::Result<OwnedFd> {
     let memory = rustix::fs::memfd_create("exec-server", MemfdFlags::CLOEXEC)?;
     let mut rest = content;
     while !rest.is_empty() {
@@ -221,7 +302,16 @@ fn extra_input(content: &[u8]) -> io::Result<OwnedFd> {
         rest = &rest[written..];
     }
     rustix::fs::seek(&memory, rustix::fs::SeekFrom::Start(0))?;
-    Ok(memory)
+    move_up(memory)
+}
+
+/// The same descriptor with a number that no child's standard or extra descriptor has.
+pub fn move_up(fd: OwnedFd) -> io::Result<OwnedFd> {
+    const FIRST_FREE: i32 = 10;
+    if fd.as_raw_fd() >= FIRST_FREE {
+        return Ok(fd);
+    }
+    Ok(rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE)?)
 }
 
 /// Where the program may be: itself if it holds a slash, else below each entry of the child's `PATH`.

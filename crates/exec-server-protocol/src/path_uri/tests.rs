@@ -159,3 +159,12 @@ proptest! {
         prop_assert_eq!(read.to_posix(NativePaths::Reject).unwrap(), path);
     }
 }
+
+#[test]
+fn an_opaque_form_of_a_path_that_is_not_normal_is_refused() {
+    for path in [&b"/C:/../x"[..], b"C:/x", b"/C:/x/", b"/C:/a\0b"] {
+        let uri = PathUri::from_posix(path);
+        let outcome = PathUri::parse(uri.as_str()).map(|uri| uri.to_posix(NativePaths::Reject));
+        assert!(!matches!(outcome, Ok(Ok(_))), "{uri:?}");
+    }
+}

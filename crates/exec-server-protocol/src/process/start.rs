@@ -71,6 +71,20 @@ pub struct ProcessStartResponse {
     pub process_id: ProcessId,
     /// What confines the process.
     pub sandbox_type: SandboxType,
+    /// What really holds, for a sandboxed process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxReport>,
+}
+
+/// What confines a process, and what this machine could not add.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxReport {
+    /// How much holds, in one word.
+    pub level: String,
+    /// What holds.
+    pub enforced: Vec<String>,
+    /// What this machine cannot enforce.
+    pub missing: Vec<String>,
 }
 
 /// What confines a process.
@@ -79,6 +93,8 @@ pub struct ProcessStartResponse {
 pub enum SandboxType {
     /// Nothing.
     None,
+    /// Namespaces, Landlock and seccomp of Linux.
+    LinuxSeccomp,
 }
 
 /// What of the server's environment a process inherits.

@@ -10,9 +10,12 @@ use crate::errors::RequestError;
 /// Appends a result to a message.
 pub fn write(reply: &FsReply, detailed: bool, text: &mut MessageText) -> Result<(), RequestError> {
     match reply {
-        FsReply::Done => text.push("{}"),
         FsReply::Opened(file) => write_content(file, detailed, Patience::Disk, text)?,
-        FsReply::Staged(_) => unreachable!("new content is staged for handles only"),
+        FsReply::Staged(_) | FsReply::StagedInside(_) => {
+            unreachable!("new content is staged for handles only")
+        }
+        FsReply::Done => text.push("{}"),
+        FsReply::Text(result) => text.push(result),
         FsReply::Written(response, _) => text.push_json(response),
         FsReply::Metadata(response) => text.push_json(response),
         FsReply::Canonical(response) => text.push_json(response),

@@ -8,20 +8,22 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_machines::handle_table::{Closed, Found, HandleTable, NotReserved, Ticket};
+use exec_server_os::ConfinedFile;
 use exec_server_os::files::{
-    FsError, FsReply, FsRequest, Leftovers, OpenFile, Patience, StagedFile, answer_from_cache,
-    perform,
+    FsError, FsReply, FsRequest, OpenFile, Patience, StagedFile, answer_from_cache, perform,
 };
+use exec_server_os::sandbox::Policy;
 use exec_server_protocol::base64;
 use exec_server_protocol::fs::{
-    FsCloseParams, FsOpenResponse, FsReadBlockParams, FsWriteBlockParams, FsWriteFileResponse,
+    FsCloseParams, FsOpenResponse, FsReadBlockParams, FsWriteBlockParams,
 };
 use exec_server_protocol::limits::{MAX_FILE_BLOCK_BYTES, MAX_FILE_HANDLES, MAX_HANDLE_ID_BYTES};
 use exec_server_protocol::process::Empty;
 
-use super::answer;
+use super::{Guard, answer};
 use crate::errors::RequestError;
 use crate::reply::Reply;
+use crate::server::Server;
 
 /// `fs/open` with what it opens.
 #[derive(Debug)]
@@ -32,6 +34,8 @@ pub struct OpenCall {
     pub request: FsRequest,
     /// Whether the answer tells size and version.
     pub detailed: bool,
+    /// What it may touch, if somebody confines it.
+    pub policy: Option<Policy>,
 }
 
 /// The file handles of one connection.
@@ -64,18 +68,32 @@ impl Default for Handles {
 
 impl Handles {
     /// Answers `fs/open`.
-    pub fn open(self: &Arc<Self>, call: OpenCall, reply: Reply) {
+    pub fn open(
+        self: &Arc<Self>,
+        server: &Server,
+        call: OpenCall,
+        guard: Option<Guard>,
+        reply: Reply,
+    ) {
         let ticket = match self.reserve(&call.id) {
             Ok(ticket) => ticket,
             Err(error) => return reply.fail(&error),
         };
-        let OpenCall { id, request, detailed } = call;
+        let OpenCall { id, request, detailed, .. } = call;
+        let handles = self.clone();
+        if let Some(guard) = guard {
+            return server.spawn(async move {
+                let result = guard.perform(request).await;
+                handles.finish_open(id, ticket, result, detailed, reply);
+            });
+        }
         if let Some(result) = answer_from_cache(&request) {
+            let result = result.map_err(RequestError::from);
             return self.finish_open(id, ticket, result, detailed, reply);
         }
-        let handles = self.clone();
         tokio::task::spawn_blocking(move || {
-            handles.finish_open(id, ticket, perform(request), detailed, reply);
+            let result = perform(request).map_err(RequestError::from);
+            handles.finish_open(id, ticket, result, detailed, reply);
         });
     }
 
@@ -91,11 +109,11 @@ impl Handles {
         self: &Arc<Self>,
         id: String,
         ticket: Ticket,
-        result: Result<FsReply, FsError>,
+        result: Result<FsReply, RequestError>,
         detailed: bool,
         reply: Reply,
     ) {
-        let opened = result.map_err(RequestError::from).and_then(|result| match result {
+        let opened = result.and_then(|result| match result {
             FsReply::Opened(file) => {
                 let size = detailed.then(|| file.size());
                 let version_tag =
@@ -103,7 +121,12 @@ impl Handles {
                 Ok((Handle::Read(Arc::new(file)), size, version_tag))
             }
             FsReply::Staged(file) => {
-                Ok((Handle::Replace(Arc::new(Replacement::new(file))), None, None))
+                let replacement = Replacement::new(Staged::Here(file));
+                Ok((Handle::Replace(Arc::new(replacement)), None, None))
+            }
+            FsReply::StagedInside(file) => {
+                let replacement = Replacement::new(Staged::Inside(file));
+                Ok((Handle::Replace(Arc::new(replacement)), None, None))
             }
             _ => unreachable!("files are opened for reading or replacing"),
         });
@@ -271,6 +294,8 @@ fn bad_descriptor() -> RequestError {
 #[derive(Debug)]
 struct Replacement {
     work: Mutex<Work>,
+    /// Where a worker's answers arrive.
+    event_loop: tokio::runtime::Handle,
 }
 
 #[derive(Debug)]
@@ -281,9 +306,16 @@ struct Work {
     is_running: bool,
 }
 
+/// Where new content lies.
+#[derive(Debug)]
+enum Staged {
+    Here(StagedFile),
+    Inside(ConfinedFile),
+}
+
 #[derive(Debug)]
 struct Content {
-    file: StagedFile,
+    file: Staged,
     /// Blocks that could not be written and have not been written since.
     missing: Vec<(u64, usize)>,
 }
@@ -302,9 +334,10 @@ struct Block {
 }
 
 impl Replacement {
-    fn new(file: StagedFile) -> Self {
+    fn new(file: Staged) -> Self {
         let content = Some(Content { file, missing: Vec::new() });
-        Self { work: Mutex::new(Work { content, jobs: VecDeque::new(), is_running: false }) }
+        let work = Work { content, jobs: VecDeque::new(), is_running: false };
+        Self { work: Mutex::new(work), event_loop: tokio::runtime::Handle::current() }
     }
 
     /// Queues a job; one thread at a time does them in order.
@@ -330,7 +363,7 @@ impl Replacement {
                 };
                 job
             };
-            content = perform_job(content, job);
+            content = perform_job(content, job, &self.event_loop);
         }
     }
 
@@ -339,7 +372,11 @@ impl Replacement {
     }
 }
 
-fn perform_job(content: Option<Content>, job: Job) -> Option<Content> {
+fn perform_job(
+    content: Option<Content>,
+    job: Job,
+    event_loop: &tokio::runtime::Handle,
+) -> Option<Content> {
     let Some(mut content) = content else {
         // A write that was queued behind the close of its handle cannot happen: the close took the name.
         unreachable!("a closed handle takes no more jobs");
@@ -350,17 +387,11 @@ fn perform_job(content: Option<Content>, job: Job) -> Option<Content> {
             Some(content)
         }
         Job::Publish(reply) => {
-            match content.publish() {
-                Ok((response, leftovers)) => {
-                    reply.ok(&response);
-                    drop(leftovers);
-                }
-                Err(error) => reply.fail(&error),
-            }
+            content.publish(event_loop, reply);
             None
         }
         Job::Discard(reply) => {
-            drop(content);
+            content.discard(event_loop);
             reply.ok(&Empty {});
             None
         }
@@ -371,17 +402,36 @@ impl Content {
     fn write(&mut self, block: &Block) -> Result<Empty, RequestError> {
         let range = (block.offset, block.bytes.len());
         self.missing.retain(|missing| *missing != range);
-        self.file.write_at(&block.bytes, block.offset).map_err(|error| {
+        let written = match &self.file {
+            Staged::Here(file) => file.write_at(&block.bytes, block.offset),
+            Staged::Inside(file) => file.write_at(&block.bytes, block.offset),
+        };
+        written.map_err(|error| {
             self.missing.push(range);
             RequestError::Files(error.into())
         })?;
         Ok(Empty {})
     }
 
-    fn publish(self) -> Result<(FsWriteFileResponse, Leftovers), RequestError> {
+    fn publish(self, event_loop: &tokio::runtime::Handle, reply: Reply) {
         if !self.missing.is_empty() {
-            return Err(RequestError::BlocksMissing(self.missing.len()));
+            let missing = self.missing.len();
+            self.discard(event_loop);
+            return reply.fail(&RequestError::BlocksMissing(missing));
         }
-        Ok(self.file.publish()?)
+        let published = match self.file {
+            Staged::Here(file) => {
+                file.publish().map(|(response, leftovers)| FsReply::Written(response, leftovers))
+            }
+            Staged::Inside(file) => event_loop.block_on(file.publish()),
+        };
+        super::finish(published, false, reply);
+    }
+
+    fn discard(self, event_loop: &tokio::runtime::Handle) {
+        if let Staged::Inside(file) = self.file {
+            // A worker that cannot be told has nothing left to throw away.
+            let _ = event_loop.block_on(file.discard());
+        }
     }
 }

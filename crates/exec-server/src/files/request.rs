@@ -1,8 +1,10 @@
 //! From the params of `fs/*` to what is to be done.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
 
 use exec_server_os::files::{Detail, FsRequest, Links, Page, WriteOptions, decode_cursor};
+use exec_server_os::sandbox::Policy;
 use exec_server_protocol::fs::{
     Data64, Durability, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
     FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,
@@ -22,11 +24,13 @@ use super::{FileCall, PathCall};
 use crate::dispatch::read;
 use crate::environment::host_path;
 use crate::errors::RequestError;
-use crate::sandbox;
+use crate::sandbox::Sandboxes;
+use crate::server::Server;
 
 /// Reads the params of an `fs/*` method.
-pub fn decode(native: NativePaths, method: Method, raw: &str) -> Result<FileCall, RequestError> {
-    let decoder = Decoder { native };
+pub fn decode(server: &Server, method: Method, raw: &str) -> Result<FileCall, RequestError> {
+    let native = server.config.native_paths;
+    let decoder = Decoder { native, sandboxes: &server.sandboxes, policy: RefCell::default() };
     Ok(match method {
         Method::FsOpen => FileCall::Open(decoder.open(read(raw)?)?),
         Method::FsReadBlock => FileCall::ReadBlock(read(raw)?),
@@ -41,13 +45,16 @@ pub fn decode(native: NativePaths, method: Method, raw: &str) -> Result<FileCall
     })
 }
 
-struct Decoder {
+struct Decoder<'a> {
     native: NativePaths,
+    sandboxes: &'a Sandboxes,
+    /// The policy of the request that is being read.
+    policy: RefCell<Option<Policy>>,
 }
 
-impl Decoder {
+impl Decoder<'_> {
     fn path_call(&self, method: Method, raw: &str) -> Result<PathCall, RequestError> {
-        let plain = |request| PathCall { request, detailed: false };
+        let plain = |request| PathCall { request, detailed: false, policy: self.policy.take() };
         Ok(match method {
             Method::FsReadFile => self.read_file(read(raw)?)?,
             Method::FsWriteFile => {
@@ -82,14 +89,15 @@ impl Decoder {
     }
 
     fn path(&self, uri: &PathUri, sandbox: &Sandbox) -> Result<PathBuf, RequestError> {
-        sandbox::check_files(sandbox.as_ref())?;
+        *self.policy.borrow_mut() = self.sandboxes.for_files(sandbox.as_ref())?;
         Ok(host_path(uri.to_posix(self.native)?))
     }
 
     fn read_file(&self, params: FsReadFileParams) -> Result<PathCall, RequestError> {
         let path = self.path(&params.path, &params.sandbox)?;
         let request = FsRequest::Read { path, links: links(params.follow_symlinks) };
-        Ok(PathCall { request, detailed: params.detailed == Some(true) })
+        let detailed = params.detailed == Some(true);
+        Ok(PathCall { request, detailed, policy: self.policy.take() })
     }
 
     fn open(&self, params: FsOpenParams) -> Result<OpenCall, RequestError> {
@@ -105,7 +113,7 @@ impl Decoder {
                 FsRequest::Replace { path, options }
             }
         };
-        Ok(OpenCall { id: params.handle_id, request, detailed })
+        Ok(OpenCall { id: params.handle_id, request, detailed, policy: self.policy.take() })
     }
 
     fn write_file(&self, params: FsWriteFileParams) -> Result<FsRequest, RequestError> {

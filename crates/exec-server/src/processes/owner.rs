@@ -23,17 +23,19 @@ use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
     Empty, ExitDetails, ExitReason, OutputStream, ProcessClosedNotification,
     ProcessExitedNotification, ProcessId, ProcessReadParams, ProcessSignal, ProcessStartResponse,
-    ProcessSummary, ProcessTerminateResponse, ProcessWriteResponse, ResourceUsage, SandboxType,
-    TerminalSize,
+    ProcessSummary, ProcessTerminateResponse, ProcessWriteResponse, ResourceUsage, SandboxReport,
+    SandboxType, TerminalSize,
 };
 use exec_server_transport::outbox::{Outbox, Slot};
 use tokio::sync::{mpsc, watch};
 
 use super::Command;
+use super::denial;
 use super::ending::Ending;
 use crate::errors::RequestError;
 use crate::metrics::ActiveGuard;
 use crate::reply::Reply;
+use crate::sandbox::Placeholder;
 use crate::server::Server;
 use crate::sessions::ClientKind;
 use crate::timings::sleep_until;
@@ -65,6 +67,14 @@ pub(super) struct Birth {
     pub timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub client: ClientKind,
+    /// What confines it, and what must stay for as long.
+    pub sandbox: Option<BirthSandbox>,
+}
+
+/// What a process has to do with its sandbox.
+pub(super) struct BirthSandbox {
+    pub placeholders: Vec<Placeholder>,
+    pub report: SandboxReport,
 }
 
 /// A running child and everything known about it.
@@ -151,7 +161,10 @@ impl Owner {
 
     /// The reply to the start request.
     pub fn start_response(&self) -> ProcessStartResponse {
-        ProcessStartResponse { process_id: self.birth.id.clone(), sandbox_type: SandboxType::None }
+        let sandbox = self.birth.sandbox.as_ref().map(|sandbox| sandbox.report.clone());
+        let sandbox_type =
+            if sandbox.is_some() { SandboxType::LinuxSeccomp } else { SandboxType::None };
+        ProcessStartResponse { process_id: self.birth.id.clone(), sandbox_type, sandbox }
     }
 
     /// Nobody wants this process: it ends at once, and without a word.
@@ -431,6 +444,9 @@ impl Owner {
         let duration = self.started.elapsed();
         self.exit = None;
         self.tree.handle_root_reaped();
+        if let Some(sandbox) = &mut self.birth.sandbox {
+            sandbox.placeholders.clear();
+        }
         self.ending.handle_root_ended(Instant::now());
         self.stdin.close_now(|reply, answer| answer_write((reply, answer)));
         let exit = match status {
@@ -475,7 +491,9 @@ impl Owner {
                 max_rss_bytes: status.max_rss,
             }),
         };
-        Exit { code: status.code, sandbox_denied: false, details }
+        let sandbox_denied = self.birth.sandbox.is_some()
+            && denial::looks_denied(status.code, &self.log.read(0, None));
+        Exit { code: status.code, sandbox_denied, details }
     }
 
     fn notify(&self, method: &str, params: &impl serde::Serialize) {

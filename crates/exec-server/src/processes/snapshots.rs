@@ -105,6 +105,7 @@ async fn capture(
         cwd: cwd.to_owned(),
         stdio: Stdio::Pipes { stdin: StdinKind::Null },
         tag,
+        sandbox: None,
         extra_input: None,
     };
     let mut spawned = server.spawner.spawn(request).await.ok()?;

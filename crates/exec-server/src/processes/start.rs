@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use exec_server_os::TreeTag;
 use exec_server_os::env_policy::{EnvRequest, child_environment};
+use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnRequest, Spawned, StdinKind, Stdio};
 use exec_server_protocol::limits::DEFAULT_RETAINED_OUTPUT_BYTES;
 use exec_server_protocol::process::{ProcessId, ProcessStartParams, ProcessTerminateResponse};
 use tokio::sync::mpsc;
 
 use super::Command;
-use super::owner::{Birth, Owner};
+use super::owner::{Birth, BirthSandbox, Owner};
 use crate::environment::host_path;
 use crate::errors::{RequestError, cwd_error};
 use crate::reply::Reply;
-use crate::sandbox;
+use crate::sandbox::Confinement;
 use crate::server::Server;
 use crate::sessions::Session;
 use crate::shell_snapshot;
@@ -29,6 +30,8 @@ use crate::shell_snapshot;
 pub struct PreparedStart {
     params: ProcessStartParams,
     cwd: PathBuf,
+    /// What the process may touch, if somebody confines it.
+    policy: Option<Policy>,
     /// Recognises the same request when it comes again.
     pub digest: u64,
 }
@@ -51,7 +54,7 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
             "networkProxy is not supported by this server (capability networkProxyLaunch)",
         ));
     }
-    sandbox::check_process(params.sandbox.as_ref())?;
+    let policy = server.sandboxes.for_process(params.sandbox.as_ref(), &params.cwd)?;
     if let Some(snapshot) = &params.shell_snapshot {
         shell_snapshot::validate(snapshot)
             .map_err(|error| RequestError::InvalidParams(error.to_string()))?;
@@ -60,7 +63,7 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
         return Err(RequestError::InvalidParams("argv must not be empty".to_owned()));
     }
     let digest = digest(&params);
-    Ok(PreparedStart { params, cwd: host_path(cwd), digest })
+    Ok(PreparedStart { params, cwd: host_path(cwd), policy, digest })
 }
 
 fn digest(params: &ProcessStartParams) -> u64 {
@@ -80,7 +83,7 @@ pub async fn run_process(
 ) {
     let id = start.id().clone();
     let starting = async {
-        let (request, birth) = plan(&server, &session, start, tag).await;
+        let (request, birth) = plan(&server, &session, start, tag).await?;
         Ok((server.spawner.spawn(request).await?, birth))
     };
     let mut held = VecDeque::new();
@@ -112,13 +115,24 @@ pub async fn run_process(
     }
 }
 
+/// Looks at the disk on a thread that may wait for it.
+async fn confine(server: &Arc<Server>, policy: Policy) -> Result<Confinement, RequestError> {
+    let server = server.clone();
+    let confined = tokio::task::spawn_blocking(move || server.sandboxes.confine(&policy));
+    confined.await.unwrap_or(Err(RequestError::Abandoned))
+}
+
 async fn plan(
-    server: &Server,
+    server: &Arc<Server>,
     session: &Session,
     start: PreparedStart,
     tag: TreeTag,
-) -> (SpawnRequest, Birth) {
+) -> Result<(SpawnRequest, Birth), RequestError> {
     let params = start.params;
+    let confinement = match start.policy {
+        Some(policy) => Some(confine(server, policy).await?),
+        None => None,
+    };
     let env = child_environment(
         std::env::vars_os(),
         EnvRequest {
@@ -134,11 +148,12 @@ async fn plan(
         Stdio::Pipes { stdin }
     };
     let restored = match &params.shell_snapshot {
-        Some(_) => {
+        // Taking a snapshot runs what the request names, which must not happen outside of its sandbox.
+        Some(_) if confinement.is_none() => {
             let capture = session.tag_child(server);
             session.snapshots().restore(server, &params, &start.cwd, &env, capture).await
         }
-        None => None,
+        _ => None,
     };
     let (argv, extra_input) = match restored {
         Some(restored) => (restored.argv, Some(restored.input)),
@@ -149,7 +164,15 @@ async fn plan(
     if let Some(arg0) = &params.arg0 {
         argv[0] = arg0.into();
     }
-    let request = SpawnRequest { program, argv, env, cwd: start.cwd, stdio, tag, extra_input };
+    let (sandbox, sandboxed) = match confinement {
+        Some(Confinement { setup, placeholders }) => {
+            let report = setup.report();
+            (Some(setup), Some(BirthSandbox { placeholders, report }))
+        }
+        None => (None, None),
+    };
+    let cwd = start.cwd;
+    let request = SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, extra_input };
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     });
@@ -162,8 +185,9 @@ async fn plan(
         timeout: params.timeout_ms.map(Duration::from_millis),
         idle_timeout: params.idle_timeout_ms.map(Duration::from_millis),
         client: session.client(),
+        sandbox: sandboxed,
     };
-    (request, birth)
+    Ok((request, birth))
 }
 
 struct Started {

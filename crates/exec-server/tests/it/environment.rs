@@ -62,10 +62,12 @@ async fn every_announced_capability_is_there_and_no_other() {
         "processList",
         "processOutputRetention",
         "processResize",
+        "processSandboxReport",
         "processSignals",
         "processStartRetry",
         "processTerminateGrace",
         "processTimeouts",
+        "sandboxedFileStreaming",
         "sessionTakeOver",
         "shellSnapshotV2",
     ];

@@ -38,7 +38,7 @@ pub fn encode_cursor(name: &[u8]) -> String {
     base64::encode(name)
 }
 
-/// The name that a text from [`encode_cursor`] stands for.
+/// The name that a text from `encode_cursor` stands for.
 pub fn decode_cursor(cursor: &str) -> Option<Vec<u8>> {
     base64::decode(cursor).ok().filter(|name| !name.is_empty())
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
@@ -61,6 +61,17 @@ impl OpenFile {
     pub(super) fn new(fd: OwnedFd) -> io::Result<Self> {
         let facts = Facts::of_file(fd.as_fd())?;
         Ok(Self { file: fd.into(), facts })
+    }
+
+    /// Takes over a descriptor of a regular file.
+    pub(crate) fn checked(fd: OwnedFd) -> Result<Self, FsError> {
+        let file = Self::new(fd)?;
+        if file.facts.is_regular() { Ok(file) } else { Err(FsError::NotAFile(PathBuf::new())) }
+    }
+
+    /// The file itself.
+    pub(crate) fn into_file(self) -> File {
+        self.file
     }
 
     pub(super) fn facts(&self) -> &Facts {

@@ -146,7 +146,7 @@ impl StagedFile {
         Ok(Self { file, aside, place, mode: None, old_mode, options })
     }
 
-    pub(super) fn file(&self) -> &File {
+    pub(crate) fn file(&self) -> &File {
         &self.file
     }
 

@@ -163,7 +163,7 @@ async fn methods_that_nobody_has_are_unknown() {
 }
 
 #[tokio::test]
-async fn a_policy_that_asks_for_nothing_is_fine_and_any_other_is_refused() {
+async fn a_policy_that_asks_for_nothing_changes_nothing_and_one_without_a_meaning_is_refused() {
     on_each_file_system(async |desk| {
         desk.put("f", "");
         let sandbox = |permissions: Value| {
@@ -178,6 +178,7 @@ async fn a_policy_that_asks_for_nothing_is_fine_and_any_other_is_refused() {
             sandbox(json!({"type": "disabled"})),
             sandbox(json!({"type": "external", "network": "enabled"})),
             managed(json!({"type": "unrestricted"})),
+            json!({"sandbox": {"sandboxPolicy": {"type": "danger-full-access"}}}),
         ] {
             desk.call("fs/readFile", "f", more.clone()).await.unwrap();
             desk.call("fs/getMetadata", "f", more.clone()).await.unwrap();
@@ -190,9 +191,17 @@ async fn a_policy_that_asks_for_nothing_is_fine_and_any_other_is_refused() {
         for more in [
             managed(json!({"type": "restricted", "entries": []})),
             managed(json!({"type": "restricted", "entries": [{"path": root, "access": "deny"}]})),
+        ] {
+            let error = desk.call("fs/readFile", "f", more.clone()).await.unwrap_err();
+            assert_eq!(error["data"]["sandboxDenied"], true, "{error}");
+            let error = desk.write("new", b"", more).await.unwrap_err();
+            assert_eq!(error["data"]["sandboxDenied"], true, "{error}");
+        }
+        let unknown = json!([{"path": root, "access": "look"}]);
+        for more in [
+            managed(json!({"type": "restricted", "entries": unknown})),
             json!({"sandbox": {}}),
             json!({"sandbox": true}),
-            json!({"sandbox": {"sandboxPolicy": {"type": "danger-full-access"}}}),
         ] {
             let mut open = more.clone();
             open["handleId"] = json!("h");

@@ -1,0 +1,147 @@
+//! The server's side of a confined file worker.
+
+use std::fs::File;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::ready;
+
+use rustix::fs::{OFlags, fcntl_getfl};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Mutex;
+
+use super::wire::{Arrived, Arriving, Outgoing, WorkerReply, WorkerRequest};
+use crate::files::{FsError, FsReply, FsRequest, OpenFile};
+use crate::linux::register;
+
+/// A process in a sandbox that carries out requests about files; it ends when this is dropped.
+#[derive(Debug)]
+pub struct FileWorker {
+    /// Missing while a call is under way: one that is dropped half-way leaves a socket that nobody can use.
+    socket: Mutex<Option<AsyncFd<OwnedFd>>>,
+    calls: AtomicUsize,
+}
+
+/// New content that lies in a sandbox: the server fills it, and the worker puts it in its place.
+#[derive(Debug)]
+pub struct ConfinedFile {
+    file: File,
+    id: u64,
+    worker: Arc<FileWorker>,
+}
+
+/// A worker is replaced after this many calls, whatever it may have gathered.
+const MAX_CALLS: usize = 1000;
+
+impl FileWorker {
+    /// Takes over the socket to a worker; must be called on an event loop.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        let socket = register(socket, Interest::READABLE | Interest::WRITABLE)?;
+        Ok(Self { socket: Mutex::new(Some(socket)), calls: AtomicUsize::new(0) })
+    }
+
+    /// Whether it is better to start another one.
+    pub fn is_worn(&self) -> bool {
+        let is_broken = self.socket.try_lock().is_ok_and(|socket| socket.is_none());
+        is_broken || self.calls.load(Ordering::Relaxed) >= MAX_CALLS
+    }
+
+    /// Carries out a request inside.
+    pub async fn perform(self: &Arc<Self>, request: FsRequest) -> Result<FsReply, FsError> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let (reply, mut fds) = self.call(&WorkerRequest::Perform(request)).await?;
+        let mut file = || fds.pop().ok_or_else(|| broken("no file came with the answer"));
+        match reply {
+            WorkerReply::Text(text) => Ok(FsReply::Text(text)),
+            WorkerReply::Failed(error) => Err(error.into()),
+            WorkerReply::Opened => {
+                let file = file()?;
+                check_access(&file, OFlags::RDONLY)?;
+                Ok(FsReply::Opened(OpenFile::checked(file)?))
+            }
+            WorkerReply::Staged(id) => {
+                let file = file()?;
+                check_access(&file, OFlags::RDWR)?;
+                let file = OpenFile::checked(file)?.into_file();
+                Ok(FsReply::StagedInside(ConfinedFile { file, id, worker: self.clone() }))
+            }
+        }
+    }
+
+    async fn call(&self, request: &WorkerRequest) -> Result<(WorkerReply, Vec<OwnedFd>), FsError> {
+        let mut held = self.socket.lock().await;
+        let socket = held.take().ok_or_else(|| broken("the worker is gone"))?;
+        let arrived = exchange(&socket, request).await?;
+        let reply = arrived.decode().map_err(FsError::System)?;
+        *held = Some(socket);
+        Ok((reply, arrived.fds))
+    }
+}
+
+async fn exchange(socket: &AsyncFd<OwnedFd>, request: &WorkerRequest) -> io::Result<Arrived> {
+    let mut outgoing = Outgoing::new(request)?;
+    let mut arriving = Arriving::default();
+    poll_fn(|cx| {
+        loop {
+            if outgoing.send(socket.as_fd(), None)? {
+                return std::task::Poll::Ready(io::Result::Ok(()));
+            }
+            ready!(socket.poll_write_ready(cx))?.clear_ready();
+        }
+    })
+    .await?;
+    poll_fn(|cx| {
+        loop {
+            if let Some(arrived) = arriving.receive(socket.as_fd())? {
+                return std::task::Poll::Ready(Ok(arrived));
+            }
+            ready!(socket.poll_read_ready(cx))?.clear_ready();
+        }
+    })
+    .await
+}
+
+impl ConfinedFile {
+    /// Writes at any place; what is left out is zero.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(data, offset)
+    }
+
+    /// Puts the content in its place.
+    pub async fn publish(self) -> Result<FsReply, FsError> {
+        self.finish(WorkerRequest::Publish(self.id)).await
+    }
+
+    /// Throws the content away.
+    pub async fn discard(self) -> Result<FsReply, FsError> {
+        self.finish(WorkerRequest::Discard(self.id)).await
+    }
+
+    async fn finish(&self, request: WorkerRequest) -> Result<FsReply, FsError> {
+        match self.worker.call(&request).await?.0 {
+            WorkerReply::Text(text) => Ok(FsReply::Text(text)),
+            WorkerReply::Failed(error) => Err(error.into()),
+            WorkerReply::Opened | WorkerReply::Staged(_) => {
+                Err(broken("the answer belongs to another question").into())
+            }
+        }
+    }
+}
+
+/// What came from inside is used only as what it should be.
+fn check_access(file: &OwnedFd, wanted: OFlags) -> Result<(), FsError> {
+    let flags = fcntl_getfl(file).map_err(io::Error::from)?;
+    let is_path = flags.contains(OFlags::PATH);
+    if is_path || flags & OFlags::ACCMODE != wanted {
+        return Err(broken("the file has another access than it should").into());
+    }
+    Ok(())
+}
+
+fn broken(what: &'static str) -> io::Error {
+    io::Error::other(what)
+}

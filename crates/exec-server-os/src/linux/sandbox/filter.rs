@@ -1,0 +1,278 @@
+//! The system call filter of a sandboxed command, and the stricter one of the file worker.
+//!
+//! Only registers are judged, never what a pointer leads to, so there is nothing that another thread could change
+//! between the check and the use. Calls that hide what matters behind a pointer (`clone3`, `openat2`) are said not
+//! to exist, and every runtime then uses the older call. Calls that no rule looks into are decided by their number
+//! alone, which the kernel remembers in a bitmap: they cost nothing.
+
+mod calls;
+
+use super::bpf::{Action, Assembler, Label, SockFilter, Test};
+use super::step::{Step, StepError};
+use crate::linux::check;
+
+/// What a sandboxed command may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkMode {
+    /// Nothing: only pairs of connected sockets work.
+    Restricted,
+    /// Internet addresses and streams to local sockets.
+    Enabled,
+}
+
+/// What the operator of the server lets out of the filter; a request cannot. The default lets out nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilterOptions {
+    /// For debuggers: `ptrace`, reading and writing another process's memory.
+    pub allow_debugging: bool,
+    /// For browsers: `clone` and `unshare` with new namespaces, `chroot`.
+    pub allow_namespaces: bool,
+    /// For programs that keep secrets in the kernel's keyrings.
+    pub allow_keyrings: bool,
+    /// Files may be made setuid or setgid; then `openat2` needs no hiding.
+    pub allow_set_id_modes: bool,
+    /// `openat2` exists although its mode cannot be judged: for programs of our own.
+    pub allow_openat2: bool,
+}
+
+/// The filter for a command.
+pub fn program(mode: NetworkMode, options: &FilterOptions) -> Vec<SockFilter> {
+    let mut filter = Filter::start();
+    filter.judge_arguments(options);
+    filter.judge_sockets(mode);
+    filter.deny_by_number(options);
+    filter.finish()
+}
+
+/// The filter for the file worker, which starts nothing and talks only over what it was given.
+pub fn file_worker() -> Vec<SockFilter> {
+    let options = FilterOptions { allow_openat2: true, ..FilterOptions::default() };
+    let mut filter = Filter::start();
+    filter.deny_all(calls::NOT_FOR_FILES);
+    filter.deny_all(calls::NOT_FOR_FILES_HERE);
+    filter.judge_arguments(&options);
+    filter.judge_sockets(NetworkMode::Restricted);
+    filter.deny_by_number(&options);
+    filter.finish()
+}
+
+/// Puts the calling thread, and all that it starts, under the program; needs `no_new_privs`.
+pub fn install(program: &[SockFilter]) -> Result<(), StepError> {
+    let program = libc::sock_fprog {
+        len: program.len().try_into().expect("the assembler keeps programs short"),
+        filter: program.as_ptr().cast_mut(),
+    };
+    let operation = libc::SECCOMP_SET_MODE_FILTER;
+    // SAFETY: the kernel only reads the program, which outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, operation, 0, &raw const program) };
+    check(result as libc::c_int).map(drop).step("seccomp")
+}
+
+#[cfg(target_arch = "x86_64")]
+const ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCH: u32 = 0xc000_00b7;
+
+/// Numbers from here on are calls of the x32 ABI, which a filter by number would not recognise.
+#[cfg(target_arch = "x86_64")]
+const X32: u32 = 0x4000_0000;
+
+/// What network denials answer. If this becomes `SECCOMP_RET_USER_NOTIF`, so that the server hears of them, nothing
+/// else has to change: the kernel allows one listener per task, so a filter made inside cannot answer in its place.
+const NETWORK_DENIAL: Action = Action::Errno(libc::EPERM);
+
+const NEW_NAMESPACE: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u32;
+
+/// Both make `open` look at its mode; `O_TMPFILE` also contains `O_DIRECTORY`, which does not.
+const MAKES_A_FILE: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)) as u32;
+
+const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// The usual personality, 32-bit and old kernel names, no address randomisation, and the question for the present one.
+const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x4_0000, 0xffff_ffff];
+
+/// The part of a socket's type that is not a flag.
+const SOCKET_TYPE: u32 = 0xf;
+
+/// The number of the call stays loaded between the rules; a rule that loads something else also ends the program.
+struct Filter {
+    assembler: Assembler,
+    allow: Label,
+    deny: Label,
+    deny_network: Label,
+    absent: Label,
+    kill: Label,
+}
+
+impl Filter {
+    fn start() -> Self {
+        let mut assembler = Assembler::default();
+        let mut label = || assembler.label();
+        let (allow, deny, deny_network, absent, kill) =
+            (label(), label(), label(), label(), label());
+        assembler.load_arch();
+        assembler.jump_unless(Test::Equal(ARCH), kill);
+        assembler.load_number();
+        #[cfg(target_arch = "x86_64")]
+        assembler.jump_if(Test::AtLeast(X32), deny);
+        Self { assembler, allow, deny, deny_network, absent, kill }
+    }
+
+    fn finish(mut self) -> Vec<SockFilter> {
+        self.assembler.mark(self.allow);
+        self.assembler.answer(Action::Allow);
+        self.assembler.mark(self.deny);
+        self.assembler.answer(Action::Errno(libc::EPERM));
+        self.assembler.mark(self.deny_network);
+        self.assembler.answer(NETWORK_DENIAL);
+        self.assembler.mark(self.absent);
+        self.assembler.answer(Action::Errno(libc::ENOSYS));
+        self.assembler.mark(self.kill);
+        self.assembler.answer(Action::KillProcess);
+        self.assembler.finish()
+    }
+
+    /// Comes first because it has the frequent ones among the calls that the kernel cannot decide by number.
+    fn judge_arguments(&mut self, options: &FilterOptions) {
+        if !options.allow_set_id_modes {
+            self.deny_set_id_modes();
+            if !options.allow_openat2 {
+                self.number(libc::SYS_openat2, self.absent);
+            }
+        }
+        self.rule(libc::SYS_ioctl, |rule, ends| {
+            rule.load_low(1);
+            rule.jump_if(Test::Equal(libc::TIOCSTI as u32), ends.deny);
+            rule.jump_if(Test::Equal(libc::TIOCLINUX as u32), ends.deny);
+            rule.jump(ends.allow);
+        });
+        if !options.allow_namespaces {
+            self.rule(libc::SYS_clone, |rule, ends| {
+                rule.load_low(0);
+                rule.jump_if(Test::AnyBit(NEW_NAMESPACE), ends.deny);
+                rule.jump(ends.allow);
+            });
+        }
+        self.number(libc::SYS_clone3, self.absent);
+        self.rule(libc::SYS_personality, |rule, ends| {
+            rule.load_low(0);
+            for allowed in PERSONALITIES {
+                rule.jump_if(Test::Equal(allowed), ends.allow);
+            }
+            rule.jump(ends.deny);
+        });
+    }
+
+    fn deny_set_id_modes(&mut self) {
+        for (call, flags, mode) in calls::WITH_FLAGS_AND_MODE {
+            self.rule(*call, |rule, ends| {
+                rule.load_low(*flags);
+                // Where no file is made the mode may be anything that was left in the register.
+                rule.jump_unless(Test::AnyBit(MAKES_A_FILE), ends.allow);
+                rule.load_low(*mode);
+                rule.jump_if(Test::AnyBit(SET_ID), ends.deny);
+                rule.jump(ends.allow);
+            });
+        }
+        for (call, mode) in calls::WITH_MODE {
+            self.rule(*call, |rule, ends| {
+                rule.load_low(*mode);
+                rule.jump_if(Test::AnyBit(SET_ID), ends.deny);
+                rule.jump(ends.allow);
+            });
+        }
+    }
+
+    fn judge_sockets(&mut self, mode: NetworkMode) {
+        self.rule(libc::SYS_socketpair, local_streams_only);
+        match mode {
+            NetworkMode::Restricted => {
+                self.rule(libc::SYS_socket, local_streams_only);
+                for call in calls::CONNECTING {
+                    self.number(*call, self.deny_network);
+                }
+            }
+            NetworkMode::Enabled => self.rule(libc::SYS_socket, |rule, ends| {
+                internet(rule, ends);
+                let not_netlink = rule.label();
+                rule.jump_unless(Test::Equal(libc::AF_NETLINK as u32), not_netlink);
+                rule.load_low(2);
+                rule.jump_if(Test::Equal(libc::NETLINK_ROUTE as u32), ends.allow);
+                rule.jump(ends.deny_network);
+                rule.mark(not_netlink);
+                local_streams_only(rule, ends);
+            }),
+        }
+    }
+
+    fn deny_by_number(&mut self, options: &FilterOptions) {
+        self.deny_all(calls::DENIED);
+        self.deny_all(calls::DENIED_HERE);
+        if !options.allow_debugging {
+            self.deny_all(calls::DEBUGGING);
+        }
+        if !options.allow_keyrings {
+            self.deny_all(calls::KEYRINGS);
+        }
+        if !options.allow_namespaces {
+            self.deny_all(calls::NAMESPACES);
+        }
+    }
+
+    fn deny_all(&mut self, calls: &[libc::c_long]) {
+        for call in calls {
+            self.number(*call, self.deny);
+        }
+    }
+
+    /// Every call with this number ends at the label.
+    fn number(&mut self, call: libc::c_long, end: Label) {
+        self.assembler.jump_if(Test::Equal(call as u32), end);
+    }
+
+    /// A call with this number is judged by `body`, which always ends the program.
+    fn rule(&mut self, call: libc::c_long, body: impl FnOnce(&mut Assembler, Ends)) {
+        let next = self.assembler.label();
+        self.assembler.jump_unless(Test::Equal(call as u32), next);
+        let ends = Ends { allow: self.allow, deny: self.deny, deny_network: self.deny_network };
+        body(&mut self.assembler, ends);
+        self.assembler.mark(next);
+    }
+}
+
+/// Where a rule may end.
+#[derive(Clone, Copy)]
+struct Ends {
+    allow: Label,
+    deny: Label,
+    deny_network: Label,
+}
+
+/// Lets internet sockets pass, and goes on with the family loaded.
+fn internet(rule: &mut Assembler, ends: Ends) {
+    rule.load_low(0);
+    rule.jump_if(Test::Equal(libc::AF_INET as u32), ends.allow);
+    rule.jump_if(Test::Equal(libc::AF_INET6 as u32), ends.allow);
+}
+
+/// Datagrams are out, and raw ones, which the kernel makes datagrams: each message could name another receiver.
+fn local_streams_only(rule: &mut Assembler, ends: Ends) {
+    rule.load_low(0);
+    rule.jump_unless(Test::Equal(libc::AF_UNIX as u32), ends.deny_network);
+    rule.load_low(1);
+    rule.keep_bits(SOCKET_TYPE);
+    rule.jump_if(Test::Equal(libc::SOCK_STREAM as u32), ends.allow);
+    rule.jump_if(Test::Equal(libc::SOCK_SEQPACKET as u32), ends.allow);
+    rule.jump(ends.deny_network);
+}
+
+#[cfg(test)]
+mod real_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! The system calls that the filter knows by number alone, in groups that share a fate.
+//!
+//! What an architecture does not have is left out of its lists.
+
+use libc::c_long;
+
+/// Denied in every sandbox: other processes' memory, kernel interfaces with a large surface, the machine's own state.
+pub const DENIED: &[c_long] = &[
+    libc::SYS_pidfd_getfd,
+    libc::SYS_process_madvise,
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_setns,
+    libc::SYS_open_tree,
+    OPEN_TREE_ATTR,
+    libc::SYS_move_mount,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_kexec_load,
+    KEXEC_FILE_LOAD,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_reboot,
+    libc::SYS_quotactl,
+    libc::SYS_quotactl_fd,
+    libc::SYS_acct,
+    libc::SYS_syslog,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_clock_settime,
+    libc::SYS_settimeofday,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+    libc::SYS_vhangup,
+    libc::SYS_nfsservctl,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_move_pages,
+    libc::SYS_mbind,
+    libc::SYS_migrate_pages,
+    libc::SYS_fanotify_init,
+];
+
+/// Denied in every sandbox, and known to this architecture only.
+#[cfg(target_arch = "x86_64")]
+pub const DENIED_HERE: &[c_long] =
+    &[libc::SYS_iopl, libc::SYS_ioperm, libc::SYS_modify_ldt, libc::SYS_uselib];
+/// Denied in every sandbox, and known to this architecture only.
+#[cfg(target_arch = "aarch64")]
+pub const DENIED_HERE: &[c_long] = &[];
+
+/// What debuggers need.
+pub const DEBUGGING: &[c_long] =
+    &[libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_kcmp];
+
+/// The kernel's keyrings, which do not know of most namespaces.
+pub const KEYRINGS: &[c_long] = &[libc::SYS_keyctl, libc::SYS_add_key, libc::SYS_request_key];
+
+/// What browsers need for a sandbox of their own, besides `clone`.
+pub const NAMESPACES: &[c_long] = &[libc::SYS_unshare, libc::SYS_chroot];
+
+/// The ways to give a socket a peer.
+pub const CONNECTING: &[c_long] =
+    &[libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
+
+/// What the file worker never does: other programs, other processes, new sockets.
+pub const NOT_FOR_FILES: &[c_long] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+];
+
+/// What the file worker never does, and known to this architecture only.
+#[cfg(target_arch = "x86_64")]
+pub const NOT_FOR_FILES_HERE: &[c_long] = &[libc::SYS_fork, libc::SYS_vfork];
+/// What the file worker never does, and known to this architecture only.
+#[cfg(target_arch = "aarch64")]
+pub const NOT_FOR_FILES_HERE: &[c_long] = &[];
+
+/// The calls whose mode is in this argument.
+pub const WITH_MODE: &[(c_long, usize)] = &[
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (FCHMODAT2, 2),
+    (libc::SYS_mknodat, 2),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+];
+
+/// The calls whose mode is in the third place, and counts only if the flags in the second say that a file is made.
+pub const WITH_FLAGS_AND_MODE: &[(c_long, usize, usize)] = &[
+    (libc::SYS_openat, 2, 3),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 1, 2),
+];
+
+// libc does not have these for every target; new calls have the same number everywhere.
+pub const OPEN_TREE_ATTR: c_long = 467;
+pub const FCHMODAT2: c_long = 452;
+#[cfg(target_arch = "x86_64")]
+const KEXEC_FILE_LOAD: c_long = 320;
+#[cfg(target_arch = "aarch64")]
+const KEXEC_FILE_LOAD: c_long = 294;
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("the sandbox has no system call filter for this architecture yet");

@@ -1,0 +1,105 @@
+//! The server's side of a sandboxed start: what the launcher is given, and what it tells.
+
+use std::ffi::CString;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::task::{Poll, ready};
+
+use rustix::pipe::PipeFlags;
+use tokio::io::Interest;
+
+use super::SandboxSetup;
+use super::launcher::{
+    Command, Failure, Inside, LAUNCHER_ARGUMENT, LaunchPlan, STEP_CWD, STEP_EXEC,
+};
+use crate::linux::register;
+use crate::linux::spawner::{memory_of, move_up};
+use crate::spawn::SpawnError;
+
+/// What a sandbox is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A program.
+    Command,
+    /// A worker for files.
+    FileWorker,
+}
+
+/// The two ends of the pipe on which a launcher tells what went wrong.
+pub struct ReportEnds {
+    pub ours: OwnedFd,
+    pub theirs: OwnedFd,
+}
+
+/// Puts a launcher in the place of the command, and the command into the launcher's plan.
+///
+/// Nothing of the request is used outside of the sandbox: the launcher has no environment and runs in the root.
+pub fn prepare(
+    sandbox: &SandboxSetup,
+    command: &mut Command,
+    role: Role,
+) -> io::Result<(OwnedFd, ReportEnds)> {
+    let launcher = Command {
+        candidates: vec![c"/proc/self/exe".to_owned()],
+        argv: vec![
+            c"exec-server".to_owned(),
+            CString::new(LAUNCHER_ARGUMENT).expect("it has no NUL"),
+        ],
+        env: Vec::new(),
+        cwd: c"/".to_owned(),
+        // The terminal becomes that of the command, inside.
+        has_terminal: false,
+        extra_input: None,
+    };
+    let command = std::mem::replace(command, launcher);
+    let inside = match role {
+        Role::Command => Inside::Command(command),
+        Role::FileWorker => Inside::FileWorker,
+    };
+    let plan = LaunchPlan { setup: sandbox.clone(), inside };
+    let plan = postcard::to_stdvec(&plan).map_err(io::Error::other)?;
+    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((memory_of(&plan)?, ReportEnds { ours, theirs: move_up(theirs)? }))
+}
+
+/// Waits until the command runs, or until it is known why not.
+pub async fn outcome(report: OwnedFd) -> Result<(), SpawnError> {
+    let text = read(report)
+        .await
+        .map_err(|source| SpawnError::Prepare { step: "launch report", source })?;
+    if text.is_empty() {
+        return Ok(());
+    }
+    let failure: Failure = postcard::from_bytes(&text).map_err(|error| SpawnError::Prepare {
+        step: "launch report",
+        source: io::Error::other(error),
+    })?;
+    let source = io::Error::from_raw_os_error(failure.errno);
+    Err(match failure.step.as_str() {
+        STEP_CWD => SpawnError::Cwd(source),
+        STEP_EXEC => SpawnError::Program(source),
+        _ => SpawnError::Sandbox { step: failure.step, source },
+    })
+}
+
+async fn read(report: OwnedFd) -> io::Result<Vec<u8>> {
+    let report = register(report, Interest::READABLE)?;
+    let mut text = Vec::new();
+    poll_fn(|cx| {
+        loop {
+            let mut ready = ready!(report.poll_read_ready(cx))?;
+            let mut buffer = [0; 512];
+            match rustix::io::read(report.get_ref(), &mut buffer) {
+                Ok(0) => return Poll::Ready(Ok(())),
+                Ok(count) => text.extend_from_slice(&buffer[..count]),
+                Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Poll::Ready(Err(io::Error::from(errno))),
+            }
+        }
+    })
+    .await?;
+    Ok(text)
+}

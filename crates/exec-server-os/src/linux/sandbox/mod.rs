@@ -1,0 +1,86 @@
+//! The sandbox on Linux: namespaces and mounts made in process, Landlock and seccomp on top.
+//!
+//! | look here | for |
+//! |---|---|
+//! | [`launch`] | the server's side of a sandboxed start |
+//! | [`launcher`] | the process between the server and the command, and pid 1 of the sandbox |
+//! | [`view`] | what of the file system is seen, and how that is mounted |
+//! | [`network`] | the loopback of a sandbox without a network |
+//! | [`confinement`] | what the command loses between fork and exec: |
+//! | [`limits`] | … resource limits |
+//! | [`privileges`] | … capabilities, securebits, `no_new_privs` |
+//! | [`landlock`] | … a second lock on the file rules, signals and abstract sockets |
+//! | [`filter`] | … the system call filter, which [`bpf`] assembles |
+//! | [`worker`], [`file_worker`], [`wire`] | requests about files, carried out inside: both sides, and between them |
+//! | [`probe`] | what of all this works here |
+//! | [`step`] | the error that they share |
+
+pub mod bpf;
+pub mod confinement;
+pub mod file_worker;
+pub mod filter;
+pub mod landlock;
+pub mod launch;
+pub mod launcher;
+pub mod limits;
+pub mod network;
+pub mod privileges;
+pub mod probe;
+pub mod step;
+pub mod view;
+pub mod wire;
+pub mod worker;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use exec_server_protocol::process::SandboxReport;
+use serde::{Deserialize, Serialize};
+
+use landlock::{LandlockPart, kernel_abi};
+use view::View;
+
+/// What confines a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxSetup {
+    /// What of the file system it sees.
+    pub view: View,
+    /// What it has of the network.
+    pub network: Network,
+}
+
+/// What a sandbox has of the machine's network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// Nothing but a loopback of its own.
+    Isolated,
+    /// All of it.
+    Host,
+}
+
+impl SandboxSetup {
+    /// What holds for a process that was started with this; had anything else failed, it would not run.
+    pub fn report(&self) -> SandboxReport {
+        let abi = kernel_abi().unwrap_or(0);
+        let mut enforced = vec!["mounts", "processes", "ipc", "seccomp", "noNewPrivileges"];
+        if self.network == Network::Isolated {
+            enforced.push("network");
+        }
+        let mut missing = Vec::new();
+        for (part, since) in LandlockPart::ALL {
+            let list = if abi >= since { &mut enforced } else { &mut missing };
+            list.push(part.name());
+        }
+        // Without a network of its own nothing but Landlock hides abstract sockets.
+        let is_full = abi >= 6 || self.network == Network::Isolated;
+        let level = if is_full { "full" } else { "full, old Landlock" };
+        let words = |list: Vec<&str>| list.into_iter().map(str::to_owned).collect();
+        SandboxReport {
+            level: level.to_owned(),
+            enforced: words(enforced),
+            missing: words(missing),
+        }
+    }
+}

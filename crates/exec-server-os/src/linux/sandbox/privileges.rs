@@ -1,0 +1,176 @@
+//! Takes every privilege from a process, for itself and for all that it will ever start.
+
+use std::io;
+
+use super::step::{Step, StepError};
+use crate::linux::check;
+
+/// No capabilities, none to be had from a file or from being root, no new privileges, no look into our memory.
+///
+/// The bounding set and the securebits need a capability to be lowered. A process without it has nothing to lose:
+/// it gains no capability by `execve` because of `no_new_privs`.
+pub fn drop_all() -> Result<(), StepError> {
+    clear_ambient().step("ambient capabilities")?;
+    if has_effective(CAP_SETPCAP).step("capabilities")? {
+        drop_bounding_set().step("bounding set of capabilities")?;
+        lock_securebits().step("securebits")?;
+    }
+    clear_capabilities().step("capabilities")?;
+    set(libc::PR_SET_NO_NEW_PRIVS, 1).step("no new privileges")?;
+    // Lasts until execve. Until then this is a copy of the launcher, whose memory is nobody's business.
+    set(libc::PR_SET_DUMPABLE, 0).step("dumpable")
+}
+
+const CAP_SETPCAP: u32 = 8;
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+
+/// Being root gives nothing, changing the user gives nothing, nothing can be kept or raised; and that for good.
+const SECUREBITS: libc::c_int = libc::SECBIT_NOROOT
+    | libc::SECBIT_NOROOT_LOCKED
+    | libc::SECBIT_NO_SETUID_FIXUP
+    | libc::SECBIT_NO_SETUID_FIXUP_LOCKED
+    | libc::SECBIT_KEEP_CAPS_LOCKED
+    | libc::SECBIT_NO_CAP_AMBIENT_RAISE
+    | libc::SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
+
+#[repr(C)]
+struct Header {
+    version: u32,
+    pid: libc::c_int,
+}
+
+/// One half of the three sets; the kernel takes two, the low half first.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Half {
+    effective: u32,
+    permitted: u32,
+    inheritable: u32,
+}
+
+fn clear_ambient() -> io::Result<()> {
+    let (operation, none) = (libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0 as libc::c_ulong);
+    // SAFETY: takes numbers only.
+    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, operation, none, none, none) }).map(drop)
+}
+
+fn drop_bounding_set() -> io::Result<()> {
+    // The kernel has at most 64; the first that it does not know ends the list.
+    for capability in 0..64 {
+        match set(libc::PR_CAPBSET_DROP, capability) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && capability > 0 => break,
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn lock_securebits() -> io::Result<()> {
+    set(libc::PR_SET_SECUREBITS, SECUREBITS as libc::c_ulong)
+}
+
+fn has_effective(capability: u32) -> io::Result<bool> {
+    let mut header = Header { version: CAPABILITY_VERSION_3, pid: 0 };
+    let mut halves = [Half::default(); 2];
+    // SAFETY: both are live locals of the layout that this version of the call has.
+    let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) };
+    check(result as libc::c_int)?;
+    Ok(halves[capability as usize / 32].effective & (1 << (capability % 32)) != 0)
+}
+
+fn clear_capabilities() -> io::Result<()> {
+    let mut header = Header { version: CAPABILITY_VERSION_3, pid: 0 };
+    let halves = [Half::default(); 2];
+    // SAFETY: as above; the kernel only reads them.
+    let result = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, halves.as_ptr()) };
+    check(result as libc::c_int).map(drop)
+}
+
+fn set(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
+    let none: libc::c_ulong = 0;
+    // SAFETY: all the options used here take numbers only.
+    check(unsafe { libc::prctl(option, value, none, none, none) }).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+    use crate::linux::sandbox::testing::{Ended, User, in_child, status_of_self};
+
+    const NONE: &str = "0000000000000000";
+
+    fn assert_no_capabilities() {
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert_eq!(status_of_self(set), NONE, "{set}");
+        }
+        assert_eq!(status_of_self("NoNewPrivs"), "1");
+    }
+
+    /// Whether a program that is executed now has anything in any set.
+    fn executed_program_has_capabilities() -> bool {
+        let output = Command::new("/bin/grep").args(["Cap", "/proc/self/status"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.lines().count(), 5);
+        text.lines().any(|line| !line.ends_with(NONE))
+    }
+
+    #[test]
+    fn the_caller_loses_everything_also_over_an_exec() {
+        let ended = in_child(User::Caller, || {
+            let is_root = has_effective(CAP_SETPCAP).unwrap();
+            drop_all().unwrap();
+            assert_no_capabilities();
+            if is_root {
+                assert_eq!(status_of_self("CapBnd"), NONE);
+                assert!(!executed_program_has_capabilities());
+                // SAFETY: takes and returns numbers only.
+                assert_eq!(unsafe { libc::prctl(libc::PR_GET_SECUREBITS) }, SECUREBITS);
+                assert!(set(libc::PR_SET_SECUREBITS, 0).is_err());
+            }
+            // SAFETY: as above.
+            assert_eq!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE) }, 0);
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+    }
+
+    #[test]
+    fn an_ordinary_user_has_nothing_to_lose_but_gains_no_new_privileges() {
+        let ended = in_child(User::Ordinary, || {
+            drop_all().unwrap();
+            assert_no_capabilities();
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+    }
+
+    #[test]
+    fn an_ordinary_user_loses_what_a_user_namespace_gave() {
+        let ended = in_child(User::Ordinary, || {
+            // SAFETY: this process has one thread.
+            if unsafe { libc::unshare(libc::CLONE_NEWUSER) } == -1 {
+                eprintln!("skipped: this machine has no user namespaces for ordinary users");
+                return 0;
+            }
+            assert_ne!(status_of_self("CapEff"), NONE);
+            drop_all().unwrap();
+            assert_no_capabilities();
+            assert_eq!(status_of_self("CapBnd"), NONE);
+            assert!(!executed_program_has_capabilities());
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+    }
+
+    #[test]
+    fn it_can_be_done_twice() {
+        let ended = in_child(User::Caller, || {
+            drop_all().unwrap();
+            drop_all().unwrap();
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+    }
+}

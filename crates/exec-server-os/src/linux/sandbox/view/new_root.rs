@@ -1,0 +1,175 @@
+//! The root that the sandbox will have: mounted over the host's, filled, sealed, and entered.
+//!
+//! Everything is mounted in it while it is attached, because kernels before 6.15 refuse to mount in a tree that is not.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, fstat, mkdirat, openat, symlinkat};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::mounts::{self, Below, FROZEN, HERE, InStep, NO_PROGRAMS, TAME};
+use super::plan::Ground;
+use super::walk;
+use crate::linux::sandbox::step::StepError;
+
+/// Names and links to mount points need little; nobody but us writes there.
+const SCAFFOLD_BYTES: u64 = 1 << 20;
+const SCAFFOLD_NAMES: u64 = 1 << 20;
+
+pub struct NewRoot {
+    host: OwnedFd,
+    root: OwnedFd,
+    /// Ours to fill, and read-only in the end.
+    scaffolds: Vec<OwnedFd>,
+    /// The file systems in which we may make names; everything else is the host's.
+    ours: Vec<u64>,
+    blanks: Option<Blanks>,
+}
+
+/// What is put over things to hide them.
+pub struct Blanks {
+    pub file: OwnedFd,
+    pub closed: OwnedFd,
+    pub empty: OwnedFd,
+}
+
+impl NewRoot {
+    /// Mounts the base over the host's root.
+    pub fn mount(host: OwnedFd, ground: Ground) -> Result<Self, StepError> {
+        let root = match ground {
+            Ground::Scaffold | Ground::Private => {
+                mounts::memory("0755", SCAFFOLD_BYTES, SCAFFOLD_NAMES, NO_PROGRAMS)
+                    .step("make an empty root")?
+            }
+            Ground::ReadOnly | Ground::Writable => {
+                let attributes = if ground == Ground::Writable { TAME } else { FROZEN };
+                let root = mounts::copy(&host).step("copy the root")?;
+                mounts::restrict(&root, attributes, Below::Included).step("restrict the root")?;
+                root
+            }
+        };
+        mounts::attach(&root, &host).step("mount the root")?;
+        let mut new = Self { host, root, scaffolds: Vec::new(), ours: Vec::new(), blanks: None };
+        if ground == Ground::Scaffold {
+            let root = new.root.try_clone().step("keep the root")?;
+            new.add_scaffold(root).step("keep the root")?;
+        }
+        Ok(new)
+    }
+
+    /// Something of the host, found without links.
+    pub fn find_on_host(&self, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        mounts::find(&self.host, path, flags)
+    }
+
+    /// Something in the new root, found without links.
+    pub fn find(&self, path: &Path, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+        mounts::find(&self.root, path, flags)
+    }
+
+    /// Names may be made in this file system until the root is sealed.
+    pub fn add_scaffold(&mut self, mount: OwnedFd) -> rustix::io::Result<()> {
+        self.may_make_names_in(&mount)?;
+        self.scaffolds.push(mount);
+        Ok(())
+    }
+
+    /// Names may be made in this file system, and it stays writable.
+    pub fn may_make_names_in(&mut self, mount: &OwnedFd) -> rustix::io::Result<()> {
+        self.ours.push(walk::identity(mount)?.0);
+        Ok(())
+    }
+
+    /// Opens a directory in the new root; makes it and those around it if they are missing.
+    pub fn make_directory(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let mut dir = openat(&self.root, ".", HERE | OFlags::DIRECTORY, Mode::empty())?;
+        for name in walk::names(path).map_err(|_| Errno::INVAL)? {
+            let open = || openat(&dir, name, HERE | OFlags::DIRECTORY, Mode::empty());
+            dir = match open() {
+                Err(Errno::NOENT) => {
+                    let mode = fstat(&dir)?.st_mode & 0o755;
+                    self.check_ours(&dir)?;
+                    mkdirat(&dir, name, Mode::from_raw_mode(mode))?;
+                    open()?
+                }
+                opened => opened?,
+            };
+        }
+        Ok(dir)
+    }
+
+    /// Opens an empty file in the new root; makes it if it is missing.
+    pub fn make_file(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
+        let (dir, name) = self.make_parent(path)?;
+        if let Err(Errno::NOENT) = openat(&dir, name, HERE, Mode::empty()) {
+            self.check_ours(&dir)?;
+            make_file(&dir, name, 0o444)?;
+        }
+        openat(&dir, name, HERE, Mode::empty())
+    }
+
+    /// Makes a link in the new root; one that is there already is left.
+    pub fn make_link(&self, path: &Path, text: &Path) -> rustix::io::Result<()> {
+        let (dir, name) = self.make_parent(path)?;
+        self.check_ours(&dir)?;
+        match symlinkat(text, &dir, name) {
+            Err(Errno::EXIST) => Ok(()),
+            made => made,
+        }
+    }
+
+    fn make_parent<'a>(&self, path: &'a Path) -> rustix::io::Result<(OwnedFd, &'a OsStr)> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::INVAL);
+        };
+        Ok((self.make_directory(parent)?, name))
+    }
+
+    /// Whatever happens to the host's names meanwhile, none is ever added to them.
+    fn check_ours(&self, dir: &OwnedFd) -> rustix::io::Result<()> {
+        if self.ours.contains(&walk::identity(dir)?.0) { Ok(()) } else { Err(Errno::STALE) }
+    }
+
+    /// What hides things; made on first use.
+    pub fn blanks(&mut self) -> Result<&Blanks, StepError> {
+        let blanks = match self.blanks.take() {
+            Some(blanks) => blanks,
+            None => self.make_blanks().step("make something to hide things with")?,
+        };
+        Ok(self.blanks.insert(blanks))
+    }
+
+    fn make_blanks(&self) -> std::io::Result<Blanks> {
+        let mount = mounts::memory("0700", 4096, 8, NO_PROGRAMS)?;
+        make_file(&mount, OsStr::new("file"), 0)?;
+        mkdirat(&mount, "closed", Mode::empty())?;
+        mkdirat(&mount, "empty", Mode::from_raw_mode(0o555))?;
+        mounts::restrict(&mount, FROZEN, Below::Left)?;
+        // Only what is mounted somewhere can be mounted a second time; this place goes away with the host's root.
+        let dev = self.find_on_host(Path::new("/dev"), HERE | OFlags::DIRECTORY)?;
+        mounts::attach(&mount, dev)?;
+        let open = |name: &str| openat(&mount, name, HERE, Mode::empty());
+        Ok(Blanks { file: open("file")?, closed: open("closed")?, empty: open("empty")? })
+    }
+
+    /// Makes all scaffolds read-only, enters the new root and lets go of the host's.
+    pub fn seal_and_enter(self) -> Result<(), StepError> {
+        for scaffold in &self.scaffolds {
+            mounts::restrict(scaffold, FROZEN, Below::Left).step("seal the root")?;
+        }
+        rustix::process::fchdir(self.root.as_fd()).step("enter the new root")?;
+        rustix::process::pivot_root(".", ".").step("exchange the roots")?;
+        rustix::process::fchdir(self.host.as_fd()).step("enter the old root")?;
+        unmount(".", UnmountFlags::DETACH).step("let go of the old root")?;
+        rustix::process::chdir("/").step("enter the new root")
+    }
+}
+
+/// Makes an empty file.
+pub fn make_file(dir: impl AsFd, name: &OsStr, mode: u32) -> rustix::io::Result<()> {
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(dir, name, flags, Mode::from_raw_mode(mode)).map(drop)
+}

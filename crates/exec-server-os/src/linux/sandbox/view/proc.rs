@@ -1,0 +1,155 @@
+//! A `/proc` of the sandbox's own pid namespace, in which nothing but the processes can be written.
+//!
+//! The kernel lets root write to much of it without any capability: it compares with the root of the host.
+
+use std::ffi::{CStr, OsStr};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+
+use super::mounts::{self, Below, FROZEN, HERE, InStep, NO_PROGRAMS};
+use super::new_root::NewRoot;
+use crate::linux::sandbox::step::StepError;
+
+/// What nobody needs and everybody could read.
+const HIDDEN: [&CStr; 7] =
+    [c"kcore", c"key-users", c"keys", c"kmsg", c"latency_stats", c"sched_debug", c"timer_list"];
+
+/// What answers a write with an error instead of forgetting it.
+const READ_ONLY: [&CStr; 2] = [c"mtrr", c"sysrq-trigger"];
+
+/// The times of access that the host's procfs may have; the kernel insists on the same for a new one.
+const ACCESS_TIMES: [MountAttrFlags; 3] = [
+    MountAttrFlags::empty(),
+    MountAttrFlags::MOUNT_ATTR_NOATIME,
+    MountAttrFlags::MOUNT_ATTR_STRICTATIME,
+];
+
+/// What programs read first, where there can be no procfs.
+const STILL_LIFE: [&str; 11] = [
+    "cpuinfo",
+    "filesystems",
+    "loadavg",
+    "meminfo",
+    "stat",
+    "sys/kernel/cap_last_cap",
+    "sys/kernel/osrelease",
+    "sys/kernel/ostype",
+    "sys/kernel/pid_max",
+    "uptime",
+    "version",
+];
+
+const STILL_LIFE_BYTES: u64 = 4 << 20;
+
+pub fn mount(root: &mut NewRoot, null: &OwnedFd) -> Result<(), StepError> {
+    let target = root.make_directory(Path::new("/proc")).step("find /proc")?;
+    match new_procfs() {
+        Ok(procfs) => {
+            mounts::attach(&procfs, target).step("mount /proc")?;
+            cover(&procfs, null).step("cover /proc")
+        }
+        // A container's procfs with something mounted over parts of it: the kernel gives us no other, and the one
+        // that is there shows processes outside.
+        Err(_) => {
+            let still = mounts::memory("0555", STILL_LIFE_BYTES, 64, NO_PROGRAMS)
+                .step("make a substitute for /proc")?;
+            mounts::attach(&still, target).step("mount a substitute for /proc")?;
+            draw(root, &still).step("fill a substitute for /proc")?;
+            mounts::restrict(&still, FROZEN, Below::Left).step("seal a substitute for /proc")
+        }
+    }
+}
+
+fn new_procfs() -> rustix::io::Result<OwnedFd> {
+    let mut result = Err(Errno::PERM);
+    for times in ACCESS_TIMES {
+        result = mounts::file_system("proc", &[], NO_PROGRAMS | times);
+        if result.as_ref().err() != Some(&Errno::PERM) {
+            break;
+        }
+    }
+    result
+}
+
+/// Covers whatever is not about a process. The list is made from what is there, so that new files are covered, too.
+fn cover(procfs: &OwnedFd, null: &OwnedFd) -> io::Result<()> {
+    let list =
+        openat(procfs, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    for entry in Dir::new(list)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == c"." || name == c".." || name.to_bytes()[0].is_ascii_digit() {
+            continue;
+        }
+        let cover = match statat(procfs, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => judge(name, stat.st_mode),
+            Err(Errno::NOENT) => continue,
+            Err(other) => return Err(other.into()),
+        };
+        let Some(cover) = cover else { continue };
+        let target = openat(procfs, name, HERE, Mode::empty())?;
+        let copy = match cover {
+            Cover::Null => mounts::copy(null)?,
+            Cover::Itself => {
+                let copy = mounts::copy(&target)?;
+                mounts::restrict(&copy, FROZEN, Below::Included)?;
+                copy
+            }
+        };
+        mounts::attach(&copy, &target)?;
+    }
+    Ok(())
+}
+
+enum Cover {
+    Null,
+    /// Read-only.
+    Itself,
+}
+
+fn judge(name: &CStr, mode: u32) -> Option<Cover> {
+    let is_for_root_alone = mode & 0o077 == 0;
+    match FileType::from_raw_mode(mode) {
+        // `self` and what leads through it.
+        FileType::Symlink => None,
+        FileType::RegularFile if READ_ONLY.contains(&name) => Some(Cover::Itself),
+        FileType::RegularFile if HIDDEN.contains(&name) || is_for_root_alone => Some(Cover::Null),
+        FileType::RegularFile if mode & 0o222 == 0 => None,
+        _ => Some(Cover::Itself),
+    }
+}
+
+/// Copies what programs read first.
+fn draw(root: &NewRoot, still: &OwnedFd) -> io::Result<()> {
+    for path in STILL_LIFE {
+        let Ok(original) = root.find_on_host(&Path::new("/proc").join(path), OFlags::RDONLY) else {
+            continue;
+        };
+        let mut content = Vec::new();
+        std::fs::File::from(original).take(STILL_LIFE_BYTES / 16).read_to_end(&mut content)?;
+        let (dir, name) = make_parent(still, Path::new(path))?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = openat(&dir, name, flags, Mode::from_raw_mode(0o444))?;
+        std::fs::File::from(file).write_all(&content)?;
+    }
+    Ok(())
+}
+
+fn make_parent<'a>(still: &OwnedFd, path: &'a Path) -> io::Result<(OwnedFd, &'a OsStr)> {
+    let mut dir = still.as_fd().try_clone_to_owned()?;
+    let mut names: Vec<_> = path.iter().collect();
+    let last = names.pop().ok_or(Errno::INVAL)?;
+    for name in names {
+        match rustix::fs::mkdirat(&dir, name, Mode::from_raw_mode(0o555)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(other) => return Err(other.into()),
+        }
+        dir = openat(&dir, name, HERE | OFlags::DIRECTORY, Mode::empty())?;
+    }
+    Ok((dir, last))
+}

@@ -1,0 +1,10 @@
+//! Real views in real namespaces, attacked from inside.
+
+mod base;
+mod carve_outs;
+mod harness;
+mod hostile;
+mod links;
+mod privates;
+mod script;
+mod surroundings;

@@ -1,0 +1,269 @@
+//! What a confined file worker is asked and answers: frames over a socket, with descriptors beside them.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::byte_fields;
+use crate::files::{FsError, FsRequest};
+
+/// What a worker is asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum WorkerRequest {
+    /// Something about a path.
+    Perform(FsRequest),
+    /// Puts new content that it holds in its place.
+    Publish(u64),
+    /// Throws new content away.
+    Discard(u64),
+}
+
+/// What a worker answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum WorkerReply {
+    /// The result, as it goes to the client.
+    Text(String),
+    /// A file to read, beside this.
+    Opened,
+    /// New content to fill, beside this, under the name by which the worker knows it.
+    Staged(u64),
+    /// Why not.
+    Failed(WorkerError),
+}
+
+/// An [`FsError`] that can travel.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum WorkerError {
+    /// An error of the system.
+    System(i32),
+    /// See [`FsError::NotAFile`].
+    NotAFile(#[serde(with = "byte_fields::path")] PathBuf),
+    /// See [`FsError::IsLink`].
+    IsLink,
+    /// See [`FsError::NoName`].
+    NoName,
+    /// See [`FsError::DirectoryExists`].
+    DirectoryExists,
+    /// See [`FsError::RecursiveWithoutLinks`].
+    RecursiveWithoutLinks,
+    /// See [`FsError::WalkLimitsZero`].
+    WalkLimitsZero,
+    /// See [`FsError::WalkLimitsExceeded`].
+    WalkLimitsExceeded,
+    /// See [`FsError::TooManyEntries`].
+    TooManyEntries(usize, usize),
+    /// See [`FsError::DirectoryNeedsRecursive`].
+    DirectoryNeedsRecursive,
+    /// See [`FsError::IntoItself`].
+    IntoItself,
+    /// See [`FsError::SameFile`].
+    SameFile,
+    /// See [`FsError::NotCopyable`].
+    NotCopyable(#[serde(with = "byte_fields::path")] PathBuf),
+    /// See [`FsError::VersionMismatch`].
+    VersionMismatch,
+    /// See [`FsError::Incomplete`].
+    Incomplete {
+        /// Whether entries were removed; otherwise they were copied.
+        removed: bool,
+        /// How many.
+        done: u64,
+        /// Where it failed.
+        #[serde(with = "byte_fields::path")]
+        path: PathBuf,
+        /// Why.
+        source: Box<WorkerError>,
+    },
+    /// See [`FsError::ShortWrite`].
+    ShortWrite {
+        /// How many bytes were written.
+        done: u64,
+        /// How many should have been.
+        wanted: u64,
+        /// Why.
+        errno: i32,
+    },
+}
+
+impl From<FsError> for WorkerError {
+    fn from(error: FsError) -> Self {
+        let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        match error {
+            FsError::System(source) => Self::System(number(&source)),
+            FsError::NotAFile(path) => Self::NotAFile(path),
+            FsError::IsLink => Self::IsLink,
+            FsError::NoName => Self::NoName,
+            FsError::DirectoryExists => Self::DirectoryExists,
+            FsError::RecursiveWithoutLinks => Self::RecursiveWithoutLinks,
+            FsError::WalkLimitsZero => Self::WalkLimitsZero,
+            FsError::WalkLimitsExceeded => Self::WalkLimitsExceeded,
+            FsError::TooManyEntries(found, limit) => Self::TooManyEntries(found, limit),
+            FsError::DirectoryNeedsRecursive => Self::DirectoryNeedsRecursive,
+            FsError::IntoItself => Self::IntoItself,
+            FsError::SameFile => Self::SameFile,
+            FsError::NotCopyable(path) => Self::NotCopyable(path),
+            FsError::VersionMismatch => Self::VersionMismatch,
+            FsError::Incomplete { did, done, path, source } => Self::Incomplete {
+                removed: did == REMOVED,
+                done,
+                path,
+                source: Box::new((*source).into()),
+            },
+            FsError::ShortWrite { done, wanted, source } => {
+                Self::ShortWrite { done, wanted, errno: number(&source) }
+            }
+        }
+    }
+}
+
+const REMOVED: &str = "removed";
+const COPIED: &str = "copied";
+
+impl From<WorkerError> for FsError {
+    fn from(error: WorkerError) -> Self {
+        match error {
+            WorkerError::System(errno) => Self::System(io::Error::from_raw_os_error(errno)),
+            WorkerError::NotAFile(path) => Self::NotAFile(path),
+            WorkerError::IsLink => Self::IsLink,
+            WorkerError::NoName => Self::NoName,
+            WorkerError::DirectoryExists => Self::DirectoryExists,
+            WorkerError::RecursiveWithoutLinks => Self::RecursiveWithoutLinks,
+            WorkerError::WalkLimitsZero => Self::WalkLimitsZero,
+            WorkerError::WalkLimitsExceeded => Self::WalkLimitsExceeded,
+            WorkerError::TooManyEntries(found, limit) => Self::TooManyEntries(found, limit),
+            WorkerError::DirectoryNeedsRecursive => Self::DirectoryNeedsRecursive,
+            WorkerError::IntoItself => Self::IntoItself,
+            WorkerError::SameFile => Self::SameFile,
+            WorkerError::NotCopyable(path) => Self::NotCopyable(path),
+            WorkerError::VersionMismatch => Self::VersionMismatch,
+            WorkerError::Incomplete { removed, done, path, source } => Self::Incomplete {
+                did: if removed { REMOVED } else { COPIED },
+                done,
+                path,
+                source: Box::new((*source).into()),
+            },
+            WorkerError::ShortWrite { done, wanted, errno } => {
+                Self::ShortWrite { done, wanted, source: io::Error::from_raw_os_error(errno) }
+            }
+        }
+    }
+}
+
+/// A frame on its way out: its length, its content, and at most one descriptor with the first byte.
+pub struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outgoing {
+    /// Prepares a frame.
+    pub fn new(message: &impl Serialize) -> io::Result<Self> {
+        let bytes =
+            postcard::to_extend(message, vec![0; LENGTH_BYTES]).map_err(io::Error::other)?;
+        let mut frame = Self { bytes, sent: 0 };
+        let length = u32::try_from(frame.bytes.len() - LENGTH_BYTES).map_err(io::Error::other)?;
+        frame.bytes[..LENGTH_BYTES].copy_from_slice(&length.to_ne_bytes());
+        Ok(frame)
+    }
+
+    /// Sends as much as the socket takes; true when all of it is gone.
+    pub fn send(&mut self, socket: BorrowedFd, beside: Option<BorrowedFd>) -> io::Result<bool> {
+        while self.sent < self.bytes.len() {
+            let fds: Vec<BorrowedFd> = beside.filter(|_| self.sent == 0).into_iter().collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(&fds));
+            }
+            let rest = [io::IoSlice::new(&self.bytes[self.sent..])];
+            match sendmsg(socket, &rest, &mut control, SendFlags::NOSIGNAL) {
+                Ok(count) => self.sent += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Ok(false),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+const LENGTH_BYTES: usize = 4;
+
+/// The largest frame: a whole file as it comes in one message, and what is around it.
+const MAX_FRAME_BYTES: usize = 80 * 1024 * 1024;
+
+/// A frame on its way in.
+#[derive(Default)]
+pub struct Arriving {
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+/// A frame that has arrived, with what came beside it.
+pub struct Arrived {
+    content: Vec<u8>,
+    /// Descriptors that came beside it.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Arriving {
+    /// Takes what is there; a frame when it is complete, nothing while it is not.
+    pub fn receive(&mut self, socket: BorrowedFd) -> io::Result<Option<Arrived>> {
+        loop {
+            let wanted = self.wanted()?;
+            if wanted == 0 {
+                let Self { mut bytes, fds } = std::mem::take(self);
+                bytes.drain(..LENGTH_BYTES);
+                return Ok(Some(Arrived { content: bytes, fds }));
+            }
+            let start = self.bytes.len();
+            self.bytes.resize(start + wanted, 0);
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut rest = [io::IoSliceMut::new(&mut self.bytes[start..])];
+            let received = recvmsg(socket, &mut rest, &mut control, RecvFlags::CMSG_CLOEXEC);
+            let count = received.as_ref().map_or(0, |received| received.bytes);
+            self.bytes.truncate(start + count);
+            match received {
+                Ok(received) if received.bytes == 0 => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.fds.extend(fds);
+                }
+            }
+        }
+    }
+
+    /// How many bytes are still missing.
+    fn wanted(&self) -> io::Result<usize> {
+        let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else {
+            return Ok(LENGTH_BYTES - self.bytes.len());
+        };
+        let length = u32::from_ne_bytes(*length) as usize;
+        if length > MAX_FRAME_BYTES {
+            return Err(io::Error::other("a frame is too large"));
+        }
+        Ok(LENGTH_BYTES + length - self.bytes.len())
+    }
+}
+
+impl Arrived {
+    /// What the frame says.
+    pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> io::Result<T> {
+        postcard::from_bytes(&self.content).map_err(io::Error::other)
+    }
+}

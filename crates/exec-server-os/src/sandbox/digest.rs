@@ -1,0 +1,85 @@
+//! Tells whether two policies mean the same, so that one may use what was prepared for the other.
+
+use std::fmt;
+use std::sync::Arc;
+
+use exec_server_protocol::sandbox::Network;
+
+use super::{Access, FilePolicy, FileRules, Policy};
+
+/// Equal for policies that mean the same, in this process and in any other.
+///
+/// It holds all that the policy says and not a hash of it: no request can be made to look like another.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PolicyDigest(Arc<[u8]>);
+
+/// Changes whenever the same bytes would mean something else.
+const VERSION: u8 = 1;
+
+impl Policy {
+    /// What tells this policy from every other.
+    pub fn digest(&self) -> PolicyDigest {
+        let mut bytes = vec![VERSION, (self.network == Network::Enabled).into()];
+        match &self.files {
+            FilePolicy::Restricted(rules) if !rules.writes_everything() => {
+                bytes.push(1);
+                describe(rules, &mut bytes);
+            }
+            FilePolicy::Restricted(_) | FilePolicy::Unrestricted => bytes.push(0),
+        }
+        PolicyDigest(bytes.into())
+    }
+}
+
+impl PolicyDigest {
+    /// The bytes, which are of no use but to be compared.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A short form for logs.
+impl fmt::Debug for PolicyDigest {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        // FNV-1a: good enough to tell the lines of a log apart.
+        let hash = self.0.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        write!(formatter, "PolicyDigest({hash:016x})")
+    }
+}
+
+fn describe(rules: &FileRules, bytes: &mut Vec<u8>) {
+    bytes.push(number(rules.full_disk()));
+    let places = rules.places();
+    add_count(places.len(), bytes);
+    for (path, access) in places {
+        bytes.push(number(access));
+        add(path.as_os_str().as_encoded_bytes(), bytes);
+    }
+    add_count(rules.minimal().len(), bytes);
+    for path in rules.minimal() {
+        add(path.as_os_str().as_encoded_bytes(), bytes);
+    }
+    for glob in rules.deny_globs() {
+        glob.describe(|field| add(field, bytes));
+    }
+}
+
+/// With its length, so that no two lists of fields look the same.
+fn add(field: &[u8], bytes: &mut Vec<u8>) {
+    add_count(field.len(), bytes);
+    bytes.extend_from_slice(field);
+}
+
+fn add_count(count: usize, bytes: &mut Vec<u8>) {
+    bytes.extend((count as u64).to_le_bytes());
+}
+
+fn number(access: Access) -> u8 {
+    match access {
+        Access::None => 0,
+        Access::Read => 1,
+        Access::Write => 2,
+    }
+}

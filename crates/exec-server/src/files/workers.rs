@@ -1,0 +1,102 @@
+//! The confined workers of one connection: one per policy and class of request, kept warm for a while.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use exec_server_os::FileWorker;
+use exec_server_os::sandbox::{Policy, PolicyDigest};
+use tokio::sync::OnceCell;
+
+use crate::errors::RequestError;
+use crate::sandbox::{Class, Placeholder};
+use crate::server::Server;
+use crate::sessions::Session;
+
+/// The workers of one connection.
+#[derive(Debug, Default)]
+pub struct Workers {
+    workers: Mutex<HashMap<Key, Entry>>,
+}
+
+/// What a worker was made for; one that was made for anything else must not be used.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    policy: PolicyDigest,
+    class: Class,
+    missing_names: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    worker: Arc<OnceCell<Warm>>,
+    used: Instant,
+}
+
+#[derive(Debug)]
+struct Warm {
+    worker: Arc<FileWorker>,
+    _placeholders: Vec<Placeholder>,
+}
+
+/// Workers of one connection; a client has few policies at a time.
+const MAX_WORKERS: usize = 16;
+/// How long a worker stays without work.
+const IDLE: Duration = Duration::from_secs(60);
+
+impl Workers {
+    /// The worker for a policy, started if there is none.
+    pub async fn get(
+        &self,
+        server: &Arc<Server>,
+        session: &Session,
+        policy: &Policy,
+        class: Class,
+    ) -> Result<Arc<FileWorker>, RequestError> {
+        let missing_names = server.sandboxes.missing_names(policy);
+        let key = Key { policy: policy.digest(), class, missing_names };
+        let cell = self.reserve(key);
+        let warm = cell.get_or_try_init(|| start(server, session, policy, class)).await?;
+        Ok(warm.worker.clone())
+    }
+
+    fn reserve(&self, key: Key) -> Arc<OnceCell<Warm>> {
+        let now = Instant::now();
+        let mut workers = self.workers.lock().expect("no holder panics");
+        workers.retain(|_, entry| {
+            let is_worn = entry.worker.get().is_some_and(|warm| warm.worker.is_worn());
+            !is_worn && now.duration_since(entry.used) < IDLE
+        });
+        if workers.len() >= MAX_WORKERS && !workers.contains_key(&key) {
+            let oldest = workers.iter().min_by_key(|(_, entry)| entry.used);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                workers.remove(&oldest);
+            }
+        }
+        let entry =
+            workers.entry(key).or_insert_with(|| Entry { worker: Arc::default(), used: now });
+        entry.used = now;
+        entry.worker.clone()
+    }
+}
+
+async fn start(
+    server: &Arc<Server>,
+    session: &Session,
+    policy: &Policy,
+    class: Class,
+) -> Result<Warm, RequestError> {
+    let (planner, policy) = (server.clone(), policy.clone());
+    let confined =
+        tokio::task::spawn_blocking(move || planner.sandboxes.confine_worker(&policy, class));
+    let confinement = confined.await.unwrap_or(Err(RequestError::Abandoned))?;
+    let tag = session.tag_child(server);
+    let (worker, exit) = server.spawner.spawn_worker(confinement.setup, tag).await?;
+    server.spawn(async move {
+        // Its end needs no answer, but somebody has to take note of it.
+        let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
+    });
+    Ok(Warm { worker: Arc::new(worker), _placeholders: confinement.placeholders })
+}

@@ -1,0 +1,60 @@
+//! What the deny patterns of a policy match on disk now.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use exec_server_os::sandbox::DenyGlob;
+
+use crate::errors::RequestError;
+
+/// How deep an unbounded pattern is looked for, unless the policy says otherwise.
+const DEFAULT_DEPTH: usize = 16;
+/// Each match is a mount of its own, so more than this would make a start slow; a policy must not be kept in part.
+const MAX_MATCHES: usize = 4096;
+/// Names that are looked at for one policy.
+const MAX_LOOKED_AT: usize = 500_000;
+
+/// The paths that the patterns deny; a directory stands for everything in it.
+pub fn matches<'a>(
+    globs: impl Iterator<Item = &'a DenyGlob>,
+) -> Result<BTreeSet<PathBuf>, RequestError> {
+    let mut search = Search { found: BTreeSet::new(), looked_at: 0 };
+    for glob in globs {
+        search.look_below(glob, glob.base(), glob.scan_depth().unwrap_or(DEFAULT_DEPTH))?;
+    }
+    Ok(search.found)
+}
+
+struct Search {
+    found: BTreeSet<PathBuf>,
+    looked_at: usize,
+}
+
+impl Search {
+    fn look_below(
+        &mut self,
+        glob: &DenyGlob,
+        dir: &Path,
+        depth: usize,
+    ) -> Result<(), RequestError> {
+        // What cannot be listed by the server cannot be read by what it starts.
+        let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
+        for entry in entries.flatten() {
+            self.looked_at += 1;
+            if self.looked_at > MAX_LOOKED_AT {
+                return Err(RequestError::PatternTooWide("has too many names to look at"));
+            }
+            let path = entry.path();
+            if glob.denies(&path) {
+                self.found.insert(path);
+                if self.found.len() > MAX_MATCHES {
+                    return Err(RequestError::PatternTooWide("matches too many names"));
+                }
+            } else if depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                self.look_below(glob, &path, depth - 1)?;
+            }
+        }
+        Ok(())
+    }
+}

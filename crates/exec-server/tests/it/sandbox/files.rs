@@ -1,0 +1,99 @@
+//! Requests about files under a sandbox, carried out by a confined worker.
+
+use std::os::unix::fs::symlink;
+
+use exec_server_protocol::base64;
+use exec_server_testkit::desk::content;
+
+use super::*;
+
+/// A desk with a workspace and something beside it, and the policy that keeps to the workspace.
+fn furnish(desk: &Desk) -> Value {
+    for name in ["work", "outside"] {
+        std::fs::create_dir(desk.path(name)).unwrap();
+    }
+    desk.put("outside/f", "outside");
+    workspace_write(&[&desk.path("work")], "restricted")
+}
+
+/// Asserts that the sandbox is named as the reason, and gives the code.
+#[track_caller]
+fn denied(result: Result<Value, Value>) -> i64 {
+    let error = result.expect_err("the sandbox forbids it");
+    assert_eq!(error["data"]["sandboxDenied"], true, "{error}");
+    error["code"].as_i64().unwrap()
+}
+
+#[tokio::test]
+async fn files_of_the_workspace_are_read_and_written_and_others_only_read() {
+    // Memory that is shared with the machine is hidden from every sandbox, so this is about a disk.
+    let desk = &mut Desk::new().await;
+    let policy = furnish(desk);
+    let more = json!({"sandbox": policy});
+    desk.write("work/f", b"inside", more.clone()).await.unwrap();
+    assert_eq!(desk.get("work/f"), b"inside");
+    for (name, expected) in [("work/f", "inside"), ("outside/f", "outside")] {
+        let read = desk.call("fs/readFile", name, more.clone()).await.unwrap();
+        assert_eq!(content(&read["dataBase64"]), expected.as_bytes());
+    }
+    denied(desk.write("outside/f", b"x", more.clone()).await);
+    denied(desk.write("outside/new", b"x", more.clone()).await);
+    denied(desk.call("fs/remove", "outside/f", more.clone()).await);
+    denied(desk.call("fs/createDirectory", "outside/d", more.clone()).await);
+    assert_eq!(desk.get("outside/f"), b"outside");
+    assert!(!desk.path("outside/new").exists() && !desk.path("outside/d").exists());
+}
+
+#[tokio::test]
+async fn a_link_leads_nowhere_that_is_forbidden() {
+    // Memory that is shared with the machine is hidden from every sandbox, so this is about a disk.
+    let desk = &mut Desk::new().await;
+    let policy = furnish(desk);
+    let more = json!({"sandbox": policy});
+    symlink(desk.path("outside"), desk.path("work/link")).unwrap();
+    symlink(desk.path("outside/f"), desk.path("work/leaf")).unwrap();
+    denied(desk.write("work/link/f", b"x", more.clone()).await);
+    denied(desk.write("work/leaf", b"x", more.clone()).await);
+    denied(desk.call("fs/remove", "work/link/f", more.clone()).await);
+    assert_eq!(desk.get("outside/f"), b"outside");
+}
+
+#[tokio::test]
+async fn new_content_is_streamed_and_put_in_place_inside() {
+    // Memory that is shared with the machine is hidden from every sandbox, so this is about a disk.
+    let desk = &mut Desk::new().await;
+    let policy = furnish(desk);
+    desk.put("work/f", "old");
+    let open = json!({"handleId": "h", "mode": "replace", "sandbox": policy});
+    desk.call("fs/open", "work/f", open.clone()).await.unwrap();
+    let block = json!({"handleId": "h", "offset": 0, "chunk": base64::encode(b"new")});
+    desk.client.call("fs/writeBlock", block).await.unwrap();
+    assert_eq!(desk.get("work/f"), b"old");
+    desk.client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
+    assert_eq!(desk.get("work/f"), b"new");
+    denied(desk.call("fs/open", "outside/f", open).await);
+    let open = json!({"handleId": "r", "sandbox": policy});
+    desk.call("fs/open", "outside/f", open).await.unwrap();
+    let block = json!({"handleId": "r", "offset": 3, "len": 100});
+    let read = desk.client.call("fs/readBlock", block).await.unwrap();
+    assert_eq!(content(&read["chunk"]), b"side");
+}
+
+#[tokio::test]
+async fn protected_names_are_kept_whether_they_are_there_or_not() {
+    // Memory that is shared with the machine is hidden from every sandbox, so this is about a disk.
+    let desk = &mut Desk::new().await;
+    let policy = furnish(desk);
+    let more = json!({"sandbox": policy});
+    std::fs::create_dir(desk.path("work/.git")).unwrap();
+    desk.put("work/.git/config", "mine");
+    denied(desk.write("work/.git/config", b"x", more.clone()).await);
+    denied(desk.call("fs/createDirectory", "work/.codex/d", more.clone()).await);
+    symlink(".", desk.path("work/here")).unwrap();
+    denied(desk.write("work/here/.codex/f", b"x", more.clone()).await);
+    assert_eq!(desk.get("work/.git/config"), b"mine");
+    // A look makes no placeholder, and what a write made goes with the connection.
+    desk.client = desk.server.client().await;
+    let gone = || !desk.path("work/.codex").exists() && !desk.path("work/.agents").exists();
+    exec_server_testkit::eventually("the placeholders are gone", gone).await;
+}
