@@ -121,8 +121,10 @@ fn prepare(scenario: Scenario) -> (RunFolder, ScriptedModel) {
     }
     let mut config = scenario.mcp_config(&folder.workspace());
     let name = scenario.model.clone().unwrap_or_else(|| "scripted".to_owned());
+    let sandbox = scenario.sandbox_mode.clone();
+    let sandbox = sandbox.unwrap_or_else(|| "danger-full-access".to_owned());
     let model = ScriptedModel::start(scenario);
-    config.insert_str(0, &base_config(&name, model.address));
+    config.insert_str(0, &base_config(&name, &sandbox, model.address));
     fs::write(folder.home().join("config.toml"), config).expect("the home is new and ours");
     (folder, model)
 }
@@ -163,12 +165,12 @@ fn texts_of(request: &Value) -> String {
 }
 
 /// All that would reach for the network is off; the scripted model and the server under test remain.
-fn base_config(name: &str, model: SocketAddr) -> String {
+fn base_config(name: &str, sandbox: &str, model: SocketAddr) -> String {
     format!(
         r#"model = "{name}"
 model_provider = "scripted"
 approval_policy = "never"
-sandbox_mode = "danger-full-access"
+sandbox_mode = "{sandbox}"
 check_for_update_on_startup = false
 web_search = "disabled"
 

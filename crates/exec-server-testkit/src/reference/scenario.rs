@@ -178,6 +178,7 @@ pub struct Scenario {
     pub(super) files: Vec<(String, Vec<u8>)>,
     pub(super) model: Option<String>,
     pub(super) task: Option<String>,
+    pub(super) sandbox_mode: Option<String>,
     mcp_servers: Vec<(String, Vec<String>)>,
     pub(super) turns: VecDeque<Vec<ToolCall>>,
     last_message: String,
@@ -224,6 +225,12 @@ impl Scenario {
     /// Gives the scripted model the name of a real one, for which the client has other tools.
     pub fn model(mut self, name: &str) -> Self {
         self.model = Some(name.to_owned());
+        self
+    }
+
+    /// Lets the client ask for a sandbox: `read-only` or `workspace-write`.
+    pub fn sandbox_mode(mut self, mode: &str) -> Self {
+        self.sandbox_mode = Some(mode.to_owned());
         self
     }
 

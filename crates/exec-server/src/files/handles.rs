@@ -121,7 +121,7 @@ impl Handles {
                 Ok((Handle::Read(Arc::new(file)), size, version_tag))
             }
             FsReply::Staged(file) => {
-                let replacement = Replacement::new(Staged::Here(file));
+                let replacement = Replacement::new(Staged::Here(Box::new(file)));
                 Ok((Handle::Replace(Arc::new(replacement)), None, None))
             }
             FsReply::StagedInside(file) => {
@@ -309,7 +309,7 @@ struct Work {
 /// Where new content lies.
 #[derive(Debug)]
 enum Staged {
-    Here(StagedFile),
+    Here(Box<StagedFile>),
     Inside(ConfinedFile),
 }
 

@@ -22,6 +22,8 @@ mod reference_client;
 #[cfg(unix)]
 mod reference_client_files;
 #[cfg(target_os = "linux")]
+mod reference_client_sandbox;
+#[cfg(target_os = "linux")]
 mod sandbox;
 #[cfg(target_os = "linux")]
 mod sessions;
