@@ -7,6 +7,7 @@ use exec_server_testkit::{Finished, TestClient};
 use serde_json::{Value, json};
 
 mod files;
+mod model;
 mod running;
 
 /// A policy that reads everything and writes below `roots`, as the reference client sends it.

@@ -20,8 +20,8 @@ use std::sync::LazyLock;
 
 use exec_server_protocol::fs::{Durability, FsWriteFileResponse};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, RenameFlags, Timestamps, fdatasync, fsync, futimens, linkat,
-    openat, renameat, renameat_with, syncfs, unlinkat,
+    AtFlags, CWD, MemfdFlags, Mode, OFlags, RenameFlags, Timestamps, fdatasync, fsync, futimens,
+    linkat, memfd_create, openat, renameat, renameat_with, syncfs, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
@@ -346,7 +346,13 @@ fn create_aside(dir: &OwnedFd, mode: Mode) -> io::Result<(File, Aside)> {
     Ok((fd.into(), Aside::Named { name, _note: note }))
 }
 
+/// In the directory for temporary files, or in memory where a sandbox has none.
 fn create_elsewhere() -> io::Result<File> {
+    create_in_temporary_directory()
+        .or_else(|_| Ok(memfd_create("exec-server", MemfdFlags::CLOEXEC)?.into()))
+}
+
+fn create_in_temporary_directory() -> io::Result<File> {
     let dir = openat(
         CWD,
         std::env::temp_dir(),
