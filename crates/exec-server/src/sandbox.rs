@@ -115,11 +115,14 @@ impl Sandboxes {
         Ok(confinement)
     }
 
-    /// Which protected names are missing at the moment: a worker's view is made from that.
-    pub fn missing_names(&self, policy: &Policy) -> Vec<PathBuf> {
+    /// Which files and directories the policy's places are at the moment: a worker's view is made from them, and is of
+    /// no use when another one has taken the place of one.
+    pub fn ground(&self, policy: &Policy) -> Vec<Option<Identity>> {
         let FilePolicy::Restricted(rules) = &policy.files else { return Vec::new() };
-        let names = rules.protected_names().into_iter().map(|it| it.root.join(it.name));
-        names.filter(|path| self.placeholders.stands_at(path) || !path.exists()).collect()
+        let places = rules.places().into_iter();
+        places
+            .map(|(path, _)| (!self.placeholders.stands_at(path)).then(|| identity(path)).flatten())
+            .collect()
     }
 
     /// What confines a process under this policy, from what is on disk now; may block.
@@ -209,6 +212,24 @@ fn git_directory(path: &Path) -> Option<PathBuf> {
     let text = std::fs::read_to_string(path).ok()?;
     let named = text.strip_prefix("gitdir:")?.trim();
     std::fs::canonicalize(path.parent()?.join(named)).ok()
+}
+
+/// Tells what is at a path from whatever else could be there.
+pub type Identity = (u64, u64, u64, u64);
+
+/// What is there, and what it leads to if it is a link.
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    let own = path.symlink_metadata().ok()?;
+    let target = if own.is_symlink() { path.metadata().ok() } else { None };
+    let (device, inode) = target.map_or((0, 0), |target| (target.dev(), target.ino()));
+    Some((own.dev(), own.ino(), device, inode))
+}
+
+#[cfg(not(unix))]
+fn identity(_path: &Path) -> Option<Identity> {
+    None
 }
 
 fn writable(path: &Path) -> Place {

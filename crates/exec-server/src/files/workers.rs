@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use exec_server_os::sandbox::{Policy, PolicyDigest};
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;
-use crate::sandbox::{Class, Placeholder};
+use crate::sandbox::{Class, Identity, Placeholder};
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -26,7 +25,7 @@ pub struct Workers {
 struct Key {
     policy: PolicyDigest,
     class: Class,
-    missing_names: Vec<PathBuf>,
+    ground: Vec<Option<Identity>>,
 }
 
 #[derive(Debug)]
@@ -55,8 +54,8 @@ impl Workers {
         policy: &Policy,
         class: Class,
     ) -> Result<Arc<FileWorker>, RequestError> {
-        let missing_names = server.sandboxes.missing_names(policy);
-        let key = Key { policy: policy.digest(), class, missing_names };
+        let ground = server.sandboxes.ground(policy);
+        let key = Key { policy: policy.digest(), class, ground };
         let cell = self.reserve(key);
         let warm = cell.get_or_try_init(|| start(server, session, policy, class)).await?;
         Ok(warm.worker.clone())

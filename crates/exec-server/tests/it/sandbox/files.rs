@@ -97,3 +97,22 @@ async fn protected_names_are_kept_whether_they_are_there_or_not() {
     let gone = || !desk.path("work/.codex").exists() && !desk.path("work/.agents").exists();
     exec_server_testkit::eventually("the placeholders are gone", gone).await;
 }
+
+#[tokio::test]
+async fn a_place_that_somebody_else_replaced_is_looked_at_again() {
+    let desk = &mut Desk::new().await;
+    std::fs::create_dir(desk.path("work")).unwrap();
+    let mut policy = workspace_write(&[&desk.path("work")], "restricted");
+    let only = json!({"type": "path", "path": desk.uri("f")});
+    policy["permissions"]["file_system"]["entries"][1] = json!({"path": only, "access": "write"});
+    for number in 0..3 {
+        // Another file under the same name, as editors make it.
+        let aside = desk.put("aside", "old");
+        std::fs::rename(aside, desk.path("f")).unwrap();
+        let text = format!("new {number}");
+        let more = json!({"sandbox": policy});
+        let written = desk.write("f", text.as_bytes(), more).await.unwrap();
+        assert_eq!(written, json!({"inPlace": true}));
+        assert_eq!(desk.get("f"), text.as_bytes());
+    }
+}
