@@ -45,7 +45,7 @@ pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
 pub use platform::sandbox::launcher::{LAUNCHER_ARGUMENT, run_launcher};
 pub use platform::sandbox::probe::{Finding, Probe, probe};
 pub use platform::sandbox::view::{Base, Place, PlaceAccess, View, check_writable_root};
-pub use platform::sandbox::{Network, SandboxSetup};
+pub use platform::sandbox::{Network, SandboxSetup, expected as expected_sandbox};
 pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;

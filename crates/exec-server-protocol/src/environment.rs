@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::path_uri::PathUri;
+use crate::process::SandboxReport;
 
 /// Result of `environment/info`; also part of the `initialize` result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -37,6 +38,9 @@ pub struct EnvironmentInfo {
     /// What this server can do beyond the least.
     #[serde(default)]
     pub capabilities: Capabilities,
+    /// What a sandbox holds on this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<SandboxReport>,
 }
 
 /// A shell by its kind and its program.

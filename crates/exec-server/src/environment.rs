@@ -21,6 +21,7 @@ pub fn info() -> EnvironmentInfo {
         temporary_directories: temporary.as_deref().map(path_uri).into_iter().collect(),
         temp_dir: Some(path_uri(temporary.as_deref().unwrap_or(&std::env::temp_dir()))),
         capabilities: capabilities(),
+        sandbox: Some(exec_server_os::expected_sandbox()),
     }
 }
 

@@ -60,6 +60,27 @@ pub enum Network {
     Host,
 }
 
+/// What a sandbox will hold on this machine, as far as its settings tell; `probe` finds out for certain.
+pub fn expected() -> SandboxReport {
+    let setting = |path: &str| std::fs::read_to_string(path).ok();
+    let is = |path: &str, value: &str| setting(path).is_some_and(|text| text.trim() == value);
+    let is_root = rustix::process::geteuid().is_root();
+    let mut missing = Vec::new();
+    if is("/proc/sys/user/max_user_namespaces", "0")
+        || (!is_root && is("/proc/sys/kernel/unprivileged_userns_clone", "0"))
+        || (!is_root && is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"))
+    {
+        missing.push("userNamespaces".to_owned());
+    }
+    if setting("/proc/sys/kernel/seccomp/actions_avail").is_none() {
+        missing.push("seccomp".to_owned());
+    }
+    if !missing.is_empty() {
+        return SandboxReport { level: "none".to_owned(), enforced: Vec::new(), missing };
+    }
+    SandboxSetup { view: View::new(view::Base::Everything), network: Network::Isolated }.report()
+}
+
 impl SandboxSetup {
     /// What holds for a process that was started with this; had anything else failed, it would not run.
     pub fn report(&self) -> SandboxReport {

@@ -18,3 +18,17 @@ async fn a_sandboxed_process_writes_its_workspace_and_nothing_else() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn what_a_sandbox_holds_is_told_before_and_with_every_start() {
+    let desk = &mut Desk::new().await;
+    let info = desk.client.call("environment/info", json!({})).await.unwrap();
+    let work = desk.root().to_owned();
+    let policy = workspace_write(&[&work], "restricted");
+    let more = json!({"sandbox": policy, "cwd": uri(&work)});
+    let started = desk.client.start("p", &["/bin/true"], more).await.unwrap();
+    assert_eq!(started["sandboxType"], "linuxSeccomp");
+    assert_eq!(started["sandbox"], info["sandbox"]);
+    assert_eq!(started["sandbox"]["level"], "full");
+    assert_eq!(desk.client.finish("p").await.exit_code, 0);
+}
