@@ -170,8 +170,50 @@ enum Accepted {
     Unix(std::os::unix::net::UnixStream),
 }
 
+/// Whether a sandboxed process has dialled, which shares the network with us and would get out of its sandbox so.
+async fn is_refused(server: &Server, stream: &impl AsSocket, peer: SocketAddr) -> bool {
+    if !server.sandboxes.share_the_network() {
+        return false;
+    }
+    let Ok(local) = stream.own_address() else { return true };
+    let looked = tokio::task::spawn_blocking(move || exec_server_os::is_from_sandbox(peer, local));
+    let is_refused = looked.await.unwrap_or(true);
+    if is_refused {
+        tracing::warn!("a connection from inside a sandbox was refused");
+    }
+    is_refused
+}
+
+/// What has an address of its own, before and after it belongs to an event loop.
+trait AsSocket {
+    fn own_address(&self) -> io::Result<SocketAddr>;
+}
+
+impl AsSocket for std::net::TcpStream {
+    fn own_address(&self) -> io::Result<SocketAddr> {
+        self.local_addr()
+    }
+}
+
+impl AsSocket for TcpStream {
+    fn own_address(&self) -> io::Result<SocketAddr> {
+        self.local_addr()
+    }
+}
+
+/// The same for a unix socket, whose other end is known by its process.
+#[cfg(unix)]
+fn is_refused_unix(server: &Server, stream: &std::os::unix::net::UnixStream) -> bool {
+    let peer = rustix::net::sockopt::socket_peercred(stream);
+    let pid = peer.map(|peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
+    server.sandboxes.share_the_network() && pid.is_ok_and(exec_server_os::is_inside)
+}
+
 async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<TlsAcceptor>) {
     match accepted {
+        Accepted::Tcp(stream, peer) if is_refused(&server, &stream, peer).await => {}
+        #[cfg(unix)]
+        Accepted::Unix(stream) if is_refused_unix(&server, &stream) => {}
         Accepted::Tcp(stream, peer) => match TcpStream::from_std(stream) {
             Ok(stream) => serve_stream(server, stream, peer.to_string(), tls).await,
             Err(error) => tracing::warn!(%error, "could not serve a connection"),

@@ -33,6 +33,8 @@ pub struct Sandboxes {
     /// Directories that a sandboxed process could write, and so could fill with links to elsewhere.
     handed_out: Mutex<BTreeSet<PathBuf>>,
     placeholders: Arc<Placeholders>,
+    /// One for every sandbox that shares the machine's network.
+    network_users: Arc<()>,
 }
 
 /// What somebody in a sandbox wants to do with files.
@@ -51,6 +53,8 @@ pub struct Confinement {
     pub setup: SandboxSetup,
     /// Names that stand where protected ones could be made.
     pub placeholders: Vec<Placeholder>,
+    /// Held as long as the process shares the machine's network.
+    pub network_user: Option<Arc<()>>,
 }
 
 /// Enough for shared memory of test runners and browsers, and no way to fill the machine's memory.
@@ -63,7 +67,13 @@ impl Sandboxes {
             facts: HostFacts::gather(native_paths),
             handed_out: Mutex::default(),
             placeholders: Arc::default(),
+            network_users: Arc::new(()),
         }
+    }
+
+    /// Whether a sandboxed process could dial the server itself.
+    pub fn share_the_network(&self) -> bool {
+        Arc::strong_count(&self.network_users) > 1
     }
 
     /// What a process may touch; nothing if nobody confines it, or somebody else does.
@@ -108,6 +118,7 @@ impl Sandboxes {
     ) -> Result<Confinement, RequestError> {
         let mut confinement = self.confine_as(policy, class)?;
         confinement.setup.network = Network::Isolated;
+        confinement.network_user = None;
         let view = &mut confinement.setup.view;
         if view.base == Base::Nothing {
             view.places.extend(self.facts.minimal.iter().map(|path| read_only(path)));
@@ -144,7 +155,9 @@ impl Sandboxes {
         }
         let handed_out = self.handed_out.lock().expect("no holder panics");
         view.handed_out = handed_out.iter().cloned().collect();
-        Ok(Confinement { setup: SandboxSetup { view, network }, placeholders: held })
+        let network_user = (network == Network::Host).then(|| self.network_users.clone());
+        let setup = SandboxSetup { view, network };
+        Ok(Confinement { setup, placeholders: held, network_user })
     }
 
     fn restrict(

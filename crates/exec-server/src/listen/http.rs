@@ -241,12 +241,15 @@ pub async fn serve_metrics(server: &Arc<Server>, listener: &TcpListener) {
     let mut connections = tokio::task::JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             continue;
         };
         let server = server.clone();
         connections.spawn(async move {
+            if super::is_refused(&server, &stream, peer).await {
+                return;
+            }
             let service = service_fn(|request: Request<Incoming>| {
                 let reply = match request.uri().path() {
                     "/metrics" => only_get(&request).unwrap_or_else(|| metrics(&server)),

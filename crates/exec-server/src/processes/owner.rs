@@ -74,6 +74,7 @@ pub(super) struct Birth {
 /// What a process has to do with its sandbox.
 pub(super) struct BirthSandbox {
     pub placeholders: Vec<Placeholder>,
+    pub network_user: Option<Arc<()>>,
     pub report: SandboxReport,
 }
 
@@ -446,6 +447,7 @@ impl Owner {
         self.tree.handle_root_reaped();
         if let Some(sandbox) = &mut self.birth.sandbox {
             sandbox.placeholders.clear();
+            sandbox.network_user = None;
         }
         self.ending.handle_root_ended(Instant::now());
         self.stdin.close_now(|reply, answer| answer_write((reply, answer)));

@@ -165,9 +165,9 @@ async fn plan(
         argv[0] = arg0.into();
     }
     let (sandbox, sandboxed) = match confinement {
-        Some(Confinement { setup, placeholders }) => {
+        Some(Confinement { setup, placeholders, network_user }) => {
             let report = setup.report();
-            (Some(setup), Some(BirthSandbox { placeholders, report }))
+            (Some(setup), Some(BirthSandbox { placeholders, network_user, report }))
         }
         None => (None, None),
     };

@@ -6,6 +6,7 @@ use exec_server_testkit::desk::{Desk, on_each_file_system, uri};
 use exec_server_testkit::{Finished, TestClient};
 use serde_json::{Value, json};
 
+mod calling_back;
 mod files;
 mod model;
 mod running;

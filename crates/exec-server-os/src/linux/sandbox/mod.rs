@@ -6,6 +6,7 @@
 //! | [`launcher`] | the process between the server and the command, and pid 1 of the sandbox |
 //! | [`view`] | what of the file system is seen, and how that is mounted |
 //! | [`network`] | the loopback of a sandbox without a network |
+//! | [`connect_back`] | whether a connection comes from inside |
 //! | [`confinement`] | what the command loses between fork and exec: |
 //! | [`limits`] | … resource limits |
 //! | [`privileges`] | … capabilities, securebits, `no_new_privs` |
@@ -17,6 +18,7 @@
 
 pub mod bpf;
 pub mod confinement;
+pub mod connect_back;
 pub mod file_worker;
 pub mod filter;
 pub mod landlock;
