@@ -6,6 +6,7 @@
 //! | [`env_policy`] | which environment a child gets |
 //! | [`files`] | what can be asked of a file system, and what comes back |
 //! | [`host`] | facts about this machine and its user |
+//! | [`mod@probe`] | what this machine can enforce |
 //! | [`sandbox`] | what a request may touch, compiled from the wire |
 //! | [`MissingWatch`] | being told when a missing path appears |
 //! | `linux` | the one implementation so far: clone, pipes, terminals, trees, cgroups, the guardian |
@@ -16,6 +17,7 @@
 pub mod env_policy;
 pub mod files;
 pub mod host;
+pub mod probe;
 pub mod sandbox;
 pub mod spawn;
 
@@ -34,6 +36,7 @@ use unsupported as platform;
 pub use missing_watch::{MissingWatch, NotWatched};
 pub use platform::cgroup::CgroupParent;
 pub use platform::exit_watch::ExitWatch;
+pub use platform::foreground::{HeldSignals, ignore_stops, run_in_foreground, sandbox_trial};
 pub use platform::guardian::{Guardian, enter_guardian};
 pub use platform::litter::Note as LitterNote;
 pub use platform::oom::OomCounter;
@@ -44,7 +47,7 @@ pub use platform::process_tree::{
 pub use platform::sandbox::connect_back::{is_from_sandbox, is_inside};
 pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
 pub use platform::sandbox::launcher::{LAUNCHER_ARGUMENT, run_launcher};
-pub use platform::sandbox::probe::{Finding, Probe, probe};
+pub use platform::sandbox::probe::probe;
 pub use platform::sandbox::view::{Base, Place, PlaceAccess, View, check_writable_root};
 pub use platform::sandbox::{Network, SandboxSetup, expected as expected_sandbox};
 pub use platform::signals::{SIGKILL, SIGTERM};

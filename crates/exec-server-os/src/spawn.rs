@@ -43,6 +43,8 @@ pub enum Stdio {
     Terminal(TerminalSize),
     /// A socket to the server, for a worker of its own.
     Worker,
+    /// Those of this process; only for a command in the foreground.
+    Inherited,
 }
 
 /// What a child without a terminal reads.

@@ -132,6 +132,42 @@ pub mod files {
     }
 }
 
+pub mod foreground {
+    //! A command with the standard streams of this process.
+
+    use std::io;
+
+    use crate::spawn::{ExitStatus, SpawnError, SpawnRequest};
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum HeldSignals {}
+
+    impl HeldSignals {
+        /// Fails, and says why.
+        pub fn hold() -> io::Result<Self> {
+            super::unsupported("a sandbox")
+        }
+    }
+
+    /// Nothing to ignore.
+    pub fn ignore_stops() {}
+
+    /// Never called.
+    pub fn run_in_foreground(
+        _request: &SpawnRequest,
+        signals: &HeldSignals,
+    ) -> Result<ExitStatus, SpawnError> {
+        match *signals {}
+    }
+
+    /// Fails, and says why.
+    pub fn sandbox_trial() -> Result<(), SpawnError> {
+        let step = "platform";
+        super::unsupported("a sandbox").map_err(|source| SpawnError::Prepare { step, source })
+    }
+}
+
 pub mod guardian {
     //! The guardian.
 
@@ -425,6 +461,34 @@ pub mod sandbox {
             /// Never called.
             pub async fn discard(self) -> Result<FsReply, FsError> {
                 match self {}
+            }
+        }
+    }
+
+    pub mod probe {
+        //! What this machine can enforce.
+
+        use crate::probe::{Finding, Probe};
+
+        /// Nothing, so far.
+        pub fn probe() -> Probe {
+            let missing = || {
+                let reason = "not supported on this platform yet";
+                Finding::missing(reason, "run the server on Linux, or in a Linux VM")
+            };
+            Probe {
+                kernel_release: "unknown".to_owned(),
+                user_namespaces: missing(),
+                privileged_namespaces: missing(),
+                proc_mount: missing(),
+                max_user_namespaces: None,
+                apparmor_restricts_user_namespaces: None,
+                seccomp: missing(),
+                seccomp_notify: missing(),
+                landlock_abi: 0,
+                landlock: missing(),
+                landlock_missing: Vec::new(),
+                cgroup: missing(),
             }
         }
     }

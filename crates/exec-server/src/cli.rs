@@ -5,13 +5,16 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum};
+use clap::{Parser, Subcommand, ValueEnum};
 use exec_server::ListenUrl;
 use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
 use exec_server::config::{ServerConfig, ServerLimits, TlsFiles};
 use exec_server::logging::LogFormat;
 use exec_server::protocol::path_uri::NativePaths;
 use exec_server::timings::Timings;
+
+use crate::doctor::DoctorArguments;
+use crate::try_sandbox::SandboxArguments;
 
 const LISTENING: &str = "Listening";
 const AUTHENTICATION: &str = "Authentication";
@@ -26,13 +29,26 @@ Examples:
       --tls-cert cert.pem --tls-key key.pem
       for clients on the network that have the token";
 
+const SANDBOX_EXAMPLES: &str = "\
+Examples:
+  exec-server sandbox -- make
+      writes only below this directory and in the directories for temporary files; no network
+  exec-server sandbox --policy read-only --network -- curl https://example.org
+  exec-server sandbox --policy policy.json --cwd /srv/project -- npm test";
+
 /// Gives an agent hands on this machine: starts and controls processes for whoever connects.
 ///
 /// Prints the URL that clients connect to as the first line on stdout, and serves until SIGTERM or Ctrl-C. Everything
 /// that was started ends with the server.
 #[derive(Debug, Parser)]
 #[command(name = "exec-server", version, about, max_term_width = 100, after_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+#[command(subcommand_help_heading = "Instead of serving")]
 pub struct Arguments {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Where to listen: ws://IP:PORT (port 0 lets the system pick one; wss:// with --tls-cert), unix:///PATH, or stdio.
     #[arg(long, value_name = "URL", help_heading = LISTENING, default_value = exec_server::DEFAULT_LISTEN_URL)]
     listen: String,
@@ -102,6 +118,21 @@ pub struct Arguments {
     /// How log lines on stderr look; RUST_LOG decides which there are.
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub log_format: LogFormat,
+}
+
+/// What the program does beside serving.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Say what this machine can enforce for sandboxed commands, and how to get what is missing.
+    ///
+    /// Exits with 0 if everything that a policy can ask for is enforced, and with 1 if not.
+    Doctor(DoctorArguments),
+    /// Run one command under a sandbox policy, with this terminal's input and output.
+    ///
+    /// Exits as the command does: its own code, or 128 plus the number of the signal that ended it; 126 if it cannot be
+    /// run, 127 if it is not there, 125 if something went wrong before.
+    #[command(after_help = SANDBOX_EXAMPLES)]
+    Sandbox(SandboxArguments),
 }
 
 #[derive(Debug, clap::Args)]

@@ -9,6 +9,7 @@ pub mod listen;
 pub mod listen_url;
 pub mod logging;
 pub mod metrics;
+pub mod sandbox_command;
 pub mod server;
 pub mod shards;
 pub mod timings;

@@ -1,6 +1,8 @@
 //! The `exec-server` program.
 
 mod cli;
+mod doctor;
+mod try_sandbox;
 
 use std::process::ExitCode;
 
@@ -11,7 +13,15 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == LAUNCHER_ARGUMENT) {
         return ExitCode::from(u8::try_from(exec_server_os::run_launcher()).unwrap_or(1));
     }
-    let arguments = cli::Arguments::parse();
+    let arguments = match cli::Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
+    match arguments.command {
+        Some(cli::Command::Doctor(arguments)) => return doctor::run(&arguments),
+        Some(cli::Command::Sandbox(arguments)) => return try_sandbox::run(arguments),
+        None => {}
+    }
     let config = match arguments.server_config() {
         Ok(config) => config,
         Err(error) => return fail(&error),
@@ -34,6 +44,18 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
+    }
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn refuse(error: &clap::Error) -> ExitCode {
+    // Without a terminal to print to, the code still tells.
+    let _ = error.print();
+    let is_sandbox = std::env::args_os().nth(1).is_some_and(|argument| argument == "sandbox");
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        _ if is_sandbox => ExitCode::from(try_sandbox::OUR_FAILURE),
+        code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
     }
 }
 

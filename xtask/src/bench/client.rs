@@ -34,6 +34,8 @@ pub struct Launch<'a> {
     pub stdio: Stdio,
     /// What its output must be.
     pub content: Content,
+    /// What confines it, as the wire has it.
+    pub sandbox: Option<&'a str>,
 }
 
 /// What a process's standard input and output are.
@@ -50,7 +52,7 @@ pub enum Stdio {
 impl<'a> Launch<'a> {
     /// A process without input, whatever it writes.
     pub fn new(argv: &'a [&'a str]) -> Launch<'a> {
-        Launch { argv, stdio: Stdio::Output, content: Content::Any }
+        Launch { argv, stdio: Stdio::Output, content: Content::Any, sandbox: None }
     }
 }
 
@@ -124,8 +126,10 @@ impl Client {
         let argv = serde_json::json!(launch.argv);
         let tty = launch.stdio == Stdio::Terminal;
         let pipe = launch.stdio == Stdio::Piped;
+        let sandbox =
+            launch.sandbox.map(|policy| format!(r#","sandbox":{policy}"#)).unwrap_or_default();
         let params = format!(
-            r#"{{"processId":"p{process}","argv":{argv},"cwd":"file:///","env":{{"PATH":"/usr/bin:/bin"}},"tty":{tty},"pipeStdin":{pipe},"arg0":null}}"#
+            r#"{{"processId":"p{process}","argv":{argv},"cwd":"file:///","env":{{"PATH":"/usr/bin:/bin"}},"tty":{tty},"pipeStdin":{pipe},"arg0":null{sandbox}}}"#
         );
         let request = self.queue("process/start", &params);
         Started { process, request }

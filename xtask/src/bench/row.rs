@@ -59,6 +59,8 @@ pub enum Of {
     PeerRow(&'static str),
     /// The bare server's figure.
     Bare,
+    /// Our own figure in another row.
+    OurRow(&'static str),
 }
 
 impl Bar {
@@ -81,6 +83,7 @@ impl Bar {
             Of::Peer | Of::NaglingPeer => figure(row.id, Seat::Peer)?,
             Of::PeerRow(other) => figure(other, Seat::Peer)?,
             Of::Bare => figure(row.id, Seat::Bare)?,
+            Of::OurRow(other) => figure(other, Seat::Ours)?,
         };
         Some(match self {
             Bar::AtMost(..) => ours <= times * measure,
@@ -100,6 +103,7 @@ impl Bar {
             Of::Peer | Of::NaglingPeer => format!("{sign} {} peer", share(times)),
             Of::PeerRow(other) => format!("{sign} {} peer {other}", share(times)),
             Of::Bare => format!("{sign} {} bare", share(times)),
+            Of::OurRow(other) => format!("{sign} {} our {other}", share(times)),
         }
     }
 }
@@ -164,6 +168,7 @@ mod tests {
         assert_eq!(Bar::AtMost(0.05, Of::Peer).is_cleared(&ROW, 2.1, figure), Some(false));
         assert_eq!(Bar::AtMost(1.3, Of::Bare).is_cleared(&ROW, 2.0, figure), None);
         assert_eq!(Bar::AtMost(0.2, Of::PeerRow("other")).is_cleared(&ROW, 2.0, figure), None);
+        assert_eq!(Bar::AtMost(5.0, Of::OurRow("row")).is_cleared(&ROW, 2.0, figure), None);
         assert_eq!(Bar::AtMost(0.3, Of::Unit).is_cleared(&ROW, 0.3, figure), Some(true));
     }
 
@@ -172,5 +177,6 @@ mod tests {
         assert_eq!(Bar::AtMost(1.0 / 20.0, Of::Peer).describe(&ROW), "≤ 1/20 of peer");
         assert_eq!(Bar::AtLeast(2.7, Of::Peer).describe(&ROW), "≥ 2.7× peer");
         assert_eq!(Bar::AtMost(0.3, Of::Unit).describe(&ROW), "≤ 0.300 ms");
+        assert_eq!(Bar::AtMost(5.0, Of::OurRow("other")).describe(&ROW), "≤ 5× our other");
     }
 }

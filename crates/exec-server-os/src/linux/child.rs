@@ -153,7 +153,7 @@ fn prepare_and_exec(plan: &mut ChildPlan) -> Step {
         }
     }
     for (target, source) in plan.stdio.iter().enumerate() {
-        // SAFETY: as above; all sources are above 2, so none is overwritten before its turn.
+        // SAFETY: as above; a source is above 2 or its own target, so none is overwritten before its turn.
         if unsafe { libc::dup2(source.as_raw_fd(), target as RawFd) } == -1 {
             return Step::Stdio;
         }

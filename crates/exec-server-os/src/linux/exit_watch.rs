@@ -28,31 +28,32 @@ impl ExitWatch {
     pub fn poll_exit(&self, cx: &mut Context) -> Poll<io::Result<ExitStatus>> {
         loop {
             let mut ready = ready!(self.pidfd.poll_read_ready(cx))?;
-            if let Some(status) = self.reap()? {
+            if let Some(status) = reap(self.pid)? {
                 return Poll::Ready(Ok(status));
             }
             ready.clear_ready();
         }
     }
+}
 
-    fn reap(&self) -> io::Result<Option<ExitStatus>> {
-        let mut status = 0;
-        // SAFETY: a zeroed rusage is a valid one.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: both pointers are to live locals; the pid is our own unreaped child's.
-        let pid = unsafe { libc::wait4(self.pid, &raw mut status, libc::WNOHANG, &raw mut usage) };
-        if check(pid)? == 0 {
-            return Ok(None);
-        }
-        let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
-        Ok(Some(ExitStatus {
-            code: signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal),
-            signal,
-            user: duration(usage.ru_utime),
-            system: duration(usage.ru_stime),
-            max_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
-        }))
+/// How our own child ended, if it has; then it is gone.
+pub fn reap(pid: libc::pid_t) -> io::Result<Option<ExitStatus>> {
+    let mut status = 0;
+    // SAFETY: a zeroed rusage is a valid one.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: both pointers are to live locals; the pid is our own unreaped child's.
+    let reaped = unsafe { libc::wait4(pid, &raw mut status, libc::WNOHANG, &raw mut usage) };
+    if check(reaped)? == 0 {
+        return Ok(None);
     }
+    let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+    Ok(Some(ExitStatus {
+        code: signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal),
+        signal,
+        user: duration(usage.ru_utime),
+        system: duration(usage.ru_stime),
+        max_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+    }))
 }
 
 fn duration(time: libc::timeval) -> Duration {

@@ -28,8 +28,16 @@ pub enum Guardian {
 }
 
 /// Signals that the guardian passes on to the server.
-const PASSED_ON: [libc::c_int; 6] =
-    [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2];
+const PASSED_ON: [libc::c_int; 7] = [
+    libc::SIGTERM,
+    libc::SIGINT,
+    libc::SIGHUP,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    // Means something to a command in the foreground only.
+    libc::SIGWINCH,
+];
 
 static SERVER: AtomicI32 = AtomicI32::new(0);
 

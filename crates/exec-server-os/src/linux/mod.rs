@@ -3,6 +3,7 @@
 pub mod cgroup;
 pub mod exit_watch;
 pub mod files;
+pub mod foreground;
 pub mod guardian;
 pub mod litter;
 pub mod missing_watch;

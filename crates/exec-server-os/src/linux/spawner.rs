@@ -45,13 +45,13 @@ struct Job {
 }
 
 /// A started child before its descriptors belong to a runtime.
-struct Parts {
-    pid: libc::pid_t,
-    pidfd: OwnedFd,
+pub struct Parts {
+    pub pid: libc::pid_t,
+    pub pidfd: OwnedFd,
     ours: OurEnds,
-    tree: ProcessTree,
+    pub tree: ProcessTree,
     /// Where a launcher tells what went wrong.
-    report: Option<OwnedFd>,
+    pub report: Option<OwnedFd>,
 }
 
 impl Spawner {
@@ -140,7 +140,7 @@ fn serve(queue: &Mutex<mpsc::Receiver<Job>>) {
 
 impl Parts {
     /// Nobody waits any more: an unowned child must not stay.
-    fn abandon(mut self) {
+    pub fn abandon(mut self) {
         self.tree.kill_pass();
         // SAFETY: waits for our own child, which has just been killed.
         unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
@@ -161,6 +161,7 @@ impl Parts {
                 (Some(input), ChildOutput::new(master, OutputKind::Terminal)?, None)
             }
             OurEnds::Worker { .. } => unreachable!("a worker is no process of a client"),
+            OurEnds::None => return Err(io::ErrorKind::Unsupported.into()),
         };
         let pid = self.pid.unsigned_abs();
         Ok(Spawned { pid, exit, input, output, error_output, tree: self.tree })
@@ -171,15 +172,18 @@ enum OurEnds {
     Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
     Terminal { master: OwnedFd },
     Worker { socket: OwnedFd },
+    None,
 }
 
 enum TheirEnds {
     Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
     Terminal { slave: OwnedFd },
     Worker { socket: OwnedFd },
+    Inherited,
 }
 
-fn start(
+/// Starts a child; the calling thread sleeps until it has executed its program.
+pub fn start(
     request: &SpawnRequest,
     cgroup: Option<Cgroup>,
     stack: &mut ChildStack,
@@ -221,6 +225,9 @@ fn start(
         }
         TheirEnds::Terminal { slave } => [slave.as_fd(); 3],
         TheirEnds::Worker { socket } => [socket.as_fd(), null, null],
+        TheirEnds::Inherited => {
+            [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
+        }
     };
 
     let argv_pointers = pointers(&command.argv);
@@ -248,6 +255,7 @@ fn start(
 
 fn open_stdio(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
     match stdio {
+        Stdio::Inherited => Ok((OurEnds::None, TheirEnds::Inherited)),
         Stdio::Terminal(size) => {
             let (master, slave) = terminal::open(size)?;
             Ok((OurEnds::Terminal { master }, TheirEnds::Terminal { slave }))

@@ -4,6 +4,7 @@ mod auth;
 mod command_line;
 #[cfg(target_os = "linux")]
 mod concurrency;
+mod doctor;
 #[cfg(target_os = "linux")]
 mod environment;
 #[cfg(target_os = "linux")]
@@ -25,6 +26,8 @@ mod reference_client_files;
 mod reference_client_sandbox;
 #[cfg(target_os = "linux")]
 mod sandbox;
+#[cfg(target_os = "linux")]
+mod sandbox_command;
 #[cfg(target_os = "linux")]
 mod sessions;
 #[cfg(target_os = "linux")]

@@ -11,6 +11,7 @@ mod idle;
 mod oneshot;
 mod pty;
 mod rpc;
+mod sandbox;
 mod stall;
 mod startup;
 mod stdin;
@@ -33,8 +34,9 @@ pub struct Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 14] = [
+pub const GROUPS: [Group; 15] = [
     oneshot::GROUP,
+    sandbox::GROUP,
     rpc::GROUP,
     pty::GROUP,
     stdout::GROUP,

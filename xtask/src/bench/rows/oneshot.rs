@@ -9,7 +9,8 @@ use crate::bench::row::{Bar, Better, Of, Row, Unit};
 use crate::bench::scene::{Readings, Scene};
 use crate::bench::stats::{ms, percentile, us};
 
-const P50: &str = "oneshot.p50";
+/// From the start of `true` to its end.
+pub const P50: &str = "oneshot.p50";
 const P95: &str = "oneshot.p95";
 const REPLY: &str = "oneshot.reply";
 const CPU: &str = "oneshot.cpu";
@@ -62,12 +63,12 @@ pub const GROUP: Group = Group {
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect()?;
     for _ in 0..5 {
-        run_once(&mut client)?;
+        run_once(&mut client, Launch::new(&["/usr/bin/true"]))?;
     }
     let (mut replies, mut ends) = (Vec::new(), Vec::new());
     let before = scene.server.usage()?;
     let count = scene.effort.pace(500, Duration::from_secs(3)).run(|| {
-        let (reply, end) = run_once(&mut client)?;
+        let (reply, end) = run_once(&mut client, Launch::new(&["/usr/bin/true"]))?;
         replies.push(ms(reply));
         ends.push(ms(end));
         Ok(())
@@ -85,9 +86,9 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
 }
 
 /// Runs one process and returns when the start was answered and when everything was over.
-fn run_once(client: &mut Client) -> Result<(Duration, Duration)> {
+pub fn run_once(client: &mut Client, launch: Launch<'_>) -> Result<(Duration, Duration)> {
     let begun = Instant::now();
-    let started = client.queue_start(Launch::new(&["/usr/bin/true"]));
+    let started = client.queue_start(launch);
     client.flush()?;
     let (mut reply, mut end) = (None, None);
     while reply.is_none() || end.is_none() {

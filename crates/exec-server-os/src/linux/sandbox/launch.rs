@@ -69,10 +69,15 @@ pub async fn outcome(report: OwnedFd) -> Result<(), SpawnError> {
     let text = read(report)
         .await
         .map_err(|source| SpawnError::Prepare { step: "launch report", source })?;
+    judge(&text)
+}
+
+/// What a launcher has told, all of it: nothing if the command runs.
+pub fn judge(text: &[u8]) -> Result<(), SpawnError> {
     if text.is_empty() {
         return Ok(());
     }
-    let failure: Failure = postcard::from_bytes(&text).map_err(|error| SpawnError::Prepare {
+    let failure: Failure = postcard::from_bytes(text).map_err(|error| SpawnError::Prepare {
         step: "launch report",
         source: io::Error::other(error),
     })?;

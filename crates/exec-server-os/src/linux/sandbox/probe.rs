@@ -4,65 +4,10 @@ mod namespaces;
 
 use std::fs;
 
-use serde::Serialize;
-
 use super::landlock::{LandlockPart, kernel_abi};
 use crate::linux::cgroup::CgroupParent;
+use crate::probe::{Finding, Probe};
 use namespaces::{Stuck, Trial};
-
-/// Everything that a sandbox can be built of, and how to get what is missing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Probe {
-    /// As `uname -r` says it.
-    pub kernel_release: String,
-    /// The user, mount, pid, network, IPC, UTS and cgroup namespaces that this user can make.
-    pub user_namespaces: Finding,
-    /// The same without a user namespace, which takes a privileged server.
-    pub privileged_namespaces: Finding,
-    /// A fresh `/proc` in such namespaces.
-    pub proc_mount: Finding,
-    /// The limit on user namespaces, if there is such a limit.
-    pub max_user_namespaces: Option<u64>,
-    /// Whether AppArmor keeps user namespaces from unprivileged programs, if it is there at all.
-    pub apparmor_restricts_user_namespaces: Option<bool>,
-    /// The system call filter.
-    pub seccomp: Finding,
-    /// Denials of the filter could be told to the server.
-    pub seccomp_notify: Finding,
-    /// The version of Landlock; 0 is none.
-    pub landlock_abi: u32,
-    /// The second lock, with all parts that the sandbox uses.
-    pub landlock: Finding,
-    /// What Landlock cannot restrict here.
-    pub landlock_missing: Vec<LandlockPart>,
-    /// A cgroup (version 2) of our own, for limits on memory and processes.
-    pub cgroup: Finding,
-}
-
-/// Whether one thing works.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Finding {
-    /// Whether it does.
-    pub works: bool,
-    /// What went wrong.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// How to get it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-}
-
-impl Finding {
-    fn works() -> Self {
-        Self { works: true, reason: None, hint: None }
-    }
-
-    fn missing(reason: impl Into<String>, hint: impl Into<String>) -> Self {
-        Self { works: false, reason: Some(reason.into()), hint: Some(hint.into()) }
-    }
-}
 
 /// Tries everything; takes a few milliseconds and leaves nothing behind.
 pub fn probe() -> Probe {
@@ -81,7 +26,7 @@ pub fn probe() -> Probe {
         seccomp_notify: seccomp_notify(),
         landlock_abi,
         landlock: landlock(),
-        landlock_missing: missing.map(|(part, _)| part).collect(),
+        landlock_missing: missing.map(|(part, _)| part.name()).collect(),
         cgroup: cgroup(),
     }
 }

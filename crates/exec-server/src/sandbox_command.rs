@@ -1,0 +1,119 @@
+//! One command under a policy, with the standard streams of this process: `exec-server sandbox`.
+//!
+//! The policy is compiled and enforced by what the server uses for `process/start`; only nobody is connected.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use exec_server_os::sandbox::Policy;
+use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
+use exec_server_os::{HeldSignals, TreeTag, run_in_foreground};
+use exec_server_protocol::path_uri::NativePaths;
+use serde_json::{Value, json};
+
+use crate::environment::path_uri;
+use crate::errors::RequestError;
+use crate::sandbox::{Confinement, Sandboxes};
+
+/// What to run, and what it may touch.
+#[derive(Debug)]
+pub struct SandboxCommand {
+    /// The `sandbox` object of a `process/start`.
+    pub sandbox: Value,
+    /// The program and its arguments.
+    pub argv: Vec<OsString>,
+    /// The working directory, which is also where relative patterns start.
+    pub cwd: PathBuf,
+}
+
+/// What the two policies with a name allow beside reading everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedPolicy {
+    /// Whether `cwd`, `/tmp` and `TMPDIR` can be written.
+    pub writes_workspace: bool,
+    /// Whether the network can be used.
+    pub has_network: bool,
+    /// What else can be written; absolute.
+    pub writable: Vec<PathBuf>,
+    /// The workspace; absolute.
+    pub cwd: PathBuf,
+}
+
+/// Why there is no exit code of the command.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxCommandError {
+    /// A policy that leaves the confining to somebody else.
+    #[error("the policy asks for no sandbox, so there is nothing to try")]
+    NothingToEnforce,
+    /// A policy that cannot be kept, or a command that cannot be run.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+impl SandboxCommandError {
+    /// What to exit with, as containers do: 127 for a program that is not there, 126 for one that cannot be run.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Request(RequestError::Spawn(SpawnError::Program(error))) => match error.kind() {
+                std::io::ErrorKind::NotFound => 127,
+                _ => 126,
+            },
+            _ => 125,
+        }
+    }
+
+    /// Whether the machine is to blame, so that `exec-server doctor` may know more.
+    pub fn is_of_the_machine(&self) -> bool {
+        matches!(self, Self::Request(RequestError::Spawn(SpawnError::Sandbox { .. })))
+    }
+}
+
+impl NamedPolicy {
+    /// The `sandbox` object that says the same.
+    pub fn to_sandbox(&self) -> Value {
+        let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
+        let mut entries = vec![special("root", "read")];
+        if self.writes_workspace {
+            entries.extend(
+                ["project_roots", "slash_tmp", "tmpdir"].map(|kind| special(kind, "write")),
+            );
+        }
+        entries.extend(self.writable.iter().map(
+            |path| json!({"path": {"type": "path", "path": path_uri(path)}, "access": "write"}),
+        ));
+        let cwd = path_uri(&self.cwd);
+        json!({
+            "permissions": {
+                "type": "managed",
+                "network": if self.has_network { "enabled" } else { "restricted" },
+                "file_system": {"type": "restricted", "entries": entries},
+            },
+            "windowsSandboxLevel": "disabled",
+            "policyContext": {"cwd": cwd, "workspaceRoots": [cwd]},
+        })
+    }
+}
+
+impl SandboxCommand {
+    /// Runs it to its end and returns its exit code, or 128 plus the signal that ended it.
+    pub fn run(&self, signals: &HeldSignals) -> Result<i32, SandboxCommandError> {
+        let sandboxes = Sandboxes::new(NativePaths::Accept);
+        let policy: Option<Policy> =
+            sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
+        let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;
+        // The placeholders stay until the command has ended.
+        let Confinement { setup, placeholders: _held, .. } = sandboxes.confine(&policy)?;
+        let request = SpawnRequest {
+            program: self.argv.first().cloned().unwrap_or_default(),
+            argv: self.argv.clone(),
+            env: std::env::vars_os().collect(),
+            cwd: self.cwd.clone(),
+            stdio: Stdio::Inherited,
+            tag: TreeTag::new(0),
+            sandbox: Some(setup),
+            extra_input: None,
+        };
+        let status = run_in_foreground(&request, signals).map_err(RequestError::Spawn)?;
+        Ok(status.code)
+    }
+}

@@ -1,0 +1,55 @@
+//! What `exec-server doctor` says about this machine, whatever it is like.
+
+use exec_server_testkit::TestExecutor;
+use serde_json::Value;
+
+#[tokio::test]
+async fn the_doctor_says_what_works_and_what_that_means() {
+    let (code, text, errors) = run(&["doctor"]).await;
+    assert_eq!(errors, "");
+    let lines: Vec<&str> = text.lines().collect();
+    for name in ["kernel", "user namespaces", "AppArmor", "own /proc", "seccomp", "Landlock"] {
+        assert!(lines.iter().any(|line| line.starts_with(name)), "no {name}: {text}");
+    }
+    // What is missing is followed by what to do about it, in the same column.
+    for (index, line) in lines.iter().enumerate() {
+        if line.get(17..).is_some_and(|value| value.starts_with("no: ")) {
+            assert_eq!(lines[index + 1].find("-> "), Some(17), "{text}");
+        }
+    }
+    let level = lines.iter().find_map(|line| line.strip_prefix("sandbox level: "));
+    assert_eq!(code, if level == Some("full") { 0 } else { 1 }, "{text}");
+}
+
+#[tokio::test]
+async fn programs_get_the_same_as_json() {
+    let (code, text, _) = run(&["doctor", "--json"]).await;
+    let found: Value = serde_json::from_str(&text).unwrap();
+    let level = found["level"].as_str().unwrap();
+    assert!(["full", "full, old Landlock", "landlock only", "none"].contains(&level));
+    assert_eq!(code, if level == "full" { 0 } else { 1 });
+    for name in ["sandbox", "userNamespaces", "procMount", "seccomp", "landlock", "cgroup"] {
+        let finding = &found[name];
+        assert_eq!(finding["works"] == true, finding["hint"].is_null(), "{name}: {finding}");
+        assert_eq!(finding["works"] == true, finding["reason"].is_null(), "{name}: {finding}");
+    }
+    assert!(found["landlockAbi"].is_u64() && found["landlockMissing"].is_array());
+    assert!(found["meaning"].as_str().unwrap().ends_with('.'));
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn where_no_namespace_can_be_made_the_doctor_says_so() {
+    // The filter of a sandbox keeps everything inside from making another one.
+    let binary = exec_server_testkit::executor::binary();
+    let (code, text, _) =
+        run(&["sandbox", "--policy", "read-only", "--", binary.to_str().unwrap(), "doctor"]).await;
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("user namespaces  no: a user namespace: Operation not permitted"));
+    assert!(text.contains("trial sandbox    no: could not set up the sandbox (namespaces)"));
+    assert!(text.contains("nothing runs weaker than asked"), "{text}");
+}
+
+async fn run(arguments: &[&str]) -> (i32, String, String) {
+    TestExecutor::builder().args(arguments).run().await
+}

@@ -1,0 +1,119 @@
+//! The shortest life of a sandboxed process: everything can be read, one directory can be written, and
+//! there is no network.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::oneshot::{self, run_once};
+use super::{EVERY_ROUND, Group};
+use crate::bench::client::{Client, Launch};
+use crate::bench::contestant::Seat;
+use crate::bench::failure::{Failure, Result};
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::scratch::uri;
+use crate::bench::stats::{ms, percentile, us};
+
+const P50: &str = "sandbox.p50";
+const P95: &str = "sandbox.p95";
+const CPU: &str = "sandbox.cpu";
+const CHILDREN_CPU: &str = "sandbox.children-cpu";
+
+/// One sandboxed process after the other.
+pub const GROUP: Group = Group {
+    name: "sandbox",
+    most_rounds: EVERY_ROUND,
+    rows: &[
+        Row {
+            id: P50,
+            label: "sandboxed `true`, start to closed, p50",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[
+                Bar::AtMost(1.0 / 15.0, Of::NaglingPeer),
+                Bar::AtMost(5.0, Of::OurRow(oneshot::P50)),
+            ],
+        },
+        Row {
+            id: P95, label: "… p95", unit: Unit::Named("ms"), better: Better::Lower, bars: &[]
+        },
+        Row {
+            id: CPU,
+            label: "… server CPU each",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: CHILDREN_CPU,
+            label: "… CPU of its children each (helpers and `true` itself)",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    // The bare server confines nobody.
+    if scene.contestant.seat == Seat::Bare {
+        return Ok(());
+    }
+    let root = scene.scratch.once("sandboxed", |path| Ok(fs::create_dir(path)?))?;
+    let policy = workspace_write(&root);
+    let mut client = scene.connect()?;
+    check_that_it_confines(&mut client, &root, &policy)?;
+    let launch = Launch { sandbox: Some(&policy), ..Launch::new(&["/usr/bin/true"]) };
+    for _ in 0..5 {
+        run_once(&mut client, launch)?;
+    }
+    let mut ends = Vec::new();
+    let before = scene.server.usage()?;
+    let count = scene.effort.pace(300, Duration::from_secs(3)).run(|| {
+        ends.push(ms(run_once(&mut client, launch)?.1));
+        Ok(())
+    })?;
+    let after = scene.server.usage()?;
+
+    readings.enter(P50, percentile(&ends, 0.5));
+    readings.enter(P95, percentile(&ends, 0.95));
+    readings.enter(CPU, us(after.cpu_since(&before)) / count as f64);
+    let children = after.children_cpu.saturating_sub(before.children_cpu);
+    readings.enter(CHILDREN_CPU, us(children) / count as f64);
+    readings.enter_order(&mut client);
+    Ok(())
+}
+
+/// The policy that clients send most: everything can be read, the project can be written.
+fn workspace_write(root: &Path) -> String {
+    let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
+    json!({
+        "permissions": {"type": "managed", "network": "restricted", "file_system": {
+            "type": "restricted",
+            "entries": [special("root", "read"), special("project_roots", "write")],
+        }},
+        "windowsSandboxLevel": "disabled",
+        "policyContext": {"cwd": uri(root), "workspaceRoots": [uri(root)]},
+    })
+    .to_string()
+}
+
+/// A server that ignores the policy would be fast.
+fn check_that_it_confines(client: &mut Client, root: &Path, policy: &str) -> Result<()> {
+    let (inside, outside) = (root.join("inside"), root.with_file_name("outside"));
+    for file in [&inside, &outside] {
+        // Another contestant may have made it.
+        let _ = fs::remove_file(file);
+        let argv = ["/usr/bin/touch", file.to_str().unwrap_or_default()];
+        let started = client.start(Launch { sandbox: Some(policy), ..Launch::new(&argv) })?;
+        client.wait_finished(started.process)?;
+    }
+    match (inside.exists(), outside.exists()) {
+        (true, false) => Ok(()),
+        _ => Err(Failure::new("the policy was not kept")),
+    }
+}
