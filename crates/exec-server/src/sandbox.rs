@@ -18,13 +18,16 @@ use exec_server_protocol::sandbox::{
 };
 use serde_json::Value;
 
+use crate::environment::host_path;
 use crate::errors::RequestError;
 
 mod globs;
 mod placeholders;
+mod services;
 
 pub use placeholders::Placeholder;
 use placeholders::Placeholders;
+use services::Services;
 
 /// What all sandboxes of a server share.
 #[derive(Debug)]
@@ -35,6 +38,7 @@ pub struct Sandboxes {
     placeholders: Arc<Placeholders>,
     /// One for every sandbox that shares the machine's network.
     network_users: Arc<()>,
+    services: Services,
 }
 
 /// What somebody in a sandbox wants to do with files.
@@ -68,6 +72,7 @@ impl Sandboxes {
             handed_out: Mutex::default(),
             placeholders: Arc::default(),
             network_users: Arc::new(()),
+            services: Services::of_environment(|name| std::env::var_os(name)),
         }
     }
 
@@ -151,7 +156,12 @@ impl Sandboxes {
         let mut held = Vec::new();
         match &policy.files {
             FilePolicy::Unrestricted => view.places.push(writable(Path::new("/"))),
-            FilePolicy::Restricted(rules) => self.restrict(rules, class, &mut view, &mut held)?,
+            FilePolicy::Restricted(rules) => {
+                self.restrict(rules, class, &mut view, &mut held)?;
+                if network == Network::Host {
+                    self.hide_services(rules, &mut view);
+                }
+            }
         }
         let handed_out = self.handed_out.lock().expect("no holder panics");
         view.handed_out = handed_out.iter().cloned().collect();
@@ -186,13 +196,25 @@ impl Sandboxes {
         for protected in rules.protected_names() {
             let path = protected.root.join(protected.name);
             if class == Class::Write {
-                held.extend(self.placeholders.take(&path).map_err(set_up("placeholder"))?);
+                let missing =
+                    missing_target(&path).filter(|path| rules.access(path) == Access::Write);
+                let held_path = missing.as_deref().unwrap_or(&path);
+                held.extend(self.placeholders.take(held_path).map_err(set_up("placeholder"))?);
             }
             view.places.extend(git_directory(&path).as_deref().map(read_only));
         }
         let matches = globs::matches(rules.deny_globs())?;
         view.places.extend(matches.iter().map(|path| denied(path)));
         Ok(())
+    }
+
+    /// Without a network nothing can be connected to, so there is nothing to hide.
+    fn hide_services(&self, rules: &FileRules, view: &mut View) {
+        let hidden = self.services.hidden().filter(|path| rules.access(path) != Access::Write);
+        view.masked.extend(hidden.map(Path::to_owned));
+        if view.base == Base::Everything {
+            view.places.extend(self.services.needed().iter().map(|path| read_only(path)));
+        }
     }
 
     /// Checks a root that may be written; one that is not there gives nothing.
@@ -217,14 +239,25 @@ fn decode(sandbox: Option<&Value>) -> Result<Option<SandboxParams>, RequestError
         .map_err(|error: serde_json::Error| RequestError::InvalidParams(error.to_string()))
 }
 
+/// Where a protected name leads that is a link to nothing: whoever makes that gives the name a content.
+fn missing_target(path: &Path) -> Option<PathBuf> {
+    let text = path.read_link().ok()?;
+    if path.exists() {
+        return None;
+    }
+    let target = path.parent()?.join(text);
+    // Only its last name may be missing; what lies deeper cannot be held.
+    Some(target.parent()?.canonicalize().ok()?.join(target.file_name()?))
+}
+
 /// The directory that a `.git` file names: whoever can write there decides what git runs.
 fn git_directory(path: &Path) -> Option<PathBuf> {
     if !path.symlink_metadata().ok()?.is_file() || path.file_name()? != ".git" {
         return None;
     }
-    let text = std::fs::read_to_string(path).ok()?;
-    let named = text.strip_prefix("gitdir:")?.trim();
-    std::fs::canonicalize(path.parent()?.join(named)).ok()
+    let text = std::fs::read(path).ok()?;
+    let named = text.strip_prefix(b"gitdir:")?.trim_ascii();
+    std::fs::canonicalize(path.parent()?.join(host_path(named.to_owned()))).ok()
 }
 
 /// Tells what is at a path from whatever else could be there.

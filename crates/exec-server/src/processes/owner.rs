@@ -104,6 +104,8 @@ pub(super) struct Owner {
     burst: usize,
     last_output: Instant,
     output_bytes: u64,
+    /// When to look whether everything inside has ended, so that what stands in the workspace for it can go.
+    next_clearing: Option<Instant>,
     /// Held until the process is closed.
     active: Option<ActiveGuard>,
 }
@@ -156,6 +158,7 @@ impl Owner {
             burst: 0,
             last_output: now,
             output_bytes: 0,
+            next_clearing: None,
             active: Some(active),
         }
     }
@@ -242,6 +245,7 @@ impl Owner {
             && (self.is_forgotten_when_closed
                 || self.log.poll_timeout().is_some_and(|at| Instant::now() >= at))
             && !matches!(self.ending, Ending::Killing { .. } | Ending::Asked { .. })
+            && self.next_clearing.is_none()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -256,6 +260,7 @@ impl Owner {
             timeout.and_then(|timeout| self.started.checked_add(timeout)),
             idle.and_then(|idle| self.last_output.checked_add(idle)),
             self.waits_for_listener().then(|| self.started + HEAD_START),
+            self.next_clearing,
         ]
         .into_iter()
         .flatten()
@@ -367,6 +372,9 @@ impl Owner {
 
     fn handle_timeout(&mut self) {
         let now = Instant::now();
+        if self.next_clearing.is_some_and(|at| now >= at) {
+            self.clear_placeholders(now);
+        }
         let drain = self.server.config.timings.drain_after_kill;
         if self.ending.handle_timeout(&self.tree, now, drain) && self.exit.is_none() {
             self.output = None;
@@ -446,9 +454,9 @@ impl Owner {
         self.exit = None;
         self.tree.handle_root_reaped();
         if let Some(sandbox) = &mut self.birth.sandbox {
-            sandbox.placeholders.clear();
             sandbox.network_user = None;
         }
+        self.clear_placeholders(Instant::now());
         self.ending.handle_root_ended(Instant::now());
         self.stdin.close_now(|reply, answer| answer_write((reply, answer)));
         let exit = match status {
@@ -470,6 +478,18 @@ impl Owner {
             details: exit.details,
         };
         self.notify(PROCESS_EXITED, &notification);
+    }
+
+    /// A launcher that was killed may be gone a moment before what it launched, which could take a name that is free.
+    fn clear_placeholders(&mut self, now: Instant) {
+        const PAUSE: Duration = Duration::from_millis(2);
+        let Some(sandbox) = &mut self.birth.sandbox else { return };
+        self.next_clearing = None;
+        if sandbox.placeholders.is_empty() || self.tree.is_empty() {
+            sandbox.placeholders.clear();
+        } else {
+            self.next_clearing = Some(now + PAUSE);
+        }
     }
 
     fn describe_exit(&self, status: ExitStatus, duration: Duration) -> Exit {

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use exec_server_os::sandbox::DenyGlob;
 
 use crate::errors::RequestError;
 
-/// How deep an unbounded pattern is looked for, unless the policy says otherwise.
-const DEFAULT_DEPTH: usize = 16;
 /// Each match is a mount of its own, so more than this would make a start slow; a policy must not be kept in part.
 const MAX_MATCHES: usize = 4096;
 /// Names that are looked at for one policy.
@@ -21,7 +20,7 @@ pub fn matches<'a>(
 ) -> Result<BTreeSet<PathBuf>, RequestError> {
     let mut search = Search { found: BTreeSet::new(), looked_at: 0 };
     for glob in globs {
-        search.look_below(glob, glob.base(), glob.scan_depth().unwrap_or(DEFAULT_DEPTH))?;
+        search.look_below(glob, glob.base(), glob.scan_depth().unwrap_or(usize::MAX))?;
     }
     Ok(search.found)
 }
@@ -38,8 +37,16 @@ impl Search {
         dir: &Path,
         depth: usize,
     ) -> Result<(), RequestError> {
-        // What cannot be listed by the server cannot be read by what it starts.
-        let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
+        let entries = match fs::read_dir(dir) {
+            Ok(entries) => entries,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+            {
+                return Ok(());
+            }
+            // Its owner can make it readable from inside, and nobody knows what is in there.
+            Err(_) => return self.add(dir.to_owned()),
+        };
         for entry in entries.flatten() {
             self.looked_at += 1;
             if self.looked_at > MAX_LOOKED_AT {
@@ -47,13 +54,18 @@ impl Search {
             }
             let path = entry.path();
             if glob.denies(&path) {
-                self.found.insert(path);
-                if self.found.len() > MAX_MATCHES {
-                    return Err(RequestError::PatternTooWide("matches too many names"));
-                }
+                self.add(path)?;
             } else if depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 self.look_below(glob, &path, depth - 1)?;
             }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, path: PathBuf) -> Result<(), RequestError> {
+        self.found.insert(path);
+        if self.found.len() > MAX_MATCHES {
+            return Err(RequestError::PatternTooWide("matches too many names"));
         }
         Ok(())
     }

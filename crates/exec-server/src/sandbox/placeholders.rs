@@ -43,16 +43,17 @@ impl Placeholders {
             return Ok(None);
         }
         let mut made = self.made.lock().expect("no holder panics");
-        if let Some(known) = made.get_mut(path) {
-            known.users += 1;
-        } else {
-            let note = LitterNote::of_directory(path);
-            match make(path) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
-                Err(error) => return Err(error),
-            }
-            made.insert(path.to_owned(), Made { users: 1, _note: note });
+        let note = LitterNote::of_directory(path);
+        let is_new = match make(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(error),
+        };
+        match made.get_mut(path) {
+            // Somebody outside may have removed it since, so it is made again.
+            Some(known) => known.users += 1,
+            None if is_new => drop(made.insert(path.to_owned(), Made { users: 1, _note: note })),
+            None => return Ok(None),
         }
         Ok(Some(Placeholder { path: path.to_owned(), all: self.clone() }))
     }
@@ -98,6 +99,16 @@ mod tests {
         assert!(path.is_dir());
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_placeholder_that_somebody_removed_is_made_again_for_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let (all, path) = (Arc::<Placeholders>::default(), dir.path().join(".git"));
+        let _first = all.take(&path).unwrap().unwrap();
+        std::fs::remove_dir(&path).unwrap();
+        let _second = all.take(&path).unwrap().unwrap();
+        assert!(path.is_dir());
     }
 
     #[test]

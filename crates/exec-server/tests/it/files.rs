@@ -30,7 +30,7 @@ mod removing;
 mod replacing;
 mod replacing_conditions;
 mod stepping;
-mod surroundings;
+pub mod surroundings;
 mod walking;
 mod watching;
 mod writing;

@@ -1,4 +1,14 @@
 //! What a sandboxed process can and cannot do, decided by the kernel.
+//!
+//! Each attack runs twice: with the sandbox off it must succeed, or it proves nothing; with the sandbox on it must not.
+//!
+//! | look here | for |
+//! |---|---|
+//! | [`ground`] | the directories, servers and users that the tests run on |
+//! | [`attempt`] | attacks that need system calls of their own |
+//! | [`running`], [`terminals`], [`endings`] | what must work inside, and what is left afterwards |
+//! | [`policies`], [`protected`] | what a policy means |
+//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`] | attacks |
 
 use std::path::Path;
 
@@ -6,24 +16,62 @@ use exec_server_testkit::desk::{Desk, on_each_file_system, uri};
 use exec_server_testkit::{Finished, TestClient};
 use serde_json::{Value, json};
 
+mod attempt;
 mod calling_back;
+mod endings;
+mod escapes;
 mod files;
+mod ground;
+mod kernel;
 mod model;
+mod network;
+mod policies;
+mod privileges;
+mod processes;
+mod protected;
 mod running;
+mod secrets;
+mod terminals;
 
 /// A policy that reads everything and writes below `roots`, as the reference client sends it.
 fn workspace_write(roots: &[&Path], network: &str) -> Value {
-    let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
+    with_entries(roots, network, &[special("root", "read"), special("project_roots", "write")])
+}
+
+/// A policy with these entries and these workspace roots.
+fn with_entries(roots: &[&Path], network: &str, entries: &[Value]) -> Value {
     json!({
         "permissions": {"type": "managed", "network": network, "file_system": {
-            "type": "restricted",
-            "entries": [special("root", "read"), special("project_roots", "write")],
+            "type": "restricted", "entries": entries,
         }},
         "windowsSandboxLevel": "disabled",
         "policyContext": {
             "cwd": uri(roots[0]),
             "workspaceRoots": roots.iter().map(|root| uri(root)).collect::<Vec<_>>(),
         },
+    })
+}
+
+/// An entry for a place with a name of its own.
+fn special(kind: &str, access: &str) -> Value {
+    json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
+}
+
+/// An entry for a path.
+fn at(path: &Path, access: &str) -> Value {
+    json!({"path": {"type": "path", "path": uri(path)}, "access": access})
+}
+
+/// An entry for a pattern.
+fn glob(pattern: &str) -> Value {
+    json!({"path": {"type": "glob_pattern", "pattern": pattern}, "access": "deny"})
+}
+
+/// The policy that restricts no file.
+fn unrestricted(network: &str) -> Value {
+    json!({
+        "permissions": {"type": "managed", "network": network, "file_system": {"type": "unrestricted"}},
+        "windowsSandboxLevel": "disabled",
     })
 }
 

@@ -1,11 +1,15 @@
 //! The server's side of a sandboxed start: what the launcher is given, and what it tells.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 use std::task::{Poll, ready};
 
+use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
+use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 
@@ -41,7 +45,7 @@ pub fn prepare(
     role: Role,
 ) -> io::Result<(OwnedFd, ReportEnds)> {
     let launcher = Command {
-        candidates: vec![c"/proc/self/exe".to_owned()],
+        candidates: vec![launcher_program()?],
         argv: vec![
             c"exec-server".to_owned(),
             CString::new(LAUNCHER_ARGUMENT).expect("it has no NUL"),
@@ -62,6 +66,42 @@ pub fn prepare(
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
     Ok((memory_of(&plan)?, ReportEnds { ours, theirs: move_up(theirs)? }))
+}
+
+/// Where a launcher's program is: a copy of ours in memory, which nobody can change.
+///
+/// Until a command runs, its `/proc/self/exe` is the launcher's program, and a command can ask to run just that: then
+/// it holds a file which was opened outside of its view. So that must not be a file of the host.
+fn launcher_program() -> io::Result<CString> {
+    static PROGRAM: OnceLock<OwnedFd> = OnceLock::new();
+    let program = match PROGRAM.get() {
+        Some(program) => program,
+        None => {
+            let copy = move_up(sealed_copy_of_ourselves()?)?;
+            PROGRAM.get_or_init(|| copy)
+        }
+    };
+    let path = format!("/proc/self/fd/{}", program.as_raw_fd());
+    Ok(CString::new(path).expect("it has no NUL"))
+}
+
+fn sealed_copy_of_ourselves() -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Kernels before 6.3 do not know the flag, and need none.
+    let copy = match memfd_create("exec-server", flags | MemfdFlags::EXEC) {
+        Err(Errno::INVAL) => memfd_create("exec-server", flags)?,
+        made => made?,
+    };
+    let mut copy = File::from(copy);
+    io::copy(&mut File::open("/proc/self/exe")?, &mut copy)?;
+    fchmod(&copy, Mode::from_raw_mode(0o555))?;
+    let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
+    // The same kernels cannot keep somebody inside from making it unusable for later starts.
+    match fcntl_add_seals(&copy, seals | SealFlags::EXEC | SealFlags::SEAL) {
+        Err(Errno::INVAL) => fcntl_add_seals(&copy, seals | SealFlags::SEAL)?,
+        sealed => sealed?,
+    }
+    Ok(copy.into())
 }
 
 /// Waits until the command runs, or until it is known why not.

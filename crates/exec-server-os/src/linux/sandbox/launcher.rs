@@ -85,7 +85,11 @@ pub fn run_launcher() -> i32 {
     let report = Report(report);
     match begin(plan, &report) {
         Ok((plan, ending)) => match fork() {
-            Ok(Some(first)) => wait_outside(first, report, ending.read),
+            Ok(Some(first)) => {
+                // If pid 1 is killed, there must be nobody left who could tell, or the wait would never end.
+                drop(ending.write);
+                wait_outside(first, report, ending.read)
+            }
             Ok(None) => {
                 drop(ending.read);
                 run_inside(&plan, report, ending.write)
@@ -206,9 +210,11 @@ fn become_command(plan: &LaunchPlan, command: &Command) -> Result<Infallible, St
         // SAFETY: plain system call on a descriptor that this process owns.
         check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }).map_err(step("terminal"))?;
     }
+    use_own_null_device().map_err(step("standard streams"))?;
     give_extra_input(command).map_err(step("extra input"))?;
     confinement::confine_command(&plan.setup)?;
-    for signal in PASSED_BY {
+    // The runtime of this program has ignored the last one from its start.
+    for signal in PASSED_BY.into_iter().chain([libc::SIGPIPE]) {
         // SAFETY: no handler is involved.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
@@ -226,6 +232,23 @@ fn run_worker(plan: &LaunchPlan, report: Report) -> i32 {
     // Whatever ends it, the server finds out by the socket.
     let _ = worker::serve(std::io::stdin().as_fd());
     0
+}
+
+/// Puts the view's null device in the place of the server's, whose owner could change its mode for the whole machine.
+fn use_own_null_device() -> io::Result<()> {
+    let null = libc::makedev(1, 3);
+    for stream in 0..3 {
+        // SAFETY: all zeros is a valid value, and the call fills it.
+        let mut stat = unsafe { std::mem::zeroed::<libc::stat>() };
+        // SAFETY: as above.
+        check(unsafe { libc::fstat(stream, &raw mut stat) })?;
+        if stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == null {
+            let own = File::options().read(true).write(true).open("/dev/null")?;
+            // SAFETY: both descriptors are ours; the copy does not close on exec.
+            check(unsafe { libc::dup2(own.as_raw_fd(), stream) })?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes descriptor 3 what the command may read, or closes it.

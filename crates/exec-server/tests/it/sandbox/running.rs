@@ -1,5 +1,6 @@
 //! Processes in a sandbox work like others, and end like others.
 
+use super::ground::as_each_user;
 use super::*;
 
 #[tokio::test]
@@ -31,4 +32,171 @@ async fn what_a_sandbox_holds_is_told_before_and_with_every_start() {
     assert_eq!(started["sandbox"], info["sandbox"]);
     assert_eq!(started["sandbox"]["level"], "full");
     assert_eq!(desk.client.finish("p").await.exit_code, 0);
+}
+
+/// Each says the same with and without a sandbox, and nothing on stderr.
+const WORKS: [(&str, &str); 17] = [
+    (
+        "files",
+        "echo a > x; mv x y; cp y z; ln y w; ln -s w v; cat v; chmod 600 z; stat -c %a z; rm x y z w v -f; ls -A | wc -l",
+    ),
+    ("directories", "mkdir -p a/b/c; mv a/b d; rmdir d/c; ls; rm -r a d"),
+    ("a move between directories", "mkdir p q; echo 1 > p/f; mv p/f q/f; cat q/f; rm -r p q"),
+    ("pipes", "echo one two | tr ' ' '\\n' | sort -r | head -n 1"),
+    ("a reader that leaves", "yes | head -n 1; echo $?"),
+    ("subprocesses", "for i in 1 2 3; do (exit $i); echo $?; done; echo $(echo nested)"),
+    ("background jobs", "sleep 0.01 & wait; echo $?"),
+    ("null", "echo gone > /dev/null; cat /dev/null; test -c /dev/null && echo device"),
+    ("stdin", "cat; test -c /dev/stdin && echo device"),
+    ("random", "head -c 8 /dev/urandom | wc -c; head -c 8 /dev/zero | wc -c"),
+    ("descriptors", "echo via | cat /dev/fd/0; echo out > /dev/stdout; ls /dev/fd/1"),
+    ("temporary memory", "echo m > /dev/shm/f; cat /dev/shm/f; rm /dev/shm/f"),
+    ("reading", "head -c 0 /etc/passwd && test -d /usr/bin && echo read; pwd | grep -c work"),
+    ("who", "id -u; id -g"),
+    (
+        "a signal",
+        "exec 2>/dev/null; sh -c 'kill -TERM $$'; echo $?; sh -c 'kill -PIPE $$'; echo $?; sh -c 'kill -XFSZ $$'; echo $?",
+    ),
+    ("locks", "flock f echo locked; rm f"),
+    ("a script without a first line", "echo 'echo script $1' > s; chmod +x s; ./s works; rm s"),
+];
+
+#[tokio::test]
+async fn everyday_work_is_the_same_inside() {
+    as_each_user(async |ground| {
+        for (name, script) in WORKS {
+            let free = ground.run_free(script).await;
+            assert_eq!(free.error_text(), "", "{name} does not work anywhere");
+            for policy in [
+                ground.workspace("restricted"),
+                ground.workspace("enabled"),
+                unrestricted("restricted"),
+            ] {
+                let inside = ground.run(&policy, script).await;
+                // The protected names are there while it runs.
+                let expected = match (name, policy == unrestricted("restricted")) {
+                    ("files", false) => free.text().replace("0\n", "4\n").replace("604\n", "600\n"),
+                    _ => free.text(),
+                };
+                assert_eq!(
+                    (inside.text(), inside.error_text()),
+                    (expected, String::new()),
+                    "{name}"
+                );
+                assert_eq!(inside.exit_code, free.exit_code, "{name}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn ends_are_reported_as_those_of_other_processes() {
+    as_each_user(async |ground| {
+        for script in [
+            "exit 0",
+            "exit 3",
+            "exit 255",
+            "kill -TERM $$",
+            "kill -KILL $$",
+            "kill -SEGV $$",
+            "kill -INT $$",
+            "kill -PIPE $$",
+        ] {
+            let free = ground.run_free(script).await;
+            let policy = ground.workspace("restricted");
+            let inside = ground.run(&policy, script).await;
+            assert_eq!(inside.exit_code, free.exit_code, "{script}");
+            for member in ["signal", "reason", "sandboxDenied"] {
+                assert_eq!(inside.exited[member], free.exited[member], "{script} {member}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn starts_fail_as_those_of_other_processes() {
+    as_each_user(async |ground| {
+        ground.put(&ground.work().join("plain"), "");
+        let work = ground.work();
+        let here = uri(&work);
+        let cases = [
+            (vec!["/nowhere/program"], here.clone()),
+            (vec!["no-such-program"], here.clone()),
+            (vec!["./plain"], here.clone()),
+            (vec!["/etc"], here.clone()),
+            (vec!["/bin/true"], uri(&work.join("missing"))),
+            (vec!["/bin/true"], uri(&work.join("plain"))),
+        ];
+        for (argv, cwd) in cases {
+            let mut errors = Vec::new();
+            for sandbox in [Value::Null, ground.workspace("restricted")] {
+                let (id, mut params) = (ground.next_id(), ground.params(&sandbox));
+                params["cwd"] = json!(cwd);
+                errors.push(
+                    ground.client.start(&id, &argv, params).await.expect_err("it cannot start"),
+                );
+            }
+            assert_eq!(errors[0], errors[1], "{argv:?} in {cwd}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_start_says_what_holds() {
+    as_each_user(async |ground| {
+        for (sandbox, wanted) in
+            [(Value::Null, "none"), (ground.workspace("restricted"), "linuxSeccomp")]
+        {
+            let (id, params) = (ground.next_id(), ground.params(&sandbox));
+            let started = ground.client.start(&id, &["/bin/true"], params).await.unwrap();
+            assert_eq!(started["sandboxType"], wanted);
+            let enforced = started["sandbox"]["enforced"].as_array().cloned().unwrap_or_default();
+            assert_eq!(enforced.contains(&json!("seccomp")), wanted != "none");
+            assert_eq!(enforced.contains(&json!("network")), wanted != "none");
+            ground.client.finish(&id).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_denial_is_reported_as_such() {
+    as_each_user(async |ground| {
+        let policy = ground.workspace("restricted");
+        let denied = |script| (script, true);
+        let fine = |script| (script, false);
+        for (script, expected) in [
+            denied("echo x > $OUT/file"),
+            denied("rm -r $OUT/dir"),
+            denied("echo 'my sandbox game'; exit 3"),
+            denied("kill -SYS $$"),
+            fine("echo x > $OUT/file; exit 0"),
+            fine("exit 1"),
+            fine("cat nowhere"),
+        ] {
+            let finished = ground.run(&policy, script).await;
+            assert_eq!(finished.exited["sandboxDenied"], expected, "{script}: {finished:?}");
+        }
+        let free = ground.run_free("echo permission denied; exit 1").await;
+        assert_eq!(free.exited["sandboxDenied"], false);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn git_works_in_a_subdirectory() {
+    as_each_user(async |ground| {
+        let made = ground.run_free("git init -q . && mkdir sub && echo x > sub/f && git -c safe.directory=* status --short").await;
+        if made.exit_code != 0 {
+            crate::files::surroundings::skip("there is no git here");
+            return;
+        }
+        let policy = ground.workspace("restricted");
+        let inside = ground.run(&policy, "cd sub && git -c safe.directory=* status --short").await;
+        assert_eq!((inside.text().as_str(), inside.exit_code), ("?? ./\n", 0), "{inside:?}");
+    })
+    .await;
 }

@@ -1,0 +1,319 @@
+//! Attacks that need system calls of their own: this test program, executed again inside of a sandbox.
+//!
+//! No call does harm if it gets through: where it would, its arguments are such that the kernel refuses them right after
+//! it has looked whether the caller may.
+#![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::io;
+use std::path::PathBuf;
+use std::ptr::null;
+
+use libc::{c_int, c_long, c_void, syscall};
+
+use super::ground::Ground;
+use super::*;
+
+/// The names of the attacks that this process is to try, with a space between them.
+const VARIABLE: &str = "EXEC_SERVER_ATTEMPT";
+
+/// This program.
+pub fn program() -> PathBuf {
+    std::env::current_exe().expect("a test knows its own program")
+}
+
+/// A shell command that tries this attack, and says what came of it.
+pub fn command(names: &str) -> String {
+    let test = "sandbox::attempt::one_of_the_attacks";
+    format!(
+        "{VARIABLE}='{names}' \"$ATTEMPT_PROGRAM\" --exact {test} --nocapture --test-threads=1 | sed -n 's/^@ //p'"
+    )
+}
+
+/// What came of each attack: `ok` or the name of an error.
+pub async fn outcomes(
+    ground: &mut Ground,
+    sandbox: &Value,
+    names: &[&str],
+) -> BTreeMap<String, String> {
+    let finished = ground.run(sandbox, &command(&names.join(" "))).await;
+    let lines = finished.text();
+    let all: BTreeMap<_, _> = lines
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, outcome)| (name.to_owned(), outcome.to_owned()))
+        .collect();
+    assert_eq!(all.len(), names.len(), "some attack did not report: {finished:?}");
+    all
+}
+
+/// Without the sandbox none of these is refused, and inside all of them are.
+pub async fn are_refused(
+    ground: &mut Ground,
+    sandbox: &Value,
+    names: &[&str],
+    as_root_only: &[&str],
+) {
+    let all = [names, as_root_only].concat();
+    let free = outcomes(ground, &Value::Null, &all).await;
+    // Some kernels are built without some calls.
+    let is_there = |name: &&&str| free[**name] != "ENOSYS";
+    let mine = names.iter().chain(as_root_only.iter().filter(|_| ground.is_root()));
+    for name in mine.filter(is_there) {
+        assert!(!is_refusal(&free[*name]), "{name} is refused without a sandbox: {}", free[*name]);
+    }
+    for (name, outcome) in outcomes(ground, sandbox, &all).await {
+        assert!(is_refusal(&outcome), "{name} got through: {outcome}");
+    }
+}
+
+fn is_refusal(outcome: &str) -> bool {
+    ["EPERM", "EACCES", "ENOSYS", "EROFS"].contains(&outcome)
+}
+
+#[test]
+fn one_of_the_attacks() {
+    let Ok(names) = std::env::var(VARIABLE) else { return };
+    // Behind what the test runner has begun to say.
+    println!();
+    for name in names.split(' ') {
+        let outcome = match perform(name) {
+            Ok(()) => "ok".to_owned(),
+            Err(error) => error_name(&error),
+        };
+        println!("@ {name} {outcome}");
+    }
+}
+
+fn error_name(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EPERM) => "EPERM".to_owned(),
+        Some(libc::EACCES) => "EACCES".to_owned(),
+        Some(libc::ENOSYS) => "ENOSYS".to_owned(),
+        Some(libc::EROFS) => "EROFS".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+pub fn check(result: impl Into<i64>) -> io::Result<()> {
+    if result.into() == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+pub fn variable(name: &str) -> String {
+    std::env::var(name).expect("the test sets it")
+}
+
+pub fn text(text: impl Into<Vec<u8>>) -> CString {
+    CString::new(text).expect("no NUL")
+}
+
+fn perform(name: &str) -> io::Result<()> {
+    let work = text(variable("WORK"));
+    let out_file = text(format!("{}/file", variable("OUT")));
+    let out_other = text(format!("{}/other", variable("OUT")));
+    let nothing = null::<c_void>();
+    // SAFETY (all): every pointer is a C string or a buffer that outlives its call, or null.
+    unsafe {
+        match name {
+            // Mounts and namespaces.
+            "mount" => check(libc::mount(
+                c"none".as_ptr(),
+                work.as_ptr(),
+                c"nosuchfs".as_ptr(),
+                0,
+                nothing,
+            )),
+            "remount" => {
+                let flags = libc::MS_REMOUNT | libc::MS_BIND;
+                check(libc::mount(nothing.cast(), work.as_ptr(), nothing.cast(), flags, nothing))
+            }
+            "umount" => check(libc::umount2(work.as_ptr(), libc::MNT_DETACH)),
+            "pivot_root" => check(syscall(libc::SYS_pivot_root, work.as_ptr(), work.as_ptr())),
+            "chroot" => check(libc::chroot(work.as_ptr())),
+            "setns" => {
+                let own =
+                    libc::open(c"/proc/self/ns/uts".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+                check(libc::setns(own, 0))
+            }
+            "unshare_user" => in_child(|| check(libc::unshare(libc::CLONE_NEWUSER))),
+            "unshare_mounts" => in_child(|| check(libc::unshare(libc::CLONE_NEWNS))),
+            "clone_user" => clone_with(libc::CLONE_NEWUSER),
+            // The upper half of the register is no part of the flags.
+            "clone_user_high" => clone_with_raw((1 << 40) | libc::CLONE_NEWUSER as u64),
+            "clone3" => check(syscall(libc::SYS_clone3, nothing, 0)),
+            "open_tree" => check(syscall(libc::SYS_open_tree, libc::AT_FDCWD, work.as_ptr(), 1)),
+            "open_tree_attr" => check(syscall(467, libc::AT_FDCWD, work.as_ptr(), 1, nothing, 0)),
+            "fsopen" => check(syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 0)),
+            "move_mount" => {
+                check(syscall(libc::SYS_move_mount, -1, c"x".as_ptr(), -1, c"x".as_ptr(), 0))
+            }
+            "mount_setattr" => {
+                check(syscall(libc::SYS_mount_setattr, -1, c"x".as_ptr(), 0, nothing, 0))
+            }
+            "sethostname" => {
+                let mut name = [0u8; 256];
+                libc::gethostname(name.as_mut_ptr().cast(), 255);
+                let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+                check(libc::sethostname(name.as_ptr().cast(), length))
+            }
+            // Privileges.
+            "setuid" => in_child(|| match check(libc::setresuid(12345, 12345, 12345)) {
+                // Inside there is nobody with this number.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    Err(io::Error::from_raw_os_error(libc::EPERM))
+                }
+                result => result,
+            }),
+            "setgroups" => in_child(|| check(libc::setgroups(0, null()))),
+            "raise_limit" => {
+                let most = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+                check(libc::setrlimit(libc::RLIMIT_CORE, &raw const most))
+            }
+            "chmod_suid" => made(&work, |path| check(libc::chmod(path, 0o4755))),
+            "chmod_sgid" => made(&work, |path| check(libc::chmod(path, 0o2755))),
+            "fchmodat2_suid" => {
+                made(&work, |path| check(syscall(452, libc::AT_FDCWD, path, 0o4755, 0)))
+            }
+            "open_suid" => made(&work, |path| {
+                libc::unlink(path);
+                check(libc::open(path, libc::O_CREAT | libc::O_WRONLY, 0o4755))
+            }),
+            "creat_suid" => made(&work, |path| {
+                libc::unlink(path);
+                check(libc::creat(path, 0o4755))
+            }),
+            "tmpfile_suid" => {
+                check(libc::open(work.as_ptr(), libc::O_TMPFILE | libc::O_WRONLY, 0o4755))
+            }
+            "mknod_suid" => made(&work, |path| {
+                libc::unlink(path);
+                check(libc::mknod(path, libc::S_IFREG | 0o4755, 0))
+            }),
+            "file_capability" => made(&work, |path| {
+                // Version 2, CAP_CHOWN permitted.
+                let value: [u32; 5] = [0x0200_0000, 1, 0, 0, 0];
+                let name = c"security.capability".as_ptr();
+                check(libc::setxattr(path, name, value.as_ptr().cast(), 20, 0))
+            }),
+            "mknod_device" => made(&work, |path| {
+                libc::unlink(path);
+                check(libc::mknod(path, libc::S_IFCHR | 0o666, libc::makedev(1, 5)))
+            }),
+            // Files outside.
+            "exchange" => {
+                let inside = text(format!("{}/mine", variable("WORK")));
+                libc::close(libc::creat(inside.as_ptr(), 0o644));
+                let at = libc::AT_FDCWD;
+                let flags = libc::RENAME_EXCHANGE;
+                check(libc::renameat2(at, out_file.as_ptr(), at, inside.as_ptr(), flags))
+            }
+            "exchange_outside" => {
+                let at = libc::AT_FDCWD;
+                let flags = libc::RENAME_EXCHANGE;
+                check(libc::renameat2(at, out_file.as_ptr(), at, out_other.as_ptr(), flags))
+            }
+            "set_attribute" => {
+                let name = c"user.evil".as_ptr();
+                check(libc::setxattr(out_file.as_ptr(), name, c"evil".as_ptr().cast(), 4, 0))
+            }
+            "fchmod" => check(libc::fchmod(read_only(&out_file), 0o777)),
+            "futimens" => check(libc::futimens(read_only(&out_file), LONG_AGO.as_ptr())),
+            "link_opened" => {
+                let fd = libc::open(out_file.as_ptr(), libc::O_PATH);
+                let from = text(format!("/proc/self/fd/{fd}"));
+                let to = text(format!("{}/hard", variable("WORK")));
+                let (at, flags) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+                check(libc::linkat(at, from.as_ptr(), at, to.as_ptr(), flags))
+            }
+            "reopen" => {
+                let fd = libc::open(out_file.as_ptr(), libc::O_PATH);
+                let again = text(format!("/proc/self/fd/{fd}"));
+                check(libc::open(again.as_ptr(), libc::O_WRONLY | libc::O_TRUNC))
+            }
+            "handle" => {
+                let mut handle = [0u8; 136];
+                handle[0] = 128;
+                let mut mount: c_int = 0;
+                let (at, path) = (libc::AT_FDCWD, out_file.as_ptr());
+                check(syscall(
+                    libc::SYS_name_to_handle_at,
+                    at,
+                    path,
+                    handle.as_mut_ptr(),
+                    &raw mut mount,
+                    0,
+                ))?;
+                let root = libc::open(c"/".as_ptr(), libc::O_RDONLY);
+                check(syscall(
+                    libc::SYS_open_by_handle_at,
+                    root,
+                    handle.as_mut_ptr(),
+                    libc::O_RDONLY,
+                ))
+            }
+            "stdin_times" => check(libc::futimens(0, LONG_AGO.as_ptr())),
+            "stdin_mode" => {
+                let mut stat = std::mem::zeroed::<libc::stat>();
+                check(libc::fstat(0, &raw mut stat))?;
+                check(libc::fchmod(0, stat.st_mode & 0o7777))
+            }
+            _ => super::kernel::perform(name),
+        }
+    }
+}
+
+/// 2001.
+const LONG_AGO: [libc::timespec; 2] = [libc::timespec { tv_sec: 1_000_000_000, tv_nsec: 0 }; 2];
+
+unsafe fn read_only(path: &CString) -> c_int {
+    // SAFETY: the path is a C string.
+    unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }
+}
+
+/// Does something with a new file in the workspace.
+fn made(work: &CString, act: impl FnOnce(*const libc::c_char) -> io::Result<()>) -> io::Result<()> {
+    let path = text([work.to_bytes(), b"/made"].concat());
+    std::fs::write(path.to_str().expect("it is UTF-8"), "")?;
+    act(path.as_ptr())
+}
+
+/// What must not change this process itself.
+pub fn in_child(act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    // SAFETY: with one test there is one thread, and the child makes system calls only.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let code = act().err().map_or(0, |error| error.raw_os_error().unwrap_or(255));
+        // SAFETY: ends this copy.
+        unsafe { libc::_exit(code) };
+    }
+    wait_for(child)
+}
+
+fn wait_for(child: c_int) -> io::Result<()> {
+    let mut status = 0;
+    // SAFETY: fills a live local.
+    check(unsafe { libc::waitpid(child, &raw mut status, 0) })?;
+    match libc::WEXITSTATUS(status) {
+        _ if libc::WIFSIGNALED(status) => Err(io::Error::from_raw_os_error(libc::EPERM)),
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+fn clone_with(flags: c_int) -> io::Result<()> {
+    clone_with_raw(flags as u64)
+}
+
+fn clone_with_raw(flags: u64) -> io::Result<()> {
+    let none: c_long = 0;
+    // SAFETY: without a stack this is a fork.
+    let child =
+        unsafe { syscall(libc::SYS_clone, flags | libc::SIGCHLD as u64, none, none, none, none) };
+    if child == 0 {
+        // SAFETY: ends this copy.
+        unsafe { libc::_exit(0) };
+    }
+    check(child)?;
+    wait_for(child as c_int)
+}

@@ -1,0 +1,210 @@
+//! Whatever way a sandbox ends, nothing of it is left: no process, no mount, no name in the workspace.
+
+use exec_server_testkit::executor::Signal;
+use exec_server_testkit::footprint::{children, state};
+use exec_server_testkit::{Footprint, TestExecutor, eventually};
+use rustix::process::{Pid, kill_process};
+
+use super::ground::{Ground, as_each_user};
+use super::*;
+use crate::files::surroundings::names;
+
+/// A daemon of each kind that a command could leave behind, each of which would like to make a protected name.
+const DAEMONS: &str = "
+    keep() { while :; do true > .git; true > .codex; done 2>/dev/null; }
+    (setsid sh -c 'echo up; exec sleep 1000' &)
+    setsid sh -c '(sh -c \"echo up; exec sleep 1000\" </dev/null >&2 &)' &
+    for number in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do (keep &); done
+    keep &
+    echo up
+";
+
+/// Starts the daemons and waits until they are there.
+async fn start_daemons(ground: &mut Ground, id: &str, then: &str) -> Footprint {
+    let footprint = Footprint::new();
+    let mut params = ground.params(&ground.workspace("restricted"));
+    params["pipeStdin"] = json!(true);
+    let mark = footprint.params();
+    let (params_env, mark) =
+        (params["env"].as_object_mut().unwrap(), mark["env"].as_object().unwrap());
+    params_env.extend(
+        mark.iter()
+            .filter(|(name, _)| *name != "PATH")
+            .map(|(name, value)| (name.clone(), value.clone())),
+    );
+    let script = format!("{DAEMONS}{then}");
+    ground.client.start(id, &["/bin/sh", "-c", &script], params).await.expect("it starts");
+    let mut ups = 0;
+    while ups < 3 {
+        ups += ground.client.wait_output(id, "up").await.matches("up").count();
+    }
+    footprint
+}
+
+#[tokio::test]
+async fn terminate_ends_everything_before_protected_names_are_free() {
+    as_each_user(async |ground| {
+        for round in 0..15 {
+            let id = format!("p{round}");
+            let footprint = start_daemons(ground, &id, "wait").await;
+            assert!(ground.work().join(".git").is_dir());
+            assert!(ground.client.terminate(&id, None).await);
+            assert_eq!(ground.client.finish(&id).await.exit_code, 137);
+            footprint.gone().await;
+            let work = ground.work();
+            eventually("nothing is left", || {
+                names(&work).iter().all(|name| !work.join(name).is_dir())
+            })
+            .await;
+            assert!(names(&work).is_empty(), "round {round}: {:?}", names(&work));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_end_of_the_command_ends_everything_else() {
+    as_each_user(async |ground| {
+        for round in 0..5 {
+            let id = format!("p{round}");
+            let footprint = start_daemons(ground, &id, "read _; exit 7").await;
+            ground.client.write(&id, "w", "\n").await.unwrap();
+            assert_eq!(ground.client.finish(&id).await.exit_code, 7);
+            footprint.gone().await;
+            assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+        }
+        let server = ground.server.serving_pid();
+        eventually("no zombie is left", || {
+            children(server).into_iter().all(|pid| state(pid) != Some('Z'))
+        })
+        .await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
+    as_each_user(async |ground| {
+        // The launcher, and the first process inside.
+        for depth in [0, 1] {
+            let id = format!("p{depth}");
+            let footprint = start_daemons(ground, &id, "wait").await;
+            let living =
+                |pid| children(pid).into_iter().find(|pid| state(*pid) != Some('Z')).unwrap();
+            let mut victim = living(ground.server.serving_pid());
+            for _ in 0..depth {
+                victim = living(victim.cast_unsigned());
+            }
+            kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
+            assert_eq!(ground.client.finish(&id).await.exit_code, 137);
+            footprint.gone().await;
+            let work = ground.work();
+            eventually("nothing is left", || !work.join(".git").is_dir()).await;
+            assert!(names(&work).is_empty(), "depth {depth}: {:?}", names(&work));
+            let server = ground.server.serving_pid();
+            eventually("no process is left", || children(server).is_empty()).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_killed_leaves_nothing() {
+    as_each_user(async |ground| {
+        let footprint = start_daemons(ground, "p", "wait").await;
+        let serving = Pid::from_raw(ground.server.serving_pid().cast_signed()).unwrap();
+        kill_process(serving, Signal::KILL).unwrap();
+        ground.server.wait().await;
+        footprint.gone().await;
+        assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(ground.root().to_str().unwrap()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_guardian_that_is_killed_leaves_nothing() {
+    as_each_user(async |ground| {
+        let footprint = start_daemons(ground, "p", "wait").await;
+        ground.server.signal(Signal::KILL);
+        ground.server.wait().await;
+        footprint.gone().await;
+        let work = ground.work();
+        eventually("nothing is left", || names(&work).is_empty()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_told_to_stop_leaves_nothing() {
+    as_each_user(async |ground| {
+        let footprint = start_daemons(ground, "p", "wait").await;
+        ground.server.signal(Signal::TERM);
+        ground.server.wait().await;
+        footprint.gone().await;
+        assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_expires_leaves_nothing() {
+    let server = TestExecutor::start_with(&["--session-linger", "100ms"]).await;
+    let mut ground = Ground::new(server, None).await;
+    let footprint = start_daemons(&mut ground, "p", "wait").await;
+    // Its first client, and the connection with it, is gone.
+    ground.client = ground.server.client().await;
+    footprint.gone().await;
+    let work = ground.work();
+    eventually("nothing is left", || names(&work).is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_start_that_fails_leaves_nothing() {
+    as_each_user(async |ground| {
+        let params = ground.params(&ground.workspace("restricted"));
+        for program in ["/nowhere", "nowhere", "/etc/passwd"] {
+            let id = ground.next_id();
+            ground
+                .client
+                .start(&id, &[program], params.clone())
+                .await
+                .expect_err("it cannot start");
+        }
+        assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+        let server = ground.server.serving_pid();
+        eventually("no process is left", || children(server).is_empty()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_hundred_sandboxes_at_once_leave_nothing() {
+    as_each_user(async |ground| {
+        let params = ground.params(&ground.workspace("restricted"));
+        let mut asked = Vec::new();
+        for number in 0..200 {
+            let argv = [
+                "/bin/sh",
+                "-c",
+                &format!("echo {number} > f{number}; cat f{number}; rm f{number}"),
+            ];
+            let start = exec_server_testkit::client::start_params(
+                &format!("p{number}"),
+                &argv,
+                params.clone(),
+            );
+            asked.push(ground.client.send("process/start", start).await);
+        }
+        for id in asked {
+            ground.client.reply(id).await.expect("it starts");
+        }
+        for number in 0..200 {
+            let finished = ground.client.finish(&format!("p{number}")).await;
+            assert_eq!(finished.text(), format!("{number}\n"), "{finished:?}");
+        }
+        assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+    })
+    .await;
+}

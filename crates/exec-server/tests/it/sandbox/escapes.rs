@@ -1,0 +1,202 @@
+//! Changing what lies outside of the workspace, by every name and every way to it.
+
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::process::Stdio;
+
+use exec_server_testkit::TestExecutor;
+use exec_server_testkit::client::start_params;
+use exec_server_testkit::executor::binary;
+
+use super::attempt::command;
+use super::ground::{as_each_user, snapshot};
+use super::*;
+use crate::files::surroundings::as_nobody;
+
+/// Each changes something in `$OUT`, if nobody stops it.
+const WAYS: [(&str, &str); 27] = [
+    ("writing", "echo evil > $OUT/file"),
+    ("appending", "echo evil >> $OUT/file"),
+    ("creating", "echo evil > $OUT/new"),
+    ("truncating", "truncate -s 0 $OUT/file"),
+    ("unlinking", "rm -f $OUT/file"),
+    ("making a directory", "mkdir $OUT/new"),
+    ("removing a directory", "rmdir $OUT/dir"),
+    ("renaming", "mv $OUT/file $OUT/moved"),
+    ("renaming into", "echo evil > mine; mv -f mine $OUT/file"),
+    ("renaming out of", "mv $OUT/file mine"),
+    ("linking into", "echo evil > mine; ln mine $OUT/new"),
+    ("linking out of", "ln $OUT/file mine; echo evil > mine"),
+    ("making a link", "ln -s /etc $OUT/new"),
+    ("making a pipe", "mkfifo $OUT/new"),
+    ("changing a mode", "chmod 777 $OUT/file"),
+    ("changing the mode of a directory", "chmod 777 $OUT/dir"),
+    ("changing times", "touch -d 2001-01-01 $OUT/file"),
+    ("the way up", "echo evil > ../outside/file"),
+    ("a link to a directory", "ln -s $OUT link; echo evil > link/file"),
+    ("a link to a file", "ln -s ../outside/file link; echo evil > link"),
+    ("the root of a process", "echo evil > /proc/self/root$OUT/file"),
+    ("the directory of a process", "echo evil > /proc/self/cwd/../outside/file"),
+    ("a descriptor", "exec 5<$OUT/file; echo evil > /proc/self/fd/5"),
+    ("a directory's descriptor", "exec 5<$OUT; echo evil > /proc/self/fd/5/file"),
+    ("a thread", "echo evil > /proc/thread-self/root$OUT/file"),
+    (
+        "another loader",
+        "$(ls /lib*/ld-linux-*.so.* | head -n 1) /bin/sh -c 'echo evil > $OUT/file'",
+    ),
+    ("the working directory", "cd $OUT && echo evil > file"),
+];
+
+/// The same, by system calls that no usual program makes.
+const CALLS: [&str; 9] = [
+    "exchange",
+    "exchange_outside",
+    "set_attribute",
+    "fchmod",
+    "futimens",
+    "link_opened",
+    "reopen",
+    "memfd_exec",
+    "handle",
+];
+
+#[tokio::test]
+async fn nothing_outside_of_the_workspace_can_be_changed() {
+    as_each_user(async |ground| {
+        for network in ["restricted", "enabled"] {
+            let policy = ground.workspace(network);
+            for (name, script) in WAYS {
+                ground.cannot_change_outside(&policy, name, script).await;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_at_all_can_be_changed_where_everything_is_read_only() {
+    as_each_user(async |ground| {
+        let policy = with_entries(&[&ground.work()], "restricted", &[special("root", "read")]);
+        for (name, script) in WAYS {
+            ground.cannot_change_outside(&policy, name, script).await;
+        }
+        let before = snapshot(&ground.work());
+        let finished = ground.run(&policy, "echo evil > here; mkdir there; chmod 777 .").await;
+        assert_eq!(snapshot(&ground.work()), before, "{finished:?}");
+        assert_eq!(finished.exited["sandboxDenied"], true);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_outside_can_be_changed_by_rare_calls() {
+    as_each_user(async |ground| {
+        let policy = ground.workspace("restricted");
+        for call in CALLS.into_iter().filter(|call| *call != "handle") {
+            ground.cannot_change_outside(&policy, call, &command(call)).await;
+        }
+        ground.reset();
+        let before = snapshot(&ground.outside());
+        let finished = ground.run(&policy, &command(&CALLS.join(" "))).await;
+        assert_eq!(snapshot(&ground.outside()), before, "{finished:?}");
+        assert!(!finished.text().contains(" ok"), "{finished:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn links_that_were_there_before_lead_nowhere() {
+    as_each_user(async |ground| {
+        let policy = ground.workspace("restricted");
+        symlink(ground.outside(), ground.work().join("found")).unwrap();
+        ground.give(&ground.work().join("found"));
+        let before = snapshot(&ground.outside());
+        let script = "echo evil > found/file; rm -rf found/dir; mkdir found/new; echo $?";
+        let finished = ground.run(&policy, script).await;
+        assert_eq!(snapshot(&ground.outside()), before, "{finished:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_writable_root_that_became_a_link_gives_nothing() {
+    as_each_user(async |ground| {
+        let (work, sub) = (ground.work(), ground.work().join("sub"));
+        ground.make_dir(&sub);
+        let both = workspace_write(&[&work, &sub], "restricted");
+        assert_eq!(ground.run(&both, "echo in > sub/f").await.exit_code, 0);
+        // A process that holds only the outer root is free to replace the inner one.
+        let outer = ground.workspace("restricted");
+        let swapped = ground.run(&outer, "rm -rf sub; ln -s $OUT sub").await;
+        assert_eq!(swapped.exit_code, 0, "{swapped:?}");
+        let before = snapshot(&ground.outside());
+        for roots in [&[&*work, &*sub][..], &[&*sub]] {
+            let (id, policy) = (ground.next_id(), workspace_write(roots, "restricted"));
+            let script = "echo evil > $OUT/file; echo evil > $WORK/sub/file";
+            let argv = ["/bin/sh", "-c", script];
+            let params = ground.params(&policy);
+            if ground.client.start(&id, &argv, params).await.is_ok() {
+                ground.client.finish(&id).await;
+            }
+            assert_eq!(snapshot(&ground.outside()), before);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn descriptors_that_a_process_was_given_lead_to_no_file_of_the_host() {
+    as_each_user(async |ground| {
+        let null = std::path::Path::new("/dev/null");
+        let before = null.metadata().unwrap();
+        let policy = ground.workspace("restricted");
+        let finished = ground.run(&policy, &command("stdin_times stdin_mode")).await;
+        let after = null.metadata().unwrap();
+        if before.mtime() != after.mtime() {
+            std::fs::File::open(null).unwrap().set_modified(before.modified().unwrap()).unwrap();
+        }
+        assert_eq!(before.mtime(), after.mtime(), "the host's /dev/null changed: {finished:?}");
+        assert!(!finished.text().contains(" ok"), "{finished:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_program_of_the_server_cannot_be_reached_through_the_launcher() {
+    as_each_user(async |ground| {
+        // It belongs to its user, as in an installation for one user.
+        let program = ground.root().join("exec-server");
+        std::fs::copy(binary(), &program).unwrap();
+        ground.give(&program);
+        let mut builder = TestExecutor::builder();
+        *builder.command() = tokio::process::Command::new(&program);
+        builder.command().stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let builder = if ground.is_root() { Some(builder) } else { as_nobody(builder) };
+        ground.server = builder.expect("there is such a server already").start().await;
+        ground.client = ground.server.client().await;
+        let policy = ground.workspace("restricted");
+        let (id, argv) = ("p", ["/proc/self/exe", "--listen=stdio"]);
+        {
+            let before = program.metadata().unwrap();
+            let mut params = ground.params(&policy);
+            params["pipeStdin"] = json!(true);
+            ground.client.start(id, &argv, params).await.expect("it starts");
+            // What runs is a server, so it can be asked to run something with itself as the parent.
+            let inner =
+                "chmod 700 /proc/$PPID/exe; touch -d 2001-01-01 /proc/$PPID/exe; echo done >&2";
+            let inner = start_params("inner", &["/bin/sh", "-c", inner], json!({}));
+            let lines = [
+                json!({"id": 1, "method": "initialize", "params": {"clientName": "test"}}),
+                json!({"method": "initialized", "params": {}}),
+                json!({"id": 2, "method": "process/start", "params": inner}),
+            ];
+            let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            ground.client.write(id, "w", &lines).await.unwrap();
+            ground.client.wait_output(id, "process/exited").await;
+            let after = program.metadata().unwrap();
+            assert_eq!((before.mode(), before.mtime()), (after.mode(), after.mtime()), "{id}");
+            ground.client.terminate(id, None).await;
+            ground.client.finish(id).await;
+        }
+    })
+    .await;
+}

@@ -1,0 +1,153 @@
+//! Names in a workspace that decide what tools do outside: they cannot be made, changed or replaced.
+
+use std::os::unix::fs::symlink;
+
+use super::ground::{Ground, as_each_user, snapshot};
+use super::*;
+use crate::files::surroundings::names;
+
+const NAMES: [&str; 4] = [".git", ".agents", ".codex", ".aws"];
+
+/// Each would change something at `$NAME`.
+const WAYS: [&str; 11] = [
+    "mkdir -p $NAME/hooks; echo evil > $NAME/config",
+    "rm -rf $NAME; mkdir $NAME; echo evil > $NAME/config",
+    "mv $NAME moved; mkdir $NAME; echo evil > $NAME/config",
+    "mkdir evil; echo evil > evil/config; mv -T evil $NAME",
+    "ln -s $WORK $NAME",
+    "rmdir $NAME; echo 'gitdir: evil' > $NAME",
+    "echo evil >> $NAME/config",
+    "chmod 777 $NAME; touch -d 2001-01-01 $NAME",
+    "cd $NAME && echo evil > config",
+    "cd .. && mv work other && mkdir work && mkdir work/$NAME",
+    "exec 5<$NAME && echo evil > /proc/self/fd/5/config",
+];
+
+async fn cannot_change(ground: &mut Ground, policy: &Value, name: &str) {
+    for way in WAYS {
+        let before = snapshot(&ground.work().join(name));
+        let inside = ground.run(policy, &format!("NAME={name}; {way}")).await;
+        let after = snapshot(&ground.work().join(name));
+        assert_eq!(before, after, "{way} changed {name}: {inside:?}");
+    }
+}
+
+#[tokio::test]
+async fn protected_names_that_are_there_stay_as_they_are() {
+    as_each_user(async |ground| {
+        for name in NAMES {
+            ground.make_dir(&ground.work().join(name));
+            ground.put(&ground.work().join(name).join("config"), "safe");
+        }
+        let policy = ground.workspace("restricted");
+        for name in NAMES {
+            assert_eq!(ground.run(&policy, &format!("cat {name}/config")).await.text(), "safe");
+            cannot_change(ground, &policy, name).await;
+        }
+        let deep = ground
+            .run(&policy, "mkdir -p sub/.git && echo fine > sub/.git/config && cat sub/.git/config")
+            .await;
+        assert_eq!(deep.text(), "fine\n");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn protected_names_that_are_missing_cannot_be_made() {
+    as_each_user(async |ground| {
+        let policy = ground.workspace("restricted");
+        for name in NAMES {
+            for way in WAYS {
+                let inside = ground.run(&policy, &format!("NAME={name}; {way}")).await;
+                assert!(!ground.work().join(name).exists(), "{way} made {name}: {inside:?}");
+            }
+        }
+        ground.reset();
+        let free = ground.run_free(&format!("NAME=.git; {}", WAYS[0])).await;
+        assert!(ground.work().join(".git/config").exists(), "{free:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn protected_files_stay_as_they_are() {
+    as_each_user(async |ground| {
+        let elsewhere = ground.work().join("sub/elsewhere");
+        ground.make_dir(&elsewhere);
+        ground.put(&elsewhere.join("config"), "safe");
+        ground.put(&ground.work().join(".git"), "gitdir: sub/elsewhere\n");
+        let policy = ground.workspace("restricted");
+        cannot_change(ground, &policy, ".git").await;
+        for way in WAYS {
+            let before = snapshot(&elsewhere);
+            ground.run(&policy, &format!("NAME=sub/elsewhere; {way}")).await;
+            assert_eq!(snapshot(&elsewhere), before, "{way} changed what .git names");
+        }
+        let before = snapshot(&elsewhere);
+        ground
+            .run(&policy, "mv sub other; mkdir -p sub/elsewhere; echo evil > sub/elsewhere/config")
+            .await;
+        assert_eq!(snapshot(&elsewhere), before);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_protected_name_that_is_a_link_protects_what_it_leads_to() {
+    as_each_user(async |ground| {
+        let real = ground.work().join("sub/real");
+        ground.make_dir(&real);
+        ground.put(&real.join("config"), "safe");
+        symlink("sub/real", ground.work().join(".git")).unwrap();
+        ground.give(&ground.work().join(".git"));
+        let policy = ground.workspace("restricted");
+        let read =
+            ground.run(&policy, "cat .git/config; echo fine > sub/other; cat sub/other").await;
+        assert_eq!(read.text(), "safefine\n");
+        for name in [".git", "sub/real"] {
+            for way in WAYS {
+                let before = snapshot(&real);
+                ground.run(&policy, &format!("NAME={name}; {way}")).await;
+                assert_eq!(snapshot(&real), before, "{way} changed what .git leads to");
+                assert_eq!(
+                    ground.work().join(".git").read_link().unwrap(),
+                    Path::new("sub/real"),
+                    "{way}"
+                );
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_protected_link_to_nothing_cannot_be_given_something() {
+    as_each_user(async |ground| {
+        symlink("missing", ground.work().join(".git")).unwrap();
+        ground.give(&ground.work().join(".git"));
+        let policy = ground.workspace("restricted");
+        let works =
+            ground.run(&policy, "mkdir missing; echo evil > missing/config; echo works").await;
+        assert_eq!(works.text(), "works\n");
+        assert!(!ground.work().join(".git/config").exists());
+        assert_eq!(names(&ground.work()), [".git"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_explicit_entry_lifts_the_protection_where_it_says() {
+    as_each_user(async |ground| {
+        ground.make_dir(&ground.work().join(".git/sub"));
+        ground.make_dir(&ground.work().join(".codex"));
+        let mut entries = vec![special("root", "read"), special("project_roots", "write")];
+        entries.push(at(&ground.work().join(".git/sub"), "write"));
+        entries.push(at(&ground.work().join(".codex"), "write"));
+        let policy = with_entries(&[&ground.work()], "restricted", &entries);
+        let script =
+            "for dir in .git .git/sub .codex; do echo x > $dir/f && echo $dir; done 2>/dev/null";
+        let inside = ground.run(&policy, script).await;
+        assert_eq!(inside.text(), ".git/sub\n.codex\n", "{inside:?}");
+    })
+    .await;
+}

@@ -1,0 +1,148 @@
+//! Reading what is denied, by every name and every way to it.
+
+use std::os::unix::fs::symlink;
+
+use super::attempt::command;
+use super::ground::{Ground, as_each_user};
+use super::*;
+use crate::files::surroundings::set_mode;
+
+const SECRET: &str = "a-secret-of-the-host";
+
+/// Each says the secret that is in `deep/hidden/key` and `deep/x.env` of the workspace, if nobody stops it.
+const WAYS: [&str; 17] = [
+    "cat deep/hidden/key",
+    "cat deep/x.env",
+    "cat $WORK/../work/deep/x.env",
+    "cat /proc/self/cwd/deep/x.env",
+    "cat /proc/self/root$WORK/deep/x.env",
+    "cd deep && cat hidden/key x.env",
+    "ln -s deep link && cat link/x.env link/hidden/key",
+    "ln -s $WORK/deep/x.env link2 && cat link2",
+    "ln deep/x.env hard && cat hard",
+    "mv deep moved && cat moved/x.env moved/hidden/key",
+    "mv deep/hidden deep/seen && cat deep/seen/key",
+    "mv deep/x.env deep/y && cat deep/y",
+    "cp -r deep copy && cat copy/hidden/key copy/x.env",
+    "chmod -R 777 deep; cat deep/hidden/key deep/x.env",
+    "exec 5<deep/x.env && cat <&5",
+    "tar -cf - deep | tar -xOf -",
+    "find . -name key -exec cat {} ';'",
+];
+
+fn hide(ground: &Ground) {
+    ground.reset();
+    let deep = ground.work().join("deep");
+    ground.make_dir(&deep.join("hidden"));
+    ground.put(&deep.join("hidden/key"), SECRET);
+    ground.put(&deep.join("x.env"), SECRET);
+}
+
+fn policies(ground: &Ground) -> [Value; 3] {
+    let (work, deep) = (ground.work(), ground.work().join("deep"));
+    let roots = [&*work];
+    let (all, write) = (special("root", "read"), special("project_roots", "write"));
+    let by_path = [at(&deep.join("hidden"), "deny"), at(&deep.join("x.env"), "none")];
+    [
+        with_entries(&roots, "restricted", &[&[all.clone(), write.clone()], &by_path[..]].concat()),
+        with_entries(&roots, "enabled", &[all.clone(), write, glob("**/*.env"), glob("**/hidden")]),
+        with_entries(&roots, "restricted", &[&[all], &by_path[..]].concat()),
+    ]
+}
+
+#[tokio::test]
+async fn what_is_denied_cannot_be_read_by_any_name() {
+    as_each_user(async |ground| {
+        for way in WAYS {
+            hide(ground);
+            let free = ground.run_free(way).await;
+            assert!(free.text().contains(SECRET), "{way} finds nothing: {free:?}");
+            for policy in policies(ground) {
+                hide(ground);
+                let inside = ground.run(&policy, way).await;
+                assert!(!inside.text().contains(SECRET), "{way} found it");
+                let kept = std::fs::read_to_string(ground.work().join("deep/hidden/key"));
+                assert_eq!(kept.ok().as_deref(), Some(SECRET), "{way} moved it");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_denied_cannot_be_replaced_or_removed() {
+    as_each_user(async |ground| {
+        for policy in policies(ground) {
+            hide(ground);
+            let script = "rm -rf deep; echo evil > deep/x.env; echo evil > deep/hidden/key; mkdir -p deep; \
+                          mv deep/x.env deep/z; echo evil > new; mv -f new deep/x.env; true";
+            ground.run(&policy, script).await;
+            for name in ["deep/hidden/key", "deep/x.env"] {
+                assert_eq!(std::fs::read_to_string(ground.work().join(name)).unwrap(), SECRET);
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_pattern_holds_at_any_depth_and_in_directories_that_cannot_be_listed() {
+    as_each_user(async |ground| {
+        let deepest = ground.work().join("d/".repeat(40));
+        ground.make_dir(&deepest);
+        ground.put(&deepest.join("x.env"), SECRET);
+        let closed = ground.work().join("closed");
+        ground.make_dir(&closed);
+        ground.put(&closed.join("x.env"), SECRET);
+        set_mode(&closed, 0o300);
+        let entries =
+            [special("root", "read"), special("project_roots", "write"), glob("**/*.env")];
+        let policy = with_entries(&[&ground.work()], "restricted", &entries);
+        let script = "chmod 700 closed; cat closed/x.env; find . -name '*.env' -exec cat {} ';'";
+        let inside = ground.run(&policy, script).await;
+        assert!(!inside.text().contains(SECRET), "{inside:?}");
+        assert!(ground.run_free(script).await.text().contains(SECRET));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn links_to_what_is_denied_do_not_show_it() {
+    as_each_user(async |ground| {
+        let secret = ground.outside().join("secret");
+        ground.make_dir(&secret);
+        ground.put(&secret.join("key"), SECRET);
+        symlink(&secret, ground.work().join("link")).unwrap();
+        let entries = [special("root", "read"), special("project_roots", "write"), at(&secret, "deny")];
+        let policy = with_entries(&[&ground.work()], "restricted", &entries);
+        let script = "cat link/key; ln -s $OUT/secret/key made; cat made; cat $OUT/secret/key; ls $OUT/secret; \
+                      cat /proc/self/root$OUT/secret/key; cd link; cat key; true";
+        assert!(ground.run_free(script).await.text().contains(SECRET));
+        let inside = ground.run(&policy, script).await;
+        assert!(!inside.text().contains("key") && !inside.text().contains(SECRET), "{inside:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_not_granted_is_not_there() {
+    as_each_user(async |ground| {
+        ground.put(&ground.outside().join("key"), SECRET);
+        ground.put(&ground.work().join("mine"), "mine\n");
+        symlink(ground.outside(), ground.work().join("link")).unwrap();
+        let entries = [special("minimal", "read"), special("project_roots", "write")];
+        let policy = with_entries(&[&ground.work()], "restricted", &entries);
+        let script = "cat mine; cat $OUT/key link/key /proc/self/root$OUT/key; ls $OUT; ls / $WORK/.. | grep outside; \
+                      echo evil > $OUT/key; echo evil > /made; mkdir /etc/made; true";
+        let inside = ground.run(&policy, script).await;
+        assert_eq!(inside.text(), "mine\n", "{inside:?}");
+        assert_eq!(std::fs::read_to_string(ground.outside().join("key")).unwrap(), SECRET);
+        // By the calls of the attacks, too: this test program is in no granted place, so a copy is used.
+        std::fs::copy(attempt::program(), ground.work().join("attempts")).unwrap();
+        ground.give(&ground.work().join("attempts"));
+        let own = command("reopen handle").replace("$ATTEMPT_PROGRAM", "$WORK/attempts");
+        let inside = ground.run(&policy, &own).await;
+        assert!(inside.text().contains("reopen") && !inside.text().contains(" ok"), "{inside:?}");
+    })
+    .await;
+}
