@@ -18,7 +18,8 @@ use crate::byte_fields;
 use crate::platform::sandbox::file_worker::ConfinedFile;
 
 pub use crate::platform::files::{
-    OpenFile, Patience, StagedFile, answer_from_cache, decode_cursor, perform,
+    OpenFile, PathIdentity, Patience, StagedFile, answer_from_cache, decode_cursor,
+    identity_from_cache, identity_of, perform,
 };
 
 /// One thing to do with the file system. All paths are absolute and normal.

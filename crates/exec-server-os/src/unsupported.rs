@@ -54,6 +54,7 @@ pub mod files {
     //! Files.
 
     use std::io;
+    use std::path::Path;
 
     use exec_server_protocol::fs::FsWriteFileResponse;
 
@@ -124,6 +125,19 @@ pub mod files {
     /// None.
     pub fn decode_cursor(_cursor: &str) -> Option<Vec<u8>> {
         None
+    }
+
+    /// Which file a path names.
+    pub type PathIdentity = ();
+
+    /// None.
+    pub fn identity_of(_path: &Path) -> Option<PathIdentity> {
+        None
+    }
+
+    /// None.
+    pub fn identity_from_cache(_path: &Path) -> Option<Option<PathIdentity>> {
+        Some(None)
     }
 
     /// The error of a descriptor that was opened for the other direction.

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::sandbox::{
     Access, FilePolicy, FileRules, HostFacts, Policy, PolicyError, compile,
 };
@@ -132,12 +133,28 @@ impl Sandboxes {
     }
 
     /// Which files and directories the policy's places are at the moment: a worker's view is made from them, and is of
-    /// no use when another one has taken the place of one.
-    pub fn ground(&self, policy: &Policy) -> Vec<Option<Identity>> {
-        let FilePolicy::Restricted(rules) = &policy.files else { return Vec::new() };
+    /// no use when another one has taken the place of one. May block.
+    pub fn ground(&self, policy: &Policy) -> Ground {
+        let look = |path: &Path| Some(identity_of(path));
+        self.look_at_ground(policy, look).expect("it waits for every answer")
+    }
+
+    /// The same without waiting; nothing if that is not possible.
+    pub fn ground_from_cache(&self, policy: &Policy) -> Option<Ground> {
+        self.look_at_ground(policy, identity_from_cache)
+    }
+
+    fn look_at_ground(
+        &self,
+        policy: &Policy,
+        look: impl Fn(&Path) -> Option<Option<PathIdentity>>,
+    ) -> Option<Ground> {
+        let FilePolicy::Restricted(rules) = &policy.files else { return Some(Vec::new()) };
         let places = rules.places().into_iter();
         places
-            .map(|(path, _)| (!self.placeholders.stands_at(path)).then(|| identity(path)).flatten())
+            .map(
+                |(path, _)| if self.placeholders.stands_at(path) { Some(None) } else { look(path) },
+            )
             .collect()
     }
 
@@ -260,23 +277,8 @@ fn git_directory(path: &Path) -> Option<PathBuf> {
     std::fs::canonicalize(path.parent()?.join(host_path(named.to_owned()))).ok()
 }
 
-/// Tells what is at a path from whatever else could be there.
-pub type Identity = (u64, u64, u64, u64);
-
-/// What is there, and what it leads to if it is a link.
-#[cfg(unix)]
-fn identity(path: &Path) -> Option<Identity> {
-    use std::os::unix::fs::MetadataExt;
-    let own = path.symlink_metadata().ok()?;
-    let target = if own.is_symlink() { path.metadata().ok() } else { None };
-    let (device, inode) = target.map_or((0, 0), |target| (target.dev(), target.ino()));
-    Some((own.dev(), own.ino(), device, inode))
-}
-
-#[cfg(not(unix))]
-fn identity(_path: &Path) -> Option<Identity> {
-    None
-}
+/// What is at each place of a policy.
+pub type Ground = Vec<Option<PathIdentity>>;
 
 fn writable(path: &Path) -> Place {
     Place { path: path.to_owned(), access: PlaceAccess::Writable }

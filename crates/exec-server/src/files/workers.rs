@@ -10,7 +10,7 @@ use exec_server_os::sandbox::{Policy, PolicyDigest};
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;
-use crate::sandbox::{Class, Identity, Placeholder};
+use crate::sandbox::{Class, Ground, Placeholder};
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -25,7 +25,7 @@ pub struct Workers {
 struct Key {
     policy: PolicyDigest,
     class: Class,
-    ground: Vec<Option<Identity>>,
+    ground: Ground,
 }
 
 #[derive(Debug)]
@@ -54,7 +54,14 @@ impl Workers {
         policy: &Policy,
         class: Class,
     ) -> Result<Arc<FileWorker>, RequestError> {
-        let ground = server.sandboxes.ground(policy);
+        let ground = match server.sandboxes.ground_from_cache(policy) {
+            Some(ground) => ground,
+            None => {
+                let (looker, policy) = (server.clone(), policy.clone());
+                let looked = tokio::task::spawn_blocking(move || looker.sandboxes.ground(&policy));
+                looked.await.map_err(|_| RequestError::Abandoned)?
+            }
+        };
         let key = Key { policy: policy.digest(), class, ground };
         let cell = self.reserve(key);
         let warm = cell.get_or_try_init(|| start(server, session, policy, class)).await?;

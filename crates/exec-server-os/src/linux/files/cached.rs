@@ -11,7 +11,7 @@ use std::sync::RwLock;
 use rustix::fs::{CWD, FsWord, Mode, OFlags, ResolveFlags, openat2, readlinkat, statfs};
 use rustix::io::Errno;
 
-use super::metadata::{self, Facts, Times};
+use super::metadata::{self, Facts, Identity, Times};
 use super::open::{FOR_READING, OpenFile};
 use super::resolve::system;
 use crate::files::{Detail, FsError, FsReply, FsRequest, Links};
@@ -58,6 +58,34 @@ fn read(path: &Path) -> Option<Result<FsReply, FsError>> {
     }
     let file = OpenFile::new(look(path, FOR_READING)?.ok()?).ok()?;
     (file.facts().identity() == facts.identity()).then_some(Ok(FsReply::Opened(file)))
+}
+
+/// Which file a path names, and which one it leads to if it is a link; for telling whether that has changed.
+pub type PathIdentity = (Identity, Option<Identity>);
+
+/// Which file a path names, if anything; may block.
+pub fn identity_of(path: &Path) -> Option<PathIdentity> {
+    let own = Facts::of_link(path).ok()?;
+    if !own.is_link() {
+        learn(&own, path);
+        return Some((own.identity(), None));
+    }
+    let target = Facts::of_path(path).ok();
+    Some((own.identity(), target.map(|target| target.identity())))
+}
+
+/// The same without waiting; nothing if that is not possible.
+pub fn identity_from_cache(path: &Path) -> Option<Option<PathIdentity>> {
+    let Ok(own) = look(path, OFlags::PATH | OFlags::NOFOLLOW)? else { return Some(None) };
+    let own = local_facts(own.as_fd())?;
+    if !own.is_link() {
+        return Some(Some((own.identity(), None)));
+    }
+    let target = match look(path, OFlags::PATH)? {
+        Ok(target) => Some(local_facts(target.as_fd())?.identity()),
+        Err(_) => None,
+    };
+    Some(Some((own.identity(), target)))
 }
 
 /// Opens what is in memory; that a path is missing is known there, too.

@@ -58,6 +58,11 @@ impl Facts {
         Ok(Self(statx(dir, name, AtFlags::empty(), WANTED)?))
     }
 
+    /// About a path itself, even if it is a link.
+    pub fn of_link(path: &Path) -> io::Result<Self> {
+        Ok(Self(statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WANTED)?))
+    }
+
     /// About what a path leads to.
     pub fn of_path(path: &Path) -> io::Result<Self> {
         Ok(Self(statx(CWD, path, AtFlags::empty(), WANTED)?))
@@ -152,9 +157,7 @@ pub fn metadata(
 ) -> Result<FsGetMetadataResponse, FsError> {
     match links {
         Links::Follow => {
-            let itself = Facts(
-                statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WANTED).map_err(io::Error::from)?,
-            );
+            let itself = Facts::of_link(path)?;
             let (target, link) = if itself.is_link() {
                 let target = Facts::of_path(path)?;
                 let link = (detail == Detail::Full).then(|| read_link(path)).transpose()?;

@@ -20,7 +20,7 @@ mod testing;
 mod turns;
 mod walk;
 
-pub use cached::answer_from_cache;
+pub use cached::{PathIdentity, answer_from_cache, identity_from_cache, identity_of};
 pub use listing::decode_cursor;
 pub use open::{OpenFile, Patience};
 pub use stage::StagedFile;
