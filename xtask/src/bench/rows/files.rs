@@ -18,12 +18,12 @@ use crate::bench::stats::{percentile, us};
 use crate::bench::transfer::Transfer;
 use crate::bench::wire;
 
-const READ_P50: &str = "files.read-p50";
+pub const READ_P50: &str = "files.read-p50";
 const READ_P95: &str = "files.read-p95";
 const READ_CPU: &str = "files.read-cpu";
 const CORE_P50: &str = "files.core-p50";
 const CORE_CPU: &str = "files.core-cpu";
-const WRITE_P50: &str = "files.write-p50";
+pub const WRITE_P50: &str = "files.write-p50";
 const WRITE_P95: &str = "files.write-p95";
 const WRITE_CPU: &str = "files.write-cpu";
 const BIG_READ: &str = "files.big-read";
@@ -166,12 +166,12 @@ fn measure_big_files(
     readings: &mut Readings,
 ) -> Result<()> {
     let file = KnownFile::with_its_bytes(scene, "big", BIG)?;
-    let transfer = repeat(scene, || read(client, &file))?;
+    let transfer = repeat(scene, || read(client, &file, UNCONFINED))?;
     readings.enter(BIG_READ, transfer.megabytes_per_second());
     readings.enter(BIG_READ_CPU, transfer.cpu_per_gib());
 
     let file = KnownFile::with_other_bytes(scene, "big-target", BIG)?;
-    let transfer = repeat(scene, || write(client, &file))?;
+    let transfer = repeat(scene, || write(client, &file, UNCONFINED))?;
     file.check()?;
     readings.enter(BIG_WRITE, transfer.megabytes_per_second());
     readings.enter(BIG_WRITE_CPU, transfer.cpu_per_gib());
@@ -182,7 +182,7 @@ fn measure_big_files(
 fn read_trips(client: &mut Client, file: &KnownFile, pace: &Pace) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     pace.run(|| {
-        times.push(us(read(client, file)?));
+        times.push(us(read(client, file, UNCONFINED)?));
         Ok(())
     })?;
     Ok(times)
@@ -192,7 +192,7 @@ fn read_trips(client: &mut Client, file: &KnownFile, pace: &Pace) -> Result<Vec<
 fn write_trips(client: &mut Client, file: &KnownFile, pace: &Pace) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     pace.run(|| {
-        times.push(us(write(client, file)?));
+        times.push(us(write(client, file, UNCONFINED)?));
         Ok(())
     })?;
     Ok(times)
@@ -212,9 +212,9 @@ fn repeat(scene: &Scene<'_>, mut once: impl FnMut() -> Result<Duration>) -> Resu
     Ok(Transfer { bytes: (count * BIG) as u64, time, cpu })
 }
 
-/// Reads the file and returns how long that took.
-fn read(client: &mut Client, file: &KnownFile) -> Result<Duration> {
-    client.queue("fs/readFile", &format!(r#"{{"path":"{}"}}"#, file.uri));
+/// Reads the file, with a member for its policy if there is one, and returns how long that took.
+pub fn read(client: &mut Client, file: &KnownFile, sandbox: &str) -> Result<Duration> {
+    client.queue("fs/readFile", &format!(r#"{{"path":"{}"{sandbox}}}"#, file.uri));
     let (time, answer) = client.exchange()?;
     let (_, text) = wire::parse_data(answer)?;
     match text == file.text.as_bytes() {
@@ -223,39 +223,44 @@ fn read(client: &mut Client, file: &KnownFile) -> Result<Duration> {
     }
 }
 
-/// Writes the file and returns how long that took.
-fn write(client: &mut Client, file: &KnownFile) -> Result<Duration> {
-    let head = format!(r#"{{"path":"{}","dataBase64":""#, file.uri);
+/// Writes the file, with a member for its policy if there is one, and returns how long that took.
+pub fn write(client: &mut Client, file: &KnownFile, sandbox: &str) -> Result<Duration> {
+    let head = format!(r#"{{"path":"{}"{sandbox},"dataBase64":""#, file.uri);
     client.queue_pieces("fs/writeFile", &[head.as_bytes(), file.text.as_bytes(), br#""}"#]);
     let (time, answer) = client.exchange()?;
     wire::parse_result::<IgnoredAny>(answer)?;
     Ok(time)
 }
 
+/// No policy at all.
+const UNCONFINED: &str = "";
+
 /// A file, the bytes it has or is going to have, and both as the wire has them.
-struct KnownFile {
+pub struct KnownFile {
     path: PathBuf,
-    uri: String,
+    /// Its address.
+    pub uri: String,
     bytes: Vec<u8>,
     text: String,
 }
 
 impl KnownFile {
     /// A file to be read.
-    fn with_its_bytes(scene: &Scene<'_>, name: &str, length: usize) -> Result<KnownFile> {
+    pub fn with_its_bytes(scene: &Scene<'_>, name: &str, length: usize) -> Result<KnownFile> {
         let bytes = pattern(length);
         let path = scene.scratch.put(name, &bytes)?;
         Ok(KnownFile { uri: uri(&path), text: base64_turbo::encode(&bytes), path, bytes })
     }
 
     /// A file of the same length to be written over.
-    fn with_other_bytes(scene: &Scene<'_>, name: &str, length: usize) -> Result<KnownFile> {
+    pub fn with_other_bytes(scene: &Scene<'_>, name: &str, length: usize) -> Result<KnownFile> {
         let file = KnownFile::with_its_bytes(scene, name, length)?;
         scene.scratch.put(name, &vec![0; length])?;
         Ok(file)
     }
 
-    fn check(&self) -> Result<()> {
+    /// Checks that it was written.
+    pub fn check(&self) -> Result<()> {
         match std::fs::read(&self.path)? == self.bytes {
             true => Ok(()),
             false => Err(Failure::new("a file has other bytes than were written")),

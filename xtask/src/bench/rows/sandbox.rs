@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::files::{self, KnownFile};
 use super::oneshot::{self, run_once};
 use super::{EVERY_ROUND, Group};
 use crate::bench::client::{Client, Launch};
@@ -21,6 +22,11 @@ const P50: &str = "sandbox.p50";
 const P95: &str = "sandbox.p95";
 const CPU: &str = "sandbox.cpu";
 const CHILDREN_CPU: &str = "sandbox.children-cpu";
+const READ: &str = "sandbox.read";
+const WRITE: &str = "sandbox.write";
+
+/// As small as the files that are read and written without a policy.
+const SMALL: usize = 4096;
 
 /// One sandboxed process after the other.
 pub const GROUP: Group = Group {
@@ -54,6 +60,26 @@ pub const GROUP: Group = Group {
             better: Better::Lower,
             bars: &[],
         },
+        Row {
+            id: READ,
+            label: "sandboxed fs/readFile of 4 KiB, p50",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[
+                Bar::AtMost(1.0 / 80.0, Of::Peer),
+                Bar::AtMost(2.0, Of::OurRow(files::READ_P50)),
+            ],
+        },
+        Row {
+            id: WRITE,
+            label: "sandboxed fs/writeFile of 4 KiB over a file, p50",
+            unit: Unit::Named("µs"),
+            better: Better::Lower,
+            bars: &[
+                Bar::AtMost(1.0 / 80.0, Of::Peer),
+                Bar::AtMost(2.0, Of::OurRow(files::WRITE_P50)),
+            ],
+        },
     ],
     measure,
 };
@@ -85,7 +111,42 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let children = after.children_cpu.saturating_sub(before.children_cpu);
     readings.enter(CHILDREN_CPU, us(children) / count as f64);
     readings.enter_order(&mut client);
+    measure_files(scene, &mut client, &policy, readings)
+}
+
+fn measure_files(
+    scene: &Scene<'_>,
+    client: &mut Client,
+    policy: &str,
+    readings: &mut Readings,
+) -> Result<()> {
+    // A file that only a denied one beside it makes the reference send to its helper.
+    let file = KnownFile::with_its_bytes(scene, "sandboxed/small", SMALL)?;
+    let denying = format!(r#","sandbox":{}"#, with_a_denial(policy, &file));
+    let writing = format!(r#","sandbox":{policy}"#);
+    let mut times = Vec::new();
+    scene.effort.pace(2_000, Duration::from_secs(2)).run(|| {
+        times.push(us(files::read(client, &file, &denying)?));
+        Ok(())
+    })?;
+    readings.enter(READ, percentile(&times, 0.5));
+
+    let file = KnownFile::with_other_bytes(scene, "sandboxed/small-target", SMALL)?;
+    let mut times = Vec::new();
+    scene.effort.pace(2_000, Duration::from_secs(2)).run(|| {
+        times.push(us(files::write(client, &file, &writing)?));
+        Ok(())
+    })?;
+    file.check()?;
+    readings.enter(WRITE, percentile(&times, 0.5));
     Ok(())
+}
+
+/// The same policy with one path that may not be read: without one, the reference reads unconfined.
+fn with_a_denial(policy: &str, file: &KnownFile) -> String {
+    let denied =
+        format!(r#"{{"path":{{"type":"path","path":"{}-denied"}},"access":"deny"}},"#, file.uri);
+    policy.replacen(r#""entries":["#, &format!(r#""entries":[{denied}"#), 1)
 }
 
 /// The policy that clients send most: everything can be read, the project can be written.
