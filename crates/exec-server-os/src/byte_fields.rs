@@ -27,6 +27,31 @@ pub mod path {
     }
 }
 
+pub mod paths {
+    //! A list of paths.
+
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize)]
+    struct Lent<'a>(#[serde(with = "super::path")] &'a Path);
+
+    #[derive(Deserialize)]
+    struct Owned(#[serde(with = "super::path")] PathBuf);
+
+    pub fn serialize<S: Serializer>(paths: &[PathBuf], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(paths.iter().map(|path| Lent(path)))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<PathBuf>, D::Error> {
+        let all = Vec::<Owned>::deserialize(deserializer)?;
+        Ok(all.into_iter().map(|Owned(path)| path).collect())
+    }
+}
+
 pub mod bytes {
     //! Content, copied as a whole.
 

@@ -254,25 +254,23 @@ pub enum FsReply {
 }
 
 impl FsReply {
-    /// The result as text, unless it is a file to work with.
-    pub fn to_text(&self) -> Option<String> {
-        let text = match self {
-            Self::Opened(_) | Self::Staged(_) | Self::StagedInside(_) => return None,
-            Self::Done => "{}".to_owned(),
-            Self::Text(text) => text.clone(),
-            Self::Written(response, _) => to_json(response),
-            Self::Metadata(response) => to_json(response),
-            Self::Canonical(response) => to_json(response),
-            Self::Listing(response) => to_json(response),
-            Self::Walked(response) => to_json(response),
-            Self::Link(response) => to_json(response),
-        };
-        Some(text)
+    /// Writes the result as it goes to the client; a file to work with has none, and gives an error.
+    pub fn write_to(&self, mut writer: impl io::Write) -> io::Result<()> {
+        match self {
+            Self::Opened(_) | Self::Staged(_) | Self::StagedInside(_) => {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+            Self::Done => return writer.write_all(b"{}"),
+            Self::Text(text) => return writer.write_all(text.as_bytes()),
+            Self::Written(response, _) => serde_json::to_writer(writer, response),
+            Self::Metadata(response) => serde_json::to_writer(writer, response),
+            Self::Canonical(response) => serde_json::to_writer(writer, response),
+            Self::Listing(response) => serde_json::to_writer(writer, response),
+            Self::Walked(response) => serde_json::to_writer(writer, response),
+            Self::Link(response) => serde_json::to_writer(writer, response),
+        }
+        .map_err(io::Error::from)
     }
-}
-
-fn to_json(response: &impl Serialize) -> String {
-    serde_json::to_string(response).expect("wire types cannot fail to serialise")
 }
 
 /// What is no longer needed after a write but takes time to let go of: the last reference to a replaced file makes the

@@ -203,10 +203,13 @@ pub fn response(id: &RequestId, result: &impl Serialize) -> String {
     to_text(&Response { id, result })
 }
 
-/// The two parts around a result that is written by hand.
-pub fn around_result(id: &RequestId) -> (String, &'static str) {
-    (format!("{{\"id\":{},\"result\":", to_text(id)), "}")
+/// What comes before a result that is written by hand; [`AFTER_RESULT`] follows it.
+pub fn before_result(id: &RequestId) -> String {
+    format!("{{\"id\":{},\"result\":", to_text(id))
 }
+
+/// The end of a reply that [`before_result`] began.
+pub const AFTER_RESULT: &str = "}";
 
 /// The text of an error reply.
 pub fn error(id: &RequestId, error: &RpcError) -> String {

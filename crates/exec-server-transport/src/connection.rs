@@ -193,12 +193,12 @@ impl Connection {
             if finished > 0 {
                 return Poll::Ready(Event::Finished(finished));
             }
-            let unsent = self.outbox.unsent_reply_bytes();
+            let backlog = self.outbox.backlog();
             let may_read = self.closing.is_none()
                 && !self.is_at_end
-                && unsent < MAX_UNSENT_REPLY_BYTES
-                && self.outbox.held_bytes() < MAX_HELD_BYTES;
-            if unsent >= WRITE_FIRST_BYTES && self.blocked_at.is_none() {
+                && backlog.unsent_reply_bytes < MAX_UNSENT_REPLY_BYTES
+                && backlog.held_bytes < MAX_HELD_BYTES;
+            if backlog.unsent_reply_bytes >= WRITE_FIRST_BYTES && self.blocked_at.is_none() {
                 self.reads_left = 0;
             }
             if may_read && self.reads_left > 0 {

@@ -216,6 +216,14 @@ impl Batch {
     }
 }
 
+/// What is in memory because of a peer that sends more than it takes.
+pub(crate) struct Backlog {
+    /// Bytes of replies that the peer has not taken yet.
+    pub unsent_reply_bytes: usize,
+    /// Bytes of large requests that are not answered yet.
+    pub held_bytes: usize,
+}
+
 /// Messages are handed to the socket in batches of about this size; later replies wait for no more than one.
 const BATCH_BYTES: usize = 256 * 1024;
 
@@ -287,14 +295,10 @@ impl Outbox {
         }
     }
 
-    /// Bytes of large requests that are not answered yet.
-    pub(crate) fn held_bytes(&self) -> usize {
-        self.lock().held_bytes
-    }
-
-    /// Bytes of replies that the peer has not taken yet.
-    pub(crate) fn unsent_reply_bytes(&self) -> usize {
-        self.lock().reply_bytes
+    /// What is in memory because of this peer.
+    pub(crate) fn backlog(&self) -> Backlog {
+        let state = self.lock();
+        Backlog { unsent_reply_bytes: state.reply_bytes, held_bytes: state.held_bytes }
     }
 
     /// The connection is gone: drops what is queued and releases everyone who waits.

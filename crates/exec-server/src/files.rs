@@ -3,7 +3,6 @@
 //! Whatever the kernel has in memory is answered at once; everything else is done by threads that may wait for a disk
 //! or a network, so that no connection waits for them.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -188,11 +187,7 @@ fn read_quickly(file: &OpenFile, detailed: bool, reply: Reply) -> Result<(), Rep
     let mut text = reply.begin_text(answer::room_for(file));
     match answer::write_content(file, detailed, Patience::None, &mut text) {
         Ok(()) => reply.ok_text(text),
-        Err(RequestError::Files(FsError::System(error)))
-            if error.kind() == io::ErrorKind::WouldBlock =>
-        {
-            return Err(reply);
-        }
+        Err(error) if answer::would_block(&error) => return Err(reply),
         Err(error) => reply.fail(&error),
     }
     Ok(())

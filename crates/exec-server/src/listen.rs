@@ -171,34 +171,17 @@ enum Accepted {
 }
 
 /// Whether a sandboxed process has dialled, which shares the network with us and would get out of its sandbox so.
-async fn is_refused(server: &Server, stream: &impl AsSocket, peer: SocketAddr) -> bool {
+async fn is_refused(server: &Server, peer: SocketAddr, local: io::Result<SocketAddr>) -> bool {
     if !server.sandboxes.share_the_network() {
         return false;
     }
-    let Ok(local) = stream.own_address() else { return true };
+    let Ok(local) = local else { return true };
     let looked = tokio::task::spawn_blocking(move || exec_server_os::is_from_sandbox(peer, local));
     let is_refused = looked.await.unwrap_or(true);
     if is_refused {
         tracing::warn!("a connection from inside a sandbox was refused");
     }
     is_refused
-}
-
-/// What has an address of its own, before and after it belongs to an event loop.
-trait AsSocket {
-    fn own_address(&self) -> io::Result<SocketAddr>;
-}
-
-impl AsSocket for std::net::TcpStream {
-    fn own_address(&self) -> io::Result<SocketAddr> {
-        self.local_addr()
-    }
-}
-
-impl AsSocket for TcpStream {
-    fn own_address(&self) -> io::Result<SocketAddr> {
-        self.local_addr()
-    }
 }
 
 /// The same for a unix socket, whose other end is known by its process.
@@ -211,7 +194,7 @@ fn is_refused_unix(server: &Server, stream: &std::os::unix::net::UnixStream) -> 
 
 async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<TlsAcceptor>) {
     match accepted {
-        Accepted::Tcp(stream, peer) if is_refused(&server, &stream, peer).await => {}
+        Accepted::Tcp(stream, peer) if is_refused(&server, peer, stream.local_addr()).await => {}
         #[cfg(unix)]
         Accepted::Unix(stream) if is_refused_unix(&server, &stream) => {}
         Accepted::Tcp(stream, peer) => match TcpStream::from_std(stream) {

@@ -54,14 +54,14 @@ impl Reply {
         const REST: usize = 128;
         let inner = self.inner.as_ref().expect("not yet answered");
         let mut text = MessageText::with_capacity(capacity + REST);
-        text.push(&envelope::around_result(&inner.id).0);
+        text.push(&envelope::before_result(&inner.id));
         text
     }
 
     /// Answers with a text that [`Reply::begin_text`] began.
     pub fn ok_text(mut self, mut text: MessageText) {
         let inner = self.inner.take().expect("answered once");
-        text.push(envelope::around_result(&inner.id).1);
+        text.push(envelope::AFTER_RESULT);
         if text.len() > MAX_MESSAGE_BYTES {
             return inner.fail(&RequestError::ReplyTooLarge(text.len()));
         }

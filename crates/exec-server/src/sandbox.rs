@@ -62,9 +62,6 @@ pub struct Confinement {
     pub network_user: Option<Arc<()>>,
 }
 
-/// Enough for shared memory of test runners and browsers, and no way to fill the machine's memory.
-const PRIVATE_MEMORY_BYTES: u64 = 256 * 1024 * 1024;
-
 impl Sandboxes {
     /// Looks at this machine once.
     pub fn new(native_paths: NativePaths) -> Self {
@@ -88,29 +85,24 @@ impl Sandboxes {
         sandbox: Option<&Value>,
         cwd: &PathUri,
     ) -> Result<Option<Policy>, RequestError> {
-        let Some(sandbox) = decode(sandbox)? else { return Ok(None) };
-        let sandbox = sandbox.with_default_cwd(cwd);
+        let sandbox = decode(sandbox)?.map(|sandbox| sandbox.with_default_cwd(cwd));
+        self.policy_of(sandbox)
+    }
+
+    /// What a request about files may touch; nothing if nobody confines it, or somebody else does.
+    pub fn for_files(&self, sandbox: Option<&Value>) -> Result<Option<Policy>, RequestError> {
+        let policy = self.policy_of(decode(sandbox)?)?;
+        Ok(policy.filter(|policy| policy.files != FilePolicy::Unrestricted))
+    }
+
+    fn policy_of(&self, sandbox: Option<SandboxParams>) -> Result<Option<Policy>, RequestError> {
+        let Some(sandbox) = sandbox else { return Ok(None) };
         match sandbox.permissions {
             PermissionProfile::Disabled
             | PermissionProfile::DangerFullAccess
             | PermissionProfile::External { .. }
             | PermissionProfile::ExternalSandbox { .. } => Ok(None),
             _ => Ok(Some(compile(&sandbox, &self.facts)?)),
-        }
-    }
-
-    /// What a request about files may touch; nothing if nobody confines it, or somebody else does.
-    pub fn for_files(&self, sandbox: Option<&Value>) -> Result<Option<Policy>, RequestError> {
-        let Some(sandbox) = decode(sandbox)? else { return Ok(None) };
-        match sandbox.permissions {
-            PermissionProfile::Disabled
-            | PermissionProfile::DangerFullAccess
-            | PermissionProfile::External { .. }
-            | PermissionProfile::ExternalSandbox { .. } => Ok(None),
-            _ => {
-                let policy = compile(&sandbox, &self.facts)?;
-                Ok(Some(policy).filter(|policy| policy.files != FilePolicy::Unrestricted))
-            }
         }
     }
 
@@ -169,7 +161,6 @@ impl Sandboxes {
             NetworkPermission::Enabled => Network::Host,
         };
         let mut view = View::new(Base::Everything);
-        view.temp_bytes = PRIVATE_MEMORY_BYTES;
         let mut held = Vec::new();
         match &policy.files {
             FilePolicy::Unrestricted => view.places.push(writable(Path::new("/"))),

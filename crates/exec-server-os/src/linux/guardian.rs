@@ -12,11 +12,11 @@
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use super::check;
 use super::litter;
 use super::process_tree::{living_descendants, prepare_to_adopt, send};
 use super::procfs;
 use super::signals::is_ignored;
+use super::{check, reap_until};
 
 /// Where [`enter_guardian`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,21 +91,11 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-/// Reaps whatever ends, until the server does.
+/// The code that tells how the server ended.
 fn wait_for(server: libc::pid_t) -> i32 {
-    loop {
-        let mut status = 0;
-        // SAFETY: fills a live local.
-        let pid = unsafe { libc::waitpid(-1, &raw mut status, 0) };
-        if pid == server {
-            let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
-            return signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal);
-        }
-        let is_interrupted = io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
-        if pid == -1 && !is_interrupted {
-            return 1;
-        }
-    }
+    let Some(status) = reap_until(server) else { return 1 };
+    let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
+    signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal)
 }
 
 /// The server is gone: all that is still below us came from it.

@@ -360,6 +360,7 @@ fn c_environment(env: &[(OsString, OsString)]) -> Result<Vec<CString>, SpawnErro
         .collect()
 }
 
-fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
+/// The null-terminated array that the system takes for a list of texts.
+pub fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
 }

@@ -1,6 +1,8 @@
 //! Results of `fs/*` as text; the content of files goes straight into the message.
 
-use exec_server_os::files::{FsReply, OpenFile, Patience};
+use std::io;
+
+use exec_server_os::files::{FsError, FsReply, OpenFile, Patience};
 use exec_server_protocol::base64;
 use exec_server_protocol::limits::{MAX_MESSAGE_BYTES, MAX_WHOLE_FILE_BYTES};
 use exec_server_transport::text::MessageText;
@@ -9,20 +11,12 @@ use crate::errors::RequestError;
 
 /// Appends a result to a message.
 pub fn write(reply: &FsReply, detailed: bool, text: &mut MessageText) -> Result<(), RequestError> {
-    match reply {
-        FsReply::Opened(file) => write_content(file, detailed, Patience::Disk, text)?,
-        FsReply::Staged(_) | FsReply::StagedInside(_) => {
-            unreachable!("new content is staged for handles only")
-        }
-        FsReply::Done => text.push("{}"),
-        FsReply::Text(result) => text.push(result),
-        FsReply::Written(response, _) => text.push_json(response),
-        FsReply::Metadata(response) => text.push_json(response),
-        FsReply::Canonical(response) => text.push_json(response),
-        FsReply::Listing(response) => text.push_json(response),
-        FsReply::Walked(response) => text.push_json(response),
-        FsReply::Link(response) => text.push_json(response),
+    if let FsReply::Opened(file) = reply {
+        return write_content(file, detailed, Patience::Disk, text);
     }
+    reply
+        .write_to(text)
+        .expect("new content is staged for handles only, and a message takes everything");
     Ok(())
 }
 
@@ -79,6 +73,11 @@ pub fn write_block(
     Ok(())
 }
 
-fn system(error: std::io::Error) -> RequestError {
+/// Whether the content could not be read without waiting.
+pub fn would_block(error: &RequestError) -> bool {
+    matches!(error, RequestError::Files(FsError::System(error)) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
+fn system(error: io::Error) -> RequestError {
     RequestError::Files(error.into())
 }

@@ -4,7 +4,6 @@
 //! the order in which they came. Calls for a handle that is still being opened wait for it.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_machines::handle_table::{Closed, Found, HandleTable, NotReserved, Ticket};
@@ -186,7 +185,7 @@ impl Handles {
         let begun = text.len();
         match answer::write_block(&file, offset, len, Patience::None, &mut text) {
             Ok(()) => return reply.ok_text(text),
-            Err(error) if !would_block(&error) => {
+            Err(error) if !answer::would_block(&error) => {
                 self.forget(&params.handle_id, &Handle::Read(file));
                 return reply.fail(&error);
             }
@@ -279,10 +278,6 @@ fn check_range(params: &FsWriteBlockParams) -> Result<(), RequestError> {
     check_len(len, "write")?;
     let end = params.offset.checked_add(len).and_then(|end| i64::try_from(end).ok());
     end.map(drop).ok_or(RequestError::BlockRange)
-}
-
-fn would_block(error: &RequestError) -> bool {
-    matches!(error, RequestError::Files(FsError::System(error)) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// The handle is for the other direction.

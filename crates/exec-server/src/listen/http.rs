@@ -247,7 +247,7 @@ pub async fn serve_metrics(server: &Arc<Server>, listener: &TcpListener) {
         };
         let server = server.clone();
         connections.spawn(async move {
-            if super::is_refused(&server, &stream, peer).await {
+            if super::is_refused(&server, peer, stream.local_addr()).await {
                 return;
             }
             let service = service_fn(|request: Request<Incoming>| {

@@ -21,7 +21,7 @@ use super::open::FOR_READING;
 use super::resolve::{self, Place, system};
 use super::stage::StagedFile;
 use super::{copy_bytes, names};
-use crate::files::{FsError, WriteOptions};
+use crate::files::{FsError, Links, WriteOptions};
 
 /// Copies a file, a link or a tree.
 pub fn copy(source: &Path, destination: &Path, recursive: bool) -> Result<(), FsError> {
@@ -32,7 +32,7 @@ pub fn copy(source: &Path, destination: &Path, recursive: bool) -> Result<(), Fs
     let facts = Facts::of_name(dir.as_fd(), &name)?;
     match facts.file_type() {
         FileType::RegularFile => {
-            copy_file(&dir, &name, resolve::target(destination, crate::files::Links::Follow)?)
+            copy_file(&dir, &name, resolve::target(destination, Links::Follow)?)
         }
         FileType::Symlink => {
             let (target_dir, target_name) = resolve::parent(destination)?;
@@ -142,27 +142,30 @@ fn copy_tree(
     let mut done = 0;
     let mut levels = vec![Level::open(source, target, path.to_owned(), mode)?];
     while let Some(level) = levels.last_mut() {
-        let (path, outcome) = match level.left.pop() {
+        let (path, copied, outcome) = match level.left.pop() {
             Some(entry) => {
                 let path = level.path.join(OsStr::from_bytes(entry.text.to_bytes()));
                 let outcome = level.copy_entry(&entry, &path, facts);
-                (path, outcome)
+                (path, 1, outcome)
             }
+            // A directory was counted when it was made.
             None => {
                 let level = levels.pop().expect("was just seen");
                 let outcome = level.finish().map(|()| None);
-                (level.path, outcome)
+                (level.path, 0, outcome)
             }
         };
         match outcome {
-            Ok(below) => levels.extend(below),
+            Ok(below) => {
+                levels.extend(below);
+                done += copied;
+            }
             Err(error) if done == 0 => return Err(error),
             Err(error) => {
                 let source = Box::new(error);
                 return Err(FsError::Incomplete { did: "copied", done, path, source });
             }
         }
-        done += 1;
     }
     Ok(())
 }

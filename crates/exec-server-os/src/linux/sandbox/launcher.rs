@@ -18,10 +18,10 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
-use super::step::StepError;
+use super::step::{Step, StepError};
 use super::{Network, SandboxSetup, confinement, network, view, worker};
-use crate::linux::check;
-use crate::linux::spawner::memory_of;
+use crate::linux::spawner::{memory_of, pointers};
+use crate::linux::{check, reap_until};
 
 /// The hidden argument that makes this program a launcher.
 pub const LAUNCHER_ARGUMENT: &str = "--sandbox-launcher";
@@ -104,16 +104,15 @@ pub fn run_launcher() -> i32 {
 fn begin(mut plan: File, report: &Report) -> Result<(LaunchPlan, Pipe), StepError> {
     report.close_on_exec()?;
     let mut bytes = Vec::new();
-    plan.read_to_end(&mut bytes).map_err(step("plan"))?;
-    let plan: LaunchPlan = postcard::from_bytes(&bytes)
-        .map_err(|error| StepError { step: "plan", source: io::Error::other(error) })?;
+    plan.read_to_end(&mut bytes).step("plan")?;
+    let plan: LaunchPlan = postcard::from_bytes(&bytes).map_err(io::Error::other).step("plan")?;
     // What the server sends to the whole tree is meant for the command.
     for signal in PASSED_BY {
         // SAFETY: no handler is involved.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     enter_namespaces(plan.setup.network)?;
-    Ok((plan, Pipe::new().map_err(step("pipe"))?))
+    Ok((plan, Pipe::new().step("pipe")?))
 }
 
 /// Signals that only the command is to notice.
@@ -142,12 +141,12 @@ fn enter_namespaces(network: Network) -> Result<(), StepError> {
         flags |= libc::CLONE_NEWNET;
     }
     // SAFETY: this process has one thread and shares nothing that would change under another.
-    check(unsafe { libc::unshare(flags) }).map_err(step("namespaces"))?;
+    check(unsafe { libc::unshare(flags) }).step("namespaces")?;
     // Only after this may an ordinary user map a group.
-    std::fs::write("/proc/self/setgroups", "deny").map_err(step("setgroups"))?;
+    std::fs::write("/proc/self/setgroups", "deny").step("setgroups")?;
     let (uid, gid) = (uid.as_raw(), gid.as_raw());
-    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).map_err(step("uid map"))?;
-    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).map_err(step("gid map"))?;
+    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).step("uid map")?;
+    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).step("gid map")?;
     if network == Network::Isolated { network::bring_loopback_up() } else { Ok(()) }
 }
 
@@ -155,7 +154,7 @@ fn enter_namespaces(network: Network) -> Result<(), StepError> {
 fn wait_outside(first: libc::pid_t, report: Report, mut ending: File) -> i32 {
     drop(report);
     close_standard_streams();
-    let own = wait_for(first);
+    let own = reap_until(first);
     let mut bytes = [0; 4];
     let status = match ending.read_exact(&mut bytes) {
         Ok(()) => i32::from_ne_bytes(bytes),
@@ -183,7 +182,7 @@ fn run_inside(plan: &LaunchPlan, report: Report, mut tell_ending: File) -> i32 {
     };
     drop(report);
     close_standard_streams();
-    let status = wait_for(command).unwrap_or(libc::SIGKILL);
+    let status = reap_until(command).unwrap_or(libc::SIGKILL);
     // Without a reader the launcher is gone, and with it whoever wanted to know.
     let _ = tell_ending.write_all(&status.to_ne_bytes());
     0
@@ -192,7 +191,7 @@ fn run_inside(plan: &LaunchPlan, report: Report, mut tell_ending: File) -> i32 {
 fn prepare_inside(plan: &LaunchPlan) -> Result<(), StepError> {
     // SAFETY: sets a flag of this process.
     let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    check(result).map_err(step("parent-death signal"))?;
+    check(result).step("parent-death signal")?;
     view::build(&plan.setup.view)
 }
 
@@ -205,13 +204,13 @@ fn run_command(plan: &LaunchPlan, command: &Command) -> StepError {
 }
 
 fn become_command(plan: &LaunchPlan, command: &Command) -> Result<Infallible, StepError> {
-    rustix::process::setsid().map_err(|errno| step("setsid")(errno.into()))?;
+    rustix::process::setsid().step("setsid")?;
     if command.has_terminal {
         // SAFETY: plain system call on a descriptor that this process owns.
-        check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }).map_err(step("terminal"))?;
+        check(unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) }).step("terminal")?;
     }
-    use_own_null_device().map_err(step("standard streams"))?;
-    give_extra_input(command).map_err(step("extra input"))?;
+    use_own_null_device().step("standard streams")?;
+    give_extra_input(command).step("extra input")?;
     confinement::confine_command(&plan.setup)?;
     // The runtime of this program has ignored the last one from its start.
     for signal in PASSED_BY.into_iter().chain([libc::SIGPIPE]) {
@@ -219,7 +218,7 @@ fn become_command(plan: &LaunchPlan, command: &Command) -> Result<Infallible, St
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     // SAFETY: the path is a C string.
-    check(unsafe { libc::chdir(command.cwd.as_ptr()) }).map_err(step(STEP_CWD))?;
+    check(unsafe { libc::chdir(command.cwd.as_ptr()) }).step(STEP_CWD)?;
     Err(StepError { step: STEP_EXEC, source: execute(command) })
 }
 
@@ -284,10 +283,6 @@ fn execute(command: &Command) -> io::Error {
     remembered
 }
 
-fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
-}
-
 /// Where failures are told; whoever holds it last closes it.
 struct Report(File);
 
@@ -295,7 +290,7 @@ impl Report {
     fn close_on_exec(&self) -> Result<(), StepError> {
         // SAFETY: plain system call on a descriptor that this process owns.
         let result = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-        check(result).map(drop).map_err(step("report"))
+        check(result).map(drop).step("report")
     }
 
     fn fail(mut self, error: &StepError) -> i32 {
@@ -326,22 +321,6 @@ fn fork() -> io::Result<Option<libc::pid_t>> {
     Ok((pid != 0).then_some(pid))
 }
 
-/// Reaps whatever ends, until `wanted` does.
-fn wait_for(wanted: libc::pid_t) -> Option<i32> {
-    loop {
-        let mut status = 0;
-        // SAFETY: fills a live local.
-        let pid = unsafe { libc::waitpid(-1, &raw mut status, 0) };
-        if pid == wanted {
-            return Some(status);
-        }
-        let is_interrupted = io::Error::last_os_error().kind() == io::ErrorKind::Interrupted;
-        if pid == -1 && !is_interrupted {
-            return None;
-        }
-    }
-}
-
 /// Only the command may keep a pipe open.
 fn close_standard_streams() {
     for stream in 0..3 {
@@ -364,8 +343,4 @@ fn end_like(status: i32) -> i32 {
         return 128 + signal;
     }
     libc::WEXITSTATUS(status)
-}
-
-fn step(step: &'static str) -> impl Fn(io::Error) -> StepError {
-    move |source| StepError { step, source }
 }

@@ -2,12 +2,12 @@
 
 use std::io;
 
-use super::step::StepError;
+use super::step::{Step, StepError};
 use crate::linux::check;
 
 /// Brings up the loopback of a new network namespace.
 pub fn bring_loopback_up() -> Result<(), StepError> {
-    set_up().map_err(|source| StepError { step: "loopback", source })
+    set_up().step("loopback")
 }
 
 fn set_up() -> io::Result<()> {

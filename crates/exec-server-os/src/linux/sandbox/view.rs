@@ -16,7 +16,6 @@ mod dev;
 mod kernel_mounts;
 mod mounts;
 mod new_root;
-mod path_bytes;
 mod plan;
 mod proc;
 mod walk;
@@ -29,12 +28,13 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use self::mounts::InStep;
-use super::step::StepError;
+use super::step::{Step, StepError};
+use crate::byte_fields;
 
 pub use self::writable_root::check_writable_root;
 
-/// How much the private `/dev/shm` takes if nobody says otherwise.
+/// How much the private `/dev/shm` takes if nobody says otherwise: enough for test runners and browsers, and no way to
+/// fill the machine's memory.
 pub const DEFAULT_TEMP_BYTES: u64 = 256 << 20;
 
 /// What of the file system a sandbox sees.
@@ -50,14 +50,14 @@ pub struct View {
     pub temp_bytes: u64,
     /// What is shown as empty, for example `/run` or sockets; a place at the same path that is writable wins, and so
     /// does every place below.
-    #[serde(with = "path_bytes::list")]
+    #[serde(with = "byte_fields::paths")]
     pub masked: Vec<PathBuf>,
     /// Other names of places: where nothing is shown but places, the links on the way are shown as well.
-    #[serde(with = "path_bytes::list")]
+    #[serde(with = "byte_fields::paths")]
     pub links: Vec<PathBuf>,
     /// Where other sandboxes may write or could have written. A link in there, or in a writable place of this view,
     /// never shows anything that would be hidden without it.
-    #[serde(with = "path_bytes::list")]
+    #[serde(with = "byte_fields::paths")]
     pub handed_out: Vec<PathBuf>,
 }
 
@@ -89,7 +89,7 @@ pub enum Base {
 #[serde(deny_unknown_fields)]
 pub struct Place {
     /// Absolute, without `.` and `..`. One that does not exist is skipped.
-    #[serde(with = "path_bytes")]
+    #[serde(with = "byte_fields::path")]
     pub path: PathBuf,
     /// What may be done there.
     pub access: PlaceAccess,

@@ -99,6 +99,19 @@ async fn what_is_at_the_destination_is_merged() {
 }
 
 #[tokio::test]
+async fn a_directory_counts_once_however_it_is_copied() {
+    on_each_file_system(async |desk| {
+        make(desk, &["src/one/two/", "dst/one/link"]);
+        symlink("target", desk.path("src/one/link")).unwrap();
+        let error = copy(desk, "src", "dst").await.unwrap_err();
+        // The order of the two names is the file system's: `two` is copied before the link, or not at all.
+        let copied = if desk.path("dst/one/two").exists() { 2 } else { 1 };
+        assert_eq!(error["data"]["completed"], copied, "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_link_that_is_there_already_ends_the_copy_which_says_how_far_it_came() {
     on_each_file_system(async |desk| {
         make(desk, &["src/sub/", "dst/sub/link", "top/", "top2/"]);

@@ -6,12 +6,12 @@ use std::path::Path;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 
-use super::mounts::{self, Below, FROZEN, HERE, InStep, NO_PROGRAMS, TAME};
+use super::mounts::{self, Below, FROZEN, HERE, NO_PROGRAMS, TAME};
 use super::new_root::NewRoot;
 use super::plan::{Action, Cover, Target};
 use super::walk;
 use super::wishes::{Wish, Wishes};
-use crate::linux::sandbox::step::StepError;
+use crate::linux::sandbox::step::{Step, StepError};
 
 /// For a cover with names of mount points and links in it.
 const PASSAGE_BYTES: u64 = 1 << 20;

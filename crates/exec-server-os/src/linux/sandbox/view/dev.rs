@@ -8,9 +8,9 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, makedev, mkdirat, openat, symlin
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::mounts::{self, Below, FROZEN, HERE, InStep, NO_PROGRAMS};
+use super::mounts::{self, Below, FROZEN, HERE, NO_PROGRAMS};
 use super::new_root::{NewRoot, make_file};
-use crate::linux::sandbox::step::StepError;
+use crate::linux::sandbox::step::{Step, StepError};
 
 const DEVICES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),

@@ -11,8 +11,6 @@ use rustix::mount::{
     OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 
-use crate::linux::sandbox::step::StepError;
-
 /// On everything that comes from the host: no privileges from files, no devices.
 pub const TAME: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
@@ -25,17 +23,6 @@ pub const NO_PROGRAMS: MountAttrFlags = TAME.union(MountAttrFlags::MOUNT_ATTR_NO
 
 /// A place to stand, without any permission to read.
 pub const HERE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// Names the step that failed.
-pub trait InStep<T> {
-    fn step(self, step: &'static str) -> Result<T, StepError>;
-}
-
-impl<T, E: Into<io::Error>> InStep<T> for Result<T, E> {
-    fn step(self, step: &'static str) -> Result<T, StepError> {
-        self.map_err(|source| StepError { step, source: source.into() })
-    }
-}
 
 /// Whether mounts below the one that is meant are meant as well.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use rustix::fs::{Mode, OFlags, fstat, mkdirat, openat, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-use super::mounts::{self, Below, FROZEN, HERE, InStep, NO_PROGRAMS, TAME};
+use super::mounts::{self, Below, FROZEN, HERE, NO_PROGRAMS, TAME};
 use super::plan::Ground;
 use super::walk;
-use crate::linux::sandbox::step::StepError;
+use crate::linux::sandbox::step::{Step, StepError};
 
 /// Names and links to mount points need little; nobody but us writes there.
 const SCAFFOLD_BYTES: u64 = 1 << 20;

@@ -11,9 +11,9 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
-use super::mounts::{self, Below, FROZEN, HERE, InStep, NO_PROGRAMS};
+use super::mounts::{self, Below, FROZEN, HERE, NO_PROGRAMS};
 use super::new_root::NewRoot;
-use crate::linux::sandbox::step::StepError;
+use crate::linux::sandbox::step::{Step, StepError};
 
 /// What nobody needs and everybody could read.
 const HIDDEN: [&CStr; 7] =

@@ -11,11 +11,10 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use super::kernel_mounts::{Interface, KernelMounts};
-use super::mounts::InStep;
 use super::plan::Ground;
 use super::walk::{self, End, Found, Identity, Link, Walk, walk};
 use super::{Base, Place, PlaceAccess, View};
-use crate::linux::sandbox::step::StepError;
+use crate::linux::sandbox::step::{Step, StepError};
 
 /// Everything that a view asks for, by real path.
 #[derive(Debug, Default)]
