@@ -166,8 +166,8 @@ fn a_view_survives_the_way_to_the_launcher() {
     view.places.push(Place { path: odd.into(), ..view.places[0].clone() });
     view.masked.push(odd.into());
     view.handed_out.push(odd.into());
-    let sent = serde_json::to_string(&view).unwrap();
-    assert_eq!(serde_json::from_str::<View>(&sent).unwrap(), view);
+    let sent = postcard::to_allocvec(&view).unwrap();
+    assert_eq!(postcard::from_bytes::<View>(&sent).unwrap(), view);
 }
 
 #[test]
