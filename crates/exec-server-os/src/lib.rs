@@ -45,6 +45,7 @@ pub use platform::process_tree::{
     ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
 };
 pub use platform::sandbox::connect_back::{is_from_sandbox, is_inside};
+pub use platform::sandbox::denials::RefusedCalls;
 pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
 pub use platform::sandbox::launcher::{LAUNCHER_ARGUMENT, run_launcher};
 pub use platform::sandbox::probe::probe;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use exec_server_protocol::process::TerminalSize;
 
 use crate::platform::sandbox::SandboxSetup;
-use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, TreeTag};
+use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, RefusedCalls, TreeTag};
 
 /// Everything that a child is made from.
 #[derive(Debug, Clone)]
@@ -71,6 +71,8 @@ pub struct Spawned {
     pub error_output: Option<ChildOutput>,
     /// It and everything that comes from it.
     pub tree: ProcessTree,
+    /// What its sandbox has refused to it so far.
+    pub refused: RefusedCalls,
 }
 
 /// How a child ended.

@@ -418,6 +418,21 @@ pub mod sandbox {
         }
     }
 
+    pub mod denials {
+        //! What a sandbox has refused.
+
+        /// Nothing runs in a sandbox here, so nothing is refused.
+        #[derive(Debug, Default)]
+        pub struct RefusedCalls;
+
+        impl RefusedCalls {
+            /// None.
+            pub fn count(&self) -> u64 {
+                0
+            }
+        }
+    }
+
     pub mod launcher {
         //! The process between the server and a sandboxed command.
 

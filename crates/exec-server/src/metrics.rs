@@ -26,6 +26,7 @@ struct Inner {
     sessions_active: Gauge,
     processes_active: Gauge,
     processes_finished: Counter,
+    sandbox_denials: Counter,
     process_duration: Histogram,
     output_bytes: Counter,
     /// One pair per method of the table, so that counting a request looks nothing up.
@@ -57,6 +58,7 @@ impl Default for Metrics {
         let sessions_active = Gauge::default();
         let processes_active = Gauge::default();
         let processes_finished = Counter::default();
+        let sandbox_denials = Counter::default();
         let output_bytes = Counter::<u64, AtomicU64>::default();
         let process_duration = Histogram::new(exponential_buckets(0.001, 4.0, 10));
         let requests = Family::<RequestLabels, Counter>::default();
@@ -72,6 +74,11 @@ impl Default for Metrics {
         );
         registry.register("processes_active", "Processes not yet closed", processes_active.clone());
         registry.register("processes_finished", "Processes closed", processes_finished.clone());
+        registry.register(
+            "sandbox_denials",
+            "Processes that failed because of their sandbox",
+            sandbox_denials.clone(),
+        );
         registry.register(
             "process_duration_seconds",
             "From start to exit",
@@ -98,6 +105,7 @@ impl Default for Metrics {
             sessions_active,
             processes_active,
             processes_finished,
+            sandbox_denials,
             process_duration,
             output_bytes,
             requests,
@@ -135,6 +143,11 @@ impl Metrics {
     pub fn process_exited(&self, seconds: f64) {
         self.inner.processes_finished.inc();
         self.inner.process_duration.observe(seconds);
+    }
+
+    /// A process has failed because of its sandbox.
+    pub fn sandbox_denial(&self) {
+        self.inner.sandbox_denials.inc();
     }
 
     /// A process wrote.

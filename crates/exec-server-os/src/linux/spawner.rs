@@ -22,6 +22,7 @@ use super::exit_watch::ExitWatch;
 use super::pipes::{ChildInput, ChildOutput, OutputKind};
 use super::process_tree::{ProcessTree, TreeTag};
 use super::sandbox::SandboxSetup;
+use super::sandbox::denials::RefusedCalls;
 use super::sandbox::file_worker::FileWorker;
 use super::sandbox::launch::{self, Role};
 use super::sandbox::launcher::Command;
@@ -52,6 +53,7 @@ pub struct Parts {
     pub tree: ProcessTree,
     /// Where a launcher tells what went wrong.
     pub report: Option<OwnedFd>,
+    refused: RefusedCalls,
 }
 
 impl Spawner {
@@ -164,7 +166,8 @@ impl Parts {
             OurEnds::None => return Err(io::ErrorKind::Unsupported.into()),
         };
         let pid = self.pid.unsigned_abs();
-        Ok(Spawned { pid, exit, input, output, error_output, tree: self.tree })
+        let (tree, refused) = (self.tree, self.refused);
+        Ok(Spawned { pid, exit, input, output, error_output, tree, refused })
     }
 }
 
@@ -204,15 +207,16 @@ pub fn start(
     };
     let mut extras = Vec::new();
     let mut report = None;
+    let mut refused = RefusedCalls::default();
     if let Some(sandbox) = &request.sandbox {
         let role = match request.stdio {
             Stdio::Worker => Role::FileWorker,
             _ => Role::Command,
         };
-        let (plan, ends) =
-            launch::prepare(sandbox, &mut command, role).map_err(prepare("sandbox"))?;
-        extras.extend([plan, ends.theirs]);
-        report = Some(ends.ours);
+        let launch = launch::prepare(sandbox, &mut command, role).map_err(prepare("sandbox"))?;
+        extras = launch.theirs;
+        report = Some(launch.report);
+        refused = launch.refused;
     } else if let Some(content) = &command.extra_input {
         extras.push(memory_of(content).map_err(prepare("extra input"))?);
     }
@@ -250,7 +254,7 @@ pub fn start(
     };
     let (pid, pidfd) = clone_child(&mut plan, stack)?;
     let tree = ProcessTree::new(pid, request.tag, cgroup);
-    Ok(Parts { pid, pidfd, ours, tree, report })
+    Ok(Parts { pid, pidfd, ours, tree, report, refused })
 }
 
 fn open_stdio(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {

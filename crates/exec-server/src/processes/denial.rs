@@ -1,4 +1,4 @@
-//! Whether a sandboxed process failed because of its sandbox, as far as its exit and its words tell.
+//! Whether a sandboxed process failed because of its sandbox, as far as the kernel, its exit and its words tell.
 
 use exec_server_protocol::process::ProcessReadResponse;
 
@@ -16,12 +16,12 @@ const WORDS: [&str; 7] = [
 /// The exit of a process that a filter has killed.
 const KILLED_BY_FILTER: i32 = 128 + 31;
 
-/// Judges a failed process by its exit code and its retained output.
-pub fn looks_denied(exit_code: i32, retained: &ProcessReadResponse) -> bool {
+/// Judges a failed process by how many calls the kernel is known to have refused, its exit code and its retained output.
+pub fn looks_denied(exit_code: i32, refused: u64, retained: &ProcessReadResponse) -> bool {
     if exit_code == 0 {
         return false;
     }
-    if exit_code == KILLED_BY_FILTER {
+    if refused > 0 || exit_code == KILLED_BY_FILTER {
         return true;
     }
     let mut said: Vec<u8> =
@@ -40,11 +40,15 @@ mod tests {
     use super::*;
 
     fn judged(exit_code: i32, output: &[&str]) -> bool {
+        judged_with(exit_code, 0, output)
+    }
+
+    fn judged_with(exit_code: i32, refused: u64, output: &[&str]) -> bool {
         let mut log = ProcessLog::new(1 << 20, Duration::ZERO);
         for text in output {
             log.handle_output(OutputStream::Stderr, text.as_bytes());
         }
-        looks_denied(exit_code, &log.read(0, None))
+        looks_denied(exit_code, refused, &log.read(0, None))
     }
 
     #[test]
@@ -53,6 +57,12 @@ mod tests {
         assert!(judged(2, &["Perm", "ission DENIED"]));
         assert!(judged(127, &["my sandbox game"]));
         assert!(judged(159, &[]));
+    }
+
+    #[test]
+    fn a_failure_after_a_refusal_is_a_denial_whatever_is_said() {
+        assert!(judged_with(6, 1, &["could not resolve host"]));
+        assert!(!judged_with(0, 7, &[]));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use exec_server_machines::process_log::{Exit, ProcessLog};
 use exec_server_machines::stdin_ledger::{Answer, StdinLedger};
 use exec_server_os::spawn::{ExitStatus, Spawned};
-use exec_server_os::{ChildInput, ChildOutput, ExitWatch, ProcessTree};
+use exec_server_os::{ChildInput, ChildOutput, ExitWatch, ProcessTree, RefusedCalls};
 use exec_server_protocol::encode::OutputEncoder;
 use exec_server_protocol::envelope;
 use exec_server_protocol::limits::MAX_OUTPUT_CHUNK_BYTES;
@@ -93,6 +93,7 @@ pub(super) struct Owner {
     error_output: Option<ChildOutput>,
     exit: Option<ExitWatch>,
     tree: ProcessTree,
+    refused: RefusedCalls,
     ending: Ending,
     end_reason: Option<ExitReason>,
     is_forgotten_when_closed: bool,
@@ -147,6 +148,7 @@ impl Owner {
             error_output: spawned.error_output,
             exit: Some(spawned.exit),
             tree: spawned.tree,
+            refused: spawned.refused,
             ending: Ending::default(),
             end_reason: None,
             is_forgotten_when_closed: false,
@@ -468,6 +470,11 @@ impl Owner {
             }
         };
         self.server.metrics.process_exited(duration.as_secs_f64());
+        if exit.sandbox_denied {
+            self.server.metrics.sandbox_denial();
+        }
+        // It has been judged, so its memory can go.
+        self.refused = RefusedCalls::default();
         tracing::debug!(process_id = %self.birth.id, pid = self.pid, exit_code = exit.code, "process exited");
         let seq = self.log.handle_exit(exit.clone());
         let notification = ProcessExitedNotification {
@@ -514,7 +521,7 @@ impl Owner {
             }),
         };
         let sandbox_denied = self.birth.sandbox.is_some()
-            && denial::looks_denied(status.code, &self.log.read(0, None));
+            && denial::looks_denied(status.code, self.refused.count(), &self.log.read(0, None));
         Exit { code: status.code, sandbox_denied, details }
     }
 

@@ -63,6 +63,27 @@ async fn the_counts_move_with_what_happens() {
     .await;
 }
 
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn denied_processes_are_counted() {
+    let (server, metrics) = start().await;
+    assert_eq!(scrape(&metrics).await["exec_server_sandbox_denials_total"], 0.0);
+    let mut client = server.client().await;
+    let sandbox = json!({
+        "permissions": {"type": "managed", "network": "restricted", "file_system": {
+            "type": "restricted",
+            "entries": [{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}],
+        }},
+        "windowsSandboxLevel": "disabled",
+    });
+    for (id, script) in
+        [("denied", "echo > /exec-server-canary"), ("failed", "exit 1"), ("fine", ":")]
+    {
+        client.run(id, &["/bin/sh", "-c", script], json!({"sandbox": sandbox})).await;
+    }
+    assert_eq!(scrape(&metrics).await["exec_server_sandbox_denials_total"], 1.0);
+}
+
 /// A server with metrics on a port of its own, which only its log knows.
 pub async fn start() -> (TestExecutor, String) {
     let mut server = TestExecutor::builder()

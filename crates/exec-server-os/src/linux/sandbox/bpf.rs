@@ -17,6 +17,8 @@ pub enum Action {
     Allow,
     /// The call is not made and fails with this number.
     Errno(i32),
+    /// The call waits until whoever listens has said how it fails.
+    Notify,
     /// The whole process is killed with `SIGSYS`.
     KillProcess,
 }
@@ -27,6 +29,7 @@ impl Action {
         match self {
             Self::Allow => libc::SECCOMP_RET_ALLOW,
             Self::Errno(errno) => libc::SECCOMP_RET_ERRNO | errno.unsigned_abs(),
+            Self::Notify => libc::SECCOMP_RET_USER_NOTIF,
             Self::KillProcess => libc::SECCOMP_RET_KILL_PROCESS,
         }
     }

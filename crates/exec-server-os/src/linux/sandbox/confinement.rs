@@ -1,23 +1,28 @@
 //! What a command loses before it runs: in this order, because each step needs what the next one takes away.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use super::filter::{self, FilterOptions, NetworkMode};
 use super::landlock::{self, Access, LandlockRule, LandlockRules, Place};
 use super::limits::{self, Limits};
-use super::step::StepError;
+use super::step::{Step, StepError};
 use super::view::{Base, PlaceAccess};
-use super::{Network, SandboxSetup, privileges};
+use super::{Network, SandboxSetup, denials, privileges};
 
 /// Confines a command; the calling process is inside the view already and has one thread.
-pub fn confine_command(setup: &SandboxSetup) -> Result<(), StepError> {
+///
+/// The launcher is told where refusals wait for its answer.
+pub fn confine_command(setup: &SandboxSetup, launcher: BorrowedFd) -> Result<(), StepError> {
     drop_rights(setup)?;
     let mode = match setup.network {
         Network::Isolated => NetworkMode::Restricted,
         Network::Host => NetworkMode::Enabled,
     };
-    filter::install(&filter::program(mode, &FilterOptions::default()))
+    match filter::install_counted(mode, &FilterOptions::default())? {
+        Some(listener) => denials::hand_over(&listener, launcher).step("refusals"),
+        None => Ok(()),
+    }
 }
 
 /// Confines a worker for files, which never needs to start anything.

@@ -7,6 +7,9 @@
 
 mod calls;
 
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
 use super::bpf::{Action, Assembler, Label, SockFilter, Test};
 use super::step::{Step, StepError};
 use crate::linux::check;
@@ -37,7 +40,11 @@ pub struct FilterOptions {
 
 /// The filter for a command.
 pub fn program(mode: NetworkMode, options: &FilterOptions) -> Vec<SockFilter> {
-    let mut filter = Filter::start();
+    program_with(mode, options, Action::Errno(libc::EPERM))
+}
+
+fn program_with(mode: NetworkMode, options: &FilterOptions, network: Action) -> Vec<SockFilter> {
+    let mut filter = Filter::start(network);
     filter.judge_arguments(options);
     filter.judge_sockets(mode);
     filter.deny_by_number(options);
@@ -47,7 +54,7 @@ pub fn program(mode: NetworkMode, options: &FilterOptions) -> Vec<SockFilter> {
 /// The filter for the file worker, which starts nothing and talks only over what it was given.
 pub fn file_worker() -> Vec<SockFilter> {
     let options = FilterOptions { allow_openat2: true, ..FilterOptions::default() };
-    let mut filter = Filter::start();
+    let mut filter = Filter::start(Action::Errno(libc::EPERM));
     filter.deny_all(calls::NOT_FOR_FILES);
     filter.deny_all(calls::NOT_FOR_FILES_HERE);
     filter.judge_arguments(&options);
@@ -58,14 +65,43 @@ pub fn file_worker() -> Vec<SockFilter> {
 
 /// Puts the calling thread, and all that it starts, under the program; needs `no_new_privs`.
 pub fn install(program: &[SockFilter]) -> Result<(), StepError> {
+    install_with(program, 0).map(drop).step("seccomp")
+}
+
+/// Does the same with the filter for a command, and returns where its refusals of the network wait to be answered.
+///
+/// There is nothing to answer where the kernel cannot tell, or tells somebody else already: it allows one listener per
+/// process, so a filter made inside cannot answer in our place either.
+pub fn install_counted(
+    mode: NetworkMode,
+    options: &FilterOptions,
+) -> Result<Option<OwnedFd>, StepError> {
+    let counted = program_with(mode, options, Action::Notify);
+    // A signal would make a call that waits start over, and be counted twice; Linux 5.19 can hold signals back.
+    for flags in [NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER] {
+        match install_with(&counted, flags) {
+            // SAFETY: the kernel has just made this descriptor for us.
+            Ok(listener) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) })),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => break,
+            Err(error) => return Err(error).step("seccomp"),
+        }
+    }
+    install(&program(mode, options)).map(|()| None)
+}
+
+const NEW_LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+const WAIT_KILLABLE: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
+
+fn install_with(program: &[SockFilter], flags: libc::c_ulong) -> io::Result<RawFd> {
     let program = libc::sock_fprog {
         len: program.len().try_into().expect("the assembler keeps programs short"),
         filter: program.as_ptr().cast_mut(),
     };
     let operation = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: the kernel only reads the program, which outlives the call.
-    let result = unsafe { libc::syscall(libc::SYS_seccomp, operation, 0, &raw const program) };
-    check(result as libc::c_int).map(drop).step("seccomp")
+    let result = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
+    check(result as libc::c_int)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -76,10 +112,6 @@ const ARCH: u32 = 0xc000_00b7;
 /// Numbers from here on are calls of the x32 ABI, which a filter by number would not recognise.
 #[cfg(target_arch = "x86_64")]
 const X32: u32 = 0x4000_0000;
-
-/// What network denials answer. If this becomes `SECCOMP_RET_USER_NOTIF`, so that the server hears of them, nothing
-/// else has to change: the kernel allows one listener per task, so a filter made inside cannot answer in its place.
-const NETWORK_DENIAL: Action = Action::Errno(libc::EPERM);
 
 const NEW_NAMESPACE: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -97,6 +129,10 @@ const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
 /// The usual personality, 32-bit and old kernel names, no address randomisation, and the question for the present one.
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x4_0000, 0xffff_ffff];
 
+/// The families that a program asks for if it wants to talk to somebody; libraries try others on their own.
+const LEAVES_THE_MACHINE: [libc::c_int; 4] =
+    [libc::AF_INET, libc::AF_INET6, libc::AF_PACKET, libc::AF_VSOCK];
+
 /// The part of a socket's type that is not a flag.
 const SOCKET_TYPE: u32 = 0xf;
 
@@ -108,10 +144,12 @@ struct Filter {
     deny_network: Label,
     absent: Label,
     kill: Label,
+    /// How the network is refused.
+    network: Action,
 }
 
 impl Filter {
-    fn start() -> Self {
+    fn start(network: Action) -> Self {
         let mut assembler = Assembler::default();
         let mut label = || assembler.label();
         let (allow, deny, deny_network, absent, kill) =
@@ -121,7 +159,7 @@ impl Filter {
         assembler.load_number();
         #[cfg(target_arch = "x86_64")]
         assembler.jump_if(Test::AtLeast(X32), deny);
-        Self { assembler, allow, deny, deny_network, absent, kill }
+        Self { assembler, allow, deny, deny_network, absent, kill, network }
     }
 
     fn finish(mut self) -> Vec<SockFilter> {
@@ -130,7 +168,7 @@ impl Filter {
         self.assembler.mark(self.deny);
         self.assembler.answer(Action::Errno(libc::EPERM));
         self.assembler.mark(self.deny_network);
-        self.assembler.answer(NETWORK_DENIAL);
+        self.assembler.answer(self.network);
         self.assembler.mark(self.absent);
         self.assembler.answer(Action::Errno(libc::ENOSYS));
         self.assembler.mark(self.kill);
@@ -197,6 +235,7 @@ impl Filter {
                 for call in calls::CONNECTING {
                     self.number(*call, self.deny_network);
                 }
+                self.deny_all(calls::LISTENING);
             }
             NetworkMode::Enabled => self.rule(libc::SYS_socket, |rule, ends| {
                 internet(rule, ends);
@@ -204,7 +243,7 @@ impl Filter {
                 rule.jump_unless(Test::Equal(libc::AF_NETLINK as u32), not_netlink);
                 rule.load_low(2);
                 rule.jump_if(Test::Equal(libc::NETLINK_ROUTE as u32), ends.allow);
-                rule.jump(ends.deny_network);
+                rule.jump(ends.deny);
                 rule.mark(not_netlink);
                 local_streams_only(rule, ends);
             }),
@@ -263,13 +302,19 @@ fn internet(rule: &mut Assembler, ends: Ends) {
 
 /// Datagrams are out, and raw ones, which the kernel makes datagrams: each message could name another receiver.
 fn local_streams_only(rule: &mut Assembler, ends: Ends) {
+    let elsewhere = rule.label();
     rule.load_low(0);
-    rule.jump_unless(Test::Equal(libc::AF_UNIX as u32), ends.deny_network);
+    rule.jump_unless(Test::Equal(libc::AF_UNIX as u32), elsewhere);
     rule.load_low(1);
     rule.keep_bits(SOCKET_TYPE);
     rule.jump_if(Test::Equal(libc::SOCK_STREAM as u32), ends.allow);
     rule.jump_if(Test::Equal(libc::SOCK_SEQPACKET as u32), ends.allow);
-    rule.jump(ends.deny_network);
+    rule.jump(ends.deny);
+    rule.mark(elsewhere);
+    for family in LEAVES_THE_MACHINE {
+        rule.jump_if(Test::Equal(family as u32), ends.deny_network);
+    }
+    rule.jump(ends.deny);
 }
 
 #[cfg(test)]

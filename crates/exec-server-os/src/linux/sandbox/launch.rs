@@ -14,6 +14,7 @@ use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 
 use super::SandboxSetup;
+use super::denials::RefusedCalls;
 use super::launcher::{
     Command, Failure, Inside, LAUNCHER_ARGUMENT, LaunchPlan, STEP_CWD, STEP_EXEC,
 };
@@ -30,20 +31,20 @@ pub enum Role {
     FileWorker,
 }
 
-/// The two ends of the pipe on which a launcher tells what went wrong.
-pub struct ReportEnds {
-    pub ours: OwnedFd,
-    pub theirs: OwnedFd,
+/// What the server and a launcher have in common.
+pub struct Launch {
+    /// Where the launcher tells what went wrong.
+    pub report: OwnedFd,
+    /// What was refused to the command.
+    pub refused: RefusedCalls,
+    /// What the launcher is given as descriptors 3 and following.
+    pub theirs: Vec<OwnedFd>,
 }
 
 /// Puts a launcher in the place of the command, and the command into the launcher's plan.
 ///
 /// Nothing of the request is used outside of the sandbox: the launcher has no environment and runs in the root.
-pub fn prepare(
-    sandbox: &SandboxSetup,
-    command: &mut Command,
-    role: Role,
-) -> io::Result<(OwnedFd, ReportEnds)> {
+pub fn prepare(sandbox: &SandboxSetup, command: &mut Command, role: Role) -> io::Result<Launch> {
     let launcher = Command {
         candidates: vec![launcher_program()?],
         argv: vec![
@@ -65,7 +66,16 @@ pub fn prepare(
     let plan = postcard::to_stdvec(&plan).map_err(io::Error::other)?;
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&ours, true)?;
-    Ok((memory_of(&plan)?, ReportEnds { ours, theirs: move_up(theirs)? }))
+    let mut theirs = vec![memory_of(&plan)?, move_up(theirs)?];
+    let refused = match role {
+        Role::Command => {
+            let (refused, tally) = RefusedCalls::share()?;
+            theirs.push(tally);
+            refused
+        }
+        Role::FileWorker => RefusedCalls::default(),
+    };
+    Ok(Launch { report: ours, refused, theirs })
 }
 
 /// Where a launcher's program is: a copy of ours in memory, which nobody can change.

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! It is this program, executed again with an empty environment: one thread, nothing of the server's memory. The plan
-//! comes on descriptor 3; what fails before the command runs is told on descriptor 4, which the exec closes.
+//! comes on descriptor 3; what fails before the command runs is told on descriptor 4, which the exec closes. For a
+//! command, what the filter refuses is counted on descriptor 5.
 
 use std::convert::Infallible;
 use std::ffi::CString;
@@ -18,6 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
+use super::denials::{self, Attendant};
 use super::step::{Step, StepError};
 use super::{Network, SandboxSetup, confinement, network, view, worker};
 use crate::linux::spawner::{memory_of, pointers};
@@ -63,6 +65,7 @@ pub struct Command {
 
 const PLAN: RawFd = 3;
 const REPORT: RawFd = 4;
+const TALLY: RawFd = 5;
 
 /// What went wrong before the command ran, as it is told on descriptor 4.
 #[derive(Debug, Serialize, Deserialize)]
@@ -84,15 +87,15 @@ pub fn run_launcher() -> i32 {
     let (plan, report) = unsafe { (File::from_raw_fd(PLAN), File::from_raw_fd(REPORT)) };
     let report = Report(report);
     match begin(plan, &report) {
-        Ok((plan, ending)) => match fork() {
+        Ok((plan, ends)) => match fork() {
             Ok(Some(first)) => {
                 // If pid 1 is killed, there must be nobody left who could tell, or the wait would never end.
-                drop(ending.write);
-                wait_outside(first, report, ending.read)
+                drop(ends.inside);
+                wait_outside(first, report, Attendant::new(ends.outside, ends.tally))
             }
             Ok(None) => {
-                drop(ending.read);
-                run_inside(&plan, report, ending.write)
+                drop((ends.outside, ends.tally));
+                run_inside(&plan, report, ends.inside)
             }
             Err(source) => report.fail(&StepError { step: "fork", source }),
         },
@@ -101,7 +104,7 @@ pub fn run_launcher() -> i32 {
 }
 
 /// Everything before there is anybody inside.
-fn begin(mut plan: File, report: &Report) -> Result<(LaunchPlan, Pipe), StepError> {
+fn begin(mut plan: File, report: &Report) -> Result<(LaunchPlan, Ends), StepError> {
     report.close_on_exec()?;
     let mut bytes = Vec::new();
     plan.read_to_end(&mut bytes).step("plan")?;
@@ -112,7 +115,8 @@ fn begin(mut plan: File, report: &Report) -> Result<(LaunchPlan, Pipe), StepErro
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     enter_namespaces(plan.setup.network)?;
-    Ok((plan, Pipe::new().step("pipe")?))
+    let ends = Ends::new(&plan).step("socket")?;
+    Ok((plan, ends))
 }
 
 /// Signals that only the command is to notice.
@@ -151,31 +155,29 @@ fn enter_namespaces(network: Network) -> Result<(), StepError> {
 }
 
 /// Outside: waits for the end, and ends the same way.
-fn wait_outside(first: libc::pid_t, report: Report, mut ending: File) -> i32 {
+fn wait_outside(first: libc::pid_t, report: Report, attendant: Attendant) -> i32 {
     drop(report);
     close_standard_streams();
+    let told = attendant.run();
     let own = reap_until(first);
-    let mut bytes = [0; 4];
-    let status = match ending.read_exact(&mut bytes) {
-        Ok(()) => i32::from_ne_bytes(bytes),
-        // Killed before it could tell.
-        Err(_) => own.unwrap_or(libc::SIGKILL),
-    };
-    end_like(status)
+    // Without a word it was killed before it could tell.
+    end_like(told.or(own).unwrap_or(libc::SIGKILL))
 }
 
 /// Inside, as pid 1: builds the view, starts the command and waits for it.
-fn run_inside(plan: &LaunchPlan, report: Report, mut tell_ending: File) -> i32 {
+fn run_inside(plan: &LaunchPlan, report: Report, mut launcher: File) -> i32 {
     if let Err(error) = prepare_inside(plan) {
         return report.fail(&error);
     }
     let command = match fork() {
         Ok(Some(command)) => command,
         Ok(None) => {
-            drop(tell_ending);
             return match &plan.inside {
-                Inside::Command(command) => report.fail(&run_command(plan, command)),
-                Inside::FileWorker => run_worker(plan, report),
+                Inside::Command(command) => report.fail(&run_command(plan, command, &launcher)),
+                Inside::FileWorker => {
+                    drop(launcher);
+                    run_worker(plan, report)
+                }
             };
         }
         Err(source) => return report.fail(&StepError { step: "fork", source }),
@@ -184,7 +186,7 @@ fn run_inside(plan: &LaunchPlan, report: Report, mut tell_ending: File) -> i32 {
     close_standard_streams();
     let status = reap_until(command).unwrap_or(libc::SIGKILL);
     // Without a reader the launcher is gone, and with it whoever wanted to know.
-    let _ = tell_ending.write_all(&status.to_ne_bytes());
+    let _ = launcher.write_all(&status.to_ne_bytes());
     0
 }
 
@@ -196,14 +198,18 @@ fn prepare_inside(plan: &LaunchPlan) -> Result<(), StepError> {
 }
 
 /// Inside, as the command: everything between fork and exec; returns only if that failed.
-fn run_command(plan: &LaunchPlan, command: &Command) -> StepError {
-    match become_command(plan, command) {
+fn run_command(plan: &LaunchPlan, command: &Command, launcher: &File) -> StepError {
+    match become_command(plan, command, launcher) {
         Ok(never) => match never {},
         Err(error) => error,
     }
 }
 
-fn become_command(plan: &LaunchPlan, command: &Command) -> Result<Infallible, StepError> {
+fn become_command(
+    plan: &LaunchPlan,
+    command: &Command,
+    launcher: &File,
+) -> Result<Infallible, StepError> {
     rustix::process::setsid().step("setsid")?;
     if command.has_terminal {
         // SAFETY: plain system call on a descriptor that this process owns.
@@ -211,7 +217,7 @@ fn become_command(plan: &LaunchPlan, command: &Command) -> Result<Infallible, St
     }
     use_own_null_device().step("standard streams")?;
     give_extra_input(command).step("extra input")?;
-    confinement::confine_command(&plan.setup)?;
+    confinement::confine_command(&plan.setup, launcher.as_fd())?;
     // The runtime of this program has ignored the last one from its start.
     for signal in PASSED_BY.into_iter().chain([libc::SIGPIPE]) {
         // SAFETY: no handler is involved.
@@ -302,15 +308,22 @@ impl Report {
     }
 }
 
-struct Pipe {
-    read: File,
-    write: File,
+/// What the two sides of the fork need of each other, and what only the outside needs.
+struct Ends {
+    outside: File,
+    inside: File,
+    tally: Option<File>,
 }
 
-impl Pipe {
-    fn new() -> io::Result<Self> {
-        let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
-        Ok(Self { read: read.into(), write: write.into() })
+impl Ends {
+    fn new(plan: &LaunchPlan) -> io::Result<Self> {
+        let (outside, inside) = denials::connect()?;
+        let tally = match plan.inside {
+            // SAFETY: a launcher of a command was given this descriptor for this.
+            Inside::Command(_) => Some(unsafe { File::from_raw_fd(TALLY) }),
+            Inside::FileWorker => None,
+        };
+        Ok(Self { outside, inside, tally })
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`privileges`] | … capabilities, securebits, `no_new_privs` |
 //! | [`landlock`] | … a second lock on the file rules, signals and abstract sockets |
 //! | [`filter`] | … the system call filter, which [`bpf`] assembles |
+//! | [`denials`] | what the filter refused, counted |
 //! | [`worker`], [`file_worker`], [`wire`] | requests about files, carried out inside: both sides, and between them |
 //! | [`probe`] | what of all this works here |
 //! | [`step`] | the error that they share |
@@ -19,6 +20,7 @@
 pub mod bpf;
 pub mod confinement;
 pub mod connect_back;
+pub mod denials;
 pub mod file_worker;
 pub mod filter;
 pub mod landlock;

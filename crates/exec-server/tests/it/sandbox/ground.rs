@@ -125,6 +125,11 @@ impl Ground {
         format!("run-{}", self.runs)
     }
 
+    /// How many processes were started.
+    pub fn runs(&self) -> u32 {
+        self.runs
+    }
+
     /// Runs a script in the workspace to its end.
     pub async fn run(&mut self, sandbox: &Value, script: &str) -> Finished {
         let (id, params) = (self.next_id(), self.params(sandbox));

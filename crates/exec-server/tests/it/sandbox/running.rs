@@ -187,6 +187,56 @@ async fn a_denial_is_reported_as_such() {
 }
 
 #[tokio::test]
+async fn a_refused_network_is_reported_whatever_the_program_says() {
+    as_each_user(async |ground| {
+        let policy = ground.workspace("restricted");
+        // This program keeps what came of it to itself.
+        let quietly = |names| format!("{} >/dev/null; exit 3", attempt::command(names));
+        let finished = ground.run(&policy, &quietly("socket_inet")).await;
+        assert_eq!(finished.exited["sandboxDenied"], true, "{finished:?}");
+        let id = format!("run-{}", ground.runs());
+        let read = ground.client.call("process/read", json!({"processId": id})).await.unwrap();
+        assert_eq!(read["sandboxDenied"], true, "{read}");
+        // What others do in its place counts for it, too.
+        let script = format!(
+            "for i in 1 2; do {} >/dev/null & done; wait; exit 3",
+            attempt::command("unix")
+        );
+        assert_eq!(ground.run(&policy, &script).await.exited["sandboxDenied"], true);
+        // A success is none, and neither is a failure after what nobody wanted to know.
+        let fine = format!("{} >/dev/null; exit 0", attempt::command("socket_inet"));
+        assert_eq!(ground.run(&policy, &fine).await.exited["sandboxDenied"], false);
+        for harmless in ["socket_netlink", "socket_unix_datagram", "pair_stream", "io_uring"] {
+            let finished = ground.run(&policy, &quietly(harmless)).await;
+            assert_eq!(finished.exited["sandboxDenied"], false, "{harmless}: {finished:?}");
+        }
+        // The C library looks for a server of names whenever a name is asked for.
+        let finished = ground.run(&policy, "id nobody-of-this-name 2>/dev/null; exit 3").await;
+        assert_eq!(finished.exited["sandboxDenied"], false, "{finished:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refused_network_is_known_after_a_kill_and_on_a_terminal() {
+    as_each_user(async |ground| {
+        let policy = ground.workspace("restricted");
+        let script = format!("{} >/dev/null; echo on; sleep 1000", attempt::command("socket_inet"));
+        for tty in [false, true] {
+            let id = ground.next_id();
+            let mut params = ground.params(&policy);
+            params["tty"] = json!(tty);
+            ground.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
+            ground.client.wait_output(&id, "on").await;
+            ground.client.call("process/terminate", json!({"processId": id})).await.unwrap();
+            let finished = ground.client.finish(&id).await;
+            assert_eq!(finished.exited["sandboxDenied"], true, "{finished:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn git_works_in_a_subdirectory() {
     as_each_user(async |ground| {
         let made = ground.run_free("git init -q . && mkdir sub && echo x > sub/f && git -c safe.directory=* status --short").await;

@@ -73,9 +73,11 @@ pub const KEYRINGS: &[c_long] = &[libc::SYS_keyctl, libc::SYS_add_key, libc::SYS
 /// What browsers need for a sandbox of their own, besides `clone`.
 pub const NAMESPACES: &[c_long] = &[libc::SYS_unshare, libc::SYS_chroot];
 
-/// The ways to give a socket a peer.
-pub const CONNECTING: &[c_long] =
-    &[libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
+/// The ways to give a socket a peer or a name.
+pub const CONNECTING: &[c_long] = &[libc::SYS_connect, libc::SYS_bind];
+
+/// What comes after a name.
+pub const LISTENING: &[c_long] = &[libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
 
 /// What the file worker never does: other programs, other processes, new sockets.
 pub const NOT_FOR_FILES: &[c_long] = &[

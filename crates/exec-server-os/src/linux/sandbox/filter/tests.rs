@@ -235,7 +235,7 @@ fn restricted_leaves_only_streams_between_relatives() {
             check_socket(mode, family, kind | cloexec, 0, DENIED);
         }
     }
-    for number in calls::CONNECTING {
+    for number in calls::CONNECTING.iter().chain(calls::LISTENING) {
         check_in(mode, &FilterOptions::default(), *number, &[], DENIED);
     }
 }
@@ -270,7 +270,7 @@ fn enabled_reaches_the_internet_and_local_streams() {
     for family in others {
         check_socket(mode, family, libc::SOCK_STREAM, 0, DENIED);
     }
-    for number in calls::CONNECTING {
+    for number in calls::CONNECTING.iter().chain(calls::LISTENING) {
         check_in(mode, &FilterOptions::default(), *number, &[], ALLOWED);
     }
 }
@@ -282,7 +282,9 @@ fn the_file_worker_starts_nothing_and_keeps_to_its_socket() {
     for number in [calls::NOT_FOR_FILES, calls::NOT_FOR_FILES_HERE].into_iter().flatten() {
         assert_eq!(of(*number), DENIED.code(), "{number}");
     }
-    for number in [calls::DENIED, calls::DEBUGGING, calls::CONNECTING].into_iter().flatten() {
+    for number in
+        [calls::DENIED, calls::DEBUGGING, calls::CONNECTING, calls::LISTENING].into_iter().flatten()
+    {
         assert_eq!(of(*number), DENIED.code(), "{number}");
     }
     let needed = [libc::SYS_openat2, libc::SYS_statx, libc::SYS_sendmsg, libc::SYS_renameat2];
@@ -291,4 +293,28 @@ fn the_file_worker_starts_nothing_and_keeps_to_its_socket() {
     }
     let mode = evaluate(&program, &call(ARCH, libc::SYS_fchmod, &[0, 0o4755]));
     assert_eq!(mode, DENIED.code());
+}
+
+#[test]
+fn only_refusals_of_the_network_wait_for_an_answer() {
+    let program = program_with(NetworkMode::Restricted, &FilterOptions::default(), Action::Notify);
+    let of = |number, arguments: &[u64]| evaluate(&program, &call(ARCH, number, arguments));
+    let stream = libc::SOCK_STREAM as u64;
+    for family in [libc::AF_INET, libc::AF_INET6, libc::AF_PACKET, libc::AF_VSOCK] {
+        let answer = of(libc::SYS_socket, &[family as u64, stream]);
+        assert_eq!(answer, Action::Notify.code(), "{family}");
+    }
+    for number in calls::CONNECTING {
+        assert_eq!(of(*number, &[]), Action::Notify.code());
+    }
+    // What libraries try on their own must not look like a refusal of what the user wanted.
+    for family in [libc::AF_NETLINK, libc::AF_ALG] {
+        assert_eq!(of(libc::SYS_socket, &[family as u64, stream]), DENIED.code(), "{family}");
+    }
+    let datagram = libc::SOCK_DGRAM as u64;
+    assert_eq!(of(libc::SYS_socket, &[libc::AF_UNIX as u64, datagram]), DENIED.code());
+    for number in calls::DENIED {
+        assert_eq!(of(*number, &[]), DENIED.code());
+    }
+    assert_eq!(of(libc::SYS_socket, &[libc::AF_UNIX as u64, stream]), ALLOWED.code());
 }
