@@ -36,7 +36,9 @@ use unsupported as platform;
 pub use missing_watch::{MissingWatch, NotWatched};
 pub use platform::cgroup::CgroupParent;
 pub use platform::exit_watch::ExitWatch;
-pub use platform::foreground::{HeldSignals, ignore_stops, run_in_foreground, sandbox_trial};
+pub use platform::foreground::{
+    HeldSignals, ignore_stops, run_in_foreground, sandbox_trial, working_mechanism,
+};
 pub use platform::guardian::{Guardian, enter_guardian};
 pub use platform::litter::Note as LitterNote;
 pub use platform::oom::OomCounter;
@@ -50,7 +52,7 @@ pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
 pub use platform::sandbox::launcher::{LAUNCHER_ARGUMENT, run_launcher};
 pub use platform::sandbox::probe::probe;
 pub use platform::sandbox::view::{Base, Place, PlaceAccess, View, check_writable_root};
-pub use platform::sandbox::{Network, SandboxSetup, expected as expected_sandbox};
+pub use platform::sandbox::{Mechanism, Network, SandboxSetup, expected as expected_sandbox};
 pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;

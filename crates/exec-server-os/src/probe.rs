@@ -65,8 +65,8 @@ pub enum SandboxLevel {
     Full,
     /// All of it by the first lock, without a complete second one.
     FullOldLandlock,
-    /// Nothing by itself, although there is a Landlock that could hold a part.
-    LandlockOnly,
+    /// A part of it, by Landlock alone, and only if the operator wants that.
+    Landlock,
     /// Nothing.
     None,
 }
@@ -83,7 +83,7 @@ impl SandboxLevel {
         match (probe.user_namespaces.works, probe.seccomp.works, probe.landlock_abi) {
             (true, true, FULL_LANDLOCK..) => Self::Full,
             (true, true, _) => Self::FullOldLandlock,
-            (false, true, USABLE_LANDLOCK..) => Self::LandlockOnly,
+            (false, true, USABLE_LANDLOCK..) => Self::Landlock,
             _ => Self::None,
         }
     }
@@ -93,7 +93,7 @@ impl SandboxLevel {
         match self {
             Self::Full => "full",
             Self::FullOldLandlock => "full, old Landlock",
-            Self::LandlockOnly => "landlock only",
+            Self::Landlock => "landlock",
             Self::None => "none",
         }
     }
@@ -132,7 +132,7 @@ mod tests {
     fn the_level_follows_from_what_works() {
         assert_eq!(level(true, true, 6), "full");
         assert_eq!(level(true, true, 0), "full, old Landlock");
-        assert_eq!(level(false, true, 9), "landlock only");
+        assert_eq!(level(false, true, 9), "landlock");
         assert_eq!(level(false, true, 2), "none");
         assert_eq!(level(true, false, 9), "none");
     }

@@ -7,6 +7,7 @@
 //! | [`rules`] | [`FileRules`]: what is allowed where; the question and the lists that mounts are made from |
 //! | [`globs`] | [`DenyGlob`]: patterns that deny what they match |
 //! | [`host_facts`] | [`HostFacts`]: what a policy depends on beside itself |
+//! | [`landlock_level`] | [`can_hold`]: what can be kept without namespaces |
 //! | [`digest`] | [`PolicyDigest`]: equal for policies that mean the same |
 //!
 //! Nothing here touches a disk except [`HostFacts::gather`], so what a policy means never depends on what a file
@@ -18,6 +19,7 @@ use std::path::{Component, Path, PathBuf};
 pub mod digest;
 pub mod globs;
 pub mod host_facts;
+pub mod landlock_level;
 pub mod policy;
 pub mod rules;
 
@@ -26,6 +28,7 @@ mod entries;
 pub use digest::PolicyDigest;
 pub use globs::DenyGlob;
 pub use host_facts::HostFacts;
+pub use landlock_level::{BeyondLandlock, can_hold};
 pub use policy::{FilePolicy, Policy, PolicyError, compile};
 pub use rules::{Access, FileRules, PROTECTED_NAMES, ProtectedName};
 

@@ -151,6 +151,7 @@ pub mod foreground {
 
     use std::io;
 
+    use super::sandbox::Mechanism;
     use crate::spawn::{ExitStatus, SpawnError, SpawnRequest};
 
     /// Never made here.
@@ -175,8 +176,13 @@ pub mod foreground {
         match *signals {}
     }
 
+    /// None works, so it does not matter.
+    pub fn working_mechanism() -> Mechanism {
+        Mechanism::default()
+    }
+
     /// Fails, and says why.
-    pub fn sandbox_trial() -> Result<(), SpawnError> {
+    pub fn sandbox_trial(_mechanism: Mechanism) -> Result<(), SpawnError> {
         let step = "platform";
         super::unsupported("a sandbox").map_err(|source| SpawnError::Prepare { step, source })
     }
@@ -377,6 +383,18 @@ pub mod sandbox {
         pub view: View,
         /// What it would have of the network.
         pub network: Network,
+        /// What would keep it closed.
+        pub mechanism: Mechanism,
+    }
+
+    /// What keeps a sandbox closed.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum Mechanism {
+        /// Namespaces and mounts.
+        #[default]
+        Namespaces,
+        /// Landlock alone.
+        Landlock,
     }
 
     /// What a sandbox has of the machine's network.
@@ -389,7 +407,7 @@ pub mod sandbox {
     }
 
     /// Nothing will hold.
-    pub fn expected() -> SandboxReport {
+    pub fn expected(_mechanism: Mechanism) -> SandboxReport {
         let missing = vec![std::env::consts::OS.to_owned()];
         SandboxReport { level: "none".to_owned(), enforced: Vec::new(), missing }
     }

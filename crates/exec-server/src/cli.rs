@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use exec_server::ListenUrl;
 use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
-use exec_server::config::{ServerConfig, ServerLimits, TlsFiles};
+use exec_server::config::{SandboxFallback, ServerConfig, ServerLimits, TlsFiles};
 use exec_server::logging::LogFormat;
 use exec_server::protocol::path_uri::NativePaths;
 use exec_server::timings::Timings;
@@ -115,6 +115,15 @@ pub struct Arguments {
     /// A cgroup (version 2) directory to divide among processes; without it, the server's own if it is delegated.
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
+    /// What to do with sandbox policies where user namespaces are not allowed (see doctor): refuse them all, or let
+    /// Landlock keep those that it can keep alone.
+    #[arg(
+        long,
+        value_name = "refuse|landlock",
+        default_value = "refuse",
+        hide_possible_values = true
+    )]
+    sandbox_fallback: SandboxFallback,
     /// How log lines on stderr look; RUST_LOG decides which there are.
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub log_format: LogFormat,
@@ -238,6 +247,7 @@ impl Arguments {
             native_paths,
             more_event_loops: event_loops() - 1,
             cgroup: self.cgroup.clone(),
+            sandbox_fallback: self.sandbox_fallback,
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use exec_server_os::Mechanism;
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::NativePaths;
 
@@ -35,6 +36,28 @@ pub struct ServerConfig {
     pub more_event_loops: usize,
     /// A cgroup to divide among processes.
     pub cgroup: Option<PathBuf>,
+    /// What happens with policies where namespaces cannot be made.
+    pub sandbox_fallback: SandboxFallback,
+}
+
+/// What happens with policies where namespaces cannot be made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum SandboxFallback {
+    /// They are refused.
+    #[default]
+    Refuse,
+    /// Those that Landlock can keep alone are kept by it, the others refused.
+    Landlock,
+}
+
+impl SandboxFallback {
+    /// What is to keep sandboxes closed on this machine; tries it out where there is a choice.
+    pub fn choose(self) -> Mechanism {
+        match self {
+            Self::Refuse => Mechanism::Namespaces,
+            Self::Landlock => exec_server_os::working_mechanism(),
+        }
+    }
 }
 
 /// Certificate and key files in PEM form.
@@ -94,6 +117,7 @@ impl ServerConfig {
             native_paths: NativePaths::Reject,
             more_event_loops: 0,
             cgroup: None,
+            sandbox_fallback: SandboxFallback::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use exec_server_os::Mechanism;
 use exec_server_os::probe::{Finding, Probe, SandboxLevel};
 use serde::Serialize;
 
@@ -12,6 +13,9 @@ pub struct DoctorArguments {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
+    /// Print a profile that lets exec-server make user namespaces where AppArmor restricts them (Ubuntu 24.04).
+    #[arg(long, conflicts_with = "json")]
+    apparmor_profile: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -21,12 +25,17 @@ struct Diagnosis {
     meaning: &'static str,
     /// A whole sandbox, made and taken down.
     sandbox: Finding,
+    /// The same with Landlock as the only lock.
+    landlock_sandbox: Finding,
     #[serde(flatten)]
     probe: Probe,
 }
 
 /// Examines, prints, and exits with 0 if everything that a policy can ask for is enforced.
 pub fn run(arguments: &DoctorArguments) -> ExitCode {
+    if arguments.apparmor_profile {
+        return print_profile();
+    }
     let diagnosis = Diagnosis::make();
     let text = if arguments.json {
         let text = serde_json::to_string_pretty(&diagnosis).expect("plain data can be written");
@@ -42,18 +51,19 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
 impl Diagnosis {
     fn make() -> Self {
         let probe = exec_server_os::probe();
-        let sandbox = match exec_server_os::sandbox_trial() {
+        let trial = |mechanism| match exec_server_os::sandbox_trial(mechanism) {
             Ok(()) => Finding::works(),
             Err(error) => Finding::missing(error.to_string(), "see what is missing above"),
         };
+        let (sandbox, landlock_sandbox) =
+            (trial(Mechanism::Namespaces), trial(Mechanism::Landlock));
+        // What the parts promise is worth nothing if the whole cannot be made.
         let level = match SandboxLevel::of(&probe) {
-            // What the parts promise is worth nothing if the whole cannot be made.
-            SandboxLevel::Full | SandboxLevel::FullOldLandlock if !sandbox.works => {
-                SandboxLevel::None
-            }
-            level => level,
+            level @ (SandboxLevel::Full | SandboxLevel::FullOldLandlock) if sandbox.works => level,
+            _ if landlock_sandbox.works => SandboxLevel::Landlock,
+            _ => SandboxLevel::None,
         };
-        Self { level, meaning: meaning(level), sandbox, probe }
+        Self { level, meaning: meaning(level), sandbox, landlock_sandbox, probe }
     }
 
     fn to_text(&self) -> String {
@@ -67,6 +77,7 @@ impl Diagnosis {
             Line::of("Landlock", landlock(probe), probe.landlock.hint.clone()),
             Line::found("own cgroup", &probe.cgroup),
             Line::found("trial sandbox", &self.sandbox),
+            Line::found("Landlock alone", &self.landlock_sandbox),
         ];
         let lines: String = lines.iter().map(Line::to_text).collect();
         format!("{lines}\nsandbox level: {}\n{}\n", self.level.name(), self.meaning)
@@ -82,13 +93,55 @@ fn meaning(level: SandboxLevel) -> &'static str {
             "Commands with a policy are confined by mounts, namespaces and seccomp; the second lock is incomplete, and \
              with the network enabled they can reach abstract sockets."
         }
-        SandboxLevel::LandlockOnly => {
-            "Commands with a policy are refused: Landlock alone cannot keep one, and nothing runs weaker than asked."
+        SandboxLevel::Landlock => {
+            "Commands with a policy are refused, because nothing runs weaker than asked. With --sandbox-fallback landlock, \
+             policies without a network that read everything, and take nothing away inside of what can be written, are \
+             kept by Landlock and seccomp; others stay refused."
         }
         SandboxLevel::None => {
             "Commands with a policy are refused: it cannot be enforced here, and nothing runs weaker than asked."
         }
     }
+}
+
+/// Prints where the profile goes, as comments, and the profile.
+fn print_profile() -> ExitCode {
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("exec-server: the path of this program: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    // Whoever stopped reading has seen enough.
+    let _ = std::io::stdout().write_all(apparmor_profile(&program.to_string_lossy()).as_bytes());
+    ExitCode::SUCCESS
+}
+
+/// As Ubuntu does it for browsers: nothing is restricted, and user namespaces are allowed.
+fn apparmor_profile(program: &str) -> String {
+    // These would be patterns, or end the text.
+    let mut path = String::new();
+    for letter in program.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '{' | '}' | '\\' | '"' | '^') {
+            path.push('\\');
+        }
+        path.push(letter);
+    }
+    format!(
+        "# Lets exec-server make user namespaces. As root, with this program at its final place:\n\
+         #   exec-server doctor --apparmor-profile > /etc/apparmor.d/exec-server\n\
+         #   apparmor_parser -r /etc/apparmor.d/exec-server\n\
+         # Then start the server again. Whoever can replace this program gets the same right.\n\
+         abi <abi/4.0>,\n\
+         include <tunables/global>\n\
+         \n\
+         profile exec-server \"{path}\" flags=(unconfined) {{\n  \
+           userns,\n\
+         \n  \
+           include if exists <local/exec-server>\n\
+         }}\n"
+    )
 }
 
 fn apparmor(probe: &Probe) -> &'static str {

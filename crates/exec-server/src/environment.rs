@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use exec_server_os::host;
+use exec_server_os::{Mechanism, host};
 use exec_server_protocol::environment::{Capabilities, EnvironmentInfo, ShellInfo};
 use exec_server_protocol::path_uri::PathUri;
 
 /// What this machine is like and what this server can do.
-pub fn info() -> EnvironmentInfo {
+pub fn info(mechanism: Mechanism) -> EnvironmentInfo {
     let cwd = std::env::current_dir().ok();
     let temporary = temporary_directory(cwd.as_deref());
     EnvironmentInfo {
@@ -21,7 +21,7 @@ pub fn info() -> EnvironmentInfo {
         temporary_directories: temporary.as_deref().map(path_uri).into_iter().collect(),
         temp_dir: Some(path_uri(temporary.as_deref().unwrap_or(&std::env::temp_dir()))),
         capabilities: capabilities(),
-        sandbox: Some(exec_server_os::expected_sandbox()),
+        sandbox: Some(exec_server_os::expected_sandbox(mechanism)),
     }
 }
 

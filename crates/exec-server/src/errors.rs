@@ -4,7 +4,7 @@ use std::io;
 
 use exec_server_machines::phase::PhaseError;
 use exec_server_os::files::FsError;
-use exec_server_os::sandbox::PolicyError;
+use exec_server_os::sandbox::{BeyondLandlock, PolicyError};
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
@@ -76,6 +76,12 @@ pub enum RequestError {
     /// A sandbox that this server cannot enforce.
     #[error("sandbox intent cannot be enforced on this executor")]
     SandboxUnsupported,
+    /// A policy that takes namespaces, where there are none.
+    #[error(
+        "sandbox intent cannot be enforced on this executor: user namespaces are not allowed here, and Landlock alone is \
+         not enough, because {0}; `exec-server doctor` says how to allow user namespaces"
+    )]
+    BeyondLandlock(#[source] BeyondLandlock),
     /// A policy that has no meaning here.
     #[error("{0}")]
     Policy(#[source] PolicyError),
@@ -201,7 +207,9 @@ impl RequestError {
             Self::UnknownProcess(_) => (InvalidRequest, "unknown_process"),
             Self::StartCancelled(_) => (InvalidRequest, "start_cancelled"),
             Self::Spawn(error) => return spawn_error(error),
-            Self::SandboxUnsupported => (InvalidParams, "sandbox_unsupported"),
+            Self::SandboxUnsupported | Self::BeyondLandlock(_) => {
+                (InvalidParams, "sandbox_unsupported")
+            }
             Self::Policy(error) => (policy_code(error), "sandbox_policy"),
             Self::PatternTooWide(_) => (InvalidRequest, "sandbox_policy"),
             Self::SandboxSetUp { source, .. } => {
@@ -287,8 +295,19 @@ fn spawn_error(error: &SpawnError) -> RpcError {
         | SpawnError::Sandbox { source, .. }
         | SpawnError::Prepare { source, .. } => exec_server_os::errno_name(source),
     };
-    RpcError::new(ErrorCode::Internal, kind, error.to_string()).with_errno(errno)
+    let message = match error {
+        SpawnError::Sandbox { step, .. } if NAMESPACE_STEPS.contains(&step.as_str()) => format!(
+            "{error}; `exec-server doctor` says how to allow user namespaces, and with --sandbox-fallback landlock the \
+             server can keep some policies without"
+        ),
+        _ => error.to_string(),
+    };
+    RpcError::new(ErrorCode::Internal, kind, message).with_errno(errno)
 }
+
+/// Where a launcher fails if the machine does not allow user namespaces, or nothing in them.
+const NAMESPACE_STEPS: [&str; 5] =
+    ["namespaces", "setgroups", "uid map", "gid map", "make the mounts private"];
 
 fn files_error(error: &FsError) -> RpcError {
     use ErrorCode::{Internal, InvalidRequest};

@@ -10,9 +10,12 @@ use std::sync::{Arc, Mutex};
 
 use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::sandbox::{
-    Access, FilePolicy, FileRules, HostFacts, Policy, PolicyError, compile,
+    Access, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError, can_hold,
+    compile,
 };
-use exec_server_os::{Base, Network, Place, PlaceAccess, SandboxSetup, View, check_writable_root};
+use exec_server_os::{
+    Base, Mechanism, Network, Place, PlaceAccess, SandboxSetup, View, check_writable_root,
+};
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use exec_server_protocol::sandbox::{
     Network as NetworkPermission, PermissionProfile, SandboxParams,
@@ -34,6 +37,8 @@ use services::Services;
 #[derive(Debug)]
 pub struct Sandboxes {
     facts: HostFacts,
+    /// What keeps them closed.
+    mechanism: Mechanism,
     /// Directories that a sandboxed process could write, and so could fill with links to elsewhere.
     handed_out: Mutex<BTreeSet<PathBuf>>,
     placeholders: Arc<Placeholders>,
@@ -64,9 +69,10 @@ pub struct Confinement {
 
 impl Sandboxes {
     /// Looks at this machine once.
-    pub fn new(native_paths: NativePaths) -> Self {
+    pub fn new(native_paths: NativePaths, mechanism: Mechanism) -> Self {
         Self {
             facts: HostFacts::gather(native_paths),
+            mechanism,
             handed_out: Mutex::default(),
             placeholders: Arc::default(),
             network_users: Arc::new(()),
@@ -156,6 +162,13 @@ impl Sandboxes {
     }
 
     fn confine_as(&self, policy: &Policy, class: Class) -> Result<Confinement, RequestError> {
+        if self.mechanism == Mechanism::Landlock {
+            let names = can_hold(policy).map_err(RequestError::BeyondLandlock)?;
+            if let Some(there) = names.into_iter().find(|name| name.symlink_metadata().is_ok()) {
+                let why = BeyondLandlock::CarveOut(there);
+                return Err(RequestError::BeyondLandlock(why));
+            }
+        }
         let network = match policy.network {
             NetworkPermission::Restricted => Network::Isolated,
             NetworkPermission::Enabled => Network::Host,
@@ -174,7 +187,7 @@ impl Sandboxes {
         let handed_out = self.handed_out.lock().expect("no holder panics");
         view.handed_out = handed_out.iter().cloned().collect();
         let network_user = (network == Network::Host).then(|| self.network_users.clone());
-        let setup = SandboxSetup { view, network };
+        let setup = SandboxSetup { view, network, mechanism: self.mechanism };
         Ok(Confinement { setup, placeholders: held, network_user })
     }
 
@@ -203,7 +216,8 @@ impl Sandboxes {
         }
         for protected in rules.protected_names() {
             let path = protected.root.join(protected.name);
-            if class == Class::Write {
+            // Without mounts a placeholder would keep nobody from anything.
+            if class == Class::Write && self.mechanism == Mechanism::Namespaces {
                 let missing =
                     missing_target(&path).filter(|path| rules.access(path) == Access::Write);
                 let held_path = missing.as_deref().unwrap_or(&path);

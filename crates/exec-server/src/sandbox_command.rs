@@ -11,6 +11,7 @@ use exec_server_os::{HeldSignals, TreeTag, run_in_foreground};
 use exec_server_protocol::path_uri::NativePaths;
 use serde_json::{Value, json};
 
+use crate::config::SandboxFallback;
 use crate::environment::path_uri;
 use crate::errors::RequestError;
 use crate::sandbox::{Confinement, Sandboxes};
@@ -24,6 +25,8 @@ pub struct SandboxCommand {
     pub argv: Vec<OsString>,
     /// The working directory, which is also where relative patterns start.
     pub cwd: PathBuf,
+    /// What happens where namespaces cannot be made.
+    pub fallback: SandboxFallback,
 }
 
 /// What the two policies with a name allow beside reading everything.
@@ -97,7 +100,7 @@ impl NamedPolicy {
 impl SandboxCommand {
     /// Runs it to its end and returns its exit code, or 128 plus the signal that ended it.
     pub fn run(&self, signals: &HeldSignals) -> Result<i32, SandboxCommandError> {
-        let sandboxes = Sandboxes::new(NativePaths::Accept);
+        let sandboxes = Sandboxes::new(NativePaths::Accept, self.fallback.choose());
         let policy: Option<Policy> =
             sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;

@@ -68,15 +68,16 @@ impl Server {
             Some(path) => Some(CgroupParent::open(path)?),
             None => CgroupParent::delegated(),
         };
+        let mechanism = config.sandbox_fallback.choose();
         let spawner = Spawner::new(cgroup)?;
         let shards = Shards::new(config.more_event_loops)?;
         Ok(Arc::new(Self {
-            environment: environment::info(),
+            environment: environment::info(mechanism),
             metrics: Metrics::default(),
             sessions: Sessions::default(),
             spawner,
             shards,
-            sandboxes: Sandboxes::new(config.native_paths),
+            sandboxes: Sandboxes::new(config.native_paths, mechanism),
             oom: OomCounter::default(),
             next_connection: AtomicU64::new(1),
             next_child: AtomicU32::new(1),

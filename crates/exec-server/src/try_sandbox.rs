@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use exec_server::config::SandboxFallback;
 use exec_server::sandbox_command::{NamedPolicy, SandboxCommand};
 use exec_server_os::{Guardian, HeldSignals};
 use serde_json::Value;
@@ -28,6 +29,15 @@ pub struct SandboxArguments {
     /// The working directory, which is also the workspace [default: this directory].
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
+    /// What to do where user namespaces are not allowed (see doctor): refuse, or let Landlock keep the policy if it can
+    /// do that alone.
+    #[arg(
+        long,
+        value_name = "refuse|landlock",
+        default_value = "refuse",
+        hide_possible_values = true
+    )]
+    sandbox_fallback: SandboxFallback,
     /// The program and its arguments, after --.
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -70,7 +80,10 @@ pub fn run(arguments: SandboxArguments) -> ExitCode {
             let program = command.argv[0].display();
             eprintln!("exec-server: {program}: {error}");
             if error.is_of_the_machine() {
-                eprintln!("`exec-server doctor` says what this machine can enforce");
+                eprintln!(
+                    "`exec-server doctor` says what this machine can enforce; where it has no user namespaces, \
+                     --sandbox-fallback landlock may help"
+                );
             }
             ExitCode::from(error.exit_code())
         }
@@ -96,7 +109,7 @@ impl SandboxArguments {
             _ if self.network || !self.write.is_empty() => return Err(UsageError::FileWithFlags),
             _ => read_policy(&self.policy)?,
         };
-        Ok(SandboxCommand { sandbox, argv: self.command, cwd })
+        Ok(SandboxCommand { sandbox, argv: self.command, cwd, fallback: self.sandbox_fallback })
     }
 }
 

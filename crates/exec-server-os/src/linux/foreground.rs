@@ -15,7 +15,7 @@ use super::child::ChildStack;
 use super::exit_watch::reap;
 use super::sandbox::launch;
 use super::sandbox::view::{Base, View};
-use super::sandbox::{Network, SandboxSetup};
+use super::sandbox::{Mechanism, Network, SandboxSetup};
 use super::spawner::{Parts, start};
 use crate::TreeTag;
 use crate::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
@@ -115,8 +115,18 @@ fn read_all(report: OwnedFd) -> io::Result<Vec<u8>> {
 /// No step of making a sandbox takes long, except where a file system does not answer.
 const TRIAL_TIME: Duration = Duration::from_secs(10);
 
+/// Namespaces where they work, else Landlock where that works alone; tries both.
+pub fn working_mechanism() -> Mechanism {
+    let works = |mechanism| sandbox_trial(mechanism).is_ok();
+    if !works(Mechanism::Namespaces) && works(Mechanism::Landlock) {
+        Mechanism::Landlock
+    } else {
+        Mechanism::Namespaces
+    }
+}
+
 /// Makes a whole sandbox, in which nothing is run; what fails is what would keep a command from running.
-pub fn sandbox_trial() -> Result<(), SpawnError> {
+pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
     let request = SpawnRequest {
         // A directory can never be run, so that the very last step fails and all before it were made.
         program: "/".into(),
@@ -128,6 +138,7 @@ pub fn sandbox_trial() -> Result<(), SpawnError> {
         sandbox: Some(SandboxSetup {
             view: View::new(Base::Everything),
             network: Network::Isolated,
+            mechanism,
         }),
         extra_input: None,
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use exec_server_testkit::TestExecutor;
 
-const FLAGS: [&str; 27] = [
+const FLAGS: [&str; 28] = [
     "--accept-native-paths",
     "--cgroup",
     "--concurrent-requests",
@@ -21,6 +21,7 @@ const FLAGS: [&str; 27] = [
     "--metrics-listen",
     "--ping-interval",
     "--pong-timeout",
+    "--sandbox-fallback",
     "--session-linger",
     "--tls-cert",
     "--tls-key",

@@ -26,15 +26,43 @@ async fn programs_get_the_same_as_json() {
     let (code, text, _) = run(&["doctor", "--json"]).await;
     let found: Value = serde_json::from_str(&text).unwrap();
     let level = found["level"].as_str().unwrap();
-    assert!(["full", "full, old Landlock", "landlock only", "none"].contains(&level));
+    assert!(["full", "full, old Landlock", "landlock", "none"].contains(&level));
     assert_eq!(code, if level == "full" { 0 } else { 1 });
-    for name in ["sandbox", "userNamespaces", "procMount", "seccomp", "landlock", "cgroup"] {
+    for name in [
+        "sandbox",
+        "landlockSandbox",
+        "userNamespaces",
+        "procMount",
+        "seccomp",
+        "landlock",
+        "cgroup",
+    ] {
         let finding = &found[name];
         assert_eq!(finding["works"] == true, finding["hint"].is_null(), "{name}: {finding}");
         assert_eq!(finding["works"] == true, finding["reason"].is_null(), "{name}: {finding}");
     }
     assert!(found["landlockAbi"].is_u64() && found["landlockMissing"].is_array());
     assert!(found["meaning"].as_str().unwrap().ends_with('.'));
+}
+
+#[tokio::test]
+async fn the_doctor_prints_a_profile_for_apparmor() {
+    let (code, text, errors) = run(&["doctor", "--apparmor-profile"]).await;
+    assert_eq!((code, errors.as_str()), (0, ""));
+    let binary = exec_server_testkit::executor::binary();
+    let head = format!("profile exec-server \"{}\" flags=(unconfined) {{", binary.display());
+    let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let expected = [
+        "abi <abi/4.0>,",
+        "include <tunables/global>",
+        "",
+        &head,
+        "  userns,",
+        "",
+        "  include if exists <local/exec-server>",
+        "}",
+    ];
+    assert_eq!(lines, expected);
 }
 
 #[cfg(target_os = "linux")]

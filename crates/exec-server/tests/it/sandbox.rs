@@ -8,6 +8,7 @@
 //! | [`attempt`] | attacks that need system calls of their own |
 //! | [`running`], [`terminals`], [`endings`] | what must work inside, and what is left afterwards |
 //! | [`policies`], [`protected`] | what a policy means |
+//! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
 //! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`] | attacks |
 
 use std::path::Path;
@@ -23,6 +24,7 @@ mod escapes;
 mod files;
 mod ground;
 mod kernel;
+mod landlock_level;
 mod model;
 mod network;
 mod policies;

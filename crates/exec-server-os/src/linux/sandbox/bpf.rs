@@ -86,6 +86,12 @@ impl Assembler {
         self.load(std::mem::offset_of!(seccomp_data, args) + 8 * argument);
     }
 
+    /// Loads the high 32 bits of an argument, which count where it is a pointer.
+    pub fn load_high(&mut self, argument: usize) {
+        assert!(argument < 6, "a system call has six arguments");
+        self.load(std::mem::offset_of!(seccomp_data, args) + 8 * argument + 4);
+    }
+
     /// Keeps only these bits of what was loaded.
     pub fn keep_bits(&mut self, mask: u32) {
         self.plain(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask);

@@ -67,7 +67,9 @@ pub fn hand_over(listener: &OwnedFd, launcher: BorrowedFd) -> io::Result<()> {
 
 /// Outside: answers the notifications until it is told how the command ended.
 pub struct Attendant {
-    inside: File,
+    inside: Option<File>,
+    /// Readable when the command has ended, if nobody inside will tell.
+    end: Option<OwnedFd>,
     listener: Option<OwnedFd>,
     tally: Option<File>,
     refused: u64,
@@ -76,49 +78,61 @@ pub struct Attendant {
 impl Attendant {
     /// Hears of the end on `inside`, and notes what is refused in `tally`.
     pub fn new(inside: File, tally: Option<File>) -> Self {
-        Self { inside, listener: None, tally, refused: 0 }
+        Self { inside: Some(inside), end: None, listener: None, tally, refused: 0 }
+    }
+
+    /// Also ends when `end` becomes readable, and not before.
+    #[must_use]
+    pub fn until(self, end: OwnedFd) -> Self {
+        Self { end: Some(end), ..self }
     }
 
     /// The status that was told, or nothing if everybody inside has ended without a word.
     pub fn run(mut self) -> Option<i32> {
         loop {
             match self.wait() {
-                // What ends comes last: a call is refused before its caller can end.
-                Ok((true, _)) => self.answer(),
-                Ok((false, true)) => match self.receive() {
+                Ok(Event::Refused) => self.answer(),
+                Ok(Event::NobodyToAnswer) => self.listener = None,
+                Ok(Event::Told) => match self.receive() {
                     Ok(Told::Listener(listener)) => self.listener = Some(listener),
                     Ok(Told::Ending(status)) => return Some(status),
+                    // The program runs, and took nothing along.
+                    Ok(Told::Nothing) if self.end.is_some() => self.inside = None,
                     Ok(Told::Nothing) | Err(_) => return None,
                 },
-                Ok((false, false)) => self.listener = None,
                 Err(Errno::INTR) => {}
-                Err(_) => return None,
+                Ok(Event::Ended) | Err(_) => return None,
             }
         }
     }
 
-    /// Whether there is something to answer, and whether there is something to hear.
-    fn wait(&self) -> rustix::io::Result<(bool, bool)> {
-        let inside = PollFd::new(&self.inside, PollFlags::IN);
-        match &self.listener {
-            Some(listener) => {
-                let mut fds = [PollFd::new(listener, PollFlags::IN), inside];
-                poll(&mut fds, None)?;
-                let [refused, told] = fds.map(|fd| fd.revents());
-                Ok((refused.contains(PollFlags::IN), !told.is_empty()))
-            }
-            None => poll(&mut [inside], None).map(|_| (false, true)),
-        }
+    fn wait(&self) -> rustix::io::Result<Event> {
+        let sources = [
+            // A call is refused before its caller can end, so the end comes last.
+            (Event::Refused, self.listener.as_ref().map(AsFd::as_fd)),
+            (Event::Told, self.inside.as_ref().map(AsFd::as_fd)),
+            (Event::Ended, self.end.as_ref().map(AsFd::as_fd)),
+        ];
+        let sources: Vec<_> =
+            sources.into_iter().filter_map(|(event, fd)| Some((event, fd?))).collect();
+        let mut fds: Vec<_> =
+            sources.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+        poll(&mut fds, None)?;
+        let ready = sources.iter().zip(&fds).find(|(_, fd)| !fd.revents().is_empty());
+        let ((event, _), fd) = ready.ok_or(Errno::INTR)?;
+        let is_over = *event == Event::Refused && !fd.revents().contains(PollFlags::IN);
+        Ok(if is_over { Event::NobodyToAnswer } else { *event })
     }
 
     fn receive(&self) -> io::Result<Told> {
+        let Some(inside) = &self.inside else { return Ok(Told::Nothing) };
         let mut bytes = [0; 4];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut buffer = [io::IoSliceMut::new(&mut bytes)];
         let flags = RecvFlags::CMSG_CLOEXEC;
         let received =
-            rustix::io::retry_on_intr(|| recvmsg(&self.inside, &mut buffer, &mut control, flags))?;
+            rustix::io::retry_on_intr(|| recvmsg(inside, &mut buffer, &mut control, flags))?;
         let fds = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,
@@ -154,6 +168,15 @@ impl Attendant {
         // SAFETY: the kernel only reads the answer.
         unsafe { libc::ioctl(fd, libc::SECCOMP_IOCTL_NOTIF_SEND, &raw const answer) };
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Refused,
+    /// Everything that the filter was for has ended.
+    NobodyToAnswer,
+    Told,
+    Ended,
 }
 
 enum Told {

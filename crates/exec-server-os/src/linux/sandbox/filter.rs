@@ -5,6 +5,7 @@
 //! to exist, and every runtime then uses the older call. Calls that no rule looks into are decided by their number
 //! alone, which the kernel remembers in a bitmap: they cost nothing.
 
+mod alone;
 mod calls;
 
 use std::io;
@@ -36,6 +37,8 @@ pub struct FilterOptions {
     pub allow_set_id_modes: bool,
     /// `openat2` exists although its mode cannot be judged: for programs of our own.
     pub allow_openat2: bool,
+    /// There are no mounts and no namespaces, so that what Landlock does not know must be refused here.
+    pub alone: bool,
 }
 
 /// The filter for a command.
@@ -45,6 +48,12 @@ pub fn program(mode: NetworkMode, options: &FilterOptions) -> Vec<SockFilter> {
 
 fn program_with(mode: NetworkMode, options: &FilterOptions, network: Action) -> Vec<SockFilter> {
     let mut filter = Filter::start(network);
+    if options.alone {
+        filter.deny_attributes_of_names();
+        filter.deny_all(calls::ATTRIBUTES_OF_OPEN_FILES);
+        filter.number(libc::SYS_utimensat, filter.deny);
+        filter.deny_what_namespaces_keep();
+    }
     filter.judge_arguments(options);
     filter.judge_sockets(mode);
     filter.deny_by_number(options);
@@ -52,9 +61,16 @@ fn program_with(mode: NetworkMode, options: &FilterOptions, network: Action) -> 
 }
 
 /// The filter for the file worker, which starts nothing and talks only over what it was given.
-pub fn file_worker() -> Vec<SockFilter> {
-    let options = FilterOptions { allow_openat2: true, ..FilterOptions::default() };
+///
+/// What it has opened was judged when it was opened, so the attributes of that may be changed also where it is alone.
+pub fn file_worker(alone: bool) -> Vec<SockFilter> {
+    let options = FilterOptions { allow_openat2: true, alone, ..FilterOptions::default() };
     let mut filter = Filter::start(Action::Errno(libc::EPERM));
+    if alone {
+        filter.deny_attributes_of_names();
+        filter.deny_times_of_names();
+        filter.deny_what_namespaces_keep();
+    }
     filter.deny_all(calls::NOT_FOR_FILES);
     filter.deny_all(calls::NOT_FOR_FILES_HERE);
     filter.judge_arguments(&options);
@@ -185,9 +201,7 @@ impl Filter {
             }
         }
         self.rule(libc::SYS_ioctl, |rule, ends| {
-            rule.load_low(1);
-            rule.jump_if(Test::Equal(libc::TIOCSTI as u32), ends.deny);
-            rule.jump_if(Test::Equal(libc::TIOCLINUX as u32), ends.deny);
+            typing(rule, ends);
             rule.jump(ends.allow);
         });
         if !options.allow_namespaces {
@@ -291,6 +305,13 @@ struct Ends {
     allow: Label,
     deny: Label,
     deny_network: Label,
+}
+
+/// Keeps anything from being typed into a terminal, and goes on with the request loaded.
+fn typing(rule: &mut Assembler, ends: Ends) {
+    rule.load_low(1);
+    rule.jump_if(Test::Equal(libc::TIOCSTI as u32), ends.deny);
+    rule.jump_if(Test::Equal(libc::TIOCLINUX as u32), ends.deny);
 }
 
 /// Lets internet sockets pass, and goes on with the family loaded.

@@ -11,8 +11,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, Erratum, Errno, PathBeneath,
-    Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Erratum, Errno,
+    PathBeneath, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use rustix::io::Errno as KernelError;
@@ -23,6 +23,8 @@ use super::step::{Step, StepError};
 /// What a rule allows on a file, or on everything beneath a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
+    /// Listing directories, which gives names away and nothing else.
+    List,
     /// Reading, listing and executing.
     Read,
     /// Also writing, making, moving and removing, controlling a device, and connecting to a socket.
@@ -55,6 +57,8 @@ pub struct LandlockRules<'a> {
     pub read_root: bool,
     /// What else is allowed.
     pub rules: Vec<LandlockRule<'a>>,
+    /// No address can be connected to or listened on by TCP.
+    pub no_tcp: bool,
 }
 
 /// What Landlock can restrict, each since its own version of the interface.
@@ -133,6 +137,9 @@ pub fn kernel_abi() -> io::Result<u32> {
     u32::try_from(abi).map_err(|_| io::Error::last_os_error())
 }
 
+/// The oldest version that can be the only lock: it knows truncation.
+pub const ALONE_ABI: u32 = 3;
+
 /// The newest version that the rules below were written for.
 const NEWEST: u32 = 9;
 
@@ -149,7 +156,8 @@ fn restrict_up_to(newest: u32, rules: &LandlockRules) -> Result<LandlockStatus, 
     };
     if abi > 0 {
         let abi = ABI::from(abi as i32);
-        let mut ruleset = create(abi).map_err(kernel_error).step("landlock ruleset")?;
+        let mut ruleset =
+            create(abi, rules.no_tcp).map_err(kernel_error).step("landlock ruleset")?;
         if rules.read_root {
             let root = LandlockRule { place: Place::Path(Path::new("/")), access: Access::Read };
             add(&mut ruleset, abi, &root, &mut status.skipped).step("landlock root rule")?;
@@ -162,10 +170,12 @@ fn restrict_up_to(newest: u32, rules: &LandlockRules) -> Result<LandlockStatus, 
     Ok(status)
 }
 
-fn create(abi: ABI) -> Result<RulesetCreated, RulesetError> {
+fn create(abi: ABI, no_tcp: bool) -> Result<RulesetCreated, RulesetError> {
     // The kernel has this version, so whatever it refuses is an error and must not be left out in silence.
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let ruleset = ruleset.handle_access(AccessFs::from_all(abi))?;
+    let tcp = if no_tcp { AccessNet::from_all(abi) } else { BitFlags::empty() };
+    let ruleset = if tcp.is_empty() { ruleset } else { ruleset.handle_access(tcp)? };
     let scopes = Scope::from_all(abi);
     if scopes.is_empty() { ruleset } else { ruleset.scope(scopes)? }.create()
 }
@@ -195,7 +205,7 @@ fn add(
 
 fn open(path: &Path, access: Access) -> rustix::io::Result<OwnedFd> {
     let resolve = match access {
-        Access::Read => ResolveFlags::NO_MAGICLINKS,
+        Access::List | Access::Read => ResolveFlags::NO_MAGICLINKS,
         Access::Write => ResolveFlags::NO_SYMLINKS,
     };
     openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
@@ -204,6 +214,7 @@ fn open(path: &Path, access: Access) -> rustix::io::Result<OwnedFd> {
 /// The rights that the rule gives; on a file only those that a file can have, or the kernel takes none of them.
 fn rights(abi: ABI, access: Access, fd: BorrowedFd) -> io::Result<BitFlags<AccessFs>> {
     let rights = match access {
+        Access::List => AccessFs::ReadDir.into(),
         Access::Read => AccessFs::from_read(abi),
         Access::Write => AccessFs::from_all(abi),
     };

@@ -7,6 +7,8 @@
 //!             └─ command (a session of its own, with the terminal if there is one)
 //! ```
 //!
+//! Where Landlock is the only lock there are no namespaces and no pid 1: the command is the launcher's own child.
+//!
 //! It is this program, executed again with an empty environment: one thread, nothing of the server's memory. The plan
 //! comes on descriptor 3; what fails before the command runs is told on descriptor 4, which the exec closes. For a
 //! command, what the filter refuses is counted on descriptor 5.
@@ -15,13 +17,14 @@ use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::denials::{self, Attendant};
 use super::step::{Step, StepError};
-use super::{Network, SandboxSetup, confinement, network, view, worker};
+use super::{Mechanism, Network, SandboxSetup, confinement, network, view, worker};
 use crate::linux::spawner::{memory_of, pointers};
 use crate::linux::{check, reap_until};
 
@@ -91,11 +94,15 @@ pub fn run_launcher() -> i32 {
             Ok(Some(first)) => {
                 // If pid 1 is killed, there must be nobody left who could tell, or the wait would never end.
                 drop(ends.inside);
-                wait_outside(first, report, Attendant::new(ends.outside, ends.tally))
+                let attendant = Attendant::new(ends.outside, ends.tally);
+                wait_outside(&plan, first, report, attendant)
             }
             Ok(None) => {
                 drop((ends.outside, ends.tally));
-                run_inside(&plan, report, ends.inside)
+                match plan.setup.mechanism {
+                    Mechanism::Namespaces => run_inside(&plan, report, ends.inside),
+                    Mechanism::Landlock => run_alone(&plan, report, ends.inside),
+                }
             }
             Err(source) => report.fail(&StepError { step: "fork", source }),
         },
@@ -114,7 +121,9 @@ fn begin(mut plan: File, report: &Report) -> Result<(LaunchPlan, Ends), StepErro
         // SAFETY: no handler is involved.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    enter_namespaces(plan.setup.network)?;
+    if plan.setup.mechanism == Mechanism::Namespaces {
+        enter_namespaces(plan.setup.network)?;
+    }
     let ends = Ends::new(&plan).step("socket")?;
     Ok((plan, ends))
 }
@@ -155,13 +164,39 @@ fn enter_namespaces(network: Network) -> Result<(), StepError> {
 }
 
 /// Outside: waits for the end, and ends the same way.
-fn wait_outside(first: libc::pid_t, report: Report, attendant: Attendant) -> i32 {
+fn wait_outside(
+    plan: &LaunchPlan,
+    first: libc::pid_t,
+    report: Report,
+    attendant: Attendant,
+) -> i32 {
     drop(report);
     close_standard_streams();
-    let told = attendant.run();
+    let told = match plan.setup.mechanism {
+        Mechanism::Namespaces => attendant.run(),
+        // The command itself tells nobody.
+        Mechanism::Landlock => match handle_of(first) {
+            Ok(end) => attendant.until(end).run(),
+            // Refusals are not counted then, and their answer is another one.
+            Err(_) => None,
+        },
+    };
     let own = reap_until(first);
     // Without a word it was killed before it could tell.
     end_like(told.or(own).unwrap_or(libc::SIGKILL))
+}
+
+fn handle_of(child: libc::pid_t) -> io::Result<OwnedFd> {
+    let child = Pid::from_raw(child).expect("a child has a pid");
+    Ok(pidfd_open(child, PidfdFlags::empty())?)
+}
+
+/// Without namespaces, as the command or worker.
+fn run_alone(plan: &LaunchPlan, report: Report, launcher: File) -> i32 {
+    match end_with_parent() {
+        Ok(()) => run_confined(plan, report, launcher),
+        Err(error) => report.fail(&error),
+    }
 }
 
 /// Inside, as pid 1: builds the view, starts the command and waits for it.
@@ -172,13 +207,7 @@ fn run_inside(plan: &LaunchPlan, report: Report, mut launcher: File) -> i32 {
     let command = match fork() {
         Ok(Some(command)) => command,
         Ok(None) => {
-            return match &plan.inside {
-                Inside::Command(command) => report.fail(&run_command(plan, command, &launcher)),
-                Inside::FileWorker => {
-                    drop(launcher);
-                    run_worker(plan, report)
-                }
-            };
+            return run_confined(plan, report, launcher);
         }
         Err(source) => return report.fail(&StepError { step: "fork", source }),
     };
@@ -191,10 +220,25 @@ fn run_inside(plan: &LaunchPlan, report: Report, mut launcher: File) -> i32 {
 }
 
 fn prepare_inside(plan: &LaunchPlan) -> Result<(), StepError> {
+    end_with_parent()?;
+    view::build(&plan.setup.view)
+}
+
+fn end_with_parent() -> Result<(), StepError> {
     // SAFETY: sets a flag of this process.
     let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    check(result).step("parent-death signal")?;
-    view::build(&plan.setup.view)
+    check(result).map(drop).step("parent-death signal")
+}
+
+/// As the command or worker; returns only if a command could not be run, or when a worker is done.
+fn run_confined(plan: &LaunchPlan, report: Report, launcher: File) -> i32 {
+    match &plan.inside {
+        Inside::Command(command) => report.fail(&run_command(plan, command, &launcher)),
+        Inside::FileWorker => {
+            drop(launcher);
+            run_worker(plan, report)
+        }
+    }
 }
 
 /// Inside, as the command: everything between fork and exec; returns only if that failed.

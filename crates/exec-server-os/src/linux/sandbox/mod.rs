@@ -53,6 +53,18 @@ pub struct SandboxSetup {
     pub view: View,
     /// What it has of the network.
     pub network: Network,
+    /// What keeps it closed.
+    pub mechanism: Mechanism,
+}
+
+/// What keeps a sandbox closed, beside the system call filter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mechanism {
+    /// Namespaces and mounts, with Landlock as a second lock.
+    #[default]
+    Namespaces,
+    /// Landlock alone, for what [`can_hold`](crate::sandbox::can_hold) allows.
+    Landlock,
 }
 
 /// What a sandbox has of the machine's network.
@@ -65,7 +77,16 @@ pub enum Network {
 }
 
 /// What a sandbox will hold on this machine, as far as its settings tell; `probe` finds out for certain.
-pub fn expected() -> SandboxReport {
+pub fn expected(mechanism: Mechanism) -> SandboxReport {
+    let usual = SandboxSetup {
+        view: View::new(view::Base::Everything),
+        network: Network::Isolated,
+        mechanism,
+    };
+    // It was chosen because it works, and namespaces do not.
+    if mechanism == Mechanism::Landlock {
+        return usual.report();
+    }
     let setting = |path: &str| std::fs::read_to_string(path).ok();
     let is = |path: &str, value: &str| setting(path).is_some_and(|text| text.trim() == value);
     let is_root = rustix::process::geteuid().is_root();
@@ -82,25 +103,37 @@ pub fn expected() -> SandboxReport {
     if !missing.is_empty() {
         return SandboxReport { level: "none".to_owned(), enforced: Vec::new(), missing };
     }
-    SandboxSetup { view: View::new(view::Base::Everything), network: Network::Isolated }.report()
+    usual.report()
 }
 
 impl SandboxSetup {
     /// What holds for a process that was started with this; had anything else failed, it would not run.
     pub fn report(&self) -> SandboxReport {
         let abi = kernel_abi().unwrap_or(0);
-        let mut enforced = vec!["mounts", "processes", "ipc", "seccomp", "noNewPrivileges"];
+        let mut missing = Vec::new();
+        let mut enforced = vec!["ipc", "seccomp", "noNewPrivileges"];
+        let by_namespaces = match self.mechanism {
+            Mechanism::Namespaces => &mut enforced,
+            Mechanism::Landlock => &mut missing,
+        };
+        by_namespaces.splice(..0, ["mounts", "processes"]);
+        if self.mechanism == Mechanism::Landlock {
+            missing.push("protectedNames");
+        }
         if self.network == Network::Isolated {
             enforced.push("network");
         }
-        let mut missing = Vec::new();
         for (part, since) in LandlockPart::ALL {
             let list = if abi >= since { &mut enforced } else { &mut missing };
             list.push(part.name());
         }
         // Without a network of its own nothing but Landlock hides abstract sockets.
         let is_full = abi >= 6 || self.network == Network::Isolated;
-        let level = if is_full { "full" } else { "full, old Landlock" };
+        let level = match self.mechanism {
+            Mechanism::Landlock => "landlock",
+            Mechanism::Namespaces if is_full => "full",
+            Mechanism::Namespaces => "full, old Landlock",
+        };
         let words = |list: Vec<&str>| list.into_iter().map(str::to_owned).collect();
         SandboxReport {
             level: level.to_owned(),

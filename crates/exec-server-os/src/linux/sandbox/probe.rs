@@ -42,8 +42,8 @@ fn user_namespaces(result: &Result<(), Stuck>) -> Finding {
     } else if number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0) {
         "allow them: sysctl kernel.unprivileged_userns_clone=1"
     } else if number(APPARMOR) == Some(1) {
-        "give exec-server an AppArmor profile with `userns,`, or: \
-         sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+        "give exec-server an AppArmor profile (exec-server doctor --apparmor-profile prints it and where it goes), \
+         or: sysctl kernel.apparmor_restrict_unprivileged_userns=0"
     } else {
         "in a container, allow unshare and mount in its seccomp and AppArmor profiles \
          (Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined)"

@@ -16,7 +16,8 @@ fn run_locked_up(workspace: &Path, script: &str) -> Output {
     privileges::drop_all().unwrap();
     let write = |path| LandlockRule { place: Place::Path(path), access: Access::Write };
     let rules = vec![write(workspace), write(Path::new("/dev/null"))];
-    landlock::restrict(&LandlockRules { read_root: true, rules }).unwrap();
+    landlock::restrict(&LandlockRules { read_root: true, rules, ..LandlockRules::default() })
+        .unwrap();
     filter::install(&filter::program(NetworkMode::Restricted, &FilterOptions::default())).unwrap();
     Command::new("/bin/sh").current_dir(workspace).args(["-c", script]).output().unwrap()
 }

@@ -13,7 +13,7 @@ use super::*;
 use crate::files::surroundings::as_nobody;
 
 /// Each changes something in `$OUT`, if nobody stops it.
-const WAYS: [(&str, &str); 27] = [
+pub const WAYS: [(&str, &str); 27] = [
     ("writing", "echo evil > $OUT/file"),
     ("appending", "echo evil >> $OUT/file"),
     ("creating", "echo evil > $OUT/new"),
@@ -47,7 +47,7 @@ const WAYS: [(&str, &str); 27] = [
 ];
 
 /// The same, by system calls that no usual program makes.
-const CALLS: [&str; 9] = [
+pub const CALLS: [&str; 9] = [
     "exchange",
     "exchange_outside",
     "set_attribute",

@@ -11,7 +11,7 @@ use super::attempt::{are_refused, check, in_child, outcomes, variable};
 use super::ground::as_each_user;
 use super::*;
 
-const FOR_EVERYBODY: [&str; 13] = [
+pub const FOR_EVERYBODY: [&str; 13] = [
     "io_uring",
     "keyctl",
     "add_key",
@@ -27,7 +27,7 @@ const FOR_EVERYBODY: [&str; 13] = [
     "pidfd_getfd",
 ];
 
-const FOR_ROOT: [&str; 9] = [
+pub const FOR_ROOT: [&str; 9] = [
     "bpf",
     "perf",
     "syslog",

@@ -14,7 +14,7 @@ use super::*;
 use crate::files::surroundings::{NOBODY, as_nobody};
 
 /// Sockets of every kind that somebody outside listens on.
-struct Outside {
+pub struct Outside {
     tcp: TcpListener,
     udp: UdpSocket,
     path: UnixListener,
@@ -23,7 +23,7 @@ struct Outside {
 }
 
 impl Outside {
-    fn listen(ground: &mut Ground) -> Self {
+    pub fn listen(ground: &mut Ground) -> Self {
         let name = format!("exec-server-test-{}-{:p}", std::process::id(), &raw const *ground);
         let socket = ground.outside().join("socket");
         let datagrams = ground.outside().join("datagrams");
@@ -51,7 +51,7 @@ impl Outside {
     }
 
     /// Who was reached, each once.
-    fn reached(&self) -> Vec<&str> {
+    pub fn reached(&self) -> Vec<&str> {
         let mut buffer = [0; 16];
         let heard = [
             ("tcp", self.tcp.accept().is_ok()),
@@ -64,7 +64,7 @@ impl Outside {
     }
 }
 
-const CALLS: [&str; 5] = ["tcp", "udp", "unix", "unix_datagram", "unix_abstract"];
+pub const CALLS: [&str; 5] = ["tcp", "udp", "unix", "unix_datagram", "unix_abstract"];
 
 #[tokio::test]
 async fn without_a_network_nobody_outside_is_reached() {
@@ -214,6 +214,6 @@ pub fn perform(name: &str) -> io::Result<()> {
             let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
             TcpStream::connect(listener.local_addr()?).map(drop)
         }
-        unknown => panic!("there is no attack {unknown}"),
+        _ => super::landlock_level::perform(name),
     }
 }

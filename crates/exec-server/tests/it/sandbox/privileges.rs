@@ -6,7 +6,7 @@ use super::attempt::{are_refused, outcomes};
 use super::ground::as_each_user;
 use super::*;
 
-const FOR_EVERYBODY: [&str; 12] = [
+pub const FOR_EVERYBODY: [&str; 12] = [
     "unshare_user",
     "clone_user",
     "clone_user_high",
@@ -21,7 +21,7 @@ const FOR_EVERYBODY: [&str; 12] = [
     "raise_limit",
 ];
 
-const FOR_ROOT: [&str; 17] = [
+pub const FOR_ROOT: [&str; 17] = [
     "mount",
     "remount",
     "umount",
@@ -87,7 +87,7 @@ async fn a_command_has_no_capabilities_and_cannot_get_any() {
 }
 
 /// What root may write without any capability.
-const KERNEL_FILES: [&str; 9] = [
+pub const KERNEL_FILES: [&str; 9] = [
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
     "/proc/sys/vm/drop_caches",

@@ -8,10 +8,10 @@ use super::*;
 use crate::files::surroundings::NOBODY;
 
 /// A process of the server's user that is none of its business.
-struct Stranger(Child);
+pub struct Stranger(Child);
 
 impl Stranger {
-    fn start(ground: &mut Ground) -> Self {
+    pub fn start(ground: &mut Ground) -> Self {
         let mut command = Command::new("/bin/sleep");
         command.arg("1000").env("CANARY", "a-secret-of-the-host").stdin(Stdio::null());
         if rustix::process::geteuid().is_root() && !ground.is_root() {
@@ -23,11 +23,11 @@ impl Stranger {
         stranger
     }
 
-    fn is_alive(&mut self) -> bool {
+    pub fn is_alive(&mut self) -> bool {
         self.0.try_wait().expect("it is our child").is_none()
     }
 
-    fn niceness(&self) -> i32 {
+    pub fn niceness(&self) -> i32 {
         let pid = rustix::process::Pid::from_raw(self.0.id().cast_signed());
         rustix::process::getpriority_process(pid).expect("it is there")
     }
@@ -41,7 +41,7 @@ impl Drop for Stranger {
 }
 
 /// Each says `reached` if it got anywhere.
-const WAYS: [&str; 9] = [
+pub const WAYS: [&str; 9] = [
     "kill -0 $STRANGER && echo reached",
     "kill -0 $SERVER && echo reached",
     "test -d /proc/$STRANGER && echo reached",

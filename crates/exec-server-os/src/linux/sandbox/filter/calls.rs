@@ -96,6 +96,67 @@ pub const NOT_FOR_FILES_HERE: &[c_long] = &[libc::SYS_fork, libc::SYS_vfork];
 #[cfg(target_arch = "aarch64")]
 pub const NOT_FOR_FILES_HERE: &[c_long] = &[];
 
+/// What changes attributes of whatever a path leads to.
+pub const ATTRIBUTES_OF_NAMES: &[c_long] = &[
+    libc::SYS_fchmodat,
+    FCHMODAT2,
+    libc::SYS_fchownat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    SETXATTRAT,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+];
+
+/// The same, known to this architecture only.
+#[cfg(target_arch = "x86_64")]
+pub const ATTRIBUTES_OF_NAMES_HERE: &[c_long] = &[
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+];
+/// The same, known to this architecture only.
+#[cfg(target_arch = "aarch64")]
+pub const ATTRIBUTES_OF_NAMES_HERE: &[c_long] = &[];
+
+/// What changes attributes of an open file, which its owner may also if it was opened for reading.
+pub const ATTRIBUTES_OF_OPEN_FILES: &[c_long] =
+    &[libc::SYS_fchmod, libc::SYS_fchown, libc::SYS_fsetxattr, libc::SYS_fremovexattr];
+
+/// System V IPC and message queues, which are the machine's without a namespace.
+pub const SHARED_IPC: &[c_long] = &[
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_msgget,
+    libc::SYS_msgsnd,
+    libc::SYS_msgrcv,
+    libc::SYS_msgctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_semctl,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+];
+
+/// Calls whose first argument is a process.
+pub const ABOUT_A_PROCESS: &[c_long] = &[
+    libc::SYS_sched_setscheduler,
+    libc::SYS_sched_setparam,
+    libc::SYS_sched_setattr,
+    libc::SYS_sched_setaffinity,
+];
+
+/// Calls whose second argument is a process if the first has this value, and otherwise many.
+pub const ABOUT_A_KIND_OF_PROCESS: &[(c_long, u32)] =
+    &[(libc::SYS_setpriority, libc::PRIO_PROCESS as u32), (libc::SYS_ioprio_set, 1)];
+
 /// The calls whose mode is in this argument.
 pub const WITH_MODE: &[(c_long, usize)] = &[
     (libc::SYS_fchmod, 1),
@@ -120,6 +181,9 @@ pub const WITH_FLAGS_AND_MODE: &[(c_long, usize, usize)] = &[
 // libc does not have these for every target; new calls have the same number everywhere.
 pub const OPEN_TREE_ATTR: c_long = 467;
 pub const FCHMODAT2: c_long = 452;
+const SETXATTRAT: c_long = 463;
+const REMOVEXATTRAT: c_long = 466;
+const FILE_SETATTR: c_long = 469;
 #[cfg(target_arch = "x86_64")]
 const KEXEC_FILE_LOAD: c_long = 320;
 #[cfg(target_arch = "aarch64")]

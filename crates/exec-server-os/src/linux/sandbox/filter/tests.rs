@@ -47,7 +47,7 @@ fn the_programs_stay_short() {
         eprintln!("{mode:?}: {length} instructions");
         assert!(length < 200);
     }
-    assert!(file_worker().len() < 200);
+    assert!(file_worker(false).len() < 200);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn foreign_abis_are_killed() {
             assert_eq!(answer, Action::KillProcess.code());
         }
     }
-    let answer = evaluate(&file_worker(), &call(I386, libc::SYS_getpid, &[]));
+    let answer = evaluate(&file_worker(false), &call(I386, libc::SYS_getpid, &[]));
     assert_eq!(answer, Action::KillProcess.code());
 }
 
@@ -277,7 +277,7 @@ fn enabled_reaches_the_internet_and_local_streams() {
 
 #[test]
 fn the_file_worker_starts_nothing_and_keeps_to_its_socket() {
-    let program = file_worker();
+    let program = file_worker(false);
     let of = |number| evaluate(&program, &call(ARCH, number, &[1, 1, 0]));
     for number in [calls::NOT_FOR_FILES, calls::NOT_FOR_FILES_HERE].into_iter().flatten() {
         assert_eq!(of(*number), DENIED.code(), "{number}");

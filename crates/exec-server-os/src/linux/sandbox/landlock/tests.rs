@@ -62,7 +62,8 @@ fn errno<T>(result: io::Result<T>) -> i32 {
 
 fn restrict_to_open(newest: u32, ground: &Ground) -> LandlockStatus {
     let open = ground.path("open");
-    let rules = LandlockRules { read_root: true, rules: vec![write_to(&open)] };
+    let rules =
+        LandlockRules { read_root: true, rules: vec![write_to(&open)], ..LandlockRules::default() };
     restrict_up_to(newest, &rules).unwrap()
 }
 
@@ -98,7 +99,12 @@ fn nothing_is_allowed_that_no_rule_allows() {
     check(|ground| {
         let (open, one) = (ground.path("open"), ground.path("open/one"));
         let read = LandlockRule { place: Place::Path(&open), access: Access::Read };
-        restrict(&LandlockRules { read_root: false, rules: vec![read, write_to(&one)] }).unwrap();
+        restrict(&LandlockRules {
+            read_root: false,
+            rules: vec![read, write_to(&one)],
+            ..LandlockRules::default()
+        })
+        .unwrap();
         fs::read(ground.path("open/file")).unwrap();
         fs::write(ground.path("open/one/new"), "x").unwrap();
         assert_eq!(errno(fs::write(ground.path("open/new"), "x")), libc::EACCES);
@@ -113,7 +119,7 @@ fn a_rule_on_a_file_is_for_that_file_alone() {
     check(|ground| {
         let (file, null) = (ground.path("closed/file"), PathBuf::from("/dev/null"));
         let rules = vec![write_to(&file), write_to(&null)];
-        restrict(&LandlockRules { read_root: true, rules }).unwrap();
+        restrict(&LandlockRules { read_root: true, rules, ..LandlockRules::default() }).unwrap();
         fs::write(&null, "x").unwrap();
         fs::write(&file, "x").unwrap();
         assert_eq!(errno(fs::write(ground.path("closed/new"), "x")), libc::EACCES);
@@ -126,7 +132,8 @@ fn a_rule_can_be_given_by_descriptor() {
     check(|ground| {
         let open = File::open(ground.path("open")).unwrap();
         let rule = LandlockRule { place: Place::Fd(open.as_fd()), access: Access::Write };
-        restrict(&LandlockRules { read_root: true, rules: vec![rule] }).unwrap();
+        restrict(&LandlockRules { read_root: true, rules: vec![rule], ..LandlockRules::default() })
+            .unwrap();
         fs::write(ground.path("open/new"), "x").unwrap();
         assert_eq!(errno(fs::write(ground.path("closed/new"), "x")), libc::EACCES);
     });
@@ -137,11 +144,19 @@ fn missing_places_are_skipped_and_writable_links_refused() {
     check(|ground| {
         let (gone, link) = (ground.path("open/gone"), ground.path("open/link"));
         symlink(ground.path("closed"), &link).unwrap();
-        let refused = LandlockRules { read_root: true, rules: vec![write_to(&link)] };
+        let refused = LandlockRules {
+            read_root: true,
+            rules: vec![write_to(&link)],
+            ..LandlockRules::default()
+        };
         let error = restrict(&refused).unwrap_err();
         assert_eq!(error.step, "landlock rule");
         assert_eq!(error.source.raw_os_error(), Some(libc::ELOOP));
-        let status = restrict(&LandlockRules { read_root: true, rules: vec![write_to(&gone)] });
+        let status = restrict(&LandlockRules {
+            read_root: true,
+            rules: vec![write_to(&gone)],
+            ..LandlockRules::default()
+        });
         assert_eq!(status.unwrap().skipped, [gone]);
     });
 }
@@ -174,7 +189,7 @@ fn a_device_can_be_controlled_only_where_it_can_be_written() {
         let (open, closed) = (PathBuf::from("/dev/urandom"), PathBuf::from("/dev/random"));
         let rules = vec![write_to(&open)];
         let before = File::open(&closed).unwrap();
-        restrict(&LandlockRules { read_root: true, rules }).unwrap();
+        restrict(&LandlockRules { read_root: true, rules, ..LandlockRules::default() }).unwrap();
         assert_eq!(errno(entropy_of(&before)), 0);
         assert_eq!(errno(entropy_of(&File::open(&open).unwrap())), 0);
         assert_eq!(errno(entropy_of(&File::open(&closed).unwrap())), libc::EACCES);

@@ -1,0 +1,466 @@
+//! The same attacks where no namespace can be made and Landlock is the only lock.
+//!
+//! The server runs under a filter such as containers have, which refuses user namespaces.
+#![allow(
+    unsafe_code,
+    reason = "what a sandbox must refuse are system calls, and the server is to be refused some, too"
+)]
+
+use exec_server_protocol::base64;
+use exec_server_testkit::desk::content;
+use exec_server_testkit::executor::ExecutorBuilder;
+use exec_server_testkit::{DEADLINE, TestExecutor};
+use libc::{sock_filter, sock_fprog};
+
+use super::attempt::{are_refused, check, command, outcomes};
+use super::ground::{Ground, snapshot};
+use super::network::Outside;
+use super::processes::Stranger;
+use super::*;
+use crate::files::surroundings::{NOBODY, as_nobody, skip};
+
+mod attempts;
+
+pub use attempts::perform;
+use attempts::{Segment, terminal};
+
+const FALLBACK: [&str; 2] = ["--sandbox-fallback", "landlock"];
+
+/// Takes the right to make user namespaces away from what is started.
+fn without_namespaces(mut builder: ExecutorBuilder) -> ExecutorBuilder {
+    const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const ANY_BIT: u16 = (libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K) as u16;
+    const ANSWER: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| sock_filter { code, jt, jf, k };
+    let refuse = |errno: i32| libc::SECCOMP_RET_ERRNO | errno.unsigned_abs();
+    let program = [
+        step(LOAD, 0, 0, 0),
+        step(EQUAL, 0, 1, libc::SYS_clone3 as u32),
+        step(ANSWER, 0, 0, refuse(libc::ENOSYS)),
+        step(EQUAL, 2, 0, libc::SYS_unshare as u32),
+        step(EQUAL, 1, 0, libc::SYS_clone as u32),
+        step(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW),
+        step(LOAD, 0, 0, 16),
+        step(ANY_BIT, 0, 1, libc::CLONE_NEWUSER as u32),
+        step(ANSWER, 0, 0, refuse(libc::EPERM)),
+        step(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let install = move || {
+        let filter = sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+        // SAFETY: plain system calls; the kernel only reads the program.
+        unsafe {
+            check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+            check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter))
+        }
+    };
+    // SAFETY: it only makes system calls.
+    unsafe { builder.command().pre_exec(install) };
+    builder
+}
+
+/// Runs a test with a server of either user that cannot make namespaces and may use Landlock alone.
+async fn at_this_level(test: impl AsyncFn(&mut Ground)) {
+    let builder = || without_namespaces(TestExecutor::builder().args(&FALLBACK));
+    let server = builder().start().await;
+    let info = server.client().await.call("environment/info", json!({})).await.unwrap();
+    if info["sandbox"]["level"] != "landlock" {
+        skip("this kernel has no Landlock that could be the only lock");
+        return;
+    }
+    test(&mut Ground::new(server, None).await).await;
+    if rustix::process::geteuid().is_root()
+        && let Some(builder) = as_nobody(builder())
+    {
+        test(&mut Ground::new(builder.start().await, Some(NOBODY)).await).await;
+    }
+}
+
+fn workspace(ground: &Ground) -> Value {
+    ground.workspace("restricted")
+}
+
+fn read_only(ground: &Ground) -> Value {
+    with_entries(&[&ground.work()], "restricted", &[special("root", "read")])
+}
+
+#[tokio::test]
+async fn a_start_says_that_landlock_is_the_only_lock() {
+    at_this_level(async |ground| {
+        let info = ground.client.call("environment/info", json!({})).await.unwrap();
+        for policy in [read_only(ground), workspace(ground)] {
+            let (id, params) = (ground.next_id(), ground.params(&policy));
+            let started = ground.client.start(&id, &["/bin/true"], params).await.unwrap();
+            assert_eq!(started["sandboxType"], "linuxSeccomp");
+            let report = &started["sandbox"];
+            assert_eq!(report, &info["sandbox"]);
+            assert_eq!(report["level"], "landlock");
+            let holds = |list: &str, word: &str| {
+                report[list].as_array().unwrap().iter().any(|entry| entry == word)
+            };
+            for word in ["network", "ipc", "seccomp", "noNewPrivileges", "landlockFiles"] {
+                assert!(holds("enforced", word) && !holds("missing", word), "{report}");
+            }
+            for word in ["mounts", "processes", "protectedNames"] {
+                assert!(holds("missing", word) && !holds("enforced", word), "{report}");
+            }
+            assert_eq!(ground.client.finish(&id).await.exit_code, 0);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn everyday_work_is_done_inside() {
+    at_this_level(async |ground| {
+        let policy = workspace(ground);
+        let script = "mkdir -p a/b && echo one > a/f && mv a/f a/b/g && cp a/b/g h && cat h | tr o O \
+                      && ln -s h l && ln h k && rm -r a && echo x > /dev/null && head -c 4 /dev/urandom | wc -c \
+                      && cat /etc/passwd | wc -l > n && test -s n && ls / > /dev/null && (sleep 0 & wait) \
+                      && exec 5<h && cat /dev/fd/5";
+        let finished = ground.run(&policy, script).await;
+        let said = (finished.text(), finished.exit_code);
+        assert_eq!(said, ("One\n4\none\n".to_owned(), 0), "{finished:?}");
+        assert_eq!(outcomes(ground, &policy, &["pair_stream"]).await["pair_stream"], "ok");
+        // Signals among relatives.
+        let script = "sleep 1000 & kill $!; wait $!; echo $?";
+        assert_eq!(ground.run(&policy, script).await.text(), "143\n");
+        let mut params = ground.params(&policy);
+        params["tty"] = json!(true);
+        let argv = ["/bin/sh", "-c", "test -t 0 && echo on a > /dev/tty && echo terminal"];
+        let finished = ground.client.run("tty", &argv, params).await;
+        assert_eq!(finished.pty_text(), "on a\r\nterminal\r\n");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_outside_of_the_workspace_can_be_changed() {
+    at_this_level(async |ground| {
+        for policy in [workspace(ground), read_only(ground)] {
+            for (name, script) in super::escapes::WAYS {
+                ground.cannot_change_outside(&policy, name, script).await;
+            }
+        }
+        let before = snapshot(&ground.work());
+        let policy = read_only(ground);
+        let finished = ground.run(&policy, "echo evil > here; mkdir there; chmod 777 .").await;
+        assert_eq!(snapshot(&ground.work()), before, "{finished:?}");
+        assert_eq!(finished.exited["sandboxDenied"], true);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_outside_can_be_changed_by_rare_calls() {
+    at_this_level(async |ground| {
+        let policy = workspace(ground);
+        let calls = super::escapes::CALLS;
+        for call in calls.into_iter().filter(|call| *call != "handle") {
+            ground.cannot_change_outside(&policy, call, &command(call)).await;
+        }
+        // Not every file system has flags, but none refuses them to the owner.
+        are_refused(ground, &policy, &["set_flags"], &[]).await;
+        ground.reset();
+        let before = snapshot(&ground.outside());
+        let finished = ground.run(&policy, &command(&calls.join(" "))).await;
+        assert_eq!(snapshot(&ground.outside()), before, "{finished:?}");
+        assert!(!finished.text().contains(" ok"), "{finished:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_writable_root_that_became_a_link_gives_nothing() {
+    at_this_level(async |ground| {
+        let policy = workspace(ground);
+        assert_eq!(ground.run(&policy, "echo in > f").await.exit_code, 0);
+        std::fs::remove_dir_all(ground.work()).unwrap();
+        std::os::unix::fs::symlink(ground.outside(), ground.work()).unwrap();
+        ground.give(&ground.work());
+        let before = snapshot(&ground.outside());
+        let (id, params) = (ground.next_id(), ground.params(&policy));
+        let argv = ["/bin/sh", "-c", "echo evil > $OUT/file; echo evil > $WORK/file"];
+        if ground.client.start(&id, &argv, params).await.is_ok() {
+            ground.client.finish(&id).await;
+        }
+        assert_eq!(snapshot(&ground.outside()), before);
+        std::fs::remove_file(ground.work()).unwrap();
+        ground.reset();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_gives_privileges_or_reaches_into_the_kernel() {
+    use super::{kernel, privileges};
+    at_this_level(async |ground| {
+        let policy = workspace(ground);
+        // What the server's own filter refuses cannot be shown to work without the sandbox.
+        let shown = |name: &&&str| {
+            !["unshare_user", "clone_user", "clone_user_high", "clone3"].contains(*name)
+        };
+        let everybody: Vec<&str> =
+            privileges::FOR_EVERYBODY.iter().filter(shown).copied().collect();
+        are_refused(ground, &policy, &everybody, &privileges::FOR_ROOT).await;
+        are_refused(ground, &policy, &kernel::FOR_EVERYBODY, &kernel::FOR_ROOT).await;
+        let files = privileges::KERNEL_FILES.join(" ");
+        let script = format!(
+            "for path in {files}; do for root in '' /proc/self/root; do \
+             true 2>/dev/null >> $root$path && echo $root$path; done; done; true"
+        );
+        assert_eq!(ground.run(&policy, &script).await.text(), "");
+        let script =
+            "grep -E '^(CapPrm|CapEff|CapAmb|NoNewPrivs|Seccomp:)' /proc/self/status | tr -d '\\t'";
+        let none = "0".repeat(16);
+        let expected =
+            format!("CapPrm:{none}\nCapEff:{none}\nCapAmb:{none}\nNoNewPrivs:1\nSeccomp:2\n");
+        assert_eq!(ground.run(&policy, script).await.text(), expected);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn other_processes_can_be_seen_but_not_touched() {
+    at_this_level(async |ground| {
+        let mut stranger = Stranger::start(ground);
+        let policy = workspace(ground);
+        // That they are there, and how many descriptors they have, is all that Landlock does not hide.
+        let is_a_look = |way: &&str| way.starts_with("test -d") || way.contains("/fd >");
+        let ways = super::processes::WAYS.into_iter().filter(|way| !is_a_look(way));
+        let more = [
+            "readlink /proc/$SERVER/fd/0 >&2 && echo reached",
+            "readlink /proc/$STRANGER/exe >&2 && echo reached",
+        ];
+        for way in ways.chain(more) {
+            assert_eq!(ground.run_free(way).await.text(), "reached\n", "{way} does nothing");
+            let inside = ground.run(&policy, way).await;
+            assert_eq!(inside.text(), "", "{way} got through");
+        }
+        are_refused(ground, &policy, &["other_limits", "other_affinity"], &[]).await;
+        let before = stranger.niceness();
+        // Never all at once: without a process namespace, all would be everybody on this machine.
+        let script =
+            "renice -n 19 -p $STRANGER; kill -9 $STRANGER; kill -9 $SERVER; kill -9 $PPID; true";
+        ground.run(&policy, script).await;
+        assert!(stranger.is_alive());
+        assert_eq!(stranger.niceness(), before);
+        assert_eq!(ground.run_free("echo alive").await.text(), "alive\n");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn memory_and_terminals_of_others_are_out_of_reach() {
+    at_this_level(async |ground| {
+        let policy = workspace(ground);
+        let segment = Segment::make(ground);
+        ground.env.insert("SEGMENT".to_owned(), segment.id().to_string());
+        let (_terminal, path) = terminal();
+        ground.give(&path);
+        ground.env.insert("TERMINAL".to_owned(), path.to_str().unwrap().to_owned());
+        are_refused(ground, &policy, &["other_segment", "other_terminal"], &[]).await;
+        let canary =
+            tempfile::Builder::new().prefix("exec-server-canary-").tempfile_in("/dev/shm").unwrap();
+        ground.give(canary.path());
+        let script =
+            format!("cat {} && echo evil > {}", canary.path().display(), canary.path().display());
+        ground.run(&policy, &script).await;
+        assert_eq!(canary.path().metadata().unwrap().len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_outside_is_reached_and_the_refusal_is_told() {
+    at_this_level(async |ground| {
+        let outside = Outside::listen(ground);
+        let calls = super::network::CALLS;
+        outcomes(ground, &Value::Null, &calls).await;
+        assert_eq!(outside.reached(), ["tcp", "udp", "path", "datagrams", "abstract"]);
+        for policy in [workspace(ground), read_only(ground)] {
+            let inside = outcomes(ground, &policy, &calls).await;
+            assert!(outside.reached().is_empty(), "{inside:?}");
+            assert!(inside.values().all(|outcome| outcome != "ok"), "{inside:?}");
+        }
+        let policy = workspace(ground);
+        for (code, expected) in [(3, true), (0, false)] {
+            let script = format!("{} >/dev/null; exit {code}", command("socket_inet"));
+            let finished = ground.run(&policy, &script).await;
+            assert_eq!(finished.exited["sandboxDenied"], expected, "{finished:?}");
+        }
+        let finished = ground.run(&policy, "exit 3").await;
+        assert_eq!(finished.exited["sandboxDenied"], false);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn terminate_ends_everything_that_was_started() {
+    at_this_level(async |ground| {
+        let policy = workspace(ground);
+        are_refused(ground, &policy, &["lose_tag"], &[]).await;
+        let mark = format!("{}.5", 100_000 + std::process::id());
+        let script = format!(
+            "(setsid sh -c 'sleep {mark} & trap \"\" TERM HUP INT; sleep {mark}' &) ; echo on; sleep {mark}"
+        );
+        let (id, params) = (ground.next_id(), ground.params(&policy));
+        ground.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
+        ground.client.wait_output(&id, "on").await;
+        until(|| with_argument(&mark) == 3).await;
+        ground.client.terminate(&id, None).await;
+        ground.client.finish(&id).await;
+        until(|| with_argument(&mark) == 0).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_about_files_are_confined_the_same_way() {
+    at_this_level(async |ground| {
+        let sandbox = workspace(ground);
+        let (inside, outside) = (ground.work().join("f"), ground.outside().join("file"));
+        ground.put(&inside, "old");
+        let set = |path: &Path| json!({"path": uri(path), "mode": 0o777, "sandbox": sandbox});
+        let write = |path: &Path| {
+            json!({"path": uri(path), "dataBase64": base64::encode(b"new"), "sandbox": sandbox})
+        };
+        let look = |path: &Path| json!({"path": uri(path), "sandbox": sandbox});
+        let before = snapshot(&ground.outside());
+        ground.client.call("fs/writeFile", write(&inside)).await.unwrap();
+        ground.client.call("fs/writeFile", write(&ground.work().join("new"))).await.unwrap();
+        assert_eq!(std::fs::read(&inside).unwrap(), b"new");
+        let read = ground.client.call("fs/readFile", look(&outside)).await.unwrap();
+        assert_eq!(content(&read["dataBase64"]), b"safe\n");
+        let new = ground.outside().join("new");
+        for (method, params) in [
+            ("fs/writeFile", write(&outside)),
+            ("fs/writeFile", write(&new)),
+            ("fs/remove", look(&outside)),
+            ("fs/createDirectory", look(&new)),
+            ("fs/setPermissions", set(&outside)),
+        ] {
+            let error = ground.client.call(method, params).await.expect_err(method);
+            assert_eq!(error["data"]["sandboxDenied"], true, "{method}: {error}");
+        }
+        assert_eq!(snapshot(&ground.outside()), before);
+        let environ = format!("/proc/{}/environ", ground.server.serving_pid());
+        ground.client.call("fs/readFile", look(Path::new(&environ))).await.unwrap_err();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_landlock_cannot_keep_is_refused_with_the_reason() {
+    at_this_level(async |ground| {
+        let work = ground.work();
+        ground.make_dir(&work.join(".git"));
+        let root = special("root", "read");
+        let lines = [
+            (workspace(ground), "cannot keep"),
+            (workspace_write(&[&work], "enabled"), "network"),
+            (
+                with_entries(&[&work], "restricted", &[root.clone(), at(&work, "deny")]),
+                "cannot deny",
+            ),
+            (with_entries(&[&work], "restricted", &[root, glob("**/*.env")]), "pattern"),
+            (with_entries(&[&work], "restricted", &[special("minimal", "read")]), "cannot hide"),
+            (unrestricted("restricted"), "kernel's own files"),
+        ];
+        for (policy, reason) in lines {
+            let (id, params) = (ground.next_id(), ground.params(&policy));
+            let error = ground.client.start(&id, &["/bin/true"], params).await.unwrap_err();
+            assert_eq!(
+                (&error["code"], &error["data"]["kind"]),
+                (&json!(-32602), &json!("sandbox_unsupported"))
+            );
+            let message = error["message"].as_str().unwrap();
+            assert!(
+                message.contains(reason) && message.contains("exec-server doctor"),
+                "{message}"
+            );
+        }
+        let params = json!({"path": uri(&work), "sandbox": workspace(ground)});
+        let error = ground.client.call("fs/getMetadata", params).await.unwrap_err();
+        assert_eq!(error["data"]["kind"], "sandbox_unsupported", "{error}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn without_the_flag_every_policy_is_refused_and_the_flag_named() {
+    let server = without_namespaces(TestExecutor::builder()).start().await;
+    let ground = &mut Ground::new(server, None).await;
+    for policy in [read_only(ground), workspace(ground)] {
+        let (id, params) = (ground.next_id(), ground.params(&policy));
+        let error = ground.client.start(&id, &["/bin/true"], params).await.unwrap_err();
+        assert_eq!(error["data"]["kind"], "sandbox_failed");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("--sandbox-fallback landlock"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn where_namespaces_work_the_flag_changes_nothing() {
+    let server = TestExecutor::start_with(&FALLBACK).await;
+    let other = TestExecutor::start().await;
+    let info = server.client().await.call("environment/info", json!({})).await.unwrap();
+    let expected = other.client().await.call("environment/info", json!({})).await.unwrap();
+    assert_eq!(info["sandbox"], expected["sandbox"]);
+}
+
+#[tokio::test]
+async fn the_doctor_and_the_command_know_the_level() {
+    let run = async |arguments: &[&str]| {
+        without_namespaces(TestExecutor::builder().args(arguments)).run().await
+    };
+    let (code, said, _) = run(&["doctor", "--json"]).await;
+    let said: Value = serde_json::from_str(&said).unwrap();
+    if said["landlockSandbox"]["works"] != true {
+        return skip("this kernel has no Landlock that could be the only lock");
+    }
+    assert_eq!((code, &said["level"]), (1, &json!("landlock")));
+    assert!(said["meaning"].as_str().unwrap().contains("--sandbox-fallback landlock"), "{said}");
+    let flags = ["sandbox", "--policy", "read-only"];
+    let script = ["--", "/bin/sh", "-c", "echo ran; echo > /exec-server-canary"];
+    let (code, said, errors) = run(&[&flags[..], &FALLBACK, &script].concat()).await;
+    assert_eq!((code != 0, said.as_str()), (true, "ran\n"), "{errors}");
+    assert!(errors.contains("Permission denied"), "{errors}");
+    let (code, said, errors) = run(&[&flags[..], &script].concat()).await;
+    assert_eq!((code, said.as_str()), (125, ""));
+    assert!(errors.contains("--sandbox-fallback landlock"), "{errors}");
+}
+
+#[tokio::test]
+async fn a_limit_of_no_namespaces_is_recognised_as_well() {
+    let preparation = "exec unshare -Ur /bin/sh -ec \
+        'echo 0 > /proc/sys/user/max_user_namespaces; exec \"$0\" \"$@\"' \"$0\" \"$@\"";
+    let server = TestExecutor::builder().after(preparation).args(&FALLBACK).start().await;
+    let ground = &mut Ground::new(server, None).await;
+    let info = ground.client.call("environment/info", json!({})).await.unwrap();
+    if info["sandbox"]["level"] != "landlock" {
+        return skip("this kernel has no Landlock that could be the only lock");
+    }
+    let policy = workspace(ground);
+    for (name, script) in super::escapes::WAYS {
+        ground.cannot_change_outside(&policy, name, script).await;
+    }
+}
+
+/// How many processes have this argument.
+fn with_argument(argument: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("there is a /proc").flatten();
+    processes
+        .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
+        .filter(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes()))
+        .count()
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, waiting).await.expect("it becomes so");
+}
