@@ -21,8 +21,8 @@ use crate::files::surroundings::{NOBODY, as_nobody, skip};
 
 mod attempts;
 
-pub use attempts::perform;
-use attempts::{Segment, terminal};
+use attempts::terminal;
+pub use attempts::{Segment, perform};
 
 const FALLBACK: [&str; 2] = ["--sandbox-fallback", "landlock"];
 

@@ -2,11 +2,17 @@
 #![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram, UnixListener, UnixStream};
 
 use exec_server_testkit::TestExecutor;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 
 use super::attempt::{are_refused, check, outcomes, variable};
 use super::ground::{Ground, as_each_user};
@@ -79,6 +85,30 @@ async fn without_a_network_nobody_outside_is_reached() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn without_a_network_no_descriptor_is_passed_out() {
+    as_each_user(async |ground| {
+        let outside = Outside::listen(ground);
+        outcomes(ground, &Value::Null, &["pass_descriptor"]).await;
+        let (stream, _) = outside.path.accept().unwrap();
+        assert!(holds_descriptor(&stream));
+        let policy = ground.workspace("restricted");
+        let inside = outcomes(ground, &policy, &["pass_descriptor"]).await;
+        assert_eq!(inside["pass_descriptor"], "EPERM");
+        assert!(outside.path.accept().is_err());
+    })
+    .await;
+}
+
+fn holds_descriptor(stream: &UnixStream) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0];
+    let mut buffer = [io::IoSliceMut::new(&mut bytes)];
+    recvmsg(stream, &mut buffer, &mut control, RecvFlags::empty()).unwrap();
+    control.drain().any(|message| matches!(message, RecvAncillaryMessage::ScmRights(_)))
 }
 
 #[tokio::test]
@@ -171,6 +201,16 @@ pub fn perform(name: &str) -> io::Result<()> {
             from.send_to(b"hello", variable("UDP")).map(drop)
         }
         "unix" => UnixStream::connect(out("socket")).map(drop),
+        "pass_descriptor" => {
+            let stream = UnixStream::connect(out("socket"))?;
+            let directory = std::fs::File::open(variable("WORK"))?;
+            let fds = [directory.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+            let text = [io::IoSlice::new(b"d")];
+            Ok(sendmsg(&stream, &text, &mut control, SendFlags::empty()).map(drop)?)
+        }
         "unix_named" => UnixStream::connect(variable("SOCKET")).map(drop),
         "unix_datagram" => UnixDatagram::unbound()?.send_to(b"hello", out("datagrams")).map(drop),
         "unix_abstract" => {

@@ -3,7 +3,9 @@
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
+use super::attempt::outcomes;
 use super::ground::{Ground, as_each_user};
+use super::landlock_level::Segment;
 use super::*;
 use crate::files::surroundings::NOBODY;
 
@@ -151,6 +153,20 @@ async fn shared_memory_of_the_host_is_not_there() {
             .await;
         assert_eq!(made.text(), "x\n");
         assert!(!Path::new("/dev/shm/exec-server-left").exists());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn segments_of_the_host_cannot_be_attached() {
+    as_each_user(async |ground| {
+        let segment = Segment::make(ground);
+        ground.env.insert("SEGMENT".to_owned(), segment.id().to_string());
+        assert_eq!(outcomes(ground, &Value::Null, &["other_segment"]).await["other_segment"], "ok");
+        for policy in [ground.workspace("restricted"), unrestricted("enabled")] {
+            let inside = outcomes(ground, &policy, &["other_segment"]).await;
+            assert_ne!(inside["other_segment"], "ok");
+        }
     })
     .await;
 }

@@ -7,8 +7,8 @@
 use super::super::bpf::{Assembler, Test};
 use super::{Ends, Filter, calls, typing};
 
-/// The tag by which the server finds what a command leaves behind; see `process_tree`.
-const TAG: u32 = libc::RLIMIT_RTTIME as u32;
+/// `RLIMIT_RTTIME`, the tag by which the server finds what a command leaves behind; see `process_tree`.
+const TAG: u32 = 15;
 
 /// The letters of requests to file systems; they change flags, versions, encryption, subvolumes.
 const FILE_SYSTEM_REQUESTS: [u32; 5] = [0x6600, 0x5800, 0x9400, 0x7600, 0xf500];
@@ -158,20 +158,20 @@ mod tests {
         for arguments in [[0, 7, 5], [1, 0, 5], [2, 0, 5]] {
             assert_eq!(command(libc::SYS_setpriority, &arguments), denied());
         }
-        let cpu = u64::from(libc::RLIMIT_CPU);
+        let cpu = libc::RLIMIT_CPU as u64;
         assert_eq!(command(libc::SYS_prlimit64, &[0, cpu, 1, 0]), ALLOWED);
         assert_eq!(command(libc::SYS_prlimit64, &[1, cpu, 1, 0]), denied());
     }
 
     #[test]
     fn the_tag_stays() {
-        let tag = u64::from(libc::RLIMIT_RTTIME);
+        let tag = libc::RLIMIT_RTTIME as u64;
         assert_eq!(command(libc::SYS_prlimit64, &[0, tag, 0, 1]), ALLOWED);
         for new in [1, 1 << 32] {
             assert_eq!(command(libc::SYS_prlimit64, &[0, tag, new, 0]), denied());
         }
         assert_eq!(command(libc::SYS_setrlimit, &[tag]), denied());
-        assert_eq!(command(libc::SYS_setrlimit, &[u64::from(libc::RLIMIT_NOFILE)]), ALLOWED);
+        assert_eq!(command(libc::SYS_setrlimit, &[libc::RLIMIT_NOFILE as u64]), ALLOWED);
     }
 
     #[test]

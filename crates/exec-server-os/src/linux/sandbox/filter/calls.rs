@@ -153,9 +153,10 @@ pub const ABOUT_A_PROCESS: &[c_long] = &[
     libc::SYS_sched_setaffinity,
 ];
 
-/// Calls whose second argument is a process if the first has this value, and otherwise many.
+/// Calls whose second argument is a process if the first has this value (`PRIO_PROCESS`, `IOPRIO_WHO_PROCESS`), and
+/// otherwise many.
 pub const ABOUT_A_KIND_OF_PROCESS: &[(c_long, u32)] =
-    &[(libc::SYS_setpriority, libc::PRIO_PROCESS as u32), (libc::SYS_ioprio_set, 1)];
+    &[(libc::SYS_setpriority, 0), (libc::SYS_ioprio_set, 1)];
 
 /// The calls whose mode is in this argument.
 pub const WITH_MODE: &[(c_long, usize)] = &[
