@@ -177,8 +177,11 @@ fn wait_outside(
         // The command itself tells nobody.
         Mechanism::Landlock => match handle_of(first) {
             Ok(end) => attendant.until(end).run(),
-            // Refusals are not counted then, and their answer is another one.
-            Err(_) => None,
+            // Whoever waits for an answer must not wait for ever: with this, the kernel answers.
+            Err(_) => {
+                drop(attendant);
+                None
+            }
         },
     };
     let own = reap_until(first);

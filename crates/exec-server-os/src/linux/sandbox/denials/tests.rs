@@ -131,6 +131,21 @@ fn who_is_killed_while_it_waits_does_not_stop_the_others() {
 }
 
 #[test]
+fn where_somebody_listens_already_refusals_are_not_counted_but_made() {
+    let ended = in_child(User::Ordinary, || {
+        privileges::drop_all().unwrap();
+        let install =
+            || filter::install_counted(NetworkMode::Restricted, &FilterOptions::default()).unwrap();
+        let first = install();
+        assert!(first.is_none() || install().is_none());
+        // Nobody answers the first one, and nobody has to.
+        assert_eq!(socket(libc::AF_INET), libc::EPERM);
+        0
+    });
+    assert_eq!(ended, Ended::Exit(0));
+}
+
+#[test]
 fn without_anybody_to_answer_a_call_is_still_refused() {
     let ended = in_child(User::Ordinary, || {
         privileges::drop_all().unwrap();
