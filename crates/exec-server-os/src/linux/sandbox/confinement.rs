@@ -1,7 +1,7 @@
 //! What a command loses before it runs: in this order, because each step needs what the next one takes away.
 //!
-//! With namespaces around, Landlock is a second lock; without, it is the only one, and the filter keeps what Landlock does
-//! not know.
+//! With namespaces around, Landlock is a second lock; without, it is the only one, and the filter keeps what Landlock
+//! does not know.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
