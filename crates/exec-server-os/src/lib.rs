@@ -40,9 +40,9 @@ pub use platform::foreground::{
     HeldSignals, ignore_stops, run_in_foreground, sandbox_trial, working_mechanism,
 };
 pub use platform::guardian::{Guardian, enter_guardian};
-pub use platform::litter::Note as LitterNote;
 pub use platform::oom::OomCounter;
 pub use platform::pipes::{ChildInput, ChildOutput};
+pub use platform::placeholders::{Claim as PlaceholderClaim, Journal as PlaceholderJournal};
 pub use platform::process_tree::{
     ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
 };

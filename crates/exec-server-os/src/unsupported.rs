@@ -203,24 +203,65 @@ pub mod guardian {
     }
 
     /// There is no guardian here.
-    pub fn enter_guardian() -> io::Result<Guardian> {
+    pub fn enter_guardian(_clean_up: impl FnOnce()) -> io::Result<Guardian> {
         Ok(Guardian::Server)
     }
 }
 
-pub mod litter {
-    //! What a sudden death would leave behind.
+pub mod placeholders {
+    //! Directories that stand where a protected name is missing.
 
+    use std::ffi::OsStr;
+    use std::io;
     use std::path::Path;
+
+    /// Knows nothing, because nothing is sandboxed here.
+    #[derive(Debug)]
+    pub struct Journal;
 
     /// Never made here.
     #[derive(Debug)]
-    pub enum Note {}
+    pub enum Claim {}
 
-    impl Note {
-        /// None.
-        pub fn of_directory(_path: &Path) -> Option<Self> {
+    impl Journal {
+        /// Needs nothing on disk.
+        pub fn open(_dir: &Path) -> io::Result<Self> {
+            Ok(Self)
+        }
+
+        /// The same.
+        pub fn unshared() -> Self {
+            Self
+        }
+
+        /// Nowhere.
+        pub fn dir(&self) -> Option<&Path> {
             None
+        }
+
+        /// Refuses.
+        pub fn claim(&self, _root: &Path) -> io::Result<Option<Claim>> {
+            super::unsupported("a sandbox")
+        }
+
+        /// Nothing was made.
+        pub fn sweep(&self) {}
+    }
+
+    impl Claim {
+        /// Never called.
+        pub fn hold<'a>(&mut self, _names: &[&'a OsStr]) -> io::Result<Vec<&'a OsStr>> {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn give_up(&self, _is_needed: impl Fn(&OsStr) -> bool) -> io::Result<()> {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn end(self) -> io::Result<()> {
+            match self {}
         }
     }
 }
@@ -561,13 +602,15 @@ pub mod sandbox {
             pub links: Vec<PathBuf>,
             /// Where other sandboxes may write.
             pub handed_out: Vec<PathBuf>,
+            /// What must be there.
+            pub needed: Vec<PathBuf>,
         }
 
         impl View {
             /// The bare base.
             pub fn new(base: Base) -> Self {
-                let (places, masked, links, handed_out) = Default::default();
-                Self { base, places, temp_bytes: 0, masked, links, handed_out }
+                let (places, masked, links, handed_out, needed) = Default::default();
+                Self { base, places, temp_bytes: 0, masked, links, handed_out, needed }
             }
         }
 

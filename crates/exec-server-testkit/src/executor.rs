@@ -44,6 +44,7 @@ impl TestExecutor {
     pub fn builder() -> ExecutorBuilder {
         let mut command = Command::new(binary());
         command
+            .env("XDG_STATE_HOME", state_home())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -172,6 +173,7 @@ impl ExecutorBuilder {
         let mut command = Command::new("/bin/sh");
         command
             .args([OsStr::new("-c"), OsStr::new(&script), binary().as_os_str()])
+            .env("XDG_STATE_HOME", state_home())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -215,6 +217,11 @@ impl ExecutorBuilder {
             timeout(DEADLINE, all).await.expect("it ends in time").expect("it can be waited for");
         (status.code().unwrap_or(-1), out, err)
     }
+}
+
+/// Where servers keep their state, so that none is left in the home of whoever runs the tests.
+pub fn state_home() -> PathBuf {
+    binary().with_file_name("state")
 }
 
 /// The program beside the test that is running.

@@ -124,6 +124,9 @@ pub struct Arguments {
         hide_possible_values = true
     )]
     sandbox_fallback: SandboxFallback,
+    /// Where to keep what must outlive the server; without it, exec-server in $XDG_STATE_HOME or ~/.local/state.
+    #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
+    state_dir: Option<PathBuf>,
     /// How log lines on stderr look; RUST_LOG decides which there are.
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     pub log_format: LogFormat,
@@ -189,6 +192,9 @@ pub enum ArgumentError {
     /// A bad secret file.
     #[error("{0}")]
     Secret(#[from] TokenFileError),
+    /// A state directory that cannot be used.
+    #[error(transparent)]
+    StateDir(#[from] exec_server::state_dir::StateDirError),
     /// A secret that can be guessed.
     #[error("the secret in {} must be at least 32 bytes", .0.display())]
     ShortSecret(PathBuf),
@@ -248,6 +254,7 @@ impl Arguments {
             more_event_loops: event_loops() - 1,
             cgroup: self.cgroup.clone(),
             sandbox_fallback: self.sandbox_fallback,
+            state_dir: exec_server::state_dir::find(self.state_dir.as_deref())?,
         })
     }
 }

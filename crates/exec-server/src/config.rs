@@ -38,6 +38,8 @@ pub struct ServerConfig {
     pub cgroup: Option<PathBuf>,
     /// What happens with policies where namespaces cannot be made.
     pub sandbox_fallback: SandboxFallback,
+    /// Where to keep what must outlive the server, and what servers of a user tell each other.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// What happens with policies where namespaces cannot be made.
@@ -118,6 +120,7 @@ impl ServerConfig {
             more_event_loops: 0,
             cgroup: None,
             sandbox_fallback: SandboxFallback::default(),
+            state_dir: None,
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod sandbox_command;
 pub mod server;
 pub mod shards;
+pub mod state_dir;
 pub mod timings;
 
 mod close_codes;

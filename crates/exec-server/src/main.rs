@@ -27,7 +27,8 @@ fn main() -> ExitCode {
         Err(error) => return fail(&error),
     };
     // Before any thread: from here on there are two processes, and this may be either.
-    match exec_server_os::enter_guardian() {
+    let journal = exec_server::state_dir::journal(config.state_dir.as_deref());
+    match exec_server_os::enter_guardian(|| journal.sweep()) {
         Ok(Guardian::Server) => {}
         Ok(Guardian::Ended(code)) => return ExitCode::from(u8::try_from(code).unwrap_or(1)),
         Err(error) => return fail(&error),

@@ -3,7 +3,8 @@
 //! A policy is decided upon without looking at the disk; only what confines a process (its view of the files, the
 //! placeholders for protected names) is made from what is there at that moment.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -13,6 +14,7 @@ use exec_server_os::sandbox::{
     Access, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError, can_hold,
     compile,
 };
+use exec_server_os::spawn::SpawnError;
 use exec_server_os::{
     Base, Mechanism, Network, Place, PlaceAccess, SandboxSetup, View, check_writable_root,
 };
@@ -24,6 +26,7 @@ use serde_json::Value;
 
 use crate::environment::host_path;
 use crate::errors::RequestError;
+use crate::state_dir;
 
 mod globs;
 mod placeholders;
@@ -67,17 +70,40 @@ pub struct Confinement {
     pub network_user: Option<Arc<()>>,
 }
 
+/// How often a start is tried again because a name that must be protected has just gone: a server of another user
+/// may remove its placeholder, or somebody may replace a directory.
+#[derive(Debug, Default)]
+pub struct Patience {
+    tries: u32,
+}
+
+impl Patience {
+    /// Whether the start should be tried again, with what is there now.
+    pub fn allows_another_try(&mut self, error: &SpawnError) -> bool {
+        const MAX_TRIES: u32 = 8;
+        let SpawnError::Sandbox { source, .. } = error else { return false };
+        self.tries += 1;
+        source.kind() == io::ErrorKind::NotFound && self.tries < MAX_TRIES
+    }
+}
+
 impl Sandboxes {
     /// Looks at this machine once.
-    pub fn new(native_paths: NativePaths, mechanism: Mechanism) -> Self {
+    pub fn new(native_paths: NativePaths, mechanism: Mechanism, state_dir: Option<&Path>) -> Self {
         Self {
             facts: HostFacts::gather(native_paths),
             mechanism,
             handed_out: Mutex::default(),
-            placeholders: Arc::default(),
+            placeholders: Placeholders::new(state_dir::journal(state_dir)),
             network_users: Arc::new(()),
             services: Services::of_environment(|name| std::env::var_os(name)),
         }
+    }
+
+    /// Removes what servers have left behind that ended too suddenly, on a thread that may wait.
+    pub fn sweep_later(&self) {
+        let placeholders = self.placeholders.clone();
+        tokio::task::spawn_blocking(move || placeholders.sweep());
     }
 
     /// Whether a sandboxed process could dial the server itself.
@@ -214,19 +240,45 @@ impl Sandboxes {
                 Access::None => view.places.push(denied(path)),
             }
         }
+        // Without mounts a placeholder would keep nobody from anything.
+        if class == Class::Write && self.mechanism == Mechanism::Namespaces {
+            self.hold_names(rules, view, held).map_err(set_up("placeholder"))?;
+        }
         for protected in rules.protected_names() {
             let path = protected.root.join(protected.name);
-            // Without mounts a placeholder would keep nobody from anything.
-            if class == Class::Write && self.mechanism == Mechanism::Namespaces {
-                let missing =
-                    missing_target(&path).filter(|path| rules.access(path) == Access::Write);
-                let held_path = missing.as_deref().unwrap_or(&path);
-                held.extend(self.placeholders.take(held_path).map_err(set_up("placeholder"))?);
-            }
             view.places.extend(git_directory(&path).as_deref().map(read_only));
+        }
+        // Whoever can lock what is in there keeps placeholders from being removed.
+        if self.mechanism == Mechanism::Namespaces {
+            view.places.extend(self.placeholders.journal_dir().map(denied));
         }
         let matches = globs::matches(rules.deny_globs())?;
         view.places.extend(matches.iter().map(|path| denied(path)));
+        Ok(())
+    }
+
+    /// Makes sure that there is something at every protected name, so that it can be mounted read-only.
+    fn hold_names(
+        &self,
+        rules: &FileRules,
+        view: &mut View,
+        held: &mut Vec<Placeholder>,
+    ) -> io::Result<()> {
+        let mut wanted: BTreeMap<PathBuf, Vec<OsString>> = BTreeMap::new();
+        let protected: Vec<PathBuf> =
+            rules.protected_names().iter().map(|it| it.root.join(it.name)).collect();
+        for path in &protected {
+            let missing = missing_target(path).filter(|path| rules.access(path) == Access::Write);
+            let place = missing.as_deref().unwrap_or(path);
+            if let (Some(root), Some(name)) = (place.parent(), place.file_name()) {
+                wanted.entry(root.to_owned()).or_default().push(name.to_owned());
+            }
+        }
+        for (root, names) in &wanted {
+            let names: Vec<&OsStr> = names.iter().map(OsString::as_os_str).collect();
+            held.extend(self.placeholders.take(root, &names)?);
+        }
+        view.needed = protected.into_iter().filter(|path| path.exists()).collect();
         Ok(())
     }
 
@@ -241,6 +293,9 @@ impl Sandboxes {
 
     /// Checks a root that may be written; one that is not there gives nothing.
     fn hand_out(&self, path: &Path) -> Result<Option<PathBuf>, RequestError> {
+        if self.placeholders.journal_dir().is_some_and(|dir| path.starts_with(dir)) {
+            return Ok(None);
+        }
         let mut handed_out = self.handed_out.lock().expect("no holder panics");
         let before: Vec<PathBuf> = handed_out.iter().cloned().collect();
         match check_writable_root(path, &before) {

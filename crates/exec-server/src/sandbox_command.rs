@@ -7,14 +7,14 @@ use std::path::PathBuf;
 
 use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
-use exec_server_os::{HeldSignals, TreeTag, run_in_foreground};
+use exec_server_os::{HeldSignals, SandboxSetup, TreeTag, run_in_foreground};
 use exec_server_protocol::path_uri::NativePaths;
 use serde_json::{Value, json};
 
 use crate::config::SandboxFallback;
 use crate::environment::path_uri;
 use crate::errors::RequestError;
-use crate::sandbox::{Confinement, Sandboxes};
+use crate::sandbox::{Confinement, Patience, Sandboxes};
 
 /// What to run, and what it may touch.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct SandboxCommand {
     pub cwd: PathBuf,
     /// What happens where namespaces cannot be made.
     pub fallback: SandboxFallback,
+    /// Where servers of this user keep their state.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// What the two policies with a name allow beside reading everything.
@@ -100,13 +102,24 @@ impl NamedPolicy {
 impl SandboxCommand {
     /// Runs it to its end and returns its exit code, or 128 plus the signal that ended it.
     pub fn run(&self, signals: &HeldSignals) -> Result<i32, SandboxCommandError> {
-        let sandboxes = Sandboxes::new(NativePaths::Accept, self.fallback.choose());
+        let (mechanism, state_dir) = (self.fallback.choose(), self.state_dir.as_deref());
+        let sandboxes = Sandboxes::new(NativePaths::Accept, mechanism, state_dir);
         let policy: Option<Policy> =
             sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;
-        // The placeholders stay until the command has ended.
-        let Confinement { setup, placeholders: _held, .. } = sandboxes.confine(&policy)?;
-        let request = SpawnRequest {
+        let mut patience = Patience::default();
+        loop {
+            // The placeholders stay until the command has ended.
+            let Confinement { setup, placeholders: _held, .. } = sandboxes.confine(&policy)?;
+            match run_in_foreground(&self.request(setup), signals) {
+                Err(error) if patience.allows_another_try(&error) => {}
+                result => return Ok(result.map_err(RequestError::Spawn)?.code),
+            }
+        }
+    }
+
+    fn request(&self, setup: SandboxSetup) -> SpawnRequest {
+        SpawnRequest {
             program: self.argv.first().cloned().unwrap_or_default(),
             argv: self.argv.clone(),
             env: std::env::vars_os().collect(),
@@ -115,8 +128,6 @@ impl SandboxCommand {
             tag: TreeTag::new(0),
             sandbox: Some(setup),
             extra_input: None,
-        };
-        let status = run_in_foreground(&request, signals).map_err(RequestError::Spawn)?;
-        Ok(status.code)
+        }
     }
 }

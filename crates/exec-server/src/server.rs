@@ -71,13 +71,15 @@ impl Server {
         let mechanism = config.sandbox_fallback.choose();
         let spawner = Spawner::new(cgroup)?;
         let shards = Shards::new(config.more_event_loops)?;
+        let sandboxes = Sandboxes::new(config.native_paths, mechanism, config.state_dir.as_deref());
+        sandboxes.sweep_later();
         Ok(Arc::new(Self {
             environment: environment::info(mechanism),
             metrics: Metrics::default(),
             sessions: Sessions::default(),
             spawner,
             shards,
-            sandboxes: Sandboxes::new(config.native_paths, mechanism),
+            sandboxes,
             oom: OomCounter::default(),
             next_connection: AtomicU64::new(1),
             next_child: AtomicU32::new(1),

@@ -38,6 +38,9 @@ pub struct SandboxArguments {
         hide_possible_values = true
     )]
     sandbox_fallback: SandboxFallback,
+    /// Where servers of this user keep their state; see `exec-server --help`.
+    #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
+    state_dir: Option<PathBuf>,
     /// The program and its arguments, after --.
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -52,6 +55,8 @@ enum UsageError {
     Path { path: PathBuf, source: io::Error },
     #[error("{}: {source}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
+    #[error(transparent)]
+    StateDir(#[from] exec_server::state_dir::StateDirError),
     #[error("--network and --write go with read-only and workspace-write; a file says it itself")]
     FileWithFlags,
 }
@@ -65,7 +70,8 @@ pub fn run(arguments: SandboxArguments) -> ExitCode {
     };
     exec_server_os::ignore_stops();
     // Below a guardian, so that not even a kill leaves placeholders or processes behind.
-    match exec_server_os::enter_guardian() {
+    let journal = exec_server::state_dir::journal(command.state_dir.as_deref());
+    match exec_server_os::enter_guardian(|| journal.sweep()) {
         Ok(Guardian::Server) => {}
         Ok(Guardian::Ended(code)) => return exit_code(code),
         Err(error) => return fail(&error),
@@ -109,7 +115,9 @@ impl SandboxArguments {
             _ if self.network || !self.write.is_empty() => return Err(UsageError::FileWithFlags),
             _ => read_policy(&self.policy)?,
         };
-        Ok(SandboxCommand { sandbox, argv: self.command, cwd, fallback: self.sandbox_fallback })
+        let state_dir = exec_server::state_dir::find(self.state_dir.as_deref())?;
+        let fallback = self.sandbox_fallback;
+        Ok(SandboxCommand { sandbox, argv: self.command, cwd, fallback, state_dir })
     }
 }
 

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! If the server is killed, its children die by their parent-death signal and everything else that came from them
-//! becomes the guardian's to kill, and names of files that were on their way to another are removed (`litter`). If the guardian is killed, the server hears of it and shuts down in order.
+//! becomes the guardian's to kill, and names of files that were on their way to another are removed (`litter`). If the
+//! guardian is killed, the server hears of it and shuts down in order.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -42,7 +43,9 @@ const PASSED_ON: [libc::c_int; 7] = [
 static SERVER: AtomicI32 = AtomicI32::new(0);
 
 /// Splits into guardian and server; must be called before any thread is started.
-pub fn enter_guardian() -> io::Result<Guardian> {
+///
+/// When the server and everything that it started have ended, the guardian cleans up after them.
+pub fn enter_guardian(clean_up: impl FnOnce()) -> io::Result<Guardian> {
     prepare_to_adopt()?;
     litter::prepare()?;
     // Whoever started us may ignore it, and then the kernel would forget how our children ended.
@@ -66,6 +69,7 @@ pub fn enter_guardian() -> io::Result<Guardian> {
     let code = wait_for(server);
     end_the_rest();
     litter::sweep();
+    clean_up();
     Ok(Guardian::Ended(code))
 }
 

@@ -9,6 +9,7 @@ pub mod litter;
 pub mod missing_watch;
 pub mod oom;
 pub mod pipes;
+pub mod placeholders;
 pub mod process_tree;
 pub mod sandbox;
 pub mod signals;

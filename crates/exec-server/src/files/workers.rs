@@ -10,7 +10,7 @@ use exec_server_os::sandbox::{Policy, PolicyDigest};
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;
-use crate::sandbox::{Class, Ground, Placeholder};
+use crate::sandbox::{Class, Confinement, Ground, Patience, Placeholder};
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -94,15 +94,22 @@ async fn start(
     policy: &Policy,
     class: Class,
 ) -> Result<Warm, RequestError> {
-    let (planner, policy) = (server.clone(), policy.clone());
-    let confined =
-        tokio::task::spawn_blocking(move || planner.sandboxes.confine_worker(&policy, class));
-    let confinement = confined.await.unwrap_or(Err(RequestError::Abandoned))?;
-    let tag = session.tag_child(server);
-    let (worker, exit) = server.spawner.spawn_worker(confinement.setup, tag).await?;
+    let mut patience = Patience::default();
+    let (worker, exit, placeholders) = loop {
+        let (planner, policy) = (server.clone(), policy.clone());
+        let confined =
+            tokio::task::spawn_blocking(move || planner.sandboxes.confine_worker(&policy, class));
+        let Confinement { setup, placeholders, .. } =
+            confined.await.unwrap_or(Err(RequestError::Abandoned))?;
+        match server.spawner.spawn_worker(setup, session.tag_child(server)).await {
+            Ok((worker, exit)) => break (worker, exit, placeholders),
+            Err(error) if patience.allows_another_try(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
     server.spawn(async move {
         // Its end needs no answer, but somebody has to take note of it.
         let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
     });
-    Ok(Warm { worker: Arc::new(worker), _placeholders: confinement.placeholders })
+    Ok(Warm { worker: Arc::new(worker), _placeholders: placeholders })
 }

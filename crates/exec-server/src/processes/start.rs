@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use exec_server_os::TreeTag;
 use exec_server_os::env_policy::{EnvRequest, child_environment};
 use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnRequest, Spawned, StdinKind, Stdio};
+use exec_server_os::{SandboxSetup, TreeTag};
 use exec_server_protocol::limits::DEFAULT_RETAINED_OUTPUT_BYTES;
 use exec_server_protocol::process::{ProcessId, ProcessStartParams, ProcessTerminateResponse};
 use tokio::sync::mpsc;
@@ -20,7 +20,7 @@ use super::owner::{Birth, BirthSandbox, Owner};
 use crate::environment::host_path;
 use crate::errors::{RequestError, cwd_error};
 use crate::reply::Reply;
-use crate::sandbox::Confinement;
+use crate::sandbox::{Confinement, Patience};
 use crate::server::Server;
 use crate::sessions::Session;
 use crate::shell_snapshot;
@@ -83,8 +83,22 @@ pub async fn run_process(
 ) {
     let id = start.id().clone();
     let starting = async {
-        let (request, birth) = plan(&server, &session, start, tag).await?;
-        Ok((server.spawner.spawn(request).await?, birth))
+        let policy = start.policy.clone();
+        let (mut request, mut birth) = plan(&server, &session, start, tag).await?;
+        let mut patience = Patience::default();
+        loop {
+            // Only a sandboxed start is ever tried again.
+            let again = policy.is_some().then(|| request.clone());
+            match (server.spawner.spawn(request).await, again, &policy) {
+                (Ok(spawned), ..) => return Ok((spawned, birth)),
+                (Err(error), Some(again), Some(policy)) if patience.allows_another_try(&error) => {
+                    let (setup, sandboxed) = split(confine(&server, policy.clone()).await?);
+                    request = SpawnRequest { sandbox: Some(setup), ..again };
+                    birth.sandbox = Some(sandboxed);
+                }
+                (Err(error), ..) => return Err(error.into()),
+            }
+        }
     };
     let mut held = VecDeque::new();
     match watch(starting, &mut commands, &mut held).await {
@@ -120,6 +134,12 @@ async fn confine(server: &Arc<Server>, policy: Policy) -> Result<Confinement, Re
     let server = server.clone();
     let confined = tokio::task::spawn_blocking(move || server.sandboxes.confine(&policy));
     confined.await.unwrap_or(Err(RequestError::Abandoned))
+}
+
+fn split(confinement: Confinement) -> (SandboxSetup, BirthSandbox) {
+    let Confinement { setup, placeholders, network_user } = confinement;
+    let report = setup.report();
+    (setup, BirthSandbox { placeholders, network_user, report })
 }
 
 async fn plan(
@@ -164,13 +184,7 @@ async fn plan(
     if let Some(arg0) = &params.arg0 {
         argv[0] = arg0.into();
     }
-    let (sandbox, sandboxed) = match confinement {
-        Some(Confinement { setup, placeholders, network_user }) => {
-            let report = setup.report();
-            (Some(setup), Some(BirthSandbox { placeholders, network_user, report }))
-        }
-        None => (None, None),
-    };
+    let (sandbox, sandboxed) = confinement.map(split).unzip();
     let cwd = start.cwd;
     let request = SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, extra_input };
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {

@@ -1,10 +1,11 @@
 //! What the command line says: help, versions, and why a server does not start.
 
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 
 use exec_server_testkit::TestExecutor;
 
-const FLAGS: [&str; 28] = [
+const FLAGS: &[&str] = &[
     "--accept-native-paths",
     "--cgroup",
     "--concurrent-requests",
@@ -23,6 +24,7 @@ const FLAGS: [&str; 28] = [
     "--pong-timeout",
     "--sandbox-fallback",
     "--session-linger",
+    "--state-dir",
     "--tls-cert",
     "--tls-key",
     "--version",
@@ -76,6 +78,18 @@ async fn a_listen_url_that_cannot_be_used_is_refused_with_what_was_expected() {
     ] {
         refused(&["--listen", url], &format!("exec-server: {start}"), end).await;
     }
+}
+
+#[tokio::test]
+async fn a_state_directory_that_cannot_be_used_is_refused() {
+    let start = "exec-server: cannot keep state in /dev/null/state: ";
+    refused(&["--state-dir", "/dev/null/state"], start, "Not a directory (os error 20)\n").await;
+    let dir = tempfile::tempdir().unwrap();
+    let open = dir.path().join("placeholders");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
+    let start = format!("exec-server: cannot keep state in {}", dir.path().display());
+    refused(&["--state-dir", dir.path().to_str().unwrap()], &start, "(mode 0700)\n").await;
 }
 
 #[tokio::test]

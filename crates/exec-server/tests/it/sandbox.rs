@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`ground`] | the directories, servers and users that the tests run on |
 //! | [`attempt`] | attacks that need system calls of their own |
-//! | [`running`], [`terminals`], [`endings`] | what must work inside, and what is left afterwards |
+//! | [`running`], [`terminals`], [`endings`], [`neighbours`] | what must work inside, and what is left afterwards |
 //! | [`policies`], [`protected`] | what a policy means |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
 //! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`] | attacks |
@@ -26,6 +26,7 @@ mod ground;
 mod kernel;
 mod landlock_level;
 mod model;
+mod neighbours;
 mod network;
 mod policies;
 mod privileges;

@@ -173,17 +173,14 @@ async fn sh(cwd: &Path, flags: &[&str], script: &str) -> (i32, String, String) {
 }
 
 /// Starts it from a shell that runs `preparation` first, with pipes.
-///
-/// Only the test's own directory can be written: servers do not yet count placeholders in a shared one together.
 fn spawn(cwd: &Path, preparation: &str, script: &str) -> Child {
-    let preparation = format!(
-        "{preparation}; exec \"$0\" sandbox --policy read-only --write \"$PWD\" -- /bin/sh -c \"$1\""
-    );
+    let preparation = format!("{preparation}; exec \"$0\" sandbox -- /bin/sh -c \"$1\"");
     Command::new("/bin/sh")
         .args(["-c", &preparation])
         .arg(exec_server_testkit::executor::binary())
         .arg(script)
         .env("HELLO", "there")
+        .env("XDG_STATE_HOME", exec_server_testkit::executor::state_home())
         .current_dir(cwd)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -59,6 +59,9 @@ pub struct View {
     /// never shows anything that would be hidden without it.
     #[serde(with = "byte_fields::paths")]
     pub handed_out: Vec<PathBuf>,
+    /// Places that must not be skipped: if nothing is there any more, there is no view (`ENOENT`).
+    #[serde(with = "byte_fields::paths")]
+    pub needed: Vec<PathBuf>,
 }
 
 impl View {
@@ -71,6 +74,7 @@ impl View {
             masked: Vec::new(),
             links: Vec::new(),
             handed_out: Vec::new(),
+            needed: Vec::new(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What is around the files in a test: other users, other mounts, special files, what is left in a directory.
 
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -53,7 +53,10 @@ pub fn as_nobody(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
         skip("nobody but root can run the server here");
         return None;
     }
-    builder.command().uid(NOBODY).gid(NOBODY);
+    let state = program.with_file_name("state-of-nobody");
+    std::fs::create_dir_all(&state).expect("it is beside the program");
+    lchown(&state, Some(NOBODY), Some(NOBODY)).expect("root may give things away");
+    builder.command().uid(NOBODY).gid(NOBODY).env("XDG_STATE_HOME", state);
     Some(builder)
 }
 

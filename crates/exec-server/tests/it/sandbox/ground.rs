@@ -65,6 +65,11 @@ impl Ground {
         self.user.is_none() && rustix::process::geteuid().is_root()
     }
 
+    /// Whether the server's user is the one of the tests.
+    pub fn is_own_user(&self) -> bool {
+        self.user.is_none()
+    }
+
     /// The directory of everything.
     pub fn root(&self) -> &Path {
         self.root.path()

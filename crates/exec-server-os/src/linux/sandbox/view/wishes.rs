@@ -56,7 +56,7 @@ pub fn look_up(host: &OwnedFd, view: &View) -> Result<(Ground, Wishes), StepErro
     let soft = SoftGround::look_up(host, view).step("look up where sandboxes write")?;
     let mut wishes = Wishes::default();
     for place in &view.places {
-        wishes.add_place(host, place, &soft, &kernel)?;
+        wishes.add_place(host, place, view, &soft, &kernel)?;
     }
     for path in &view.masked {
         let found = walk(host, path).step("look up a masked path")?;
@@ -78,6 +78,7 @@ impl Wishes {
         &mut self,
         host: &OwnedFd,
         place: &Place,
+        view: &View,
         soft: &SoftGround,
         kernel: &KernelMounts,
     ) -> Result<(), StepError> {
@@ -88,6 +89,9 @@ impl Wishes {
             }
             PlaceAccess::ReadOnly => {
                 let found = walk(host, &place.path).step("look up a read-only place")?;
+                if matches!(found.end, End::Missing) && view.needed.contains(&place.path) {
+                    return Err(Errno::NOENT).step("look up a needed place");
+                }
                 self.add_read_only(found, soft, kernel);
                 Ok(())
             }
