@@ -5,6 +5,7 @@
 //! | [`spawn`] | what to start and what comes back; the same on every platform |
 //! | [`env_policy`] | which environment a child gets |
 //! | [`files`] | what can be asked of a file system, and what comes back |
+//! | [`limits`] | what limits a process, decided from what this machine has |
 //! | [`host`] | facts about this machine and its user |
 //! | [`mod@probe`] | what this machine can enforce |
 //! | [`sandbox`] | what a request may touch, compiled from the wire |
@@ -17,6 +18,7 @@
 pub mod env_policy;
 pub mod files;
 pub mod host;
+pub mod limits;
 pub mod probe;
 pub mod sandbox;
 pub mod spawn;
@@ -35,6 +37,7 @@ use unsupported as platform;
 
 pub use missing_watch::{MissingWatch, NotWatched};
 pub use platform::cgroup::CgroupParent;
+pub use platform::cgroup::probe::probe as probe_limits;
 pub use platform::exit_watch::ExitWatch;
 pub use platform::foreground::{
     HeldSignals, ignore_stops, run_in_foreground, sandbox_trial, working_mechanism,
@@ -56,4 +59,6 @@ pub use platform::sandbox::{Mechanism, Network, SandboxSetup, expected as expect
 pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;
-pub use platform::startup::{raise_open_file_limit, survive_file_size_limit, tune_allocator};
+pub use platform::startup::{
+    limit_means, raise_open_file_limit, survive_file_size_limit, tune_allocator,
+};

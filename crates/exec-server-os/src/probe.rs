@@ -32,6 +32,20 @@ pub struct Probe {
     pub cgroup: Finding,
 }
 
+/// Which limits of a process can be held.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LimitProbe {
+    /// Memory of a whole tree.
+    pub memory: Finding,
+    /// Time on processors.
+    pub cpu: Finding,
+    /// Processes of any tree.
+    pub pids: Finding,
+    /// Processes of a sandbox.
+    pub sandbox_pids: Finding,
+}
+
 /// Whether one thing works.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use exec_server_protocol::process::TerminalSize;
 
+use crate::limits::LimitPlan;
 use crate::platform::sandbox::SandboxSetup;
 use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, RefusedCalls, TreeTag};
 
@@ -29,6 +30,8 @@ pub struct SpawnRequest {
     pub sandbox: Option<SandboxSetup>,
     /// A file descriptor's content that the child may read as `/dev/fd/3`, if any.
     pub extra_input: Option<Vec<u8>>,
+    /// What limits it.
+    pub limits: LimitPlan,
 }
 
 /// What a child's standard streams are.

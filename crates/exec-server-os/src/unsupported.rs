@@ -28,6 +28,28 @@ pub mod cgroup {
             None
         }
     }
+
+    pub mod probe {
+        //! What could limit processes.
+
+        use std::path::Path;
+
+        use crate::probe::{Finding, LimitProbe};
+
+        /// Nothing, so far.
+        pub fn probe(_cgroup: Option<&Path>) -> LimitProbe {
+            let missing = || {
+                let reason = "not supported on this platform yet";
+                Finding::missing(reason, "run the server on Linux, or in a Linux VM")
+            };
+            LimitProbe {
+                memory: missing(),
+                cpu: missing(),
+                pids: missing(),
+                sandbox_pids: missing(),
+            }
+        }
+    }
 }
 
 pub mod exit_watch {
@@ -384,6 +406,11 @@ pub mod process_tree {
         }
 
         /// Never called.
+        pub fn had_oom_kill(&self) -> Option<bool> {
+            match *self {}
+        }
+
+        /// Never called.
         pub fn kill_pass(&self) -> usize {
             match *self {}
         }
@@ -686,6 +713,7 @@ pub mod spawner {
     use super::process_tree::TreeTag;
     use super::sandbox::SandboxSetup;
     use super::sandbox::file_worker::FileWorker;
+    use crate::limits::Means;
     use crate::spawn::{SpawnError, SpawnRequest, Spawned};
 
     /// Starts nothing here.
@@ -707,6 +735,14 @@ pub mod spawner {
             }
         }
 
+        /// Nothing.
+        pub fn limit_means(&self, is_sandboxed: bool) -> Means {
+            super::startup::limit_means(is_sandboxed)
+        }
+
+        /// Nothing to sweep.
+        pub fn sweep_cgroups(&self) {}
+
         /// Fails, and says why.
         pub async fn spawn_worker(
             &self,
@@ -725,11 +761,18 @@ pub mod spawner {
 pub mod startup {
     //! Limits of the server itself.
 
+    use crate::limits::{Means, SandboxMeans};
+
     /// Nothing to survive.
     pub fn survive_file_size_limit() {}
 
     /// Nothing to raise.
     pub fn raise_open_file_limit() {}
+
+    /// What could hold limits for a command: nothing.
+    pub fn limit_means(is_sandboxed: bool) -> Means {
+        Means { sandbox: is_sandboxed.then(SandboxMeans::default), ..Means::default() }
+    }
 
     /// Nothing to tune.
     pub fn tune_allocator() {}

@@ -79,6 +79,7 @@ capabilities! {
     session_take_over         "A resume takes over from a connection whose peer is silent."
     sandboxed_file_streaming  "`fs/open` under a sandbox."
     process_sandbox_report    "`sandbox` in the answer to `process/start`: what really holds."
+    process_limits            "`limits` in `process/start`, and in its answer."
     file_write_streaming      "`mode` in `fs/open`, and `fs/writeBlock`."
     fs_watch_missing          "`fs/watchMissing`."
     fs_atomic_write           "New content appears at once or not at all; `durability`, and `discard` in `fs/close`."

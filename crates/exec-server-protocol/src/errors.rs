@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::path_uri::PathUri;
+use crate::process::LimitName;
 
 /// A JSON-RPC error code that this protocol uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +56,12 @@ pub struct ErrorData {
     /// The entry that failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed_path: Option<PathUri>,
+    /// The limit that cannot be held.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub limit: Option<LimitName>,
+    /// How to get what is missing.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub hint: Option<String>,
 }
 
 impl RpcError {

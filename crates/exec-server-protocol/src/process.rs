@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::path_uri::PathUri;
 
+mod limits;
 mod start;
 mod write;
 
 pub use crate::bytes64::Bytes64;
+pub use limits::{LimitHolder, LimitName, LimitsReport, ProcessLimits};
 pub use start::{
     EnvInherit, EnvPolicy, ProcessMetadata, ProcessStartParams, ProcessStartResponse,
     SandboxReport, SandboxType, ShellSnapshot, SnapshotShell, TerminalSize,

@@ -5,12 +5,14 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use exec_server::ListenUrl;
 use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
 use exec_server::config::{SandboxFallback, ServerConfig, ServerLimits, TlsFiles};
 use exec_server::logging::LogFormat;
 use exec_server::protocol::path_uri::NativePaths;
+use exec_server::protocol::process::{LimitName, ProcessLimits};
 use exec_server::timings::Timings;
 
 use crate::doctor::DoctorArguments;
@@ -108,6 +110,13 @@ pub struct Arguments {
     /// How much output a process may ask to have kept for late readers.
     #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "67108864")]
     max_retained_output: NonZeroUsize,
+    /// How much memory a process has together with all that it starts; needs a cgroup with the memory controller.
+    #[arg(long, value_name = "BYTES", help_heading = LIMITS, value_parser = in_range(LimitName::MemoryBytes))]
+    max_memory: Option<u64>,
+    /// How many processes and threads a process has together with all that it starts; needs a cgroup with the pids
+    /// controller. Sandboxed processes have at most 4096 without this.
+    #[arg(long, value_name = "COUNT", help_heading = LIMITS, value_parser = in_range(LimitName::Pids))]
+    max_pids: Option<u64>,
 
     /// Take /a/b for file:///a/b where a path is expected.
     #[arg(long)]
@@ -255,6 +264,11 @@ impl Arguments {
             cgroup: self.cgroup.clone(),
             sandbox_fallback: self.sandbox_fallback,
             state_dir: exec_server::state_dir::find(self.state_dir.as_deref())?,
+            process_limits: ProcessLimits {
+                memory_bytes: self.max_memory,
+                pids: self.max_pids,
+                ..ProcessLimits::default()
+            },
         })
     }
 }
@@ -358,6 +372,11 @@ fn duration(text: &str) -> Result<Duration, String> {
         unit => return Err(format!("unknown unit `{unit}`; use ms, s, m or h")),
     };
     number.checked_mul(millis).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+}
+
+/// Numbers that make sense for a limit.
+pub fn in_range(name: LimitName) -> RangedU64ValueParser<u64> {
+    clap::value_parser!(u64).range(name.range())
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use exec_server_os::Mechanism;
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::NativePaths;
+use exec_server_protocol::process::ProcessLimits;
 
 use crate::auth::Auth;
 use crate::listen_url::ListenUrl;
@@ -38,6 +39,8 @@ pub struct ServerConfig {
     pub cgroup: Option<PathBuf>,
     /// What happens with policies where namespaces cannot be made.
     pub sandbox_fallback: SandboxFallback,
+    /// What every process may use at most.
+    pub process_limits: ProcessLimits,
     /// Where to keep what must outlive the server, and what servers of a user tell each other.
     pub state_dir: Option<PathBuf>,
 }
@@ -121,6 +124,7 @@ impl ServerConfig {
             cgroup: None,
             sandbox_fallback: SandboxFallback::default(),
             state_dir: None,
+            process_limits: ProcessLimits::default(),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! `exec-server doctor`: what this machine can enforce, and how to get what is missing.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use exec_server_os::Mechanism;
-use exec_server_os::probe::{Finding, Probe, SandboxLevel};
+use exec_server_os::probe::{Finding, LimitProbe, Probe, SandboxLevel};
 use serde::Serialize;
 
 /// What the doctor is asked.
@@ -16,6 +17,9 @@ pub struct DoctorArguments {
     /// Print a profile that lets exec-server make user namespaces where AppArmor restricts them (Ubuntu 24.04).
     #[arg(long, conflicts_with = "json")]
     apparmor_profile: bool,
+    /// The cgroup directory that the server would be given.
+    #[arg(long, value_name = "DIR")]
+    cgroup: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -27,6 +31,8 @@ struct Diagnosis {
     sandbox: Finding,
     /// The same with Landlock as the only lock.
     landlock_sandbox: Finding,
+    /// Which limits of a process can be held.
+    limits: LimitProbe,
     #[serde(flatten)]
     probe: Probe,
 }
@@ -36,7 +42,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     if arguments.apparmor_profile {
         return print_profile();
     }
-    let diagnosis = Diagnosis::make();
+    let diagnosis = Diagnosis::make(arguments.cgroup.as_deref());
     let text = if arguments.json {
         let text = serde_json::to_string_pretty(&diagnosis).expect("plain data can be written");
         text + "\n"
@@ -49,7 +55,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
 }
 
 impl Diagnosis {
-    fn make() -> Self {
+    fn make(cgroup: Option<&Path>) -> Self {
         let probe = exec_server_os::probe();
         let trial = |mechanism| match exec_server_os::sandbox_trial(mechanism) {
             Ok(()) => Finding::works(),
@@ -63,7 +69,8 @@ impl Diagnosis {
             _ if landlock_sandbox.works => SandboxLevel::Landlock,
             _ => SandboxLevel::None,
         };
-        Self { level, meaning: meaning(level), sandbox, landlock_sandbox, probe }
+        let limits = exec_server_os::probe_limits(cgroup);
+        Self { level, meaning: meaning(level), sandbox, landlock_sandbox, limits, probe }
     }
 
     fn to_text(&self) -> String {
@@ -76,6 +83,10 @@ impl Diagnosis {
             Line::found("seccomp", &probe.seccomp),
             Line::of("Landlock", landlock(probe), probe.landlock.hint.clone()),
             Line::found("own cgroup", &probe.cgroup),
+            Line::found("limit of memory", &self.limits.memory),
+            Line::found("limit of CPU", &self.limits.cpu),
+            Line::found("limit of pids", &self.limits.pids),
+            Line::found("sandbox's pids", &self.limits.sandbox_pids),
             Line::found("trial sandbox", &self.sandbox),
             Line::found("Landlock alone", &self.landlock_sandbox),
         ];

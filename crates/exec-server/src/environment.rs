@@ -43,6 +43,7 @@ fn capabilities() -> Capabilities {
         session_take_over: true,
         sandboxed_file_streaming: cfg!(target_os = "linux"),
         process_sandbox_report: cfg!(target_os = "linux"),
+        process_limits: cfg!(target_os = "linux"),
         file_write_streaming: true,
         fs_watch_missing: true,
         fs_atomic_write: true,

@@ -4,6 +4,7 @@ use std::io;
 
 use exec_server_machines::phase::PhaseError;
 use exec_server_os::files::FsError;
+use exec_server_os::limits::LimitUnavailable;
 use exec_server_os::sandbox::{BeyondLandlock, PolicyError};
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
@@ -96,6 +97,9 @@ pub enum RequestError {
         /// What the system said.
         source: io::Error,
     },
+    /// A limit that nothing on this machine holds.
+    #[error("{0}")]
+    Limit(#[from] LimitUnavailable),
     /// Something that this server does not do.
     #[error("{0}")]
     Unsupported(&'static str),
@@ -214,6 +218,13 @@ impl RequestError {
             Self::PatternTooWide(_) => (InvalidRequest, "sandbox_policy"),
             Self::SandboxSetUp { source, .. } => {
                 return system_error("sandbox_failed", self, source);
+            }
+            Self::Limit(error) => {
+                let mut rpc = RpcError::new(InvalidRequest, "limit_unavailable", self.to_string());
+                let data = rpc.data.get_or_insert_default();
+                data.limit = Some(error.limit);
+                data.hint = Some(error.hint.to_owned());
+                return rpc;
             }
             Self::Unsupported(_) => (InvalidParams, "unsupported"),
             Self::Signal(error) => return system_error("signal_failed", self, error),

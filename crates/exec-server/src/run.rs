@@ -61,7 +61,7 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
         }
         result = serve(&server, listener.as_ref()) => result.map_err(RunError::SetUp)?,
         () = observe(&server, metrics.as_ref()) => {}
-        () = run_reaper() => {}
+        () = run_reaper(&server) => {}
     }
     drop(listener);
     server.shut_down().await;

@@ -5,10 +5,12 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use exec_server_os::limits::{self, LimitPlan};
 use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
 use exec_server_os::{HeldSignals, SandboxSetup, TreeTag, run_in_foreground};
 use exec_server_protocol::path_uri::NativePaths;
+use exec_server_protocol::process::ProcessLimits;
 use serde_json::{Value, json};
 
 use crate::config::SandboxFallback;
@@ -29,6 +31,8 @@ pub struct SandboxCommand {
     pub fallback: SandboxFallback,
     /// Where servers of this user keep their state.
     pub state_dir: Option<PathBuf>,
+    /// How much it may use.
+    pub limits: ProcessLimits,
 }
 
 /// What the two policies with a name allow beside reading everything.
@@ -107,18 +111,23 @@ impl SandboxCommand {
         let policy: Option<Policy> =
             sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;
+        let means = exec_server_os::limit_means(true);
+        let (limits, _) = limits::plan(&self.limits, &means).map_err(RequestError::Limit)?;
         let mut patience = Patience::default();
         loop {
             // The placeholders stay until the command has ended.
             let Confinement { setup, placeholders: _held, .. } = sandboxes.confine(&policy)?;
-            match run_in_foreground(&self.request(setup), signals) {
+            match run_in_foreground(&self.request(setup, limits), signals) {
                 Err(error) if patience.allows_another_try(&error) => {}
                 result => return Ok(result.map_err(RequestError::Spawn)?.code),
             }
         }
     }
 
-    fn request(&self, setup: SandboxSetup) -> SpawnRequest {
+    fn request(&self, mut setup: SandboxSetup, limits: LimitPlan) -> SpawnRequest {
+        if let Some(bytes) = limits.tmpfs_bytes {
+            setup.view.temp_bytes = bytes;
+        }
         SpawnRequest {
             program: self.argv.first().cloned().unwrap_or_default(),
             argv: self.argv.clone(),
@@ -128,6 +137,7 @@ impl SandboxCommand {
             tag: TreeTag::new(0),
             sandbox: Some(setup),
             extra_input: None,
+            limits,
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::{io, time::Duration};
 
 use exec_server_machines::attachment::ConnectionId;
+use exec_server_os::limits::{self, LimitPlan};
 use exec_server_os::{CgroupParent, OomCounter, Spawner};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::process::ExitReason;
@@ -36,6 +37,8 @@ pub struct Server {
     pub(crate) shards: Shards,
     pub(crate) sandboxes: Sandboxes,
     pub(crate) oom: OomCounter,
+    /// What limits a process that asks for nothing.
+    pub(crate) least_limits: LimitPlan,
     next_connection: AtomicU64,
     next_child: AtomicU32,
     open: Mutex<Open>,
@@ -70,6 +73,10 @@ impl Server {
         };
         let mechanism = config.sandbox_fallback.choose();
         let spawner = Spawner::new(cgroup)?;
+        // What the operator relies on must hold for every process, or for none.
+        let planned = limits::plan(&config.process_limits, &spawner.limit_means(false));
+        let (least_limits, _) =
+            planned.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
         let shards = Shards::new(config.more_event_loops)?;
         let sandboxes = Sandboxes::new(config.native_paths, mechanism, config.state_dir.as_deref());
         sandboxes.sweep_later();
@@ -78,6 +85,7 @@ impl Server {
             metrics: Metrics::default(),
             sessions: Sessions::default(),
             spawner,
+            least_limits,
             shards,
             sandboxes,
             oom: OomCounter::default(),

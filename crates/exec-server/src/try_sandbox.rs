@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use exec_server::config::SandboxFallback;
+use exec_server::protocol::process::{LimitName, ProcessLimits};
 use exec_server::sandbox_command::{NamedPolicy, SandboxCommand};
 use exec_server_os::{Guardian, HeldSignals};
 use serde_json::Value;
+
+use crate::cli::in_range;
 
 /// What our own failures exit with, so that they are not taken for the command's.
 pub const OUR_FAILURE: u8 = 125;
@@ -41,6 +44,9 @@ pub struct SandboxArguments {
     /// Where servers of this user keep their state; see `exec-server --help`.
     #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
     state_dir: Option<PathBuf>,
+    /// How many processes and threads it has at once, together with all that it starts [default: 4096].
+    #[arg(long, value_name = "COUNT", value_parser = in_range(LimitName::Pids))]
+    max_pids: Option<u64>,
     /// The program and its arguments, after --.
     #[arg(required = true, last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -117,7 +123,8 @@ impl SandboxArguments {
         };
         let state_dir = exec_server::state_dir::find(self.state_dir.as_deref())?;
         let fallback = self.sandbox_fallback;
-        Ok(SandboxCommand { sandbox, argv: self.command, cwd, fallback, state_dir })
+        let limits = ProcessLimits { pids: self.max_pids, ..ProcessLimits::default() };
+        Ok(SandboxCommand { sandbox, argv: self.command, cwd, fallback, state_dir, limits })
     }
 }
 

@@ -1,65 +1,122 @@
-//! Groups of processes that the kernel keeps together, whatever they do: cgroup version 2.
+//! Groups of processes that the kernel keeps together and limits, whatever they do: cgroup version 2.
+//!
+//! ```text
+//! DIR (--cgroup, or delegated to the server)
+//!   ├─ exec-server-PID-own   the server and its guardian, if they were in DIR: only a leaf may have members
+//!   ├─ exec-server-PID-1     one per child, limited as its start asked
+//!   └─ exec-server-PID-2 …
+//! ```
+//!
+//! | look here | for |
+//! |---|---|
+//! | [`controllers`] | what can be limited, and switching that on |
+//! | [`remains`] | removing directories, also those of a server that was killed |
+//! | [`probe`] | what the doctor says |
+
+mod controllers;
+pub mod probe;
+pub mod remains;
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 
+use super::litter::Note;
 use super::process_tree::TreeTag;
+use crate::limits::{CgroupLimits, Controllers};
 
 /// A cgroup of ours in which every child gets one of its own.
 #[derive(Debug)]
 pub struct CgroupParent {
     path: PathBuf,
+    controllers: Controllers,
+    remains: Remains,
 }
+
+/// Groups of processes that are forgotten, with members that are not gone yet.
+type Remains = Arc<Mutex<Vec<PathBuf>>>;
 
 impl CgroupParent {
     /// Uses the cgroup at `path`, which must be ours to divide.
     pub fn open(path: &Path) -> io::Result<Self> {
-        if !path.join("cgroup.procs").exists() {
-            let reason = format!("{} is not a cgroup (version 2) directory", path.display());
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-        }
-        let probe = path.join(format!("exec-server-probe-{}", std::process::id()));
-        fs::create_dir(&probe)?;
-        let can_kill = probe.join("cgroup.kill").exists();
-        fs::remove_dir(&probe)?;
-        if !can_kill {
-            let reason = "this kernel cannot kill a cgroup (it needs Linux 5.14)";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
-        }
-        Ok(Self { path: path.to_owned() })
+        try_dividing(path)?;
+        remains::sweep(path);
+        // For as long as this process lives: daemons may stay until its very end.
+        std::mem::forget(Note::of_cgroup(path));
+        let controllers = controllers::switch_on(path);
+        Ok(Self { path: path.to_owned(), controllers, remains: Arc::default() })
     }
 
     /// The server's own cgroup, if whoever started the server delegated it.
     pub fn delegated() -> Option<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let own = own.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
-        if own.is_empty() {
-            return None;
-        }
-        let path = mount_point()?.join(own);
-        let mut value = [0; 8];
-        let marked = ["user.delegate", "trusted.delegate"].into_iter().any(|name| {
-            rustix::fs::getxattr(&path, name, &mut value).is_ok_and(|len| value[..len] == *b"1")
-        });
-        marked.then(|| Self::open(&path).ok()).flatten()
-    }
-
-    pub(super) fn make_child(&self, tag: TreeTag) -> io::Result<Cgroup> {
-        let path = self.path.join(format!("exec-server-{}-{}", std::process::id(), tag.child()));
-        fs::create_dir(&path)?;
-        match OpenOptions::new().write(true).open(path.join("cgroup.procs")) {
-            Ok(procs) => Ok(Cgroup { path, procs }),
+        let path = find_delegated()?;
+        match Self::open(&path) {
+            Ok(parent) => Some(parent),
             Err(error) => {
-                let _ = fs::remove_dir(&path);
-                Err(error)
+                tracing::warn!(%error, path = %path.display(), "could not use the delegated cgroup");
+                None
             }
         }
     }
+
+    /// What it can limit.
+    pub fn controllers(&self) -> Controllers {
+        self.controllers
+    }
+
+    /// Removes the groups of forgotten processes whose last member has ended since.
+    pub fn sweep(&self) {
+        sweep(&self.remains);
+    }
+
+    pub(super) fn make_child(&self, tag: TreeTag, limits: &CgroupLimits) -> io::Result<Cgroup> {
+        let path = self.path.join(remains::child_name(tag.child()));
+        fs::create_dir(&path)?;
+        // From here on a failure removes the directory.
+        let mut cgroup = Cgroup { path, procs: None, remains: self.remains.clone() };
+        cgroup.limit(limits)?;
+        let procs = OpenOptions::new().write(true).open(cgroup.path.join("cgroup.procs"))?;
+        cgroup.procs = Some(procs);
+        Ok(cgroup)
+    }
 }
 
-fn mount_point() -> Option<PathBuf> {
+fn try_dividing(path: &Path) -> io::Result<()> {
+    if !path.join("cgroup.procs").exists() || !path.join("cgroup.controllers").exists() {
+        let reason = format!("{} is not a cgroup (version 2) directory", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
+    let probe = path.join(format!("exec-server-{}-probe", std::process::id()));
+    fs::create_dir(&probe)?;
+    let can_kill = probe.join("cgroup.kill").exists();
+    fs::remove_dir(&probe)?;
+    if !can_kill {
+        let reason = "this kernel cannot kill a cgroup (it needs Linux 5.14)";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+    }
+    Ok(())
+}
+
+/// The cgroup that this process is in, if it is marked as ours to divide.
+fn find_delegated() -> Option<PathBuf> {
+    let own = own_group().filter(|own| !own.is_empty())?;
+    let path = mount_point()?.join(own);
+    let mut value = [0; 8];
+    let is_marked = ["user.delegate", "trusted.delegate"].into_iter().any(|name| {
+        rustix::fs::getxattr(&path, name, &mut value).is_ok_and(|len| value[..len] == *b"1")
+    });
+    is_marked.then_some(path)
+}
+
+/// Where this process is, below the mount point.
+pub(super) fn own_group() -> Option<String> {
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    own.lines().find_map(|line| line.strip_prefix("0::/")).map(str::to_owned)
+}
+
+pub(super) fn mount_point() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     mounts.lines().find_map(|line| {
         let mut fields = line.split(' ');
@@ -68,21 +125,42 @@ fn mount_point() -> Option<PathBuf> {
     })
 }
 
-/// The cgroup of one child; removed with its last handle, once it is empty.
+/// The cgroup of one child; removed with its last handle, or as soon after that as it is empty.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    procs: File,
+    procs: Option<File>,
+    remains: Remains,
 }
 
 impl Cgroup {
     pub(super) fn procs(&self) -> BorrowedFd<'_> {
-        self.procs.as_fd()
+        self.procs.as_ref().expect("was opened when it was made").as_fd()
+    }
+
+    fn limit(&self, limits: &CgroupLimits) -> io::Result<()> {
+        /// In microseconds; what is left of a period is not saved up for the next.
+        const PERIOD: u64 = 100_000;
+        let set = |file: &str, value: String| fs::write(self.path.join(file), value);
+        if let Some(bytes) = limits.memory {
+            set("memory.max", bytes.to_string())?;
+            // A kernel without swap or without kills of whole groups has nothing to be set.
+            set("memory.swap.max", "0".to_owned()).or_else(ignore_missing)?;
+            set("memory.oom.group", "1".to_owned()).or_else(ignore_missing)?;
+        }
+        if let Some(percent) = limits.cpu_percent {
+            set("cpu.max", format!("{} {PERIOD}", percent * PERIOD / 100))?;
+        }
+        if let Some(pids) = limits.pids {
+            set("pids.max", pids.to_string())?;
+        }
+        Ok(())
     }
 
     /// Kills every member at once.
     pub(super) fn kill(&self) {
-        if let Err(error) = fs::write(self.path.join("cgroup.kill"), "1") {
+        let killed = fs::write(self.path.join("cgroup.kill"), "1").or_else(ignore_missing);
+        if let Err(error) = killed {
             tracing::warn!(%error, "could not kill a cgroup");
         }
     }
@@ -91,12 +169,27 @@ impl Cgroup {
     pub(super) fn population(&self) -> usize {
         fs::read_to_string(self.path.join("cgroup.procs")).map_or(0, |procs| procs.lines().count())
     }
+
+    /// Whether the kernel killed a member for lack of memory, if it counts that.
+    pub(super) fn had_oom_kill(&self) -> Option<bool> {
+        let events = fs::read_to_string(self.path.join("memory.events")).ok()?;
+        let count = events.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+        Some(count.trim() != "0")
+    }
 }
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir(&self.path) {
-            tracing::debug!(%error, "a cgroup is still in use");
-        }
+        let path = std::mem::take(&mut self.path);
+        self.remains.lock().expect("no holder panics").push(path);
+        sweep(&self.remains);
     }
+}
+
+fn sweep(remains: &Remains) {
+    remains.lock().expect("no holder panics").retain(|path| !remains::remove(path));
+}
+
+fn ignore_missing(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::check;
+use super::sandbox::limits::Resource;
 use crate::spawn::SpawnError;
 
 /// Everything the child needs, made before the clone because the child cannot make anything.
@@ -34,6 +35,10 @@ pub struct ChildPlan<'a> {
     pub ignored: &'a [libc::c_int],
     /// The limit on open files that the server itself was started with.
     pub open_files: libc::rlimit,
+    /// Resource limits that the child shall have.
+    pub rlimits: &'a [(Resource, libc::rlimit)],
+    /// What it writes to its `oom_score_adj`.
+    pub oom_score: &'a [u8],
     /// Marks the child and all that come from it; see `process_tree`.
     pub tag: libc::rlimit,
     pub server_pid: libc::pid_t,
@@ -187,6 +192,13 @@ fn prepare_and_exec(plan: &mut ChildPlan) -> Step {
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const plan.open_files) } == -1 {
         return Step::Limits;
     }
+    for (resource, limit) in plan.rlimits {
+        // SAFETY: as above.
+        if unsafe { libc::setrlimit(*resource, limit) } == -1 {
+            return Step::Limits;
+        }
+    }
+    set_oom_score(plan.oom_score);
     // SAFETY: as above.
     if unsafe { libc::chdir(plan.cwd.as_ptr()) } == -1 {
         return Step::Cwd;
@@ -194,6 +206,18 @@ fn prepare_and_exec(plan: &mut ChildPlan) -> Step {
     unblock_signals();
     exec(plan);
     Step::Exec
+}
+
+/// Has this child killed before the server when memory runs out; without `/proc` the kernel chooses by size alone.
+///
+/// A child that still sleeps on its parent's memory changes its own score only.
+fn set_oom_score(score: &[u8]) {
+    let path = c"/proc/self/oom_score_adj".as_ptr();
+    // SAFETY: the path is a C string, the score is alive and as long as said, and the descriptor closes on exec.
+    unsafe {
+        let fd = libc::open(path, libc::O_WRONLY | libc::O_CLOEXEC);
+        libc::write(fd, score.as_ptr().cast(), score.len());
+    }
 }
 
 /// Tries every candidate; what the caller should hear of is left in `errno`.

@@ -18,6 +18,7 @@ use super::sandbox::view::{Base, View};
 use super::sandbox::{Mechanism, Network, SandboxSetup};
 use super::spawner::{Parts, start};
 use crate::TreeTag;
+use crate::limits::LimitPlan;
 use crate::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
 
 /// Signals that wait to be passed on instead of ending this process before it could clean up.
@@ -141,6 +142,7 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
             mechanism,
         }),
         extra_input: None,
+        limits: LimitPlan::default(),
     };
     let mut parts = start(&request, None, &mut ChildStack::new())?;
     let told = told_in_time(&mut parts);

@@ -7,11 +7,11 @@
 //! ```
 //!
 //! If the server is killed, its children die by their parent-death signal and everything else that came from them
-//! becomes the guardian's to kill, and names of files that were on their way to another are removed (`litter`). If the
-//! guardian is killed, the server hears of it and shuts down in order.
+//! becomes the guardian's to kill, and names of files that were on their way to another are removed, as are its
+//! cgroups (`litter`). If the guardian is killed, the server hears of it and shuts down in order.
 
 use std::io;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use super::litter;
 use super::process_tree::{living_descendants, prepare_to_adopt, send};
@@ -41,6 +41,12 @@ const PASSED_ON: [libc::c_int; 7] = [
 ];
 
 static SERVER: AtomicI32 = AtomicI32::new(0);
+static GUARDIAN: AtomicU32 = AtomicU32::new(0);
+
+/// The guardian of this server, if it has one.
+pub fn pid() -> Option<u32> {
+    Some(GUARDIAN.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+}
 
 /// Splits into guardian and server; must be called before any thread is started.
 ///
@@ -81,6 +87,7 @@ fn become_server() -> io::Result<()> {
     if std::os::unix::process::parent_id() != guardian {
         return Err(io::Error::other("the guardian process is gone"));
     }
+    GUARDIAN.store(guardian, Ordering::Relaxed);
     // A session of its own: whoever kills the guardian's whole group does not kill both at once.
     // SAFETY: affects this process only.
     check(unsafe { libc::setsid() })?;

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use super::cgroup::remains;
+
 /// How the names begin that may be removed; nothing else ever is.
 pub const PREFIX: &str = ".exec-server-";
 
@@ -40,6 +42,7 @@ const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
 const NOTED: u32 = 2;
 const NOTED_DIRECTORY: u32 = 3;
+const NOTED_CGROUP: u32 = 4;
 
 static TABLE: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 
@@ -72,6 +75,11 @@ impl Note {
     pub fn of_directory(path: &Path) -> Option<Self> {
         claim(path.as_os_str().as_bytes(), NOTED_DIRECTORY)
     }
+
+    /// Notes a cgroup, in which the groups of this server's children are removed.
+    pub fn of_cgroup(path: &Path) -> Option<Self> {
+        claim(path.as_os_str().as_bytes(), NOTED_CGROUP)
+    }
 }
 
 fn claim(path: &[u8], state: u32) -> Option<Note> {
@@ -101,20 +109,23 @@ impl Slot {
     /// What is noted.
     fn read(&self) -> Option<Litter> {
         let state = self.state.load(Ordering::Acquire);
-        if !matches!(state, NOTED | NOTED_DIRECTORY) {
-            return None;
-        }
+        let litter = match state {
+            NOTED => Litter::File,
+            NOTED_DIRECTORY => Litter::Directory,
+            NOTED_CGROUP => Litter::Cgroup,
+            _ => return None,
+        };
         let len = (self.len.load(Ordering::Relaxed) as usize).min(MAX_PATH_BYTES);
         // SAFETY: whoever wrote it has ended, and `len` bytes of it are initialised.
         let path = unsafe { std::slice::from_raw_parts(self.path.get().cast::<u8>(), len) };
-        let path = PathBuf::from(OsString::from_vec(path.to_vec()));
-        Some(if state == NOTED { Litter::File(path) } else { Litter::Directory(path) })
+        Some(litter(PathBuf::from(OsString::from_vec(path.to_vec()))))
     }
 }
 
 enum Litter {
     File(PathBuf),
     Directory(PathBuf),
+    Cgroup(PathBuf),
 }
 
 /// The server has died: removes what it had noted.
@@ -125,6 +136,10 @@ pub fn sweep() {
             Litter::File(path) if is_ours(&path) => std::fs::remove_file(path),
             Litter::File(_) => Ok(()),
             Litter::Directory(path) => std::fs::remove_dir(path),
+            Litter::Cgroup(path) => {
+                remains::clear(&path);
+                Ok(())
+            }
         };
     }
 }

@@ -99,6 +99,11 @@ impl ProcessTree {
             && self.cgroup.as_ref().is_none_or(|group| group.population() == 0)
     }
 
+    /// Whether the kernel killed a member for lack of memory; not known without a cgroup that counts it.
+    pub fn had_oom_kill(&self) -> Option<bool> {
+        self.cgroup.as_ref().and_then(Cgroup::had_oom_kill)
+    }
+
     /// The living members.
     fn members(&self) -> Vec<libc::pid_t> {
         let root = (!self.is_root_reaped).then_some(self.root);

@@ -21,12 +21,13 @@ use super::child::{ChildPlan, ChildStack, clone_child};
 use super::exit_watch::ExitWatch;
 use super::pipes::{ChildInput, ChildOutput, OutputKind};
 use super::process_tree::{ProcessTree, TreeTag};
-use super::sandbox::SandboxSetup;
 use super::sandbox::denials::RefusedCalls;
 use super::sandbox::file_worker::FileWorker;
 use super::sandbox::launch::{self, Role};
 use super::sandbox::launcher::Command;
+use super::sandbox::{self, SandboxSetup};
 use super::{signals, startup, terminal};
+use crate::limits::{LimitPlan, Means, Rlimits};
 use crate::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
 
 /// Two keep two cores busy while one of them waits for a slow disk.
@@ -74,7 +75,10 @@ impl Spawner {
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Spawned, SpawnError> {
         let prepare = |step| move |source| SpawnError::Prepare { step, source };
         let cgroup = match &self.cgroup {
-            Some(parent) => Some(parent.make_child(request.tag).map_err(prepare("cgroup"))?),
+            Some(parent) => {
+                let made = parent.make_child(request.tag, &request.limits.cgroup);
+                Some(made.map_err(prepare("cgroup"))?)
+            }
             None => None,
         };
         let (reply, answer) = oneshot::channel();
@@ -86,6 +90,21 @@ impl Spawner {
         let spawned = parts.register().map_err(prepare("event loop"))?;
         await_launch(report, &spawned.exit).await?;
         Ok(spawned)
+    }
+
+    /// What can hold limits for a process.
+    pub fn limit_means(&self, is_sandboxed: bool) -> Means {
+        Means {
+            cgroup: self.cgroup.as_ref().map(|parent| parent.controllers()).unwrap_or_default(),
+            ..startup::limit_means(is_sandboxed)
+        }
+    }
+
+    /// Removes cgroups of forgotten processes that are empty by now.
+    pub fn sweep_cgroups(&self) {
+        if let Some(parent) = &self.cgroup {
+            parent.sweep();
+        }
     }
 
     /// Starts a confined worker for files, and gives back what tells of its end.
@@ -103,6 +122,7 @@ impl Spawner {
             tag,
             sandbox: Some(setup),
             extra_input: None,
+            limits: LimitPlan::default(),
         };
         let (reply, answer) = oneshot::channel();
         self.jobs
@@ -129,6 +149,8 @@ async fn await_launch(report: Option<OwnedFd>, exit: &ExitWatch) -> Result<(), S
 }
 
 fn serve(queue: &Mutex<mpsc::Receiver<Job>>) {
+    // Found out before somebody waits for it.
+    sandbox::limits::means();
     let mut stack = ChildStack::new();
     loop {
         let job = queue.lock().expect("no holder panics").recv();
@@ -213,7 +235,8 @@ pub fn start(
             Stdio::Worker => Role::FileWorker,
             _ => Role::Command,
         };
-        let launch = launch::prepare(sandbox, &mut command, role).map_err(prepare("sandbox"))?;
+        let launch = launch::prepare(sandbox, request.limits, &mut command, role)
+            .map_err(prepare("sandbox"))?;
         extras = launch.theirs;
         report = Some(launch.report);
         refused = launch.refused;
@@ -237,6 +260,10 @@ pub fn start(
     let argv_pointers = pointers(&command.argv);
     let mut script_argv = vec![c"/bin/sh".as_ptr(), std::ptr::null()];
     script_argv.extend_from_slice(&argv_pointers[1.min(argv_pointers.len() - 1)..]);
+    // A launcher lives outside of the limits, and sets them inside.
+    let limits =
+        if request.sandbox.is_some() { Rlimits::default() } else { request.limits.rlimits };
+    let rlimits = startup::lowered(&limits);
     let mut plan = ChildPlan {
         candidates: &command.candidates,
         argv: &argv_pointers,
@@ -249,6 +276,8 @@ pub fn start(
         cgroup: cgroup.as_ref().map(Cgroup::procs),
         ignored: signals::ignored(),
         open_files: startup::original_open_file_limit(),
+        rlimits: &rlimits,
+        oom_score: startup::oom_score_of_children(),
         tag: request.tag.as_limit(),
         server_pid: std::process::id().cast_signed(),
     };

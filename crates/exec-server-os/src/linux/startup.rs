@@ -1,6 +1,9 @@
-//! What the server changes about itself when it starts.
+//! What the server changes about itself when it starts, and what its children have instead.
 
 use std::sync::OnceLock;
+
+use super::sandbox::limits::{self, Resource};
+use crate::limits::{Controllers, Means, Rlimits};
 
 static ORIGINAL: OnceLock<libc::rlimit> = OnceLock::new();
 
@@ -27,6 +30,52 @@ pub fn original_open_file_limit() -> libc::rlimit {
         unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
         limit
     })
+}
+
+/// What can hold limits for a command without a cgroup of its own.
+pub fn limit_means(is_sandboxed: bool) -> Means {
+    Means {
+        cgroup: Controllers::default(),
+        sandbox: is_sandboxed.then(limits::means),
+        open_files: original_open_file_limit().rlim_max,
+        file_size: hard_limit(libc::RLIMIT_FSIZE),
+    }
+}
+
+/// The resource limits of a child, none of them above what this process may.
+pub fn lowered(limits: &Rlimits) -> Vec<(Resource, libc::rlimit)> {
+    let wanted = [
+        (libc::RLIMIT_NPROC, limits.processes),
+        (libc::RLIMIT_NOFILE, limits.open_files),
+        (libc::RLIMIT_FSIZE, limits.file_size),
+    ];
+    let lower = |(resource, most): (Resource, Option<u64>)| {
+        let most = most?.min(hard_limit(resource));
+        Some((resource, libc::rlimit { rlim_cur: most, rlim_max: most }))
+    };
+    wanted.into_iter().filter_map(lower).collect()
+}
+
+/// What this process may raise a limit to.
+pub fn hard_limit(resource: Resource) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: fills a live local.
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
+    limit.rlim_max
+}
+
+/// How much rather than the server a child is killed when memory runs out, of 1000.
+const EXPENDABLE: i32 = 200;
+
+/// What a child writes to its `oom_score_adj`, so that it and not the server is killed when memory runs out.
+pub fn oom_score_of_children() -> &'static [u8] {
+    static SCORE: OnceLock<String> = OnceLock::new();
+    let score = SCORE.get_or_init(|| {
+        let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
+        let own: i32 = own.trim().parse().unwrap_or(0);
+        (own + EXPENDABLE).min(1000).to_string()
+    });
+    score.as_bytes()
 }
 
 /// Keeps freed message buffers at hand, because giving each back to the kernel would cost a page fault per 4 KiB of

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::{Env, ProcessId};
+use super::{Env, LimitsReport, ProcessId, ProcessLimits};
 use crate::path_uri::PathUri;
 
 /// Params of `process/start`.
@@ -61,6 +61,9 @@ pub struct ProcessStartParams {
     /// How many bytes of output are kept for late readers.
     #[serde(default)]
     pub output_retention: Option<u64>,
+    /// How much the process may use.
+    #[serde(default)]
+    pub limits: Option<ProcessLimits>,
 }
 
 /// Result of `process/start`.
@@ -74,6 +77,9 @@ pub struct ProcessStartResponse {
     /// What really holds, for a sandboxed process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
+    /// What limits the process, if anything does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<LimitsReport>,
 }
 
 /// What confines a process, and what this machine could not add.

@@ -21,7 +21,7 @@ use exec_server_protocol::limits::MAX_OUTPUT_CHUNK_BYTES;
 use exec_server_protocol::methods::{PROCESS_CLOSED, PROCESS_EXITED};
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
-    Empty, ExitDetails, ExitReason, OutputStream, ProcessClosedNotification,
+    Empty, ExitDetails, ExitReason, LimitsReport, OutputStream, ProcessClosedNotification,
     ProcessExitedNotification, ProcessId, ProcessReadParams, ProcessSignal, ProcessStartResponse,
     ProcessSummary, ProcessTerminateResponse, ProcessWriteResponse, ResourceUsage, SandboxReport,
     SandboxType, TerminalSize,
@@ -67,6 +67,8 @@ pub(super) struct Birth {
     pub timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub client: ClientKind,
+    /// What limits it.
+    pub limits: LimitsReport,
     /// What confines it, and what must stay for as long.
     pub sandbox: Option<BirthSandbox>,
 }
@@ -170,7 +172,8 @@ impl Owner {
         let sandbox = self.birth.sandbox.as_ref().map(|sandbox| sandbox.report.clone());
         let sandbox_type =
             if sandbox.is_some() { SandboxType::LinuxSeccomp } else { SandboxType::None };
-        ProcessStartResponse { process_id: self.birth.id.clone(), sandbox_type, sandbox }
+        let limits = Some(&self.birth.limits).filter(|limits| !limits.is_empty()).cloned();
+        ProcessStartResponse { process_id: self.birth.id.clone(), sandbox_type, sandbox, limits }
     }
 
     /// Nobody wants this process: it ends at once, and without a word.
@@ -503,9 +506,7 @@ impl Owner {
         let reason = match (self.end_reason, status.signal) {
             (Some(reason), _) => reason,
             (None, None) => ExitReason::Exited,
-            (None, Some(signal))
-                if signal == exec_server_os::SIGKILL && self.server.oom.take_kill() =>
-            {
+            (None, Some(signal)) if signal == exec_server_os::SIGKILL && self.was_oom_killed() => {
                 ExitReason::OomKilled
             }
             (None, Some(_)) => ExitReason::Signaled,
@@ -523,6 +524,11 @@ impl Owner {
         let sandbox_denied = self.birth.sandbox.is_some()
             && denial::looks_denied(status.code, self.refused.count(), &self.log.read(0, None));
         Exit { code: status.code, sandbox_denied, details }
+    }
+
+    /// A cgroup counts its own kills, and the machine only all of them.
+    fn was_oom_killed(&self) -> bool {
+        self.tree.had_oom_kill().unwrap_or_else(|| self.server.oom.take_kill())
     }
 
     fn notify(&self, method: &str, params: &impl serde::Serialize) {

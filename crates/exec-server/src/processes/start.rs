@@ -8,11 +8,14 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use exec_server_os::env_policy::{EnvRequest, child_environment};
+use exec_server_os::limits::{self, LimitPlan};
 use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnRequest, Spawned, StdinKind, Stdio};
 use exec_server_os::{SandboxSetup, TreeTag};
 use exec_server_protocol::limits::DEFAULT_RETAINED_OUTPUT_BYTES;
-use exec_server_protocol::process::{ProcessId, ProcessStartParams, ProcessTerminateResponse};
+use exec_server_protocol::process::{
+    LimitName, LimitsReport, ProcessId, ProcessLimits, ProcessStartParams, ProcessTerminateResponse,
+};
 use tokio::sync::mpsc;
 
 use super::Command;
@@ -32,6 +35,9 @@ pub struct PreparedStart {
     cwd: PathBuf,
     /// What the process may touch, if somebody confines it.
     policy: Option<Policy>,
+    limits: LimitPlan,
+    /// What the reply says about them.
+    limits_report: LimitsReport,
     /// Recognises the same request when it comes again.
     pub digest: u64,
 }
@@ -62,8 +68,33 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
     if params.argv.is_empty() {
         return Err(RequestError::InvalidParams("argv must not be empty".to_owned()));
     }
+    let (limits, limits_report) = plan_limits(server, &params, policy.is_some())?;
     let digest = digest(&params);
-    Ok(PreparedStart { params, cwd: host_path(cwd), policy, digest })
+    Ok(PreparedStart { params, cwd: host_path(cwd), policy, limits, limits_report, digest })
+}
+
+/// What limits the process: what it asks for, at most what the operator allows.
+fn plan_limits(
+    server: &Server,
+    params: &ProcessStartParams,
+    is_sandboxed: bool,
+) -> Result<(LimitPlan, LimitsReport), RequestError> {
+    let mut wanted = params.limits.unwrap_or_default();
+    check_limits(&wanted)?;
+    for name in LimitName::ALL {
+        if let Some(most) = server.config.process_limits.get(name) {
+            wanted.set(name, wanted.get(name).map_or(most, |value| value.min(most)));
+        }
+    }
+    Ok(limits::plan(&wanted, &server.spawner.limit_means(is_sandboxed))?)
+}
+
+/// Refuses numbers that make no sense.
+fn check_limits(limits: &ProcessLimits) -> Result<(), RequestError> {
+    let Some(name) = limits.out_of_range() else { return Ok(()) };
+    let (range, name) = (name.range(), name.name());
+    let text = format!("limits.{name} must be between {} and {}", range.start(), range.end());
+    Err(RequestError::InvalidParams(text))
 }
 
 fn digest(params: &ProcessStartParams) -> u64 {
@@ -92,7 +123,8 @@ pub async fn run_process(
             match (server.spawner.spawn(request).await, again, &policy) {
                 (Ok(spawned), ..) => return Ok((spawned, birth)),
                 (Err(error), Some(again), Some(policy)) if patience.allows_another_try(&error) => {
-                    let (setup, sandboxed) = split(confine(&server, policy.clone()).await?);
+                    let (setup, sandboxed) =
+                        split(confine(&server, policy.clone()).await?, again.limits);
                     request = SpawnRequest { sandbox: Some(setup), ..again };
                     birth.sandbox = Some(sandboxed);
                 }
@@ -136,8 +168,11 @@ async fn confine(server: &Arc<Server>, policy: Policy) -> Result<Confinement, Re
     confined.await.unwrap_or(Err(RequestError::Abandoned))
 }
 
-fn split(confinement: Confinement) -> (SandboxSetup, BirthSandbox) {
-    let Confinement { setup, placeholders, network_user } = confinement;
+fn split(confinement: Confinement, limits: LimitPlan) -> (SandboxSetup, BirthSandbox) {
+    let Confinement { mut setup, placeholders, network_user } = confinement;
+    if let Some(bytes) = limits.tmpfs_bytes {
+        setup.view.temp_bytes = bytes;
+    }
     let report = setup.report();
     (setup, BirthSandbox { placeholders, network_user, report })
 }
@@ -184,9 +219,11 @@ async fn plan(
     if let Some(arg0) = &params.arg0 {
         argv[0] = arg0.into();
     }
-    let (sandbox, sandboxed) = confinement.map(split).unzip();
+    let limits = start.limits;
+    let (sandbox, sandboxed) = confinement.map(|it| split(it, limits)).unzip();
     let cwd = start.cwd;
-    let request = SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, extra_input };
+    let request =
+        SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, extra_input, limits };
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     });
@@ -199,6 +236,7 @@ async fn plan(
         timeout: params.timeout_ms.map(Duration::from_millis),
         idle_timeout: params.idle_timeout_ms.map(Duration::from_millis),
         client: session.client(),
+        limits: start.limits_report,
         sandbox: sandboxed,
     };
     Ok((request, birth))

@@ -15,7 +15,9 @@ const FLAGS: &[&str] = &[
     "--listen",
     "--log-format",
     "--max-connections",
+    "--max-memory",
     "--max-message-bytes",
+    "--max-pids",
     "--max-processes",
     "--max-retained-output",
     "--max-sessions",
@@ -51,7 +53,7 @@ async fn the_help_names_every_flag_and_explains_it() {
             named.insert(flag);
         }
     }
-    assert_eq!(named, BTreeSet::from(FLAGS));
+    assert_eq!(named, FLAGS.iter().copied().collect::<BTreeSet<_>>());
     assert!(help.contains("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE") && help.contains("RUST_LOG"));
 }
 

@@ -59,6 +59,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "fsWatchMissing",
         "processCloseStdin",
         "processExitDetails",
+        "processLimits",
         "processList",
         "processOutputRetention",
         "processResize",

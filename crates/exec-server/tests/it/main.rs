@@ -1,6 +1,8 @@
 //! Tests of the server as its users see it: real processes, real sockets.
 
 mod auth;
+#[cfg(target_os = "linux")]
+mod cgroups;
 mod command_line;
 #[cfg(target_os = "linux")]
 mod concurrency;
@@ -15,6 +17,8 @@ mod limits;
 mod listener;
 mod logs;
 mod metrics;
+#[cfg(target_os = "linux")]
+mod process_limits;
 #[cfg(target_os = "linux")]
 mod processes;
 mod reads;

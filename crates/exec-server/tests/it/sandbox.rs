@@ -7,6 +7,7 @@
 //! | [`ground`] | the directories, servers and users that the tests run on |
 //! | [`attempt`] | attacks that need system calls of their own |
 //! | [`running`], [`terminals`], [`endings`], [`neighbours`] | what must work inside, and what is left afterwards |
+//! | [`bounds`] | what a sandbox can use up |
 //! | [`policies`], [`protected`] | what a policy means |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
 //! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`] | attacks |
@@ -18,6 +19,7 @@ use exec_server_testkit::{Finished, TestClient};
 use serde_json::{Value, json};
 
 mod attempt;
+mod bounds;
 mod calling_back;
 mod endings;
 mod escapes;

@@ -1,12 +1,13 @@
 //! Whole trees: what a process started ends with it, wherever it went.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use exec_server_testkit::footprint::{children, state};
 use exec_server_testkit::{Fifo, Footprint, TestClient, TestExecutor, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
+
+use crate::cgroups::TestCgroup;
 
 /// How long the server may take to end everything when it is told to stop.
 const SHUTDOWN: Duration = Duration::from_secs(2);
@@ -393,10 +394,7 @@ async fn assert_no_zombies(server: &TestExecutor) {
 
 #[tokio::test]
 async fn in_a_cgroup_a_tree_ends_and_leaves_no_directory() {
-    let Some(cgroup) = TestCgroup::make() else {
-        eprintln!("skipped, no cgroup (version 2) can be made here");
-        return;
-    };
+    let Some(cgroup) = TestCgroup::make() else { return };
     let path = cgroup.path.to_str().unwrap().to_owned();
     let mut server = TestExecutor::start_with(&["--cgroup", &path]).await;
     let mut client = server.client().await;
@@ -467,43 +465,4 @@ fn with_fifo(footprint: &Footprint, fifo: &Fifo) -> serde_json::Value {
 
 fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).expect("a pid"), signal).expect("it is ours");
-}
-
-/// A cgroup of this test's own, gone with it.
-struct TestCgroup {
-    path: PathBuf,
-}
-
-impl TestCgroup {
-    fn make() -> Option<Self> {
-        let name = format!("exec-server-test-{}", std::process::id());
-        let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
-        let root =
-            roots.into_iter().find(|root| Path::new(root).join("cgroup.controllers").exists())?;
-        let path = Path::new(root).join(name);
-        std::fs::create_dir(&path).ok()?;
-        let cgroup = Self { path };
-        cgroup.path.join("cgroup.kill").exists().then_some(cgroup)
-    }
-
-    fn children(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(&self.path).expect("it is ours");
-        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
-    }
-}
-
-impl Drop for TestCgroup {
-    fn drop(&mut self) {
-        // A failed test's processes may still be ending.
-        let _ = std::fs::write(self.path.join("cgroup.kill"), "1");
-        for _ in 0..100 {
-            for path in self.children() {
-                let _ = std::fs::remove_dir(path);
-            }
-            if std::fs::remove_dir(&self.path).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
 }

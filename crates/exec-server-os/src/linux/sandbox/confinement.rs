@@ -9,16 +9,20 @@ use std::path::{Path, PathBuf};
 
 use super::filter::{self, FilterOptions, NetworkMode};
 use super::landlock::{self, Access, LandlockRule, LandlockRules, Place};
-use super::limits::{self, Limits};
 use super::step::{Step, StepError};
 use super::view::{Base, PlaceAccess};
-use super::{Mechanism, Network, SandboxSetup, denials, privileges};
+use super::{Mechanism, Network, SandboxSetup, denials, limits, privileges};
+use crate::limits::Rlimits;
 
 /// Confines a command; the calling process is inside the view already and has one thread.
 ///
 /// The launcher is told where refusals wait for its answer.
-pub fn confine_command(setup: &SandboxSetup, launcher: BorrowedFd) -> Result<(), StepError> {
-    drop_rights(setup)?;
+pub fn confine_command(
+    setup: &SandboxSetup,
+    rlimits: &Rlimits,
+    launcher: BorrowedFd,
+) -> Result<(), StepError> {
+    drop_rights(setup, rlimits)?;
     let mode = match setup.network {
         Network::Isolated => NetworkMode::Restricted,
         Network::Host => NetworkMode::Enabled,
@@ -32,12 +36,12 @@ pub fn confine_command(setup: &SandboxSetup, launcher: BorrowedFd) -> Result<(),
 
 /// Confines a worker for files, which never needs to start anything.
 pub fn confine_worker(setup: &SandboxSetup) -> Result<(), StepError> {
-    drop_rights(setup)?;
+    drop_rights(setup, &Rlimits::default())?;
     filter::install(&filter::file_worker(setup.mechanism == Mechanism::Landlock))
 }
 
-fn drop_rights(setup: &SandboxSetup) -> Result<(), StepError> {
-    limits::apply(&Limits::default())?;
+fn drop_rights(setup: &SandboxSetup, rlimits: &Rlimits) -> Result<(), StepError> {
+    limits::apply(rlimits)?;
     privileges::drop_all()?;
     match setup.mechanism {
         Mechanism::Namespaces => restrict_files(setup),

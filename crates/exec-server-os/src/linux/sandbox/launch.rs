@@ -18,6 +18,7 @@ use super::denials::RefusedCalls;
 use super::launcher::{
     Command, Failure, Inside, LAUNCHER_ARGUMENT, LaunchPlan, STEP_CWD, STEP_EXEC,
 };
+use crate::limits::LimitPlan;
 use crate::linux::register;
 use crate::linux::spawner::{memory_of, move_up};
 use crate::spawn::SpawnError;
@@ -44,7 +45,12 @@ pub struct Launch {
 /// Puts a launcher in the place of the command, and the command into the launcher's plan.
 ///
 /// Nothing of the request is used outside of the sandbox: the launcher has no environment and runs in the root.
-pub fn prepare(sandbox: &SandboxSetup, command: &mut Command, role: Role) -> io::Result<Launch> {
+pub fn prepare(
+    sandbox: &SandboxSetup,
+    limits: LimitPlan,
+    command: &mut Command,
+    role: Role,
+) -> io::Result<Launch> {
     let launcher = Command {
         candidates: vec![launcher_program()?],
         argv: vec![
@@ -62,7 +68,7 @@ pub fn prepare(sandbox: &SandboxSetup, command: &mut Command, role: Role) -> io:
         Role::Command => Inside::Command(command),
         Role::FileWorker => Inside::FileWorker,
     };
-    let plan = LaunchPlan { setup: sandbox.clone(), inside };
+    let plan = LaunchPlan { setup: sandbox.clone(), limits, inside };
     let plan = postcard::to_stdvec(&plan).map_err(io::Error::other)?;
     let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&ours, true)?;

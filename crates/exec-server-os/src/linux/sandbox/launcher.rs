@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use super::denials::{self, Attendant};
 use super::step::{Step, StepError};
-use super::{Mechanism, Network, SandboxSetup, confinement, network, view, worker};
+use super::{Mechanism, Network, SandboxSetup, confinement, limits, network, view, worker};
+use crate::limits::LimitPlan;
 use crate::linux::spawner::{memory_of, pointers};
 use crate::linux::{check, reap_until};
 
@@ -36,6 +37,8 @@ pub const LAUNCHER_ARGUMENT: &str = "--sandbox-launcher";
 pub struct LaunchPlan {
     /// What confines it.
     pub setup: SandboxSetup,
+    /// What limits it.
+    pub limits: LimitPlan,
     /// What runs inside.
     pub inside: Inside,
 }
@@ -224,6 +227,10 @@ fn run_inside(plan: &LaunchPlan, report: Report, mut launcher: File) -> i32 {
 
 fn prepare_inside(plan: &LaunchPlan) -> Result<(), StepError> {
     end_with_parent()?;
+    // Before the view covers what it is set by.
+    if let Some(count) = plan.limits.pid_range {
+        limits::bound_pids(count)?;
+    }
     view::build(&plan.setup.view)
 }
 
@@ -264,7 +271,7 @@ fn become_command(
     }
     use_own_null_device().step("standard streams")?;
     give_extra_input(command).step("extra input")?;
-    confinement::confine_command(&plan.setup, launcher.as_fd())?;
+    confinement::confine_command(&plan.setup, &plan.limits.rlimits, launcher.as_fd())?;
     // The runtime of this program has ignored the last one from its start.
     for signal in PASSED_BY.into_iter().chain([libc::SIGPIPE]) {
         // SAFETY: no handler is involved.

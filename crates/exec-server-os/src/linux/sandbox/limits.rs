@@ -1,23 +1,21 @@
 //! The resource limits of a sandboxed command.
+//!
+//! How many processes a sandbox has is bounded by its process ids where the kernel lets a pid namespace have a range of
+//! its own: that counts threads, binds root as well, and needs no cgroup.
 
-use std::io;
+mod trial;
+
+use std::sync::OnceLock;
+use std::{fs, io};
 
 use super::step::{Step, StepError};
+use super::view::DEFAULT_TEMP_BYTES;
+use crate::limits::{Rlimits, SandboxMeans};
 use crate::linux::check;
-
-/// What a command may use; nothing is ever raised above what the server itself may.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// Processes and threads of this user in this user namespace; does not bind the machine's own root.
-    pub processes: Option<u64>,
-    /// Open descriptors of each process.
-    pub open_files: Option<u64>,
-    /// Bytes in each file that is written.
-    pub file_size: Option<u64>,
-}
+use crate::linux::startup::hard_limit;
 
 /// Sets the limits of this process for good, and forbids core files.
-pub fn apply(limits: &Limits) -> Result<(), StepError> {
+pub fn apply(limits: &Rlimits) -> Result<(), StepError> {
     lower(libc::RLIMIT_CORE, 0).step("limit of core files")?;
     if let Some(processes) = limits.processes {
         lower(libc::RLIMIT_NPROC, processes).step("limit of processes")?;
@@ -31,17 +29,59 @@ pub fn apply(limits: &Limits) -> Result<(), StepError> {
     Ok(())
 }
 
-#[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type Resource = libc::c_int;
+/// The kernel gives out no id below this one again once it has reached it.
+const FIRST_REUSED_PID: u64 = 300;
 
+/// Leaves `count` process ids in this pid namespace beside the first, which the caller is.
+///
+/// Must not be called where [`means`] does not say that there is a range: older kernels have one for the whole machine.
+pub fn bound_pids(count: u64) -> Result<(), StepError> {
+    if std::process::id() != 1 {
+        return Err(io::Error::from_raw_os_error(libc::EPERM)).step("limit of processes");
+    }
+    fs::write(LAST_PID, FIRST_REUSED_PID.to_string()).step("limit of processes")?;
+    fs::write(PID_MAX, (FIRST_REUSED_PID + count).to_string()).step("limit of processes")
+}
+
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+const PID_MAX: &str = "/proc/sys/kernel/pid_max";
+
+/// What a sandbox of this user can limit by itself; found out once, by trying.
+pub fn means() -> SandboxMeans {
+    static MEANS: OnceLock<SandboxMeans> = OnceLock::new();
+    *MEANS.get_or_init(|| {
+        let kernel = kernel_version();
+        SandboxMeans {
+            // Before, there is one range for all, which root must never shrink by trying.
+            pid_range: kernel >= (6, 14) && trial::can_bound_pids(),
+            // Before, the count is that of the user on the whole machine; and it never binds the machine's root.
+            user_count: kernel >= (5, 14) && !rustix::process::getuid().is_root(),
+            tmpfs_bytes: DEFAULT_TEMP_BYTES,
+        }
+    })
+}
+
+fn kernel_version() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    parse_version(&release).unwrap_or((0, 0))
+}
+
+fn parse_version(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// The number of a resource limit.
+#[cfg(target_env = "gnu")]
+pub type Resource = libc::__rlimit_resource_t;
+/// The number of a resource limit.
+#[cfg(not(target_env = "gnu"))]
+pub type Resource = libc::c_int;
+
+/// Lowers a limit of this process for good.
 fn lower(resource: Resource, most: u64) -> io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: fills a live local.
-    check(unsafe { libc::getrlimit(resource, &raw mut limit) })?;
-    let most = limit.rlim_max.min(most);
-    limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    let most = hard_limit(resource).min(most);
+    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
     // SAFETY: passes a live local.
     check(unsafe { libc::setrlimit(resource, &raw const limit) }).map(drop)
 }
@@ -62,7 +102,7 @@ mod tests {
     fn limits_hold_and_cannot_be_raised_by_an_ordinary_user() {
         let ended = in_child(User::Ordinary, || {
             let limits =
-                Limits { processes: Some(100), open_files: Some(50), file_size: Some(1 << 20) };
+                Rlimits { processes: Some(100), open_files: Some(50), file_size: Some(1 << 20) };
             apply(&limits).unwrap();
             assert_eq!(get(libc::RLIMIT_CORE), (0, 0));
             assert_eq!(get(libc::RLIMIT_NPROC), (100, 100));
@@ -79,11 +119,31 @@ mod tests {
     #[test]
     fn a_limit_is_never_raised() {
         let ended = in_child(User::Caller, || {
-            apply(&Limits { open_files: Some(50), ..Limits::default() }).unwrap();
-            apply(&Limits { open_files: Some(5000), ..Limits::default() }).unwrap();
+            apply(&Rlimits { open_files: Some(50), ..Rlimits::default() }).unwrap();
+            apply(&Rlimits { open_files: Some(5000), ..Rlimits::default() }).unwrap();
             assert_eq!(get(libc::RLIMIT_NOFILE), (50, 50));
             0
         });
         assert_eq!(ended, Ended::Exit(0));
+    }
+
+    #[test]
+    fn versions_are_read_from_what_distributions_make_of_them() {
+        for (text, version) in [
+            ("6.18.44-fc-v445\n", Some((6, 18))),
+            ("5.14.0-503.el9.x86_64", Some((5, 14))),
+            ("6.14-rc1", Some((6, 14))),
+            ("4", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_version(text), version, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_the_first_process_of_a_sandbox_bounds_process_ids() {
+        let before = fs::read_to_string(PID_MAX).unwrap();
+        bound_pids(1).unwrap_err();
+        assert_eq!(fs::read_to_string(PID_MAX).unwrap(), before);
     }
 }

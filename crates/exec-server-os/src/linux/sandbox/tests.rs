@@ -6,13 +6,13 @@ use std::process::{Command, Output};
 
 use super::filter::{FilterOptions, NetworkMode};
 use super::landlock::{Access, LandlockRule, LandlockRules, Place};
-use super::limits::Limits;
 use super::testing::{Ended, User, in_child};
 use super::{filter, landlock, limits, privileges};
+use crate::limits::Rlimits;
 
 /// Runs `script` by a shell that may write in `workspace` and to `/dev/null`.
 fn run_locked_up(workspace: &Path, script: &str) -> Output {
-    limits::apply(&Limits { open_files: Some(256), ..Limits::default() }).unwrap();
+    limits::apply(&Rlimits { open_files: Some(256), ..Rlimits::default() }).unwrap();
     privileges::drop_all().unwrap();
     let write = |path| LandlockRule { place: Place::Path(path), access: Access::Write };
     let rules = vec![write(workspace), write(Path::new("/dev/null"))];

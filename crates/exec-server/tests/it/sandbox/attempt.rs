@@ -92,6 +92,7 @@ fn error_name(error: &io::Error) -> String {
         Some(libc::EACCES) => "EACCES".to_owned(),
         Some(libc::ENOSYS) => "ENOSYS".to_owned(),
         Some(libc::EROFS) => "EROFS".to_owned(),
+        Some(libc::ENOTSOCK) => "ENOTSOCK".to_owned(),
         other => format!("{other:?}"),
     }
 }
@@ -258,9 +259,45 @@ fn perform(name: &str) -> io::Result<()> {
                 check(libc::fstat(0, &raw mut stat))?;
                 check(libc::fchmod(0, stat.st_mode & 0o7777))
             }
+            "pass_descriptor_to_itself" => {
+                let mut pair = [0; 2];
+                let kind = libc::SOCK_STREAM;
+                check(libc::socketpair(libc::AF_UNIX, kind, 0, pair.as_mut_ptr()))?;
+                let result = pass_descriptor(pair[0]);
+                pair.into_iter().for_each(|end| _ = libc::close(end));
+                result
+            }
+            "pass_descriptor_out" => {
+                // Whatever it was born with, and whatever else it may hold.
+                let mut result = Err(io::Error::from_raw_os_error(libc::ENOTSOCK));
+                for socket in 0..256 {
+                    match pass_descriptor(socket) {
+                        Err(error) if error.raw_os_error() == Some(libc::EBADF) => {}
+                        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => {}
+                        other => result = other,
+                    }
+                }
+                result
+            }
             _ => super::kernel::perform(name),
         }
     }
+}
+
+/// Sends a descriptor of the root directory over a socket.
+fn pass_descriptor(socket: c_int) -> io::Result<()> {
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+    use std::io::IoSlice;
+    use std::os::fd::{AsFd, BorrowedFd};
+    let root = std::fs::File::open("/")?;
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let passed = [root.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&passed)), "there is room for one");
+    // SAFETY: only lent for the call, which fails if there is no such descriptor.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    sendmsg(socket, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 /// 2001.

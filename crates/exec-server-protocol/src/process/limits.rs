@@ -1,0 +1,200 @@
+//! How much a process may use: what a start asks for, and what its reply says.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+
+/// How much a process may use together with everything that it starts; what is left out is not limited by the request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ProcessLimits {
+    /// Memory of all together, page cache and memory file systems included; nothing is swapped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Time on processors of all together; 100 is one whole processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_percent: Option<u64>,
+    /// Processes and threads at once, the process itself included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+    /// The size of each file that is written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_size_bytes: Option<u64>,
+    /// Open descriptors of each single process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_files: Option<u64>,
+    /// The size of the private `/dev/shm` of a sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tmpfs_bytes: Option<u64>,
+}
+
+/// The name of a limit, as on the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LimitName {
+    /// Memory of all together.
+    MemoryBytes,
+    /// Time on processors.
+    CpuPercent,
+    /// Processes and threads.
+    Pids,
+    /// The size of each file.
+    FileSizeBytes,
+    /// Open descriptors of each process.
+    OpenFiles,
+    /// The size of `/dev/shm`.
+    TmpfsBytes,
+}
+
+impl LimitName {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::MemoryBytes,
+        Self::CpuPercent,
+        Self::Pids,
+        Self::FileSizeBytes,
+        Self::OpenFiles,
+        Self::TmpfsBytes,
+    ];
+
+    /// The name on the wire.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MemoryBytes => "memoryBytes",
+            Self::CpuPercent => "cpuPercent",
+            Self::Pids => "pids",
+            Self::FileSizeBytes => "fileSizeBytes",
+            Self::OpenFiles => "openFiles",
+            Self::TmpfsBytes => "tmpfsBytes",
+        }
+    }
+
+    /// What makes sense: below, no program could start; above, it is a mistake and no limit.
+    pub const fn range(self) -> RangeInclusive<u64> {
+        match self {
+            Self::MemoryBytes => 4 << 20..=1 << 50,
+            Self::CpuPercent => 1..=100 * 1024,
+            Self::Pids => 1..=1 << 22,
+            Self::FileSizeBytes => 1..=1 << 60,
+            // Three streams, and what a dynamic linker opens at the same time.
+            Self::OpenFiles => 8..=1 << 30,
+            Self::TmpfsBytes => 4096..=1 << 50,
+        }
+    }
+}
+
+impl ProcessLimits {
+    /// One of them by its name.
+    pub const fn get(&self, name: LimitName) -> Option<u64> {
+        match name {
+            LimitName::MemoryBytes => self.memory_bytes,
+            LimitName::CpuPercent => self.cpu_percent,
+            LimitName::Pids => self.pids,
+            LimitName::FileSizeBytes => self.file_size_bytes,
+            LimitName::OpenFiles => self.open_files,
+            LimitName::TmpfsBytes => self.tmpfs_bytes,
+        }
+    }
+
+    /// Sets one of them by its name.
+    pub const fn set(&mut self, name: LimitName, value: u64) {
+        *match name {
+            LimitName::MemoryBytes => &mut self.memory_bytes,
+            LimitName::CpuPercent => &mut self.cpu_percent,
+            LimitName::Pids => &mut self.pids,
+            LimitName::FileSizeBytes => &mut self.file_size_bytes,
+            LimitName::OpenFiles => &mut self.open_files,
+            LimitName::TmpfsBytes => &mut self.tmpfs_bytes,
+        } = Some(value);
+    }
+
+    /// The first limit whose number makes no sense.
+    pub fn out_of_range(&self) -> Option<LimitName> {
+        LimitName::ALL
+            .into_iter()
+            .find(|name| self.get(*name).is_some_and(|value| !name.range().contains(&value)))
+    }
+}
+
+/// What really limits a process, in the reply to its start.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsReport {
+    /// The numbers that hold, also those that nobody asked for.
+    pub applied: ProcessLimits,
+    /// What holds each of them.
+    pub by: BTreeMap<LimitName, LimitHolder>,
+}
+
+/// What of the system holds a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LimitHolder {
+    /// A cgroup (version 2) of the process's own.
+    Cgroup,
+    /// The range of process ids of a sandbox.
+    PidNamespace,
+    /// A resource limit of each process.
+    Rlimit,
+    /// The size of a memory file system.
+    Tmpfs,
+}
+
+impl LimitsReport {
+    /// Adds a limit that holds.
+    pub fn add(&mut self, name: LimitName, value: u64, holder: LimitHolder) {
+        self.applied.set(name, value);
+        self.by.insert(name, holder);
+    }
+
+    /// Whether nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        self.by.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_has_one_name() {
+        for name in LimitName::ALL {
+            let text = format!("{{\"{}\":4194304}}", name.name());
+            let limits: ProcessLimits = serde_json::from_str(&text).unwrap();
+            assert_eq!(limits.get(name), Some(4 << 20));
+            assert_eq!(serde_json::to_string(&limits).unwrap(), text);
+            assert_eq!(serde_json::to_string(&name).unwrap(), format!("\"{}\"", name.name()));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_found() {
+        for text in [
+            r#"{"pids":0}"#,
+            r#"{"cpuPercent":0}"#,
+            r#"{"memoryBytes":4194303}"#,
+            r#"{"openFiles":3}"#,
+            r#"{"fileSizeBytes":18446744073709551615}"#,
+        ] {
+            let limits: ProcessLimits = serde_json::from_str(text).unwrap();
+            let name = limits.out_of_range().expect(text);
+            assert!(text.contains(name.name()), "{text}");
+        }
+        for text in [r#"{"pids":-1}"#, r#"{"pids":1.5}"#, r#"{"pids":"1"}"#, r#"{"memory":1}"#] {
+            serde_json::from_str::<ProcessLimits>(text).unwrap_err();
+        }
+        assert_eq!(ProcessLimits::default().out_of_range(), None);
+    }
+
+    #[test]
+    fn a_report_says_what_holds_and_what_holds_it() {
+        let mut report = LimitsReport::default();
+        assert!(report.is_empty());
+        report.add(LimitName::Pids, 64, LimitHolder::PidNamespace);
+        report.add(LimitName::MemoryBytes, 1 << 30, LimitHolder::Cgroup);
+        let text = r#"{"applied":{"memoryBytes":1073741824,"pids":64},"by":{"memoryBytes":"cgroup","pids":"pidNamespace"}}"#;
+        assert_eq!(serde_json::to_string(&report).unwrap(), text);
+        assert_eq!(serde_json::from_str::<LimitsReport>(text).unwrap(), report);
+    }
+}

@@ -1,0 +1,341 @@
+//! What a cgroup (version 2) adds: limits for whole trees; and none of its directories is ever left behind.
+//!
+//! The kernel decides what can be tested: a test says why if it cannot run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use exec_server_testkit::executor::Signal;
+use exec_server_testkit::{Footprint, TestClient, TestExecutor, eventually};
+use rustix::process::{Pid, kill_process};
+use serde_json::json;
+
+const MIB: u64 = 1 << 20;
+
+/// Keeps everything that it is given in memory, once it is told to begin.
+const HOG: &str = "echo up; read _; exec tail /dev/zero";
+
+#[tokio::test]
+async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() {
+    let Some((cgroup, server)) = server_with("memory").await else { return };
+    let mut client = server.client().await;
+    let footprint = Footprint::new();
+    let mut more = footprint.params();
+    more["pipeStdin"] = json!(true);
+    more["limits"] = json!({"memoryBytes": 64 * MIB});
+    // The rest of the tree would go on without its hog.
+    let script = format!("setsid sleep 1000 & sh -c '{HOG}'; echo survived");
+    let started = client.start("p", &["/bin/sh", "-c", &script], more).await.unwrap();
+    let limits = json!({"applied": {"memoryBytes": 64 * MIB}, "by": {"memoryBytes": "cgroup"}});
+    assert_eq!(started["limits"], limits);
+    client.wait_output("p", "up").await;
+    // Not a byte before it is known that the bound is there.
+    assert_eq!(cgroup.only_child("memory.max"), (64 * MIB).to_string());
+    client.write("p", "w", "\n").await.unwrap();
+    let finished = client.finish("p").await;
+    assert_eq!(finished.exited["reason"], "oomKilled", "{finished:?}");
+    assert_eq!((finished.exit_code, finished.text().as_str()), (137, ""));
+    footprint.gone().await;
+    // Another one that is killed by somebody else is not blamed on memory.
+    let killed = client.sh("q", "kill -KILL $$").await;
+    assert_eq!(killed.exited["reason"], "signaled");
+}
+
+#[tokio::test]
+async fn the_children_of_a_tree_are_counted_by_its_cgroup() {
+    let Some((cgroup, server)) = server_with("pids").await else { return };
+    let mut client = server.client().await;
+    let footprint = Footprint::new();
+    let mut more = footprint.params();
+    more["limits"] = json!({"pids": 16});
+    let script = "i=1; while [ $i -lt 40 ]; do sleep 1000 >/dev/null 2>&1 & i=$((i+1)); echo $i; done; echo all";
+    let started = client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
+    assert_eq!(started["limits"]["by"], json!({"pids": "cgroup"}));
+    let finished = client.finish("p").await;
+    assert_eq!(finished.text().lines().last(), Some("16"), "{finished:?}");
+    client.terminate("p", Some(0)).await;
+    footprint.gone().await;
+    assert_eq!(cgroup.only_child("pids.max"), "16");
+}
+
+#[tokio::test]
+async fn time_on_processors_is_handed_out_by_the_cgroup() {
+    let Some((cgroup, server)) = server_with("cpu").await else { return };
+    let mut client = server.client().await;
+    let more = json!({"limits": {"cpuPercent": 150}, "pipeStdin": true});
+    let started = client.start("p", &["/bin/cat"], more).await.unwrap();
+    assert_eq!(started["limits"]["applied"], json!({"cpuPercent": 150}));
+    assert_eq!(cgroup.only_child("cpu.max"), "150000 100000");
+    client.terminate("p", None).await;
+    client.finish("p").await;
+}
+
+#[tokio::test]
+async fn what_the_operator_allows_is_the_most_that_a_process_gets() {
+    let Some(cgroup) = TestCgroup::with_controller("pids") else { return };
+    let path = cgroup.path.to_str().unwrap();
+    let server = TestExecutor::start_with(&["--cgroup", path, "--max-pids", "100"]).await;
+    let mut client = server.client().await;
+    for (limits, pids) in
+        [(json!({}), 100), (json!({"pids": 50}), 50), (json!({"pids": 5000}), 100)]
+    {
+        let more = json!({"limits": limits});
+        let started = client.start("p", &["/bin/true"], more).await.unwrap();
+        assert_eq!(started["limits"]["applied"]["pids"], pids);
+        client.finish("p").await;
+        client = server.client().await;
+    }
+}
+
+#[tokio::test]
+async fn a_bound_of_the_operator_that_cannot_be_held_keeps_the_server_from_starting() {
+    let Some(cgroup) = TestCgroup::make() else { return };
+    if has_controller("memory") {
+        return skip("the memory controller is here");
+    }
+    let path = cgroup.path.to_str().unwrap();
+    let arguments = ["--cgroup", path, "--max-memory", "100000000"];
+    let (code, _, stderr) = TestExecutor::builder().args(&arguments).run().await;
+    assert_eq!(code, 1);
+    assert!(stderr.contains("limits.memoryBytes cannot be held here"), "{stderr}");
+    assert!(cgroup.children().is_empty());
+}
+
+#[tokio::test]
+async fn a_server_inside_of_its_cgroup_makes_room_and_leaves_nothing() {
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let path = cgroup.path.to_str().unwrap().to_owned();
+    let builder = TestExecutor::builder().after(&format!("echo $$ > {path}/cgroup.procs"));
+    let mut server = builder.args(&["--cgroup", &path]).start().await;
+    let mut client = server.client().await;
+    client.start("p", &["/bin/sleep", "1000"], json!({})).await.unwrap();
+    if has_controller("pids") {
+        let more = json!({"limits": {"pids": 20}});
+        client.start("q", &["/bin/sleep", "1000"], more).await.unwrap();
+    }
+    kill(server.serving_pid());
+    server.wait().await;
+    eventually("no group is left", || cgroup.children().is_empty()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_was_killed_leaves_no_directory() {
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let path = cgroup.path.to_str().unwrap().to_owned();
+    let mut server = TestExecutor::start_with(&["--cgroup", &path]).await;
+    let mut client = server.client().await;
+    let footprint = start_with_daemon(&mut client, "p").await;
+    assert_eq!(cgroup.children().len(), 1);
+    kill(server.serving_pid());
+    server.wait().await;
+    footprint.gone().await;
+    assert!(cgroup.children().is_empty(), "{:?}", cgroup.children());
+}
+
+#[tokio::test]
+async fn what_server_and_guardian_could_not_remove_is_swept_by_the_next() {
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let path = cgroup.path.to_str().unwrap().to_owned();
+    let mut server = TestExecutor::start_with(&["--cgroup", &path]).await;
+    let mut client = server.client().await;
+    let footprint = start_with_daemon(&mut client, "p").await;
+    let serving = server.serving_pid();
+    // Stopped, it cannot clean up when its guardian is gone.
+    kill_process(pid(serving), Signal::STOP).unwrap();
+    kill(server.pid());
+    server.wait().await;
+    kill(serving);
+    drop(footprint);
+    let left = cgroup.children();
+    assert_eq!(left.len(), 1, "{left:?}");
+    eventually("all have left it", || members(&left[0]).is_empty()).await;
+    let next = TestExecutor::start_with(&["--cgroup", &path]).await;
+    assert!(!left[0].exists());
+    drop(next);
+}
+
+#[tokio::test]
+async fn a_group_whose_daemon_outlives_the_session_end_is_removed() {
+    let Some(cgroup) = TestCgroup::make() else { return };
+    let path = cgroup.path.to_str().unwrap().to_owned();
+    let arguments = ["--cgroup", &path, "--session-linger", "0"];
+    let server = TestExecutor::start_with(&arguments).await;
+    let mut client = server.client().await;
+    let footprint = start_with_daemon(&mut client, "p").await;
+    // A group of the process's own making is no obstacle.
+    fs::create_dir(cgroup.children()[0].join("inner")).unwrap();
+    drop(client);
+    footprint.gone().await;
+    eventually("no group is left", || cgroup.children().is_empty()).await;
+    server.client().await;
+}
+
+#[tokio::test]
+async fn when_memory_runs_out_a_child_dies_and_the_server_lives() {
+    let Some(group) = MemoryGroup::make(256 * MIB) else { return };
+    let server = TestExecutor::builder().after(&group.join_command()).start().await;
+    let mut client = server.client().await;
+    let more = json!({"pipeStdin": true});
+    client.start("p", &["/bin/sh", "-c", HOG], more).await.unwrap();
+    client.wait_output("p", "up").await;
+    assert!(members(&group.path).len() >= 3, "the bound is there: {:?}", members(&group.path));
+    client.write("p", "w", "\n").await.unwrap();
+    let finished = client.finish("p").await;
+    assert_eq!(finished.exited["reason"], "oomKilled", "{finished:?}");
+    assert_eq!(finished.exited["signal"], "SIGKILL");
+    assert_eq!(client.sh("q", "kill -KILL $$").await.exited["reason"], "signaled");
+}
+
+/// A process that is closed, and left a daemon behind.
+async fn start_with_daemon(client: &mut TestClient, id: &str) -> Footprint {
+    let footprint = Footprint::new();
+    let script = "setsid sleep 1000 </dev/null >/dev/null 2>&1 &";
+    client.start(id, &["/bin/sh", "-c", script], footprint.params()).await.unwrap();
+    assert_eq!(client.finish(id).await.exit_code, 0);
+    assert_eq!(footprint.living().len(), 1);
+    footprint
+}
+
+async fn server_with(controller: &str) -> Option<(TestCgroup, TestExecutor)> {
+    let cgroup = TestCgroup::with_controller(controller)?;
+    let server = TestExecutor::start_with(&["--cgroup", cgroup.path.to_str().unwrap()]).await;
+    Some((cgroup, server))
+}
+
+/// A cgroup of this test's own, gone with it.
+pub struct TestCgroup {
+    /// Where.
+    pub path: PathBuf,
+}
+
+impl TestCgroup {
+    /// One that may be without any controller, if there can be one.
+    pub fn make() -> Option<Self> {
+        let Some(root) = root() else {
+            skip("no cgroup (version 2) is mounted");
+            return None;
+        };
+        let path = root.join(unique_name());
+        if let Err(error) = fs::create_dir(&path) {
+            skip(&format!("no cgroup can be made in {}: {error}", root.display()));
+            return None;
+        }
+        let cgroup = Self { path };
+        if !cgroup.path.join("cgroup.kill").exists() {
+            skip("this kernel cannot kill a cgroup");
+            return None;
+        }
+        Some(cgroup)
+    }
+
+    /// One with this controller, if there can be one.
+    fn with_controller(name: &str) -> Option<Self> {
+        if !has_controller(name) {
+            skip(&format!("no cgroup (version 2) has the {name} controller here"));
+            return None;
+        }
+        Self::make()
+    }
+
+    /// The groups in it.
+    pub fn children(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.path).expect("it is ours");
+        entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+    }
+
+    fn only_child(&self, file: &str) -> String {
+        let [child] = &self.children()[..] else { panic!("{:?}", self.children()) };
+        fs::read_to_string(child.join(file)).unwrap().trim().to_owned()
+    }
+}
+
+impl Drop for TestCgroup {
+    fn drop(&mut self) {
+        // A failed test's processes may still be ending.
+        let _ = fs::write(self.path.join("cgroup.kill"), "1");
+        for _ in 0..100 {
+            for path in self.children() {
+                let _ = fs::remove_dir(path);
+            }
+            if fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// A group of either version with this much memory, gone with the test.
+struct MemoryGroup {
+    path: PathBuf,
+}
+
+impl MemoryGroup {
+    fn make(bytes: u64) -> Option<Self> {
+        let (root, file) = if has_controller("memory") {
+            (root()?, "memory.max")
+        } else {
+            (PathBuf::from("/sys/fs/cgroup/memory"), "memory.limit_in_bytes")
+        };
+        let group = Self { path: root.join(unique_name()) };
+        let limited = fs::create_dir(&group.path)
+            .and_then(|()| fs::write(group.path.join(file), bytes.to_string()));
+        if let Err(error) = limited {
+            skip(&format!("no group with a limit of memory can be made: {error}"));
+            return None;
+        }
+        let _ = fs::write(group.path.join("memory.swap.max"), "0");
+        Some(group)
+    }
+
+    fn join_command(&self) -> String {
+        format!("echo $$ > {}/cgroup.procs", self.path.display())
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        for _ in 0..500 {
+            if fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn root() -> Option<PathBuf> {
+    let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+    roots.into_iter().map(PathBuf::from).find(|root| root.join("cgroup.controllers").exists())
+}
+
+/// Whether groups below the root have this controller, switched on by whoever runs this machine.
+fn has_controller(name: &str) -> bool {
+    let on = root().and_then(|root| fs::read_to_string(root.join("cgroup.subtree_control")).ok());
+    on.is_some_and(|on| on.split_ascii_whitespace().any(|had| had == name))
+}
+
+fn unique_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("exec-server-test-{}-{count}", std::process::id())
+}
+
+fn members(group: &Path) -> Vec<String> {
+    let text = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn pid(pid: u32) -> Pid {
+    Pid::from_raw(pid.cast_signed()).expect("a pid")
+}
+
+fn kill(victim: u32) {
+    kill_process(pid(victim), Signal::KILL).expect("it is ours");
+}
+
+fn skip(reason: &str) {
+    eprintln!("skipped, {reason}");
+}

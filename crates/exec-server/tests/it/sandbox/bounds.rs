@@ -1,0 +1,182 @@
+//! What a sandbox can use up: with a bound that was seen to hold before anything goes off.
+
+use exec_server_testkit::{Footprint, eventually};
+
+use super::ground::{Ground, as_each_user};
+use super::*;
+
+const PIDS: u64 = 64;
+
+/// Starts processes until that fails, but never more than twice the bound, and says how many there were.
+const COUNT: &str =
+    "i=1; while [ $i -lt 128 ]; do sleep 1000 & i=$((i+1)); echo $i; done; echo all";
+
+/// Every process of it starts others for ever; one that cannot ends and makes room for another one.
+const BOMB: &str =
+    "bomb() { while :; do bomb & done; }; bomb 2>/dev/null & echo up; exec sleep 1000";
+
+/// Params of a start that leave a mark and are bounded.
+fn bounded(ground: &Ground, footprint: &Footprint) -> Value {
+    let mut params = ground.params(&ground.workspace("restricted"));
+    for (name, value) in footprint.params()["env"].as_object().unwrap() {
+        if name != "PATH" {
+            params["env"][name] = value.clone();
+        }
+    }
+    params["limits"] = json!({"pids": PIDS});
+    params
+}
+
+/// Whether this sandbox has just as many processes as it may.
+async fn is_bounded(ground: &mut Ground) -> bool {
+    let footprint = Footprint::new();
+    let params = bounded(ground, &footprint);
+    let started = match ground.client.start("count", &["/bin/sh", "-c", COUNT], params).await {
+        Ok(started) => started,
+        Err(error) => {
+            assert_eq!(error["data"]["kind"], "limit_unavailable", "{error}");
+            eprintln!("skipped, {}", error["message"]);
+            return false;
+        }
+    };
+    assert_eq!(started["limits"]["applied"]["pids"], PIDS);
+    let finished = ground.client.finish("count").await;
+    assert_eq!(finished.text().lines().last(), Some("64"), "{finished:?} {started}");
+    assert!(finished.error_text().contains("ork"), "{}", finished.error_text());
+    footprint.gone().await;
+    true
+}
+
+#[tokio::test]
+async fn a_fork_bomb_stays_small_and_ends_at_once() {
+    as_each_user(async |ground| {
+        if !is_bounded(ground).await {
+            return;
+        }
+        let footprint = Footprint::new();
+        let params = bounded(ground, &footprint);
+        ground.client.start("bomb", &["/bin/sh", "-c", BOMB], params).await.unwrap();
+        ground.client.wait_output("bomb", "up").await;
+        eventually("it has gone off", || footprint.living().len() > 32).await;
+        // Others are served as if nothing was.
+        let mut other = ground.server.client().await;
+        for number in 0..5 {
+            let said = other.sh(&format!("p{number}"), "echo calm").await;
+            assert_eq!(said.text(), "calm\n");
+            let living = footprint.living().len();
+            assert!(living <= 64, "{living}");
+        }
+        assert!(ground.client.terminate("bomb", None).await);
+        assert_eq!(ground.client.finish("bomb").await.exit_code, 137);
+        footprint.gone().await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_sandbox_is_bounded_without_asking() {
+    as_each_user(async |ground| {
+        let params = ground.params(&ground.workspace("restricted"));
+        let script = "ulimit -c; ulimit -p; cat /proc/sys/kernel/pid_max; stat -f -c '%b %S' /dev/shm; \
+                      cat /proc/self/oom_score_adj";
+        let started = ground.client.start("p", &["/bin/sh", "-c", script], params).await.unwrap();
+        let said = ground.client.finish("p").await.text();
+        let [core, users, pid_max, shared, oom_score] = said.lines().collect::<Vec<_>>()[..] else {
+            panic!("{said}");
+        };
+        assert_eq!(core, "0");
+        assert!(oom_score.parse::<i32>().unwrap() >= 200, "{oom_score}");
+        let (blocks, size) = shared.split_once(' ').unwrap();
+        let shared = blocks.parse::<u64>().unwrap() * size.parse::<u64>().unwrap();
+        let limits = &started["limits"];
+        assert_eq!(limits["applied"]["tmpfsBytes"], shared);
+        assert_eq!(shared, 256 << 20);
+        match limits["by"]["pids"].as_str() {
+            Some("pidNamespace") => assert_eq!(pid_max, "4396"),
+            Some("rlimit") => assert_eq!(users, "4098"),
+            Some("cgroup") => {}
+            _ => eprintln!("skipped, nothing bounds the processes of a sandbox here: {limits}"),
+        }
+        if !limits["by"]["pids"].is_null() {
+            assert_eq!(limits["applied"]["pids"], 4096);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn shared_memory_ends_where_it_was_asked_to_end() {
+    as_each_user(async |ground| {
+        let script = "head -c 3000000 /dev/zero > /dev/shm/f; wc -c < /dev/shm/f; rm /dev/shm/f; \
+                      i=0; while true > /dev/shm/$i; do i=$((i+1)); [ $i -lt 9999 ] || break; done; \
+                      test $i -lt 9999 && echo names, too";
+        let mut params = ground.params(&ground.workspace("restricted"));
+        params["limits"] = json!({"tmpfsBytes": 1 << 20});
+        let started = ground.client.start("p", &["/bin/sh", "-c", script], params).await.unwrap();
+        assert_eq!(started["limits"]["applied"]["tmpfsBytes"], 1 << 20);
+        let finished = ground.client.finish("p").await;
+        assert_eq!(finished.text(), "1048576\nnames, too\n", "{}", finished.error_text());
+        assert!(finished.error_text().contains("No space left on device"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn files_are_bounded_inside_as_outside() {
+    as_each_user(async |ground| {
+        let mut params = ground.params(&ground.workspace("restricted"));
+        params["limits"] = json!({"fileSizeBytes": 1000, "openFiles": 50});
+        let script = "ulimit -n; head -c 5000 /dev/zero > f; echo $?; wc -c < f; \
+                      ulimit -f unlimited; ulimit -n 60";
+        let started = ground.client.start("p", &["/bin/sh", "-c", script], params).await.unwrap();
+        assert_eq!(started["limits"]["applied"]["fileSizeBytes"], 1000);
+        let finished = ground.client.finish("p").await;
+        assert_eq!(finished.text(), "50\n153\n1000\n");
+        // What was lowered cannot be raised again, by root neither: it has no capabilities.
+        assert_ne!(finished.exit_code, 0, "{}", finished.error_text());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_flood_from_inside_is_delivered_and_bounded_like_any_other() {
+    as_each_user(async |ground| {
+        let mut params = ground.params(&ground.workspace("restricted"));
+        params["outputRetention"] = json!(100_000);
+        let script = "head -c 20000000 /dev/zero; head -c 5000000 /dev/zero >&2";
+        ground.client.start("p", &["/bin/sh", "-c", script], params).await.unwrap();
+        let finished = ground.client.finish("p").await;
+        assert_eq!((finished.stdout.len(), finished.error_text().len()), (20_000_000, 5_000_000));
+        let kept = ground.client.read("p", 0, 0).await;
+        let kept = kept["chunks"].as_array().unwrap().iter();
+        let bytes: usize = kept.map(|kept| exec_server_testkit::client::chunk(kept).len()).sum();
+        assert!(bytes <= 100_000 + 65_536, "{bytes}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_descriptor_can_be_passed_out() {
+    as_each_user(async |ground| {
+        let names = ["pass_descriptor_to_itself", "pass_descriptor_out"];
+        for network in ["restricted", "enabled"] {
+            let policy = ground.workspace(network);
+            let outcomes = attempt::outcomes(ground, &policy, &names).await;
+            // The attack works, and finds nobody who would take what it has.
+            assert_eq!(outcomes["pass_descriptor_to_itself"], "ok");
+            assert_eq!(outcomes["pass_descriptor_out"], "ENOTSOCK");
+            for tty in [false, true] {
+                let mut params = ground.params(&policy);
+                params["tty"] = json!(tty);
+                params["pipeStdin"] = json!(true);
+                let id = ground.next_id();
+                let script = "ls -l /proc/$$/fd | grep -c socket:; true";
+                ground.client.start(&id, &["/bin/sh", "-c", script], params).await.unwrap();
+                let finished = ground.client.finish(&id).await;
+                let said = if tty { finished.pty_text() } else { finished.text() };
+                assert_eq!(said.trim(), "0");
+            }
+        }
+    })
+    .await;
+}
