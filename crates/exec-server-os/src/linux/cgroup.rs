@@ -41,10 +41,16 @@ type Remains = Arc<Mutex<Vec<PathBuf>>>;
 impl CgroupParent {
     /// Uses the cgroup at `path`, which must be ours to divide.
     pub fn open(path: &Path) -> io::Result<Self> {
+        let note = Note::of_cgroup(path);
+        let parent = Self::divide(path)?;
+        // For as long as this process lives: daemons may stay until its very end.
+        std::mem::forget(note);
+        Ok(parent)
+    }
+
+    fn divide(path: &Path) -> io::Result<Self> {
         try_dividing(path)?;
         remains::sweep(path);
-        // For as long as this process lives: daemons may stay until its very end.
-        std::mem::forget(Note::of_cgroup(path));
         let controllers = controllers::switch_on(path);
         Ok(Self { path: path.to_owned(), controllers, remains: Arc::default() })
     }
@@ -193,3 +199,6 @@ fn sweep(remains: &Remains) {
 fn ignore_missing(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use serde_json::json;
 const MIB: u64 = 1 << 20;
 
 /// Keeps everything that it is given in memory, once it is told to begin.
-const HOG: &str = "echo up; read _; exec tail /dev/zero";
+pub const HOG: &str = "echo up; read _; exec tail /dev/zero";
 
 #[tokio::test]
 async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() {
@@ -147,9 +147,10 @@ async fn what_server_and_guardian_could_not_remove_is_swept_by_the_next() {
     kill(server.pid());
     server.wait().await;
     kill(serving);
-    drop(footprint);
     let left = cgroup.children();
     assert_eq!(left.len(), 1, "{left:?}");
+    fs::write(left[0].join("cgroup.kill"), "1").unwrap();
+    footprint.gone().await;
     eventually("all have left it", || members(&left[0]).is_empty()).await;
     let next = TestExecutor::start_with(&["--cgroup", &path]).await;
     assert!(!left[0].exists());
@@ -198,7 +199,8 @@ async fn start_with_daemon(client: &mut TestClient, id: &str) -> Footprint {
     footprint
 }
 
-async fn server_with(controller: &str) -> Option<(TestCgroup, TestExecutor)> {
+/// A server that divides a cgroup with this controller, if there can be one.
+pub async fn server_with(controller: &str) -> Option<(TestCgroup, TestExecutor)> {
     let cgroup = TestCgroup::with_controller(controller)?;
     let server = TestExecutor::start_with(&["--cgroup", cgroup.path.to_str().unwrap()]).await;
     Some((cgroup, server))
@@ -245,7 +247,8 @@ impl TestCgroup {
         entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
-    fn only_child(&self, file: &str) -> String {
+    /// What a file of the only group in it says.
+    pub fn only_child(&self, file: &str) -> String {
         let [child] = &self.children()[..] else { panic!("{:?}", self.children()) };
         fs::read_to_string(child.join(file)).unwrap().trim().to_owned()
     }

@@ -8,7 +8,18 @@ async fn the_doctor_says_what_works_and_what_that_means() {
     let (code, text, errors) = run(&["doctor"]).await;
     assert_eq!(errors, "");
     let lines: Vec<&str> = text.lines().collect();
-    for name in ["kernel", "user namespaces", "AppArmor", "own /proc", "seccomp", "Landlock"] {
+    for name in [
+        "kernel",
+        "user namespaces",
+        "AppArmor",
+        "own /proc",
+        "seccomp",
+        "Landlock",
+        "limit of memory",
+        "limit of CPU",
+        "limit of pids",
+        "sandbox's pids",
+    ] {
         assert!(lines.iter().any(|line| line.starts_with(name)), "no {name}: {text}");
     }
     // What is missing is followed by what to do about it, in the same column.
@@ -41,6 +52,11 @@ async fn programs_get_the_same_as_json() {
         assert_eq!(finding["works"] == true, finding["hint"].is_null(), "{name}: {finding}");
         assert_eq!(finding["works"] == true, finding["reason"].is_null(), "{name}: {finding}");
     }
+    for name in ["memory", "cpu", "pids", "sandboxPids"] {
+        let finding = &found["limits"][name];
+        assert!(finding["works"].is_boolean(), "{name}: {finding}");
+        assert_eq!(finding["works"] == true, finding["hint"].is_null(), "{name}: {finding}");
+    }
     assert!(found["landlockAbi"].is_u64() && found["landlockMissing"].is_array());
     assert!(found["meaning"].as_str().unwrap().ends_with('.'));
 }
@@ -63,6 +79,14 @@ async fn the_doctor_prints_a_profile_for_apparmor() {
         "}",
     ];
     assert_eq!(lines, expected);
+}
+
+#[tokio::test]
+async fn a_cgroup_that_the_server_would_be_given_is_looked_at() {
+    let (_, text, _) = run(&["doctor", "--cgroup", "/proc/self"]).await;
+    let start = "limit of memory  no: /proc/self: /proc/self is not a cgroup (version 2) directory";
+    let platform = "limit of memory  no: not supported on this platform yet";
+    assert!(text.contains(if cfg!(target_os = "linux") { start } else { platform }), "{text}");
 }
 
 #[cfg(target_os = "linux")]

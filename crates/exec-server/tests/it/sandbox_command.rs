@@ -51,6 +51,18 @@ async fn it_exits_as_the_command_does() {
 }
 
 #[tokio::test]
+async fn a_command_has_no_more_processes_than_it_may() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "i=1; while [ $i -lt 40 ]; do sleep 1000 & i=$((i+1)); echo $i; done; echo all";
+    let (code, said, errors) = sh(dir.path(), &["--max-pids", "20"], script).await;
+    if errors.contains("limits.pids cannot be held here") {
+        return eprintln!("skipped, {errors}");
+    }
+    assert_eq!((code, said.lines().last()), (2, Some("20")), "{errors}");
+    assert_eq!(sh(dir.path(), &["--max-pids", "0"], "true").await.0, 125);
+}
+
+#[tokio::test]
 async fn our_own_failures_are_told_from_those_of_the_command() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {

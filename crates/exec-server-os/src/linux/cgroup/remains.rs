@@ -26,6 +26,8 @@ pub fn remove(path: &Path) -> bool {
 }
 
 /// Removes the groups of servers that are no longer there; what has members stays.
+///
+/// What has the pid of this process is of an earlier one, because nothing of ours is there yet.
 pub fn sweep(parent: &Path) {
     for path in directories(parent) {
         let server = path.file_name().and_then(|name| server_of(name.to_str()?));
@@ -76,7 +78,7 @@ pub fn move_back(parent: &Path) {
 }
 
 fn is_alive(pid: u32) -> bool {
-    procfs::stat(pid.cast_signed()).is_some_and(|stat| !stat.is_zombie)
+    pid != process::id() && procfs::stat(pid.cast_signed()).is_some_and(|stat| !stat.is_zombie)
 }
 
 fn server_of(name: &str) -> Option<u32> {
@@ -108,11 +110,12 @@ mod tests {
     #[test]
     fn only_names_of_our_own_making_are_ever_removed() {
         let place = tempfile::tempdir().unwrap();
-        let dead = u32::MAX;
+        let (dead, alive) = (u32::MAX, std::os::unix::process::parent_id());
         for name in [
             format!("{PREFIX}{dead}-1/inner"),
             format!("{PREFIX}{dead}-{OWN}"),
-            format!("{PREFIX}{}-2", process::id()),
+            format!("{PREFIX}{}-1", process::id()),
+            format!("{PREFIX}{alive}-2"),
             format!("{PREFIX}test-{dead}"),
             format!("{PREFIX}{dead}"),
             "user.slice".to_owned(),
@@ -126,7 +129,7 @@ mod tests {
             .collect();
         left.sort();
         let mut expected = [
-            format!("{PREFIX}{}-2", process::id()),
+            format!("{PREFIX}{alive}-2"),
             format!("{PREFIX}{dead}"),
             format!("{PREFIX}test-{dead}"),
             "user.slice".to_owned(),

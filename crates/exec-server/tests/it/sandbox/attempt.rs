@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::io;
 use std::path::PathBuf;
 use std::ptr::null;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_long, c_void, syscall};
 
@@ -259,6 +260,7 @@ fn perform(name: &str) -> io::Result<()> {
                 check(libc::fstat(0, &raw mut stat))?;
                 check(libc::fchmod(0, stat.st_mode & 0o7777))
             }
+            "bomb" => bomb(),
             "pass_descriptor_to_itself" => {
                 let mut pair = [0; 2];
                 let kind = libc::SOCK_STREAM;
@@ -282,6 +284,32 @@ fn perform(name: &str) -> io::Result<()> {
             _ => super::kernel::perform(name),
         }
     }
+}
+
+/// Every process of it starts others for ever.
+///
+/// Should nothing bound it, it ends by itself once it has started as many as any machine can bear.
+fn bomb() -> ! {
+    const HARMLESS: u32 = 1000;
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: asks for new memory at any address, which all of them share.
+    let count = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, kind, -1, 0) };
+    assert_ne!(count, libc::MAP_FAILED);
+    // SAFETY: the memory is large enough, aligned, zeroed, and never unmapped.
+    let count = unsafe { &*count.cast::<AtomicU32>() };
+    loop {
+        // SAFETY: all of them make system calls only.
+        match unsafe { libc::fork() } {
+            // SAFETY: as above.
+            -1 => _ = unsafe { libc::usleep(1000) },
+            0 if count.fetch_add(1, Ordering::Relaxed) >= HARMLESS => break,
+            _ if count.load(Ordering::Relaxed) >= HARMLESS => break,
+            _ => {}
+        }
+    }
+    // SAFETY: ends this copy.
+    unsafe { libc::_exit(1) }
 }
 
 /// Sends a descriptor of the root directory over a socket.

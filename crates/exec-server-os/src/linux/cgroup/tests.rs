@@ -1,0 +1,56 @@
+use std::process::Command;
+
+use super::*;
+
+#[test]
+fn a_group_goes_with_its_last_member_also_after_it_was_forgotten() {
+    let Some(place) = Place::make() else { return };
+    let parent = CgroupParent::divide(&place.0).unwrap();
+    let group = parent.make_child(TreeTag::new(7), &CgroupLimits::default()).unwrap();
+    let path = group.path.clone();
+    let mut daemon = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    fs::write(path.join("cgroup.procs"), daemon.id().to_string()).unwrap();
+    fs::create_dir(path.join("inner")).unwrap();
+    assert_eq!(group.population(), 1);
+    drop(group);
+    parent.sweep();
+    assert!(path.exists(), "somebody is in it");
+    daemon.kill().unwrap();
+    daemon.wait().unwrap();
+    parent.sweep();
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_group_that_cannot_be_limited_is_not_made() {
+    let Some(place) = Place::make() else { return };
+    let parent = CgroupParent::divide(&place.0).unwrap();
+    // Nothing has this many processors.
+    let limits = CgroupLimits { cpu_percent: Some(u64::MAX / 100_000), ..CgroupLimits::default() };
+    parent.make_child(TreeTag::new(8), &limits).unwrap_err();
+    assert!(!place.0.join(remains::child_name(8)).exists());
+}
+
+/// A cgroup of a test's own, gone with it.
+struct Place(PathBuf);
+
+impl Place {
+    fn make() -> Option<Self> {
+        use std::sync::atomic::{AtomicU32, Ordering};
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("exec-server-unit-test-{}-{count}", std::process::id());
+        let path = mount_point().map(|root| root.join(name));
+        let Some(path) = path.filter(|path| fs::create_dir(path).is_ok()) else {
+            eprintln!("skipped, no cgroup (version 2) can be made here");
+            return None;
+        };
+        Some(Self(path))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        assert!(remains::remove(&self.0), "something is left");
+    }
+}
