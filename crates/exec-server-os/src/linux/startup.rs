@@ -73,7 +73,8 @@ pub fn oom_score_of_children() -> &'static [u8] {
     let score = SCORE.get_or_init(|| {
         let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
         let own: i32 = own.trim().parse().unwrap_or(0);
-        (own + EXPENDABLE).min(1000).to_string()
+        // A server that is protected from this lends its children nothing of it.
+        (own + EXPENDABLE).clamp(0, 1000).to_string()
     });
     score.as_bytes()
 }

@@ -31,6 +31,8 @@ pub fn apply(limits: &Rlimits) -> Result<(), StepError> {
 
 /// The kernel gives out no id below this one again once it has reached it.
 const FIRST_REUSED_PID: u64 = 300;
+/// No kernel gives out this id or one above.
+const END_OF_PIDS: u64 = 1 << 22;
 
 /// Leaves `count` process ids in this pid namespace beside the first, which the caller is.
 ///
@@ -40,7 +42,8 @@ pub fn bound_pids(count: u64) -> Result<(), StepError> {
         return Err(io::Error::from_raw_os_error(libc::EPERM)).step("limit of processes");
     }
     fs::write(LAST_PID, FIRST_REUSED_PID.to_string()).step("limit of processes")?;
-    fs::write(PID_MAX, (FIRST_REUSED_PID + count).to_string()).step("limit of processes")
+    let end = (FIRST_REUSED_PID + count).min(END_OF_PIDS);
+    fs::write(PID_MAX, end.to_string()).step("limit of processes")
 }
 
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";

@@ -132,6 +132,25 @@ async fn a_sandbox_is_bounded_without_asking() {
 }
 
 #[tokio::test]
+async fn the_smallest_and_the_largest_bound_can_be_held() {
+    as_each_user(async |ground| {
+        for (pids, said) in [(1, "alone\n"), (1 << 22, "alone\nin company\n")] {
+            let mut params = ground.params(&ground.workspace("restricted"));
+            params["limits"] = json!({"pids": pids});
+            let script = "echo alone; (echo in company); exit 0";
+            let id = ground.next_id();
+            let started = ground.client.start(&id, &["/bin/sh", "-c", script], params).await;
+            if let Err(error) = started {
+                assert_eq!(error["data"]["kind"], "limit_unavailable", "{error}");
+                return eprintln!("skipped, {}", error["message"]);
+            }
+            assert_eq!(ground.client.finish(&id).await.text(), said);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn shared_memory_ends_where_it_was_asked_to_end() {
     as_each_user(async |ground| {
         let script = "head -c 3000000 /dev/zero > /dev/shm/f; wc -c < /dev/shm/f; rm /dev/shm/f; \
