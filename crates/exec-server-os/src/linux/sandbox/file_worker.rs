@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::ready;
+use std::task::{Poll, ready};
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use tokio::io::Interest;
@@ -40,7 +40,7 @@ const MAX_CALLS: usize = 1000;
 impl FileWorker {
     /// Takes over the socket to a worker; must be called on an event loop.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
-        let socket = register(socket, Interest::READABLE | Interest::WRITABLE)?;
+        let socket = register(socket, Interest::READABLE)?;
         Ok(Self { socket: Mutex::new(Some(socket)), calls: AtomicUsize::new(0) })
     }
 
@@ -85,21 +85,34 @@ impl FileWorker {
 async fn exchange(socket: &AsyncFd<OwnedFd>, request: &WorkerRequest) -> io::Result<Arrived> {
     let mut outgoing = Outgoing::new(request)?;
     let mut arriving = Arriving::default();
+    if !outgoing.send(socket.as_fd(), None)? {
+        send_rest(socket, &mut outgoing).await?;
+    }
     poll_fn(|cx| {
         loop {
-            if outgoing.send(socket.as_fd(), None)? {
-                return std::task::Poll::Ready(io::Result::Ok(()));
+            let mut ready = ready!(socket.poll_read_ready(cx))?;
+            let arrived = arriving.receive(socket.as_fd())?;
+            // Also after a whole frame: nothing more comes before the next question.
+            ready.clear_ready();
+            if let Some(arrived) = arrived {
+                return Poll::Ready(Ok(arrived));
             }
-            ready!(socket.poll_write_ready(cx))?.clear_ready();
         }
     })
-    .await?;
+    .await
+}
+
+/// Waits for room on a descriptor of its own: one that always waits for it would wake us each time a worker has read
+/// what it is asked.
+async fn send_rest(socket: &AsyncFd<OwnedFd>, outgoing: &mut Outgoing) -> io::Result<()> {
+    let socket = register(socket.get_ref().try_clone()?, Interest::WRITABLE)?;
     poll_fn(|cx| {
         loop {
-            if let Some(arrived) = arriving.receive(socket.as_fd())? {
-                return std::task::Poll::Ready(Ok(arrived));
+            let mut ready = ready!(socket.poll_write_ready(cx))?;
+            if outgoing.send(socket.as_fd(), None)? {
+                return Poll::Ready(Ok(()));
             }
-            ready!(socket.poll_read_ready(cx))?.clear_ready();
+            ready.clear_ready();
         }
     })
     .await

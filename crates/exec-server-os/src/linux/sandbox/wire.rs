@@ -206,25 +206,32 @@ pub struct Arriving {
     fds: Vec<OwnedFd>,
 }
 
+/// Most frames come with one look: all but those with the content of a large file.
+const ONE_LOOK_BYTES: usize = 16 * 1024;
+/// What a socket holds at a time, roughly.
+const MOST_AT_ONCE_BYTES: usize = 256 * 1024;
+
 /// A frame that has arrived, with what came beside it.
 pub struct Arrived {
-    content: Vec<u8>,
+    /// With its length before it.
+    bytes: Vec<u8>,
     /// Descriptors that came beside it.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Arriving {
     /// Takes what is there; a frame when it is complete, nothing while it is not.
+    ///
+    /// Nothing may come behind it: a side speaks again only when the other has answered.
     pub fn receive(&mut self, socket: BorrowedFd) -> io::Result<Option<Arrived>> {
         loop {
             let wanted = self.wanted()?;
             if wanted == 0 {
-                let Self { mut bytes, fds } = std::mem::take(self);
-                bytes.drain(..LENGTH_BYTES);
-                return Ok(Some(Arrived { content: bytes, fds }));
+                let Self { bytes, fds } = std::mem::take(self);
+                return Ok(Some(Arrived { bytes, fds }));
             }
             let start = self.bytes.len();
-            self.bytes.resize(start + wanted, 0);
+            self.bytes.resize(start + wanted.clamp(ONE_LOOK_BYTES, MOST_AT_ONCE_BYTES), 0);
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let mut rest = [io::IoSliceMut::new(&mut self.bytes[start..])];
@@ -257,13 +264,14 @@ impl Arriving {
         if length > MAX_FRAME_BYTES {
             return Err(io::Error::other("a frame is too large"));
         }
-        Ok(LENGTH_BYTES + length - self.bytes.len())
+        let missing = (LENGTH_BYTES + length).checked_sub(self.bytes.len());
+        missing.ok_or_else(|| io::Error::other("something came behind a frame"))
     }
 }
 
 impl Arrived {
     /// What the frame says.
     pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> io::Result<T> {
-        postcard::from_bytes(&self.content).map_err(io::Error::other)
+        postcard::from_bytes(&self.bytes[LENGTH_BYTES..]).map_err(io::Error::other)
     }
 }

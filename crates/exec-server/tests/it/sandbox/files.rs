@@ -116,3 +116,33 @@ async fn a_place_that_somebody_else_replaced_is_looked_at_again() {
         assert_eq!(desk.get("f"), text.as_bytes());
     }
 }
+
+#[tokio::test]
+async fn content_that_fills_every_buffer_on_the_way_arrives_whole() {
+    let desk = &mut Desk::new().await;
+    let more = json!({"sandbox": furnish(desk)});
+    for size in [0, 1, 16 * 1024 - 40, 16 * 1024, 300 * 1024, 5 * 1024 * 1024] {
+        let data: Vec<u8> =
+            (0..size).map(|index: u32| index.to_le_bytes()[index as usize % 3]).collect();
+        desk.write("work/f", &data, more.clone()).await.unwrap();
+        assert!(desk.get("work/f") == data, "{size} bytes");
+        let read = desk.call("fs/readFile", "work/f", more.clone()).await.unwrap();
+        assert!(content(&read["dataBase64"]) == data, "{size} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_policy_that_was_sent_before_still_means_what_is_there_now() {
+    let desk = &mut Desk::new().await;
+    let mut policy = furnish(desk);
+    let entries = policy["permissions"]["file_system"]["entries"].as_array_mut().unwrap();
+    entries.push(at(&desk.path("work/secret"), "deny"));
+    let more = json!({"sandbox": policy});
+    let read = desk.call("fs/readFile", "work/secret", more.clone()).await;
+    assert_eq!(read.unwrap_err()["code"], -32004);
+    desk.put("work/secret", "hidden");
+    denied(desk.call("fs/readFile", "work/secret", more.clone()).await);
+    std::fs::remove_file(desk.path("work/secret")).unwrap();
+    let read = desk.call("fs/readFile", "work/secret", more).await;
+    assert_eq!(read.unwrap_err()["code"], -32004);
+}
