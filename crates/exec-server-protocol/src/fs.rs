@@ -3,6 +3,7 @@
 //! Members after `sandbox` are additions of this server; a client that does not know them never sees their effects.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use crate::path_uri::PathUri;
 
@@ -29,8 +30,26 @@ pub use write::{
     Durability, FsAppendParams, FsTruncateParams, FsWriteFileParams, FsWriteFileResponse,
 };
 
-/// What a request may touch; raw until this server can enforce it.
-pub type Sandbox = Option<serde_json::Value>;
+/// What a request may touch.
+pub type Sandbox = Option<SandboxText>;
+
+/// A sandbox as it was written: the same text is sent with every request, and read once.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SandboxText(Box<RawValue>);
+
+impl SandboxText {
+    /// The JSON text.
+    pub fn as_str(&self) -> &str {
+        self.0.get()
+    }
+}
+
+impl PartialEq for SandboxText {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
 
 /// Params of `fs/readFile`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use exec_server_os::files::{
     FsError, FsReply, FsRequest, OpenFile, Patience, answer_from_cache, perform,
 };
-use exec_server_os::sandbox::{Access, FilePolicy, Policy};
+use exec_server_os::sandbox::{Access, FilePolicy};
 use exec_server_protocol::fs::{
     FsCloseParams, FsReadBlockParams, FsWatchMissingParams, FsWriteBlockParams,
 };
@@ -17,7 +17,7 @@ use exec_server_protocol::fs::{
 use crate::dispatch::Caller;
 use crate::errors::RequestError;
 use crate::reply::Reply;
-use crate::sandbox::Class;
+use crate::sandbox::{Class, FilesPolicy};
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -60,7 +60,7 @@ pub struct PathCall {
     /// Whether the content of a file comes with its version.
     detailed: bool,
     /// What it may touch, if somebody confines it.
-    policy: Option<Policy>,
+    policy: Option<Arc<FilesPolicy>>,
 }
 
 /// The files that one connection has open, and what it watches.
@@ -102,7 +102,7 @@ impl Files {
         }
     }
 
-    fn guard(&self, caller: &Caller, policy: Policy) -> Guard {
+    fn guard(&self, caller: &Caller, policy: Arc<FilesPolicy>) -> Guard {
         Guard {
             server: caller.server.clone(),
             session: caller.session.clone(),
@@ -130,7 +130,7 @@ pub struct Guard {
     server: Arc<Server>,
     session: Session,
     workers: Arc<Workers>,
-    policy: Policy,
+    policy: Arc<FilesPolicy>,
 }
 
 impl Guard {
@@ -147,7 +147,7 @@ impl Guard {
 
     /// Whether the policy forbids it, or the system used the words that only a policy makes it use.
     fn is_denied(&self, error: &FsError, class: Class, paths: &[PathBuf]) -> bool {
-        let FilePolicy::Restricted(rules) = &self.policy.files else { return false };
+        let FilePolicy::Restricted(rules) = &self.policy.policy().files else { return false };
         let needed = match class {
             Class::Read => Access::Read,
             Class::Write => Access::Write,

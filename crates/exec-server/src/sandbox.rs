@@ -18,6 +18,8 @@ use exec_server_os::spawn::SpawnError;
 use exec_server_os::{
     Base, Mechanism, Network, Place, PlaceAccess, SandboxSetup, View, check_writable_root,
 };
+use exec_server_protocol::fs::SandboxText;
+use exec_server_protocol::params;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use exec_server_protocol::sandbox::{
     Network as NetworkPermission, PermissionProfile, SandboxParams,
@@ -29,9 +31,12 @@ use crate::errors::RequestError;
 use crate::state_dir;
 
 mod globs;
+mod known_policies;
 mod placeholders;
 mod services;
 
+pub use known_policies::FilesPolicy;
+use known_policies::KnownPolicies;
 pub use placeholders::Placeholder;
 use placeholders::Placeholders;
 use services::Services;
@@ -45,6 +50,7 @@ pub struct Sandboxes {
     /// Directories that a sandboxed process could write, and so could fill with links to elsewhere.
     handed_out: Mutex<BTreeSet<PathBuf>>,
     placeholders: Arc<Placeholders>,
+    known: KnownPolicies,
     /// One for every sandbox that shares the machine's network.
     network_users: Arc<()>,
     services: Services,
@@ -95,6 +101,7 @@ impl Sandboxes {
             mechanism,
             handed_out: Mutex::default(),
             placeholders: Placeholders::new(state_dir::journal(state_dir)),
+            known: KnownPolicies::default(),
             network_users: Arc::new(()),
             services: Services::of_environment(|name| std::env::var_os(name)),
         }
@@ -122,9 +129,16 @@ impl Sandboxes {
     }
 
     /// What a request about files may touch; nothing if nobody confines it, or somebody else does.
-    pub fn for_files(&self, sandbox: Option<&Value>) -> Result<Option<Policy>, RequestError> {
-        let policy = self.policy_of(decode(sandbox)?)?;
-        Ok(policy.filter(|policy| policy.files != FilePolicy::Unrestricted))
+    pub fn for_files(
+        &self,
+        sandbox: Option<&SandboxText>,
+    ) -> Result<Option<Arc<FilesPolicy>>, RequestError> {
+        let Some(text) = sandbox.map(SandboxText::as_str) else { return Ok(None) };
+        self.known.get(text, || {
+            let sandbox: Value = params::decode(text).map_err(RequestError::InvalidParams)?;
+            let policy = self.policy_of(decode(Some(&sandbox))?)?;
+            Ok(policy.filter(|policy| policy.files != FilePolicy::Unrestricted))
+        })
     }
 
     fn policy_of(&self, sandbox: Option<SandboxParams>) -> Result<Option<Policy>, RequestError> {
@@ -158,28 +172,23 @@ impl Sandboxes {
 
     /// Which files and directories the policy's places are at the moment: a worker's view is made from them, and is of
     /// no use when another one has taken the place of one. May block.
-    pub fn ground(&self, policy: &Policy) -> Ground {
+    pub fn ground(&self, policy: &FilesPolicy) -> Ground {
         let look = |path: &Path| Some(identity_of(path));
         self.look_at_ground(policy, look).expect("it waits for every answer")
     }
 
     /// The same without waiting; nothing if that is not possible.
-    pub fn ground_from_cache(&self, policy: &Policy) -> Option<Ground> {
+    pub fn ground_from_cache(&self, policy: &FilesPolicy) -> Option<Ground> {
         self.look_at_ground(policy, identity_from_cache)
     }
 
     fn look_at_ground(
         &self,
-        policy: &Policy,
+        policy: &FilesPolicy,
         look: impl Fn(&Path) -> Option<Option<PathIdentity>>,
     ) -> Option<Ground> {
-        let FilePolicy::Restricted(rules) = &policy.files else { return Some(Vec::new()) };
-        let places = rules.places().into_iter();
-        places
-            .map(
-                |(path, _)| if self.placeholders.stands_at(path) { Some(None) } else { look(path) },
-            )
-            .collect()
+        let look = |path| if self.placeholders.stands_at(path) { Some(None) } else { look(path) };
+        policy.places().map(look).collect()
     }
 
     /// What confines a process under this policy, from what is on disk now; may block.

@@ -11,7 +11,6 @@ use exec_server_os::ConfinedFile;
 use exec_server_os::files::{
     FsError, FsReply, FsRequest, OpenFile, Patience, StagedFile, answer_from_cache, perform,
 };
-use exec_server_os::sandbox::Policy;
 use exec_server_protocol::base64;
 use exec_server_protocol::fs::{
     FsCloseParams, FsOpenResponse, FsReadBlockParams, FsWriteBlockParams,
@@ -22,6 +21,7 @@ use exec_server_protocol::process::Empty;
 use super::{Guard, answer};
 use crate::errors::RequestError;
 use crate::reply::Reply;
+use crate::sandbox::FilesPolicy;
 use crate::server::Server;
 
 /// `fs/open` with what it opens.
@@ -34,7 +34,7 @@ pub struct OpenCall {
     /// Whether the answer tells size and version.
     pub detailed: bool,
     /// What it may touch, if somebody confines it.
-    pub policy: Option<Policy>,
+    pub policy: Option<Arc<FilesPolicy>>,
 }
 
 /// The file handles of one connection.

@@ -2,9 +2,9 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use exec_server_os::files::{Detail, FsRequest, Links, Page, WriteOptions, decode_cursor};
-use exec_server_os::sandbox::Policy;
 use exec_server_protocol::fs::{
     Data64, Durability, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
     FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,
@@ -24,7 +24,7 @@ use super::{FileCall, PathCall};
 use crate::dispatch::read;
 use crate::environment::host_path;
 use crate::errors::RequestError;
-use crate::sandbox::Sandboxes;
+use crate::sandbox::{FilesPolicy, Sandboxes};
 use crate::server::Server;
 
 /// Reads the params of an `fs/*` method.
@@ -49,7 +49,7 @@ struct Decoder<'a> {
     native: NativePaths,
     sandboxes: &'a Sandboxes,
     /// The policy of the request that is being read.
-    policy: RefCell<Option<Policy>>,
+    policy: RefCell<Option<Arc<FilesPolicy>>>,
 }
 
 impl Decoder<'_> {

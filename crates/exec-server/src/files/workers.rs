@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use exec_server_os::FileWorker;
-use exec_server_os::sandbox::{Policy, PolicyDigest};
+use exec_server_os::sandbox::PolicyDigest;
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;
-use crate::sandbox::{Class, Confinement, Ground, Patience, Placeholder};
+use crate::sandbox::{Class, Confinement, FilesPolicy, Ground, Patience, Placeholder};
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -51,7 +51,7 @@ impl Workers {
         &self,
         server: &Arc<Server>,
         session: &Session,
-        policy: &Policy,
+        policy: &Arc<FilesPolicy>,
         class: Class,
     ) -> Result<Arc<FileWorker>, RequestError> {
         let ground = match server.sandboxes.ground_from_cache(policy) {
@@ -62,7 +62,7 @@ impl Workers {
                 looked.await.map_err(|_| RequestError::Abandoned)?
             }
         };
-        let key = Key { policy: policy.digest(), class, ground };
+        let key = Key { policy: policy.digest().clone(), class, ground };
         let cell = self.reserve(key);
         let warm = cell.get_or_try_init(|| start(server, session, policy, class)).await?;
         Ok(warm.worker.clone())
@@ -91,14 +91,15 @@ impl Workers {
 async fn start(
     server: &Arc<Server>,
     session: &Session,
-    policy: &Policy,
+    policy: &Arc<FilesPolicy>,
     class: Class,
 ) -> Result<Warm, RequestError> {
     let mut patience = Patience::default();
     let (worker, exit, placeholders) = loop {
         let (planner, policy) = (server.clone(), policy.clone());
-        let confined =
-            tokio::task::spawn_blocking(move || planner.sandboxes.confine_worker(&policy, class));
+        let confined = tokio::task::spawn_blocking(move || {
+            planner.sandboxes.confine_worker(policy.policy(), class)
+        });
         let Confinement { setup, placeholders, .. } =
             confined.await.unwrap_or(Err(RequestError::Abandoned))?;
         match server.spawner.spawn_worker(setup, session.tag_child(server)).await {
