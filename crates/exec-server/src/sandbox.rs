@@ -3,11 +3,11 @@
 //! A policy is decided upon without looking at the disk; only what confines a process (its view of the files, the
 //! placeholders for protected names) is made from what is there at that moment.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::sandbox::{
@@ -31,10 +31,12 @@ use crate::errors::RequestError;
 use crate::state_dir;
 
 mod globs;
+mod handed_out;
 mod known_policies;
 mod placeholders;
 mod services;
 
+use handed_out::HandedOut;
 pub use known_policies::FilesPolicy;
 use known_policies::KnownPolicies;
 pub use placeholders::Placeholder;
@@ -47,8 +49,7 @@ pub struct Sandboxes {
     facts: HostFacts,
     /// What keeps them closed.
     mechanism: Mechanism,
-    /// Directories that a sandboxed process could write, and so could fill with links to elsewhere.
-    handed_out: Mutex<BTreeSet<PathBuf>>,
+    handed_out: HandedOut,
     placeholders: Arc<Placeholders>,
     known: KnownPolicies,
     /// One for every sandbox that shares the machine's network.
@@ -99,7 +100,7 @@ impl Sandboxes {
         Self {
             facts: HostFacts::gather(native_paths),
             mechanism,
-            handed_out: Mutex::default(),
+            handed_out: HandedOut::default(),
             placeholders: Placeholders::new(state_dir::journal(state_dir)),
             known: KnownPolicies::default(),
             network_users: Arc::new(()),
@@ -219,8 +220,7 @@ impl Sandboxes {
                 }
             }
         }
-        let handed_out = self.handed_out.lock().expect("no holder panics");
-        view.handed_out = handed_out.iter().cloned().collect();
+        view.handed_out = self.handed_out.all().to_vec();
         let network_user = (network == Network::Host).then(|| self.network_users.clone());
         let setup = SandboxSetup { view, network, mechanism: self.mechanism };
         Ok(Confinement { setup, placeholders: held, network_user })
@@ -305,15 +305,15 @@ impl Sandboxes {
         if self.placeholders.journal_dir().is_some_and(|dir| path.starts_with(dir)) {
             return Ok(None);
         }
-        let mut handed_out = self.handed_out.lock().expect("no holder panics");
-        let before: Vec<PathBuf> = handed_out.iter().cloned().collect();
-        match check_writable_root(path, &before) {
-            Ok(root) => {
-                handed_out.insert(root.clone());
-                Ok(Some(root))
+        loop {
+            let before = self.handed_out.all();
+            match check_writable_root(path, &before) {
+                // A sandbox that was started meanwhile could have made a link on the way.
+                Ok(root) if !self.handed_out.add(&root, &before) => {}
+                Ok(root) => return Ok(Some(root)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(error) => return Err(set_up("writable root")(error)),
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(set_up("writable root")(error)),
         }
     }
 }
