@@ -736,8 +736,8 @@ pub mod spawner {
         }
 
         /// Nothing.
-        pub fn limit_means(&self, is_sandboxed: bool) -> Means {
-            super::startup::limit_means(is_sandboxed)
+        pub fn limit_means(&self, sandbox: Option<Mechanism>) -> Means {
+            super::startup::limit_means(sandbox)
         }
 
         /// Nothing to sweep.
@@ -770,8 +770,8 @@ pub mod startup {
     pub fn raise_open_file_limit() {}
 
     /// What could hold limits for a command: nothing.
-    pub fn limit_means(is_sandboxed: bool) -> Means {
-        Means { sandbox: is_sandboxed.then(SandboxMeans::default), ..Means::default() }
+    pub fn limit_means(sandbox: Option<Mechanism>) -> Means {
+        Means { sandbox: sandbox.map(|_| SandboxMeans::default()), ..Means::default() }
     }
 
     /// Nothing to tune.

@@ -95,6 +95,11 @@ impl Patience {
 }
 
 impl Sandboxes {
+    /// What keeps sandboxes closed.
+    pub fn mechanism(&self) -> Mechanism {
+        self.mechanism
+    }
+
     /// Looks at this machine once.
     pub fn new(native_paths: NativePaths, mechanism: Mechanism, state_dir: Option<&Path>) -> Self {
         Self {

@@ -111,7 +111,7 @@ impl SandboxCommand {
         let policy: Option<Policy> =
             sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;
-        let means = exec_server_os::limit_means(true);
+        let means = exec_server_os::limit_means(Some(mechanism));
         let (limits, _) = limits::plan(&self.limits, &means).map_err(RequestError::Limit)?;
         let mut patience = Patience::default();
         loop {

@@ -74,7 +74,7 @@ impl Server {
         let mechanism = config.sandbox_fallback.choose();
         let spawner = Spawner::new(cgroup)?;
         // What the operator relies on must hold for every process, or for none.
-        let planned = limits::plan(&config.process_limits, &spawner.limit_means(false));
+        let planned = limits::plan(&config.process_limits, &spawner.limit_means(None));
         let (least_limits, _) =
             planned.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
         let shards = Shards::new(config.more_event_loops)?;

@@ -25,7 +25,7 @@ use super::sandbox::denials::RefusedCalls;
 use super::sandbox::file_worker::FileWorker;
 use super::sandbox::launch::{self, Role};
 use super::sandbox::launcher::Command;
-use super::sandbox::{self, SandboxSetup};
+use super::sandbox::{self, Mechanism, SandboxSetup};
 use super::{signals, startup, terminal};
 use crate::limits::{LimitPlan, Means, Rlimits};
 use crate::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
@@ -93,10 +93,10 @@ impl Spawner {
     }
 
     /// What can hold limits for a process.
-    pub fn limit_means(&self, is_sandboxed: bool) -> Means {
+    pub fn limit_means(&self, sandbox: Option<Mechanism>) -> Means {
         Means {
             cgroup: self.cgroup.as_ref().map(|parent| parent.controllers()).unwrap_or_default(),
-            ..startup::limit_means(is_sandboxed)
+            ..startup::limit_means(sandbox)
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use super::sandbox::Mechanism;
 use super::sandbox::limits::{self, Resource};
 use crate::limits::{Controllers, Means, Rlimits};
 
@@ -33,10 +34,12 @@ pub fn original_open_file_limit() -> libc::rlimit {
 }
 
 /// What can hold limits for a command without a cgroup of its own.
-pub fn limit_means(is_sandboxed: bool) -> Means {
+///
+/// Only a sandbox with namespaces of its own can hold anything by itself.
+pub fn limit_means(sandbox: Option<Mechanism>) -> Means {
     Means {
         cgroup: Controllers::default(),
-        sandbox: is_sandboxed.then(limits::means),
+        sandbox: (sandbox == Some(Mechanism::Namespaces)).then(limits::means),
         open_files: original_open_file_limit().rlim_max,
         file_size: hard_limit(libc::RLIMIT_FSIZE),
     }

@@ -68,7 +68,7 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
     if params.argv.is_empty() {
         return Err(RequestError::InvalidParams("argv must not be empty".to_owned()));
     }
-    let (limits, limits_report) = plan_limits(server, &params, policy.is_some())?;
+    let (limits, limits_report) = plan_limits(server, &params, policy.as_ref())?;
     let digest = digest(&params);
     Ok(PreparedStart { params, cwd: host_path(cwd), policy, limits, limits_report, digest })
 }
@@ -77,7 +77,7 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
 fn plan_limits(
     server: &Server,
     params: &ProcessStartParams,
-    is_sandboxed: bool,
+    policy: Option<&Policy>,
 ) -> Result<(LimitPlan, LimitsReport), RequestError> {
     let mut wanted = params.limits.unwrap_or_default();
     check_limits(&wanted)?;
@@ -86,7 +86,8 @@ fn plan_limits(
             wanted.set(name, wanted.get(name).map_or(most, |value| value.min(most)));
         }
     }
-    Ok(limits::plan(&wanted, &server.spawner.limit_means(is_sandboxed))?)
+    let sandbox = policy.map(|_| server.sandboxes.mechanism());
+    Ok(limits::plan(&wanted, &server.spawner.limit_means(sandbox))?)
 }
 
 /// Refuses numbers that make no sense.
