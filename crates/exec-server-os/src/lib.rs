@@ -52,9 +52,10 @@ pub use platform::process_tree::{
 pub use platform::sandbox::connect_back::{is_from_sandbox, is_inside};
 pub use platform::sandbox::denials::RefusedCalls;
 pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
-pub use platform::sandbox::launcher::{LAUNCHER_ARGUMENT, run_launcher};
+pub use platform::sandbox::network::SandboxNetwork;
 pub use platform::sandbox::probe::probe;
 pub use platform::sandbox::view::{Base, Place, PlaceAccess, View, check_writable_root};
+pub use platform::sandbox::zygote::{ZYGOTE_ARGUMENT, run_zygote};
 pub use platform::sandbox::{Mechanism, Network, SandboxSetup, expected as expected_sandbox};
 pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{errno_name, number as signal_number, signal_name};

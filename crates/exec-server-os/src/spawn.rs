@@ -9,6 +9,7 @@ use exec_server_protocol::process::TerminalSize;
 
 use crate::limits::LimitPlan;
 use crate::platform::sandbox::SandboxSetup;
+use crate::platform::sandbox::network::SandboxNetwork;
 use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, RefusedCalls, TreeTag};
 
 /// Everything that a child is made from.
@@ -28,6 +29,8 @@ pub struct SpawnRequest {
     pub tag: TreeTag,
     /// What confines it, if anything.
     pub sandbox: Option<SandboxSetup>,
+    /// What it shares with the other sandboxes of its session, if it is confined without a network.
+    pub network: SandboxNetwork,
     /// A file descriptor's content that the child may read as `/dev/fd/3`, if any.
     pub extra_input: Option<Vec<u8>>,
     /// What limits it.

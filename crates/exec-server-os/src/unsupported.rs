@@ -69,6 +69,11 @@ pub mod exit_watch {
         pub fn poll_exit(&self, _cx: &mut Context) -> Poll<io::Result<ExitStatus>> {
             match *self {}
         }
+
+        /// Never called.
+        pub fn release_mounts(&self) {
+            match *self {}
+        }
     }
 }
 
@@ -519,16 +524,24 @@ pub mod sandbox {
         }
     }
 
-    pub mod launcher {
-        //! The process between the server and a sandboxed command.
+    pub mod zygote {
+        //! The process that sandboxed processes are started from.
 
-        /// The hidden argument that makes this program a launcher.
-        pub const LAUNCHER_ARGUMENT: &str = "--sandbox-launcher";
+        /// The hidden argument that makes this program a zygote.
+        pub const ZYGOTE_ARGUMENT: &str = "--sandbox-zygote";
 
         /// Fails.
-        pub fn run_launcher() -> i32 {
+        pub fn run_zygote() -> i32 {
             125
         }
+    }
+
+    pub mod network {
+        //! Networks of sandboxes.
+
+        /// Nothing to share.
+        #[derive(Debug, Clone, Default)]
+        pub struct SandboxNetwork;
     }
 
     pub mod file_worker {
@@ -711,8 +724,10 @@ pub mod spawner {
     use super::cgroup::CgroupParent;
     use super::exit_watch::ExitWatch;
     use super::process_tree::TreeTag;
+    use super::sandbox::Mechanism;
     use super::sandbox::SandboxSetup;
     use super::sandbox::file_worker::FileWorker;
+    use super::sandbox::network::SandboxNetwork;
     use crate::limits::Means;
     use crate::spawn::{SpawnError, SpawnRequest, Spawned};
 
@@ -747,6 +762,7 @@ pub mod spawner {
         pub async fn spawn_worker(
             &self,
             _setup: SandboxSetup,
+            _network: SandboxNetwork,
             _tag: TreeTag,
         ) -> Result<(FileWorker, ExitWatch), SpawnError> {
             let step = "platform";
@@ -761,6 +777,7 @@ pub mod spawner {
 pub mod startup {
     //! Limits of the server itself.
 
+    use super::sandbox::Mechanism;
     use crate::limits::{Means, SandboxMeans};
 
     /// Nothing to survive.

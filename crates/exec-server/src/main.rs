@@ -7,11 +7,11 @@ mod try_sandbox;
 use std::process::ExitCode;
 
 use clap::Parser;
-use exec_server_os::{Guardian, LAUNCHER_ARGUMENT};
+use exec_server_os::{Guardian, ZYGOTE_ARGUMENT};
 
 fn main() -> ExitCode {
-    if std::env::args_os().nth(1).is_some_and(|argument| argument == LAUNCHER_ARGUMENT) {
-        return ExitCode::from(u8::try_from(exec_server_os::run_launcher()).unwrap_or(1));
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == ZYGOTE_ARGUMENT) {
+        return ExitCode::from(u8::try_from(exec_server_os::run_zygote()).unwrap_or(1));
     }
     let arguments = match cli::Arguments::try_parse() {
         Ok(arguments) => arguments,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use exec_server_os::limits::{self, LimitPlan};
 use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
-use exec_server_os::{HeldSignals, SandboxSetup, TreeTag, run_in_foreground};
+use exec_server_os::{HeldSignals, SandboxNetwork, SandboxSetup, TreeTag, run_in_foreground};
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
 use serde_json::{Value, json};
@@ -136,6 +136,7 @@ impl SandboxCommand {
             stdio: Stdio::Inherited,
             tag: TreeTag::new(0),
             sandbox: Some(setup),
+            network: SandboxNetwork::default(),
             extra_input: None,
             limits,
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use exec_server_machines::attachment::{AttachError, Attachment, ConnectionId};
-use exec_server_os::TreeTag;
+use exec_server_os::{SandboxNetwork, TreeTag};
 use exec_server_protocol::process::{ExitReason, ProcessId};
 use exec_server_transport::outbox::Outbox;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -47,6 +47,7 @@ struct Shared {
     attached: watch::Sender<Option<Outbox>>,
     processes: Mutex<Processes>,
     snapshots: Snapshots,
+    sandbox_network: SandboxNetwork,
 }
 
 /// What is known about a client from its name.
@@ -111,6 +112,7 @@ impl Sessions {
                 attached: watch::Sender::new(Some(outbox)),
                 processes: Mutex::default(),
                 snapshots: Snapshots::default(),
+                sandbox_network: SandboxNetwork::default(),
             }),
         };
         {
@@ -253,6 +255,11 @@ impl Session {
     /// The remembered profiles of login shells.
     pub fn snapshots(&self) -> &Snapshots {
         &self.shared.snapshots
+    }
+
+    /// What the sandboxes of this session have instead of a network, and no other session's.
+    pub fn sandbox_network(&self) -> SandboxNetwork {
+        self.shared.sandbox_network.clone()
     }
 
     /// The owner of a process.

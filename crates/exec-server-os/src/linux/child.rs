@@ -50,10 +50,14 @@ pub struct ChildStack(Box<[u128]>);
 impl ChildStack {
     pub fn new() -> Self {
         // The child calls a few thin libc wrappers; 64 KiB is far more than they take.
-        Self(vec![0; 4096].into_boxed_slice())
+        Self::of(64 << 10)
     }
 
-    fn top(&mut self) -> *mut libc::c_void {
+    pub fn of(bytes: usize) -> Self {
+        Self(vec![0; bytes / size_of::<u128>()].into_boxed_slice())
+    }
+
+    pub fn top(&mut self) -> *mut libc::c_void {
         self.0.as_mut_ptr_range().end.cast()
     }
 }

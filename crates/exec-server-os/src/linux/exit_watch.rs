@@ -2,12 +2,14 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Mutex;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use super::sandbox::held_mounts::HeldMounts;
 use super::{check, register};
 use crate::spawn::ExitStatus;
 
@@ -16,12 +18,24 @@ use crate::spawn::ExitStatus;
 pub struct ExitWatch {
     pid: libc::pid_t,
     pidfd: AsyncFd<OwnedFd>,
+    mounts: Mutex<Option<HeldMounts>>,
 }
 
 impl ExitWatch {
     /// Watches our own child `pid`.
     pub fn new(pid: libc::pid_t, pidfd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pid, pidfd: register(pidfd, Interest::READABLE)? })
+        Ok(Self { pid, pidfd: register(pidfd, Interest::READABLE)?, mounts: Mutex::default() })
+    }
+
+    /// Keeps the mounts of a sandbox until its end.
+    pub(super) fn keep(&self, mounts: Option<HeldMounts>) {
+        *self.mounts.lock().expect("no holder panics") = mounts;
+    }
+
+    /// Lets the mounts of a sandbox end together with its last process, which then takes longer to end: for whoever
+    /// removes what they are mounted on, and would have to wait for them instead.
+    pub fn release_mounts(&self) {
+        self.keep(None);
     }
 
     /// Reaps the child once it has ended.
@@ -29,6 +43,7 @@ impl ExitWatch {
         loop {
             let mut ready = ready!(self.pidfd.poll_read_ready(cx))?;
             if let Some(status) = reap(self.pid)? {
+                self.keep(None);
                 return Poll::Ready(Ok(status));
             }
             ready.clear_ready();

@@ -3,20 +3,18 @@
 //! The command has a session of its own, so the keys of a terminal reach this process only, which passes on what they
 //! mean. Owner: the program's one thread, below the guardian.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::io;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::check;
-use super::child::ChildStack;
 use super::exit_watch::reap;
 use super::sandbox::launch;
+use super::sandbox::network::SandboxNetwork;
 use super::sandbox::view::{Base, View};
 use super::sandbox::{Mechanism, Network, SandboxSetup};
-use super::spawner::{Parts, start};
+use super::spawner::{Parts, Starter};
 use crate::TreeTag;
 use crate::limits::LimitPlan;
 use crate::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
@@ -85,10 +83,11 @@ pub fn run_in_foreground(
     signals: &HeldSignals,
 ) -> Result<ExitStatus, SpawnError> {
     let failed = |step| move |source| SpawnError::Prepare { step, source };
-    let mut parts = start(request, None, &mut ChildStack::new())?;
+    let mut starter = Starter::new();
+    let mut parts = starter.start(request, None)?;
     if let Some(report) = parts.report.take() {
-        let told = read_all(report).map_err(failed("launch report"))?;
-        if let Err(error) = launch::judge(&told) {
+        // The mounts end with the command: nobody waits for this process when it has.
+        if let Err(error) = launch::outcome_blocking(report) {
             parts.abandon();
             return Err(error);
         }
@@ -104,13 +103,6 @@ pub fn run_in_foreground(
             let _ = parts.tree.signal(signal);
         }
     }
-}
-
-fn read_all(report: OwnedFd) -> io::Result<Vec<u8>> {
-    rustix::io::ioctl_fionbio(&report, false)?;
-    let mut told = Vec::new();
-    File::from(report).read_to_end(&mut told)?;
-    Ok(told)
 }
 
 /// No step of making a sandbox takes long, except where a file system does not answer.
@@ -141,13 +133,15 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
             network: Network::Isolated,
             mechanism,
         }),
+        network: SandboxNetwork::default(),
         extra_input: None,
         limits: LimitPlan::default(),
     };
-    let mut parts = start(&request, None, &mut ChildStack::new())?;
+    let mut starter = Starter::new();
+    let mut parts = starter.start(&request, None)?;
     let told = told_in_time(&mut parts);
     parts.abandon();
-    match launch::judge(&told?) {
+    match told {
         Err(SpawnError::Program(_)) => Ok(()),
         Ok(()) => Err(SpawnError::Prepare {
             step: "sandbox",
@@ -157,9 +151,9 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
     }
 }
 
-fn told_in_time(parts: &mut Parts) -> Result<Vec<u8>, SpawnError> {
+fn told_in_time(parts: &mut Parts) -> Result<(), SpawnError> {
     let failed = |source| SpawnError::Prepare { step: "sandbox", source };
-    let Some(report) = parts.report.take() else { return Ok(Vec::new()) };
+    let Some(report) = parts.report.take() else { return Ok(()) };
     let time = Timespec::try_from(TRIAL_TIME).expect("a few seconds fit");
     // The launcher tells and ends, or hangs: its end is what is waited for.
     let mut ended = [PollFd::new(&parts.pidfd, PollFlags::IN)];
@@ -167,5 +161,5 @@ fn told_in_time(parts: &mut Parts) -> Result<Vec<u8>, SpawnError> {
     if count.map_err(|errno| failed(errno.into()))? == 0 {
         return Err(failed(io::ErrorKind::TimedOut.into()));
     }
-    read_all(report).map_err(failed)
+    launch::outcome_blocking(report).map(drop)
 }

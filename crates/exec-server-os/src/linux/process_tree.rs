@@ -35,6 +35,11 @@ impl TreeTag {
         (tag == Self::new(tag.child())).then_some(tag)
     }
 
+    /// Whether a process carries it.
+    pub(super) fn is_on(self, pid: libc::pid_t) -> bool {
+        Self::of(pid) == Some(self)
+    }
+
     /// The number that the tag was made from.
     pub fn child(self) -> u32 {
         (self.0 & u64::from(u32::MAX)) as u32

@@ -23,8 +23,9 @@ use super::pipes::{ChildInput, ChildOutput, OutputKind};
 use super::process_tree::{ProcessTree, TreeTag};
 use super::sandbox::denials::RefusedCalls;
 use super::sandbox::file_worker::FileWorker;
-use super::sandbox::launch::{self, Role};
-use super::sandbox::launcher::Command;
+use super::sandbox::launch::{self, Launch, Launchers};
+use super::sandbox::launcher::{Command, Inside, LaunchPlan};
+use super::sandbox::network::SandboxNetwork;
 use super::sandbox::{self, Mechanism, SandboxSetup};
 use super::{signals, startup, terminal};
 use crate::limits::{LimitPlan, Means, Rlimits};
@@ -54,6 +55,7 @@ pub struct Parts {
     pub tree: ProcessTree,
     /// Where a launcher tells what went wrong.
     pub report: Option<OwnedFd>,
+    /// What was refused to a confined child.
     refused: RefusedCalls,
 }
 
@@ -111,6 +113,7 @@ impl Spawner {
     pub async fn spawn_worker(
         &self,
         setup: SandboxSetup,
+        network: SandboxNetwork,
         tag: TreeTag,
     ) -> Result<(FileWorker, ExitWatch), SpawnError> {
         let request = SpawnRequest {
@@ -121,6 +124,7 @@ impl Spawner {
             stdio: Stdio::Worker,
             tag,
             sandbox: Some(setup),
+            network,
             extra_input: None,
             limits: LimitPlan::default(),
         };
@@ -140,22 +144,27 @@ impl Spawner {
 /// Waits until the program of a launcher runs; nothing to wait for if there is no launcher.
 async fn await_launch(report: Option<OwnedFd>, exit: &ExitWatch) -> Result<(), SpawnError> {
     let Some(report) = report else { return Ok(()) };
-    let launched = launch::outcome(report).await;
-    if launched.is_err() {
-        // It has nothing left to do, and whoever asked must not find it among the living.
-        let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
+    match launch::outcome(report).await {
+        Ok(mounts) => {
+            exit.keep(mounts);
+            Ok(())
+        }
+        Err(error) => {
+            // It has nothing left to do, and whoever asked must not find it among the living.
+            let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
+            Err(error)
+        }
     }
-    launched
 }
 
 fn serve(queue: &Mutex<mpsc::Receiver<Job>>) {
     // Found out before somebody waits for it.
     sandbox::limits::means();
-    let mut stack = ChildStack::new();
+    let mut starter = Starter::new();
     loop {
         let job = queue.lock().expect("no holder panics").recv();
         let Ok(Job { request, cgroup, reply }) = job else { return };
-        let result = start(&request, cgroup, &mut stack);
+        let result = starter.start(&request, cgroup);
         if let Err(Ok(parts)) = reply.send(result) {
             parts.abandon();
         }
@@ -207,63 +216,80 @@ enum TheirEnds {
     Inherited,
 }
 
-/// Starts a child; the calling thread sleeps until it has executed its program.
-pub fn start(
-    request: &SpawnRequest,
-    cgroup: Option<Cgroup>,
-    stack: &mut ChildStack,
-) -> Result<Parts, SpawnError> {
-    let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, source };
-    let program = request.program.as_bytes();
-    if program.is_empty() {
+/// Starts children of one thread.
+pub struct Starter {
+    stack: ChildStack,
+    launchers: Launchers,
+}
+
+impl Starter {
+    /// Starts nothing yet.
+    pub fn new() -> Self {
+        Self { stack: ChildStack::new(), launchers: Launchers::default() }
+    }
+
+    /// Starts a child; the calling thread sleeps until it has executed its program, or has a launcher that will.
+    pub fn start(
+        &mut self,
+        request: &SpawnRequest,
+        cgroup: Option<Cgroup>,
+    ) -> Result<Parts, SpawnError> {
+        let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, source };
+        let command = command(request)?;
+        let (ours, theirs) = open_stdio(request.stdio).map_err(prepare("standard streams"))?;
+        let stdio = theirs.as_stdio().map_err(prepare("/dev/null"))?;
+        let tag = request.tag;
+        let (pid, pidfd, report, refused) = if let Some(setup) = &request.sandbox {
+            let inside = match request.stdio {
+                Stdio::Worker => Inside::FileWorker,
+                _ => Inside::Command(command),
+            };
+            let plan = LaunchPlan { setup: setup.clone(), limits: request.limits, inside };
+            let (cgroup, network) = (cgroup.as_ref(), &request.network);
+            let launch = Launch { plan: &plan, stdio, tag, cgroup, network };
+            let launched = self.launchers.launch(&launch, &mut self.stack)?;
+            (launched.pid, launched.pidfd, Some(launched.report), launched.refused)
+        } else {
+            let extra = command.extra_input.as_deref().map(memory_of).transpose();
+            let extra = extra.map_err(prepare("extra input"))?;
+            let extras: Vec<_> = extra.iter().map(AsFd::as_fd).collect();
+            let (cgroup, limits) = (cgroup.as_ref(), &request.limits.rlimits);
+            let (pid, pidfd) =
+                execute(&command, stdio, &extras, cgroup, limits, tag, &mut self.stack)?;
+            (pid, pidfd, None, RefusedCalls::default())
+        };
+        let tree = ProcessTree::new(pid, request.tag, cgroup);
+        Ok(Parts { pid, pidfd, ours, tree, report, refused })
+    }
+}
+
+fn command(request: &SpawnRequest) -> Result<Command, SpawnError> {
+    if request.program.is_empty() {
         return Err(SpawnError::NoProgram);
     }
-    let has_terminal = matches!(request.stdio, Stdio::Terminal(_));
-    let mut command = Command {
+    Ok(Command {
         candidates: candidates(request)?,
         argv: c_strings(&request.argv, "an argument")?,
         env: c_environment(&request.env)?,
         cwd: c_string(request.cwd.as_os_str(), "the working directory")?,
-        has_terminal,
+        has_terminal: matches!(request.stdio, Stdio::Terminal(_)),
         extra_input: request.extra_input.clone(),
-    };
-    let mut extras = Vec::new();
-    let mut report = None;
-    let mut refused = RefusedCalls::default();
-    if let Some(sandbox) = &request.sandbox {
-        let role = match request.stdio {
-            Stdio::Worker => Role::FileWorker,
-            _ => Role::Command,
-        };
-        let launch = launch::prepare(sandbox, request.limits, &mut command, role)
-            .map_err(prepare("sandbox"))?;
-        extras = launch.theirs;
-        report = Some(launch.report);
-        refused = launch.refused;
-    } else if let Some(content) = &command.extra_input {
-        extras.push(memory_of(content).map_err(prepare("extra input"))?);
-    }
+    })
+}
 
-    let (ours, theirs) = open_stdio(request.stdio).map_err(prepare("standard streams"))?;
-    let null = null_device().map_err(prepare("/dev/null"))?;
-    let stdio = match &theirs {
-        TheirEnds::Pipes { stdin, stdout, stderr } => {
-            [stdin.as_ref().map_or(null, |stdin| stdin.as_fd()), stdout.as_fd(), stderr.as_fd()]
-        }
-        TheirEnds::Terminal { slave } => [slave.as_fd(); 3],
-        TheirEnds::Worker { socket } => [socket.as_fd(), null, null],
-        TheirEnds::Inherited => {
-            [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
-        }
-    };
-
+/// Starts a program; the calling thread sleeps until it is executed.
+pub fn execute(
+    command: &Command,
+    stdio: [BorrowedFd; 3],
+    extras: &[BorrowedFd],
+    cgroup: Option<&Cgroup>,
+    limits: &Rlimits,
+    tag: TreeTag,
+    stack: &mut ChildStack,
+) -> Result<(libc::pid_t, OwnedFd), SpawnError> {
     let argv_pointers = pointers(&command.argv);
     let mut script_argv = vec![c"/bin/sh".as_ptr(), std::ptr::null()];
     script_argv.extend_from_slice(&argv_pointers[1.min(argv_pointers.len() - 1)..]);
-    // A launcher lives outside of the limits, and sets them inside.
-    let limits =
-        if request.sandbox.is_some() { Rlimits::default() } else { request.limits.rlimits };
-    let rlimits = startup::lowered(&limits);
     let mut plan = ChildPlan {
         candidates: &command.candidates,
         argv: &argv_pointers,
@@ -271,19 +297,33 @@ pub fn start(
         envp: &pointers(&command.env),
         cwd: &command.cwd,
         stdio,
-        extras: &extras.iter().map(AsFd::as_fd).collect::<Vec<_>>(),
+        extras,
         has_terminal: command.has_terminal,
-        cgroup: cgroup.as_ref().map(Cgroup::procs),
+        cgroup: cgroup.map(Cgroup::procs),
         ignored: signals::ignored(),
         open_files: startup::original_open_file_limit(),
-        rlimits: &rlimits,
+        rlimits: &startup::lowered(limits),
         oom_score: startup::oom_score_of_children(),
-        tag: request.tag.as_limit(),
+        tag: tag.as_limit(),
         server_pid: std::process::id().cast_signed(),
     };
-    let (pid, pidfd) = clone_child(&mut plan, stack)?;
-    let tree = ProcessTree::new(pid, request.tag, cgroup);
-    Ok(Parts { pid, pidfd, ours, tree, report, refused })
+    clone_child(&mut plan, stack)
+}
+
+impl TheirEnds {
+    fn as_stdio(&self) -> io::Result<[BorrowedFd<'_>; 3]> {
+        let null = null_device()?;
+        Ok(match self {
+            Self::Pipes { stdin, stdout, stderr } => {
+                [stdin.as_ref().map_or(null, |stdin| stdin.as_fd()), stdout.as_fd(), stderr.as_fd()]
+            }
+            Self::Terminal { slave } => [slave.as_fd(); 3],
+            Self::Worker { socket } => [socket.as_fd(), null, null],
+            Self::Inherited => {
+                [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
+            }
+        })
+    }
 }
 
 fn open_stdio(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
@@ -301,7 +341,6 @@ fn open_stdio(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
                 None,
             )?;
             rustix::io::ioctl_fionbio(&ours, true)?;
-            let theirs = move_up(theirs)?;
             Ok((OurEnds::Worker { socket: ours }, TheirEnds::Worker { socket: theirs }))
         }
         Stdio::Pipes { stdin } => {
@@ -325,7 +364,8 @@ fn open_stdio(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
     }
 }
 
-fn null_device() -> io::Result<BorrowedFd<'static>> {
+/// The host's null device, opened once.
+pub fn null_device() -> io::Result<BorrowedFd<'static>> {
     static NULL: OnceLock<OwnedFd> = OnceLock::new();
     if let Some(null) = NULL.get() {
         return Ok(null.as_fd());

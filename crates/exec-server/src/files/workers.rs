@@ -102,7 +102,8 @@ async fn start(
         });
         let Confinement { setup, placeholders, .. } =
             confined.await.unwrap_or(Err(RequestError::Abandoned))?;
-        match server.spawner.spawn_worker(setup, session.tag_child(server)).await {
+        let (network, tag) = (session.sandbox_network(), session.tag_child(server));
+        match server.spawner.spawn_worker(setup, network, tag).await {
             Ok((worker, exit)) => break (worker, exit, placeholders),
             Err(error) if patience.allows_another_try(&error) => {}
             Err(error) => return Err(error.into()),

@@ -118,11 +118,11 @@ pub async fn run_process(
         let policy = start.policy.clone();
         let (mut request, mut birth) = plan(&server, &session, start, tag).await?;
         let mut patience = Patience::default();
-        loop {
+        let spawned = loop {
             // Only a sandboxed start is ever tried again.
             let again = policy.is_some().then(|| request.clone());
             match (server.spawner.spawn(request).await, again, &policy) {
-                (Ok(spawned), ..) => return Ok((spawned, birth)),
+                (Ok(spawned), ..) => break spawned,
                 (Err(error), Some(again), Some(policy)) if patience.allows_another_try(&error) => {
                     let (setup, sandboxed) =
                         split(confine(&server, policy.clone()).await?, again.limits);
@@ -131,7 +131,12 @@ pub async fn run_process(
                 }
                 (Err(error), ..) => return Err(error.into()),
             }
+        };
+        if birth.sandbox.as_ref().is_some_and(|sandbox| !sandbox.placeholders.is_empty()) {
+            // They are removed by this event loop, which must not wait for the mounts over them.
+            spawned.exit.release_mounts();
         }
+        Ok((spawned, birth))
     };
     let mut held = VecDeque::new();
     match watch(starting, &mut commands, &mut held).await {
@@ -223,8 +228,9 @@ async fn plan(
     let limits = start.limits;
     let (sandbox, sandboxed) = confinement.map(|it| split(it, limits)).unzip();
     let cwd = start.cwd;
+    let network = session.sandbox_network();
     let request =
-        SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, extra_input, limits };
+        SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, network, extra_input, limits };
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     });

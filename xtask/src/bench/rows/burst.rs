@@ -48,19 +48,20 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
         clients[0].wait_finished(warm)?;
         clients[0].ledger().settle(warm, 0, 0)?;
 
-        let time = run(&mut clients, each)?;
+        let time = run_at_once(&mut clients, each, Launch::new(&["/usr/bin/true"]))?;
         readings.enter(row, f64::from(connections * each) / time.as_secs_f64());
         clients.iter_mut().for_each(|client| readings.enter_order(client));
     }
     Ok(())
 }
 
-fn run(clients: &mut [Client], each: u32) -> Result<Duration> {
+/// Starts so many on each connection at once, and waits until all have ended well.
+pub fn run_at_once(clients: &mut [Client], each: u32, launch: Launch<'_>) -> Result<Duration> {
     let begun = Instant::now();
     let mut started = Vec::new();
     for (index, client) in clients.iter_mut().enumerate() {
         for _ in 0..each {
-            started.push((index, client.queue_start(Launch::new(&["/usr/bin/true"])).process));
+            started.push((index, client.queue_start(launch).process));
         }
         client.flush()?;
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::burst::run_at_once;
 use super::files::{self, KnownFile};
 use super::oneshot::{self, run_once};
 use super::{EVERY_ROUND, Group};
@@ -22,11 +23,20 @@ const P50: &str = "sandbox.p50";
 const P95: &str = "sandbox.p95";
 const CPU: &str = "sandbox.cpu";
 const CHILDREN_CPU: &str = "sandbox.children-cpu";
+const FIRST: &str = "sandbox.first";
+const BURST: &str = "sandbox.burst";
+const ENTRIES: &str = "sandbox.entries";
+const GROWTH: &str = "sandbox.growth";
+const COMPILE: &str = "sandbox.compile";
 const READ: &str = "sandbox.read";
 const WRITE: &str = "sandbox.write";
 
 /// As small as the files that are read and written without a policy.
 const SMALL: usize = 4096;
+
+/// Entries of a large policy, and of one with a quarter of them.
+const MANY: usize = 1000;
+const FEWER: usize = MANY / 4;
 
 /// One sandboxed process after the other.
 pub const GROUP: Group = Group {
@@ -40,7 +50,7 @@ pub const GROUP: Group = Group {
             better: Better::Lower,
             bars: &[
                 Bar::AtMost(1.0 / 15.0, Of::NaglingPeer),
-                Bar::AtMost(5.0, Of::OurRow(oneshot::P50)),
+                Bar::AtMost(3.0, Of::OurRow(oneshot::P50)),
             ],
         },
         Row {
@@ -59,6 +69,44 @@ pub const GROUP: Group = Group {
             unit: Unit::Named("µs"),
             better: Better::Lower,
             bars: &[],
+        },
+        Row {
+            id: FIRST,
+            label: "… the first of a session, p50",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[
+                Bar::AtMost(1.0 / 15.0, Of::NaglingPeer),
+                Bar::AtMost(5.0, Of::OurRow(oneshot::P50)),
+            ],
+        },
+        Row {
+            id: BURST,
+            label: "200 × sandboxed `true` at once, one connection",
+            unit: Unit::Named("procs/s"),
+            better: Better::Higher,
+            bars: &[],
+        },
+        Row {
+            id: ENTRIES,
+            label: "sandboxed `true` with 1,000 entries, p50",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: GROWTH,
+            label: "… more than with 250, for each time more entries",
+            unit: Unit::Named("×"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(1.25, Of::Unit)],
+        },
+        Row {
+            id: COMPILE,
+            label: "1,000 entries read and compiled, p50",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(10.0, Of::Unit)],
         },
         Row {
             id: READ,
@@ -111,7 +159,74 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let children = after.children_cpu.saturating_sub(before.children_cpu);
     readings.enter(CHILDREN_CPU, us(children) / count as f64);
     readings.enter_order(&mut client);
+    let mut firsts = Vec::new();
+    scene.effort.pace(50, Duration::from_secs(2)).run(|| {
+        let mut client = scene.connect()?;
+        firsts.push(ms(run_once(&mut client, launch)?.1));
+        Ok(())
+    })?;
+    readings.enter(FIRST, percentile(&firsts, 0.5));
+    if scene.contestant.seat == Seat::Ours {
+        // The peer takes seconds for these, or gives up.
+        let time = run_at_once(std::slice::from_mut(&mut client), 200, launch)?;
+        readings.enter(BURST, 200.0 / time.as_secs_f64());
+        measure_entries(scene, &mut client, &root, &policy, readings)?;
+    }
     measure_files(scene, &mut client, &policy, readings)
+}
+
+/// What a start costs when a policy has many entries, each of which is a mount.
+fn measure_entries(
+    scene: &Scene<'_>,
+    client: &mut Client,
+    root: &Path,
+    policy: &str,
+    readings: &mut Readings,
+) -> Result<()> {
+    for number in 0..MANY {
+        fs::create_dir_all(root.join(format!("many/{number}")))?;
+    }
+    let [fewer, many] = [FEWER, MANY].map(|count| with_entries(policy, root, count));
+    let mut time_of = |policy: &str| -> Result<f64> {
+        let launch = Launch { sandbox: Some(policy), ..Launch::new(&["/usr/bin/true"]) };
+        let mut ends = Vec::new();
+        scene.effort.pace(20, Duration::from_secs(2)).run(|| {
+            ends.push(ms(run_once(client, launch)?.1));
+            Ok(())
+        })?;
+        Ok(percentile(&ends, 0.5))
+    };
+    let (fewer_time, many_time) = (time_of(&fewer)?, time_of(&many)?);
+    readings.enter(ENTRIES, many_time);
+    readings.enter(GROWTH, many_time / fewer_time / (MANY / FEWER) as f64);
+
+    // A start without a program is refused after its policy was read and compiled.
+    let start = format!(
+        r#"{{"processId":"none","argv":[],"cwd":"{}","env":{{}},"tty":false,"sandbox":{many}}}"#,
+        uri(root)
+    );
+    let mut times = Vec::new();
+    scene.effort.pace(50, Duration::from_secs(1)).run(|| {
+        client.queue("process/start", &start);
+        let (time, answer) = client.exchange()?;
+        if !answer.windows(4).any(|word| word == b"argv") {
+            return Err(Failure::new("a start without a program was not refused as such"));
+        }
+        times.push(ms(time));
+        Ok(())
+    })?;
+    readings.enter(COMPILE, percentile(&times, 0.5));
+    Ok(())
+}
+
+/// The same policy with directories of the project that stay read-only.
+fn with_entries(policy: &str, root: &Path, count: usize) -> String {
+    let entry = |number: usize| {
+        let path = uri(&root.join(format!("many/{number}")));
+        format!(r#"{{"path":{{"type":"path","path":"{path}"}},"access":"read"}},"#)
+    };
+    let entries: String = (0..count).map(entry).collect();
+    policy.replacen(r#""entries":["#, &format!(r#""entries":[{entries}"#), 1)
 }
 
 fn measure_files(

@@ -1,94 +1,220 @@
-//! The server's side of a sandboxed start: what the launcher is given, and what it tells.
+//! The server's side of a sandboxed start: the zygote, what a launcher is given, and what it tells.
 
 use std::ffi::CString;
 use std::fs::File;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::task::{Poll, ready};
 
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
-use rustix::pipe::PipeFlags;
+use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::Interest;
 
-use super::SandboxSetup;
 use super::denials::RefusedCalls;
-use super::launcher::{
-    Command, Failure, Inside, LAUNCHER_ARGUMENT, LaunchPlan, STEP_CWD, STEP_EXEC,
-};
-use crate::limits::LimitPlan;
-use crate::linux::register;
-use crate::linux::spawner::{memory_of, move_up};
+use super::held_mounts::HeldMounts;
+use super::launcher::{Command, Failure, Inside, LaunchPlan, STEP_CWD, STEP_EXEC, Told};
+use super::network::{QuietNetwork, SandboxNetwork};
+use super::zygote::{Answer, Birth, Limit, Order, ZYGOTE_ARGUMENT};
+use super::{Mechanism, Network, packet};
+use crate::TreeTag;
+use crate::limits::Rlimits;
+use crate::linux::cgroup::Cgroup;
+use crate::linux::child::ChildStack;
+use crate::linux::spawner::{execute, memory_of, move_up, null_device};
+use crate::linux::{procfs, register, startup};
 use crate::spawn::SpawnError;
 
-/// What a sandbox is made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// A program.
-    Command,
-    /// A worker for files.
-    FileWorker,
+/// Makes launchers; belongs to one thread, because the parent of a zygote is the parent of its launchers.
+#[derive(Default)]
+pub struct Launchers {
+    /// From the first sandboxed start on.
+    zygote: Option<Zygote>,
 }
 
-/// What the server and a launcher have in common.
-pub struct Launch {
-    /// Where the launcher tells what went wrong.
+/// What one launcher is made from.
+pub struct Launch<'a> {
+    /// What it shall do.
+    pub plan: &'a LaunchPlan,
+    /// What become descriptors 0, 1 and 2.
+    pub stdio: [BorrowedFd<'a>; 3],
+    /// The tag of its tree.
+    pub tag: TreeTag,
+    /// The group that it shall join.
+    pub cgroup: Option<&'a Cgroup>,
+    /// The network of its session, for a sandbox without one.
+    pub network: &'a SandboxNetwork,
+}
+
+/// A launcher that has been made, a child of this process.
+pub struct Launched {
+    pub pid: libc::pid_t,
+    pub pidfd: OwnedFd,
+    /// Where it tells what went wrong.
     pub report: OwnedFd,
     /// What was refused to the command.
     pub refused: RefusedCalls,
-    /// What the launcher is given as descriptors 3 and following.
-    pub theirs: Vec<OwnedFd>,
 }
 
-/// Puts a launcher in the place of the command, and the command into the launcher's plan.
-///
-/// Nothing of the request is used outside of the sandbox: the launcher has no environment and runs in the root.
-pub fn prepare(
-    sandbox: &SandboxSetup,
-    limits: LimitPlan,
-    command: &mut Command,
-    role: Role,
-) -> io::Result<Launch> {
-    let launcher = Command {
-        candidates: vec![launcher_program()?],
-        argv: vec![
-            c"exec-server".to_owned(),
-            CString::new(LAUNCHER_ARGUMENT).expect("it has no NUL"),
-        ],
-        env: Vec::new(),
-        cwd: c"/".to_owned(),
-        // The terminal becomes that of the command, inside.
-        has_terminal: false,
-        extra_input: None,
-    };
-    let command = std::mem::replace(command, launcher);
-    let inside = match role {
-        Role::Command => Inside::Command(command),
-        Role::FileWorker => Inside::FileWorker,
-    };
-    let plan = LaunchPlan { setup: sandbox.clone(), limits, inside };
-    let plan = postcard::to_stdvec(&plan).map_err(io::Error::other)?;
-    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    rustix::io::ioctl_fionbio(&ours, true)?;
-    let mut theirs = vec![memory_of(&plan)?, move_up(theirs)?];
-    let refused = match role {
-        Role::Command => {
-            let (refused, tally) = RefusedCalls::share()?;
-            theirs.push(tally);
-            refused
+impl Launchers {
+    /// Makes a launcher. Nothing of the request is used outside of the sandbox.
+    pub fn launch(
+        &mut self,
+        launch: &Launch,
+        stack: &mut ChildStack,
+    ) -> Result<Launched, SpawnError> {
+        let setup = &launch.plan.setup;
+        let network = match (setup.mechanism, setup.network) {
+            (Mechanism::Namespaces, Network::Isolated) => {
+                Some(launch.network.get_or_make(|| self.make_network(stack))?)
+            }
+            (Mechanism::Namespaces, Network::Host) | (Mechanism::Landlock, _) => None,
+        };
+        let (refused, tally) = match launch.plan.inside {
+            Inside::Command(_) => {
+                let (refused, tally) = RefusedCalls::share().map_err(failed)?;
+                (refused, Some(tally))
+            }
+            Inside::FileWorker => (RefusedCalls::default(), None),
+        };
+        let (plan, ours, theirs) = materials(launch.plan).map_err(failed)?;
+        let mut fds = launch.stdio.to_vec();
+        fds.extend([plan.as_fd(), theirs.as_fd()]);
+        fds.extend(tally.as_ref().map(AsFd::as_fd));
+        fds.extend(launch.cgroup.map(Cgroup::procs));
+        fds.extend(
+            network.iter().flat_map(|network| [network.users.as_fd(), network.network.as_fd()]),
+        );
+        let limit = |limit: libc::rlimit| Limit(limit.rlim_cur, limit.rlim_max);
+        let order = Order::Launch(Birth {
+            tag: limit(launch.tag.as_limit()),
+            open_files: limit(startup::original_open_file_limit()),
+            has_tally: tally.is_some(),
+            has_cgroup: launch.cgroup.is_some(),
+            has_network: network.is_some(),
+        });
+        match self.ask(&order, &fds, stack) {
+            Ok((Answer::Launched(pid), mut fds)) if fds.len() == 1 => {
+                let pidfd = fds.remove(0);
+                Ok(Launched { pid, pidfd, report: ours, refused })
+            }
+            Ok((answer, _)) => Err(refusal(answer)),
+            Err(error) => {
+                end_stray(launch.tag);
+                Err(error)
+            }
         }
-        Role::FileWorker => RefusedCalls::default(),
-    };
-    Ok(Launch { report: ours, refused, theirs })
+    }
+
+    fn make_network(&mut self, stack: &mut ChildStack) -> Result<QuietNetwork, SpawnError> {
+        let (answer, fds) = self.ask(&Order::MakeNetwork, &[], stack)?;
+        match (answer, <[OwnedFd; 2]>::try_from(fds)) {
+            (Answer::Network, Ok([users, network])) => Ok(QuietNetwork { users, network }),
+            (answer, _) => Err(refusal(answer)),
+        }
+    }
+
+    fn ask(
+        &mut self,
+        order: &Order,
+        fds: &[BorrowedFd],
+        stack: &mut ChildStack,
+    ) -> Result<(Answer, Vec<OwnedFd>), SpawnError> {
+        let zygote = match self.zygote.take() {
+            Some(zygote) if packet::send(&zygote.socket, order, fds).is_ok() => zygote,
+            // There was none, or somebody has killed it since.
+            _ => {
+                let zygote = Zygote::start(stack)?;
+                packet::send(&zygote.socket, order, fds).map_err(failed)?;
+                zygote
+            }
+        };
+        let packet = packet::receive(&zygote.socket).map_err(failed)?;
+        self.zygote = Some(zygote);
+        Ok((packet.decode().map_err(failed)?, packet.fds))
+    }
 }
 
-/// Where a launcher's program is: a copy of ours in memory, which nobody can change.
+fn failed(source: io::Error) -> SpawnError {
+    SpawnError::Prepare { step: "sandbox", source }
+}
+
+fn refusal(answer: Answer) -> SpawnError {
+    match answer {
+        Answer::Failed(Failure { step, errno }) => {
+            SpawnError::Sandbox { step, source: io::Error::from_raw_os_error(errno) }
+        }
+        _ => failed(io::Error::other("the zygote answered something else")),
+    }
+}
+
+/// Ends the launcher of a zygote that died before it could tell of it.
+fn end_stray(tag: TreeTag) {
+    let (own, thread) = (rustix::process::getpid(), rustix::thread::gettid());
+    for pid in procfs::thread_children(own.as_raw_pid(), thread.as_raw_pid()) {
+        if tag.is_on(pid) {
+            // SAFETY: it is our own unreaped child, which nobody else knows of.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, std::ptr::null_mut(), 0);
+            }
+        }
+    }
+}
+
+/// The process that launchers are copied from; ends with this.
+struct Zygote {
+    pidfd: OwnedFd,
+    socket: OwnedFd,
+}
+
+impl Zygote {
+    fn start(stack: &mut ChildStack) -> Result<Self, SpawnError> {
+        let program = Command {
+            candidates: vec![program_in_memory().map_err(failed)?],
+            argv: vec![
+                c"exec-server".to_owned(),
+                CString::new(ZYGOTE_ARGUMENT).expect("it has no NUL"),
+            ],
+            env: Vec::new(),
+            cwd: c"/".to_owned(),
+            has_terminal: false,
+            extra_input: None,
+        };
+        let (socket, theirs) = packet::pair().map_err(failed)?;
+        let theirs = move_up(theirs).map_err(failed)?;
+        let null = null_device().map_err(failed)?;
+        // It belongs to no tree, and its launchers change the tag for their own.
+        let tag = TreeTag::new(u32::MAX);
+        let (stdio, limits) = ([theirs.as_fd(), null, null], Rlimits::default());
+        let (_, pidfd) = execute(&program, stdio, &[], None, &limits, tag, stack)?;
+        Ok(Self { pidfd, socket })
+    }
+}
+
+impl Drop for Zygote {
+    fn drop(&mut self) {
+        // It holds nothing that would be lost. Should it have ended by itself, there is nothing to do.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+        let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
+    }
+}
+
+/// The plan to be read, and the two ends of the socket for the report: ours and theirs.
+fn materials(plan: &LaunchPlan) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
+    let plan = postcard::to_stdvec(plan).map_err(io::Error::other)?;
+    let (ours, theirs) = packet::pair()?;
+    rustix::io::ioctl_fionbio(&ours, true)?;
+    Ok((memory_of(&plan)?, ours, theirs))
+}
+
+/// Where the program of a zygote is: a copy of ours in memory, which nobody can change.
 ///
 /// Until a command runs, its `/proc/self/exe` is the launcher's program, and a command can ask to run just that: then
 /// it holds a file which was opened outside of its view. So that must not be a file of the host.
-fn launcher_program() -> io::Result<CString> {
+fn program_in_memory() -> io::Result<CString> {
     static PROGRAM: OnceLock<OwnedFd> = OnceLock::new();
     let program = match PROGRAM.get() {
         Some(program) => program,
@@ -121,46 +247,62 @@ fn sealed_copy_of_ourselves() -> io::Result<OwnedFd> {
 }
 
 /// Waits until the command runs, or until it is known why not.
-pub async fn outcome(report: OwnedFd) -> Result<(), SpawnError> {
-    let text = read(report)
-        .await
-        .map_err(|source| SpawnError::Prepare { step: "launch report", source })?;
-    judge(&text)
-}
-
-/// What a launcher has told, all of it: nothing if the command runs.
-pub fn judge(text: &[u8]) -> Result<(), SpawnError> {
-    if text.is_empty() {
-        return Ok(());
-    }
-    let failure: Failure = postcard::from_bytes(text).map_err(|error| SpawnError::Prepare {
-        step: "launch report",
-        source: io::Error::other(error),
-    })?;
-    let source = io::Error::from_raw_os_error(failure.errno);
-    Err(match failure.step.as_str() {
-        STEP_CWD => SpawnError::Cwd(source),
-        STEP_EXEC => SpawnError::Program(source),
-        _ => SpawnError::Sandbox { step: failure.step, source },
-    })
-}
-
-async fn read(report: OwnedFd) -> io::Result<Vec<u8>> {
-    let report = register(report, Interest::READABLE)?;
-    let mut text = Vec::new();
-    poll_fn(|cx| {
+pub async fn outcome(report: OwnedFd) -> Result<Option<HeldMounts>, SpawnError> {
+    let report = register(report, Interest::READABLE).map_err(no_report)?;
+    let mut told = ToldSoFar::default();
+    let read = poll_fn(|cx| {
         loop {
             let mut ready = ready!(report.poll_read_ready(cx))?;
-            let mut buffer = [0; 512];
-            match rustix::io::read(report.get_ref(), &mut buffer) {
-                Ok(0) => return Poll::Ready(Ok(())),
-                Ok(count) => text.extend_from_slice(&buffer[..count]),
-                Err(rustix::io::Errno::AGAIN) => ready.clear_ready(),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(errno) => return Poll::Ready(Err(io::Error::from(errno))),
+            match told.read(report.get_ref()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+                read => return Poll::Ready(read),
             }
         }
-    })
-    .await?;
-    Ok(text)
+    });
+    read.await.map_err(no_report)?;
+    told.judge()
+}
+
+/// The same for a thread that may wait.
+pub fn outcome_blocking(report: OwnedFd) -> Result<Option<HeldMounts>, SpawnError> {
+    let mut told = ToldSoFar::default();
+    rustix::io::ioctl_fionbio(&report, false).map_err(|errno| no_report(errno.into()))?;
+    told.read(&report).map_err(no_report)?;
+    told.judge()
+}
+
+fn no_report(source: io::Error) -> SpawnError {
+    SpawnError::Prepare { step: "launch report", source }
+}
+
+#[derive(Default)]
+struct ToldSoFar {
+    mounts: Option<HeldMounts>,
+    failure: Option<Failure>,
+}
+
+impl ToldSoFar {
+    /// Reads to the end.
+    fn read(&mut self, report: &OwnedFd) -> io::Result<()> {
+        loop {
+            let mut packet = match packet::receive(report) {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                received => received?,
+            };
+            match packet.decode()? {
+                Told::Mounts => self.mounts = packet.fds.pop().map(HeldMounts::new),
+                Told::Failed(failure) => self.failure = Some(failure),
+            }
+        }
+    }
+
+    fn judge(self) -> Result<Option<HeldMounts>, SpawnError> {
+        let Some(failure) = self.failure else { return Ok(self.mounts) };
+        let source = io::Error::from_raw_os_error(failure.errno);
+        Err(match failure.step.as_str() {
+            STEP_CWD => SpawnError::Cwd(source),
+            STEP_EXEC => SpawnError::Program(source),
+            _ => SpawnError::Sandbox { step: failure.step, source },
+        })
+    }
 }

@@ -7,30 +7,29 @@
 //!             └─ command (a session of its own, with the terminal if there is one)
 //! ```
 //!
-//! Where Landlock is the only lock there are no namespaces and no pid 1: the command is the launcher's own child.
-//!
-//! It is this program, executed again with an empty environment: one thread, nothing of the server's memory. The plan
-//! comes on descriptor 3; what fails before the command runs is told on descriptor 4, which the exec closes. For a
-//! command, what the filter refuses is counted on descriptor 5.
+//! With Landlock as the only lock there is nothing to be inside of, and the command is the launcher's child. It is a copy of the [`zygote`](super::zygote): one thread, no environment, nothing of the server's memory. What fails
+//! before the command runs is told on a socket which the exec closes.
 
 use std::convert::Infallible;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::denials::{self, Attendant};
+use super::limits::PidRange;
+use super::network::QuietNetwork;
 use super::step::{Step, StepError};
-use super::{Mechanism, Network, SandboxSetup, confinement, limits, network, view, worker};
+use super::view::OldRoot;
+use super::zygote::{Birth, Limit};
+use super::{Mechanism, Network, SandboxSetup, confinement, namespaces, packet, view, worker};
 use crate::limits::LimitPlan;
-use crate::linux::spawner::{memory_of, pointers};
+use crate::linux::child::ChildStack;
+use crate::linux::spawner::{memory_of, move_up, pointers};
 use crate::linux::{check, reap_until};
-
-/// The hidden argument that makes this program a launcher.
-pub const LAUNCHER_ARGUMENT: &str = "--sandbox-launcher";
 
 /// Everything that a launcher needs to know.
 #[derive(Debug, Serialize, Deserialize)]
@@ -69,11 +68,16 @@ pub struct Command {
     pub extra_input: Option<Vec<u8>>,
 }
 
-const PLAN: RawFd = 3;
-const REPORT: RawFd = 4;
-const TALLY: RawFd = 5;
+/// What a launcher tells; when it has no more to tell, the command runs or it has failed.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Told {
+    /// The mount namespace comes beside it.
+    Mounts,
+    /// The command does not run.
+    Failed(Failure),
+}
 
-/// What went wrong before the command ran, as it is told on descriptor 4.
+/// What went wrong before the command ran.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Failure {
     /// What was being done.
@@ -87,12 +91,24 @@ pub const STEP_CWD: &str = "working directory";
 /// As above.
 pub const STEP_EXEC: &str = "program";
 
+/// A launcher that has just been copied from its zygote.
+pub struct Launcher {
+    /// How it is born.
+    pub birth: Birth,
+    /// Whose child it is.
+    pub server: Option<Pid>,
+    /// What came beside the order.
+    pub fds: Vec<OwnedFd>,
+}
+
 /// Lives as a launcher; returns the code to exit with.
-pub fn run_launcher() -> i32 {
-    // SAFETY: both descriptors were given to this process for this, and nothing else uses them.
-    let (plan, report) = unsafe { (File::from_raw_fd(PLAN), File::from_raw_fd(REPORT)) };
-    let report = Report(report);
-    match begin(plan, &report) {
+pub fn run_launcher(mut launcher: Launcher) -> i32 {
+    let _ = rustix::thread::set_name(c"exec-launcher");
+    let Some((given, report)) = launcher.sort_out() else {
+        // There is nobody to tell, and the server sees that the socket ended together with the launcher.
+        return 127;
+    };
+    match launcher.begin(given, &report) {
         Ok((plan, ends)) => match fork() {
             Ok(Some(first)) => {
                 // If pid 1 is killed, there must be nobody left who could tell, or the wait would never end.
@@ -113,22 +129,111 @@ pub fn run_launcher() -> i32 {
     }
 }
 
-/// Everything before there is anybody inside.
-fn begin(mut plan: File, report: &Report) -> Result<(LaunchPlan, Ends), StepError> {
-    report.close_on_exec()?;
-    let mut bytes = Vec::new();
-    plan.read_to_end(&mut bytes).step("plan")?;
-    let plan: LaunchPlan = postcard::from_bytes(&bytes).map_err(io::Error::other).step("plan")?;
-    // What the server sends to the whole tree is meant for the command.
+/// What a launcher was given, except for the report.
+struct Given {
+    streams: [OwnedFd; 3],
+    plan: File,
+    tally: Option<File>,
+    cgroup: Option<File>,
+    network: Option<QuietNetwork>,
+}
+
+/// What the two sides of the fork need of each other, and what only the outside needs.
+struct Ends {
+    outside: File,
+    inside: File,
+    tally: Option<File>,
+}
+
+impl Launcher {
+    /// The order of [`Order::Launch`](super::zygote::Order).
+    fn sort_out(&mut self) -> Option<(Given, Report)> {
+        let mut fds = std::mem::take(&mut self.fds).into_iter();
+        let streams = [fds.next()?, fds.next()?, fds.next()?];
+        let plan = fds.next()?.into();
+        let report = move_up(fds.next()?).ok()?;
+        let tally = if self.birth.has_tally { Some(fds.next()?.into()) } else { None };
+        let cgroup = if self.birth.has_cgroup { Some(fds.next()?.into()) } else { None };
+        let network = match self.birth.has_network {
+            true => Some(QuietNetwork { users: fds.next()?, network: fds.next()? }),
+            false => None,
+        };
+        Some((Given { streams, plan, tally, cgroup, network }, Report(report)))
+    }
+
+    /// Everything before there is anybody inside.
+    fn begin(&self, given: Given, report: &Report) -> Result<(LaunchPlan, Ends), StepError> {
+        let Given { streams, mut plan, tally, cgroup, network } = given;
+        self.become_a_child_like_any_other(streams, cgroup)?;
+        let mut bytes = Vec::new();
+        plan.read_to_end(&mut bytes).step("plan")?;
+        drop(plan);
+        let plan: LaunchPlan =
+            postcard::from_bytes(&bytes).map_err(io::Error::other).step("plan")?;
+        if plan.setup.mechanism == Mechanism::Namespaces {
+            match (plan.setup.network, network) {
+                (Network::Host, _) => {}
+                (Network::Isolated, Some(network)) => network.enter()?,
+                (Network::Isolated, None) => {
+                    return Err(io::Error::from(io::ErrorKind::NotFound)).step("network");
+                }
+            }
+            namespaces::enter_new()?;
+            report.lend_mounts()?;
+        }
+        let (outside, inside) = denials::connect().step("socket")?;
+        Ok((plan, Ends { outside, inside, tally }))
+    }
+
+    /// What `child` does for programs that are started without a sandbox.
+    fn become_a_child_like_any_other(
+        &self,
+        streams: [OwnedFd; 3],
+        cgroup: Option<File>,
+    ) -> Result<(), StepError> {
+        rustix::process::setsid().step("setsid")?;
+        if let Some(mut cgroup) = cgroup {
+            // The writing process is meant.
+            cgroup.write_all(b"0").step("cgroup")?;
+        }
+        for (target, stream) in streams.iter().enumerate() {
+            // SAFETY: plain system call on open descriptors; takes the place of the zygote's, which is not used again.
+            let result = unsafe { libc::dup2(stream.as_raw_fd(), target as RawFd) };
+            check(result).step("standard streams")?;
+        }
+        // SAFETY: sets flags of this process; unlike the zygote it has to map its user.
+        let result = unsafe {
+            libc::prctl(libc::PR_SET_DUMPABLE, 1);
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
+        };
+        check(result).step("parent-death signal")?;
+        // The server may have died before the line above took effect.
+        if rustix::process::getppid() != self.server {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH)).step("parent-death signal");
+        }
+        // It may fail under a lowered hard limit, and then trees are told apart by session only.
+        let _ = set_limit(libc::RLIMIT_RTTIME, self.birth.tag);
+        set_limit(libc::RLIMIT_NOFILE, self.birth.open_files).step("resource limits")
+    }
+}
+
+#[cfg(target_env = "gnu")]
+type Resource = libc::__rlimit_resource_t;
+#[cfg(not(target_env = "gnu"))]
+type Resource = libc::c_int;
+
+fn set_limit(resource: Resource, Limit(soft, hard): Limit) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
+    // SAFETY: passes a live local.
+    check(unsafe { libc::setrlimit(resource, &raw const limit) }).map(drop)
+}
+
+/// What the server sends to a whole tree is meant for the command.
+pub fn ignore_what_is_passed_by() {
     for signal in PASSED_BY {
         // SAFETY: no handler is involved.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    if plan.setup.mechanism == Mechanism::Namespaces {
-        enter_namespaces(plan.setup.network)?;
-    }
-    let ends = Ends::new(&plan).step("socket")?;
-    Ok((plan, ends))
 }
 
 /// Signals that only the command is to notice.
@@ -144,27 +249,6 @@ const PASSED_BY: [libc::c_int; 10] = [
     libc::SIGTTOU,
     libc::SIGWINCH,
 ];
-
-fn enter_namespaces(network: Network) -> Result<(), StepError> {
-    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    let mut flags = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP;
-    if network == Network::Isolated {
-        flags |= libc::CLONE_NEWNET;
-    }
-    // SAFETY: this process has one thread and shares nothing that would change under another.
-    check(unsafe { libc::unshare(flags) }).step("namespaces")?;
-    // Only after this may an ordinary user map a group.
-    std::fs::write("/proc/self/setgroups", "deny").step("setgroups")?;
-    let (uid, gid) = (uid.as_raw(), gid.as_raw());
-    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).step("uid map")?;
-    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).step("gid map")?;
-    if network == Network::Isolated { network::bring_loopback_up() } else { Ok(()) }
-}
 
 /// Outside: waits for the end, and ends the same way.
 fn wait_outside(
@@ -197,24 +281,45 @@ fn handle_of(child: libc::pid_t) -> io::Result<OwnedFd> {
     Ok(pidfd_open(child, PidfdFlags::empty())?)
 }
 
-/// Without namespaces, as the command or worker.
+/// Without namespaces, as the command or worker; returns only if a command could not be run, or when a worker is done.
 fn run_alone(plan: &LaunchPlan, report: Report, launcher: File) -> i32 {
-    match end_with_parent() {
-        Ok(()) => run_confined(plan, report, launcher),
-        Err(error) => report.fail(&error),
+    if let Err(error) = end_with_parent() {
+        return report.fail(&error);
+    }
+    match &plan.inside {
+        Inside::Command(command) => match become_command(plan, command, None, &launcher) {
+            Ok(never) => match never {},
+            Err(error) => report.fail(&error),
+        },
+        Inside::FileWorker => {
+            drop(launcher);
+            run_worker(plan, None, report)
+        }
     }
 }
 
 /// Inside, as pid 1: builds the view, starts the command and waits for it.
 fn run_inside(plan: &LaunchPlan, report: Report, mut launcher: File) -> i32 {
-    if let Err(error) = prepare_inside(plan) {
-        return report.fail(&error);
-    }
-    let command = match fork() {
-        Ok(Some(command)) => command,
-        Ok(None) => {
-            return run_confined(plan, report, launcher);
+    let old_root = match prepare_inside(plan) {
+        Ok(old_root) => old_root,
+        Err(error) => return report.fail(&error),
+    };
+    let started = match &plan.inside {
+        Inside::Command(command) => {
+            let (old_root, report, launcher) = (&old_root, &report, &launcher);
+            start_command(&CommandStart { plan, command, old_root, report, launcher })
         }
+        Inside::FileWorker => match fork() {
+            Ok(None) => {
+                drop(launcher);
+                return run_worker(plan, Some(&old_root), report);
+            }
+            Ok(Some(worker)) => Ok(worker),
+            Err(error) => Err(error),
+        },
+    };
+    let command = match started {
+        Ok(command) => command,
         Err(source) => return report.fail(&StepError { step: "fork", source }),
     };
     drop(report);
@@ -225,13 +330,14 @@ fn run_inside(plan: &LaunchPlan, report: Report, mut launcher: File) -> i32 {
     0
 }
 
-fn prepare_inside(plan: &LaunchPlan) -> Result<(), StepError> {
+fn prepare_inside(plan: &LaunchPlan) -> Result<OldRoot, StepError> {
     end_with_parent()?;
     // Before the view covers what it is set by.
-    if let Some(count) = plan.limits.pid_range {
-        limits::bound_pids(count)?;
-    }
-    view::build(&plan.setup.view)
+    let pids = plan.limits.pid_range.map(PidRange::prepare).transpose()?;
+    let old_root = view::build(&plan.setup.view)?;
+    // Whoever lets go of the old root is not one of the command's.
+    pids.map_or(Ok(()), PidRange::begin)?;
+    Ok(old_root)
 }
 
 fn end_with_parent() -> Result<(), StepError> {
@@ -240,28 +346,49 @@ fn end_with_parent() -> Result<(), StepError> {
     check(result).map(drop).step("parent-death signal")
 }
 
-/// As the command or worker; returns only if a command could not be run, or when a worker is done.
-fn run_confined(plan: &LaunchPlan, report: Report, launcher: File) -> i32 {
-    match &plan.inside {
-        Inside::Command(command) => report.fail(&run_command(plan, command, &launcher)),
-        Inside::FileWorker => {
-            drop(launcher);
-            run_worker(plan, report)
-        }
-    }
+/// What a command is started from.
+struct CommandStart<'a> {
+    plan: &'a LaunchPlan,
+    command: &'a Command,
+    old_root: &'a OldRoot,
+    report: &'a Report,
+    launcher: &'a File,
 }
 
-/// Inside, as the command: everything between fork and exec; returns only if that failed.
-fn run_command(plan: &LaunchPlan, command: &Command, launcher: &File) -> StepError {
-    match become_command(plan, command, launcher) {
+/// Starts the command, and sleeps until it is executed.
+///
+/// Until then it shares the memory of this process: to copy it, only to throw it away a moment later, takes about as
+/// long as to give up all the rights in between.
+fn start_command(start: &CommandStart) -> io::Result<libc::pid_t> {
+    let mut stack = ChildStack::of(COMMAND_STACK_BYTES);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let start = std::ptr::from_ref(start).cast_mut().cast();
+    // SAFETY: this process has one thread, which sleeps until the command has executed or exited, so that nobody else
+    // touches what they share; the stack is large enough and outlives the call.
+    check(unsafe { libc::clone(run_command, stack.top(), flags, start) })
+}
+
+/// As much as the few steps before the exec may take, without optimisation.
+const COMMAND_STACK_BYTES: usize = 1 << 20;
+
+/// Inside, as the command: everything between clone and exec; returns only if that failed.
+///
+/// It must leave alone what belongs to pid 1, and so drops nothing that it did not make. Descriptors are its own.
+extern "C" fn run_command(start: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `start_command` passed this, and sleeps.
+    let CommandStart { plan, command, old_root, report, launcher } =
+        unsafe { &*start.cast::<CommandStart>() };
+    match become_command(plan, command, Some(old_root), launcher) {
         Ok(never) => match never {},
-        Err(error) => error,
+        Err(error) => report.tell(&error),
     }
+    127
 }
 
 fn become_command(
     plan: &LaunchPlan,
     command: &Command,
+    old_root: Option<&OldRoot>,
     launcher: &File,
 ) -> Result<Infallible, StepError> {
     rustix::process::setsid().step("setsid")?;
@@ -271,6 +398,7 @@ fn become_command(
     }
     use_own_null_device().step("standard streams")?;
     give_extra_input(command).step("extra input")?;
+    old_root.map_or(Ok(()), OldRoot::wait_until_gone)?;
     confinement::confine_command(&plan.setup, &plan.limits.rlimits, launcher.as_fd())?;
     // The runtime of this program has ignored the last one from its start.
     for signal in PASSED_BY.into_iter().chain([libc::SIGPIPE]) {
@@ -283,8 +411,9 @@ fn become_command(
 }
 
 /// Inside, as a worker: serves until the server hangs up.
-fn run_worker(plan: &LaunchPlan, report: Report) -> i32 {
-    if let Err(error) = confinement::confine_worker(&plan.setup) {
+fn run_worker(plan: &LaunchPlan, old_root: Option<&OldRoot>, report: Report) -> i32 {
+    let confined = confinement::confine_worker(&plan.setup);
+    if let Err(error) = old_root.map_or(Ok(()), OldRoot::wait_until_gone).and(confined) {
         return report.fail(&error);
     }
     drop(report);
@@ -310,12 +439,15 @@ fn use_own_null_device() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes descriptor 3 what the command may read, or closes it.
+/// Where a command finds what it may read beside its input.
+const EXTRA_INPUT: RawFd = 3;
+
+/// Makes descriptor 3 what the command may read.
 fn give_extra_input(command: &Command) -> io::Result<()> {
     let Some(content) = &command.extra_input else { return Ok(()) };
     let memory = memory_of(content)?;
-    // SAFETY: descriptor 3 is free since the plan was read; the copy does not close on exec.
-    check(unsafe { libc::dup2(memory.as_raw_fd(), PLAN) }).map(drop)
+    // SAFETY: nothing that is still needed has so low a number; the copy does not close on exec.
+    check(unsafe { libc::dup2(memory.as_raw_fd(), EXTRA_INPUT) }).map(drop)
 }
 
 /// Tries every place where the program may be.
@@ -344,40 +476,26 @@ fn execute(command: &Command) -> io::Error {
 }
 
 /// Where failures are told; whoever holds it last closes it.
-struct Report(File);
+struct Report(OwnedFd);
 
 impl Report {
-    fn close_on_exec(&self) -> Result<(), StepError> {
-        // SAFETY: plain system call on a descriptor that this process owns.
-        let result = unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-        check(result).map(drop).step("report")
+    /// Lends the server the mounts of the sandbox: whoever lets go of them last waits for the kernel, and that must
+    /// not be the launcher when it ends.
+    fn lend_mounts(&self) -> Result<(), StepError> {
+        let mounts = namespaces::open_own("mnt").step("mounts")?;
+        packet::send(&self.0, &Told::Mounts, &[mounts.as_fd()]).step("mounts")
     }
 
-    fn fail(mut self, error: &StepError) -> i32 {
+    fn tell(&self, error: &StepError) {
         let errno = error.source.raw_os_error().unwrap_or(libc::EINVAL);
         let failure = Failure { step: error.step.to_owned(), errno };
         // If nobody listens any more, nobody needs to know.
-        let _ = self.0.write_all(&postcard::to_stdvec(&failure).unwrap_or_default());
-        127
+        let _ = packet::send(&self.0, &Told::Failed(failure), &[]);
     }
-}
 
-/// What the two sides of the fork need of each other, and what only the outside needs.
-struct Ends {
-    outside: File,
-    inside: File,
-    tally: Option<File>,
-}
-
-impl Ends {
-    fn new(plan: &LaunchPlan) -> io::Result<Self> {
-        let (outside, inside) = denials::connect()?;
-        let tally = match plan.inside {
-            // SAFETY: a launcher of a command was given this descriptor for this.
-            Inside::Command(_) => Some(unsafe { File::from_raw_fd(TALLY) }),
-            Inside::FileWorker => None,
-        };
-        Ok(Self { outside, inside, tally })
+    fn fail(self, error: &StepError) -> i32 {
+        self.tell(error);
+        127
     }
 }
 

@@ -5,8 +5,9 @@
 
 mod trial;
 
+use std::fs;
+use std::io::{self, Write};
 use std::sync::OnceLock;
-use std::{fs, io};
 
 use super::step::{Step, StepError};
 use super::view::DEFAULT_TEMP_BYTES;
@@ -18,7 +19,7 @@ use crate::linux::startup::hard_limit;
 pub fn apply(limits: &Rlimits) -> Result<(), StepError> {
     lower(libc::RLIMIT_CORE, 0).step("limit of core files")?;
     if let Some(processes) = limits.processes {
-        lower(libc::RLIMIT_NPROC, processes).step("limit of processes")?;
+        lower(libc::RLIMIT_NPROC, processes).step(STEP)?;
     }
     if let Some(open_files) = limits.open_files {
         lower(libc::RLIMIT_NOFILE, open_files).step("limit of open files")?;
@@ -34,17 +35,34 @@ const FIRST_REUSED_PID: u64 = 300;
 /// No kernel gives out this id or one above.
 const END_OF_PIDS: u64 = 1 << 22;
 
-/// Leaves `count` process ids in this pid namespace beside the first, which the caller is.
-///
-/// Must not be called where [`means`] does not say that there is a range: older kernels have one for the whole machine.
-pub fn bound_pids(count: u64) -> Result<(), StepError> {
-    if std::process::id() != 1 {
-        return Err(io::Error::from_raw_os_error(libc::EPERM)).step("limit of processes");
-    }
-    fs::write(LAST_PID, FIRST_REUSED_PID.to_string()).step("limit of processes")?;
-    let end = (FIRST_REUSED_PID + count).min(END_OF_PIDS);
-    fs::write(PID_MAX, end.to_string()).step("limit of processes")
+/// A range of process ids that is about to begin.
+#[derive(Debug)]
+pub struct PidRange {
+    last_pid: fs::File,
 }
+
+impl PidRange {
+    /// Leaves `count` process ids in this pid namespace, from [`Self::begin`] on; the caller is its first process.
+    ///
+    /// Must not be called where [`means`] does not say that there is a range: older kernels have one for the whole
+    /// machine.
+    pub fn prepare(count: u64) -> Result<Self, StepError> {
+        if std::process::id() != 1 {
+            return Err(io::Error::from_raw_os_error(libc::EPERM)).step(STEP);
+        }
+        let last_pid = fs::File::options().write(true).open(LAST_PID).step(STEP)?;
+        let end = (FIRST_REUSED_PID + count).min(END_OF_PIDS);
+        fs::write(PID_MAX, end.to_string()).step(STEP)?;
+        Ok(Self { last_pid })
+    }
+
+    /// What has an id already is not counted.
+    pub fn begin(mut self) -> Result<(), StepError> {
+        self.last_pid.write_all(FIRST_REUSED_PID.to_string().as_bytes()).step(STEP)
+    }
+}
+
+const STEP: &str = "limit of processes";
 
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
@@ -146,7 +164,7 @@ mod tests {
     #[test]
     fn only_the_first_process_of_a_sandbox_bounds_process_ids() {
         let before = fs::read_to_string(PID_MAX).unwrap();
-        bound_pids(1).unwrap_err();
+        PidRange::prepare(1).unwrap_err();
         assert_eq!(fs::read_to_string(PID_MAX).unwrap(), before);
     }
 }

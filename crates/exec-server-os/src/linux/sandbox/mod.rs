@@ -3,9 +3,12 @@
 //! | look here | for |
 //! |---|---|
 //! | [`launch`] | the server's side of a sandboxed start |
+//! | [`zygote`], [`packet`] | the process that launchers are copied from, and how it is asked |
 //! | [`launcher`] | the process between the server and the command, and pid 1 of the sandbox |
 //! | [`view`] | what of the file system is seen, and how that is mounted |
-//! | [`network`] | the loopback of a sandbox without a network |
+//! | [`held_mounts`] | mounts that are let go of after the end |
+//! | [`namespaces`] | what a sandbox has of its own |
+//! | [`network`] | the loopback that sandboxes without a network share |
 //! | [`connect_back`] | whether a connection comes from inside |
 //! | [`confinement`] | what the command loses between fork and exec: |
 //! | [`limits`] | … resource limits |
@@ -23,17 +26,21 @@ pub mod connect_back;
 pub mod denials;
 pub mod file_worker;
 pub mod filter;
+pub mod held_mounts;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;
 pub mod limits;
+pub mod namespaces;
 pub mod network;
+pub mod packet;
 pub mod privileges;
 pub mod probe;
 pub mod step;
 pub mod view;
 pub mod wire;
 pub mod worker;
+pub mod zygote;
 
 #[cfg(test)]
 mod testing;

@@ -1,16 +1,62 @@
-//! The network of a sandbox that has none: a loopback of its own, so that programs can talk to themselves.
+//! The network of sandboxes that have none: a loopback of their own.
+//!
+//! It takes the kernel long to make one and longer to take it apart, so the sandboxes of one session share it. They
+//! cannot meet there: the filter lets none of them bind, listen or connect, and a user namespace around the network but
+//! outside of the sandboxes owns it, so that not even a process with all capabilities in a sandbox can change it.
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
 
+use super::namespaces;
 use super::step::{Step, StepError};
 use crate::linux::check;
 
-/// Brings up the loopback of a new network namespace.
-pub fn bring_loopback_up() -> Result<(), StepError> {
-    set_up().step("loopback")
+/// The network that the sandboxes of one session share, made when the first of them needs it; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct SandboxNetwork(Arc<Mutex<Option<Arc<QuietNetwork>>>>);
+
+impl SandboxNetwork {
+    /// The network; `make` is called if there is none yet.
+    pub fn get_or_make<E>(
+        &self,
+        make: impl FnOnce() -> Result<QuietNetwork, E>,
+    ) -> Result<Arc<QuietNetwork>, E> {
+        let mut network = self.0.lock().expect("no holder panics");
+        let known = match network.take() {
+            Some(known) => known,
+            None => Arc::new(make()?),
+        };
+        Ok(network.insert(known).clone())
+    }
 }
 
-fn set_up() -> io::Result<()> {
+/// A network with nothing but a loopback; it lasts as long as its descriptors, also without a process in it.
+#[derive(Debug)]
+pub struct QuietNetwork {
+    /// The user namespace that owns it.
+    pub users: OwnedFd,
+    /// The network namespace.
+    pub network: OwnedFd,
+}
+
+impl QuietNetwork {
+    /// Makes one around this process, which should end soon.
+    pub fn make() -> Result<Self, StepError> {
+        namespaces::enter_new_network()?;
+        bring_loopback_up().step("loopback")?;
+        let open = |name| namespaces::open_own(name).step("namespaces");
+        Ok(Self { users: open("user")?, network: open("net")? })
+    }
+
+    /// Moves this process into it.
+    pub fn enter(&self) -> Result<(), StepError> {
+        namespaces::enter(&self.users, libc::CLONE_NEWUSER).step("network")?;
+        namespaces::enter(&self.network, libc::CLONE_NEWNET).step("network")
+    }
+}
+
+fn bring_loopback_up() -> io::Result<()> {
     // SAFETY: a new descriptor, closed below.
     let socket =
         check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;

@@ -16,6 +16,7 @@ mod dev;
 mod kernel_mounts;
 mod mounts;
 mod new_root;
+mod old_root;
 mod plan;
 mod proc;
 mod walk;
@@ -31,6 +32,8 @@ use serde::{Deserialize, Serialize};
 use super::step::{Step, StepError};
 use crate::byte_fields;
 
+pub use self::old_root::OldRoot;
+pub use self::proc::remember_names;
 pub use self::writable_root::check_writable_root;
 
 /// How much the private `/dev/shm` takes if nobody says otherwise: enough for test runners and browsers, and no way to
@@ -112,8 +115,9 @@ pub enum PlaceAccess {
 
 /// Makes the view the root of the calling process, which must be pid 1 of new namespaces; leaves it in the new `/`.
 ///
+/// Nobody may run anything there before the [`OldRoot`] is gone.
 /// After an error the process is somewhere in between and must exit.
-pub fn build(view: &View) -> Result<(), StepError> {
+pub fn build(view: &View) -> Result<OldRoot, StepError> {
     // A fresh procfs shows the pid namespace of the caller, so it must not be the host's. This also keeps every
     // process that was started for something else from mounting by mistake.
     if std::process::id() != 1 {
@@ -132,9 +136,9 @@ pub fn build(view: &View) -> Result<(), StepError> {
     for (path, action) in plan {
         apply::apply(&mut root, &wishes, &path, action)?;
     }
-    root.seal_and_enter()?;
+    let old_root = root.seal_and_enter()?;
     rustix::process::umask(umask);
-    Ok(())
+    Ok(old_root)
 }
 
 #[cfg(test)]

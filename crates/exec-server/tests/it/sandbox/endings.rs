@@ -41,6 +41,15 @@ async fn start_daemons(ground: &mut Ground, id: &str, then: &str) -> Footprint {
     footprint
 }
 
+/// The children of a process, except for those that launchers are copied from.
+fn launched(pid: u32) -> Vec<i32> {
+    children(pid).into_iter().filter(|child| !is_zygote(*child)).collect()
+}
+
+fn is_zygote(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "exec-zygote\n")
+}
+
 #[tokio::test]
 async fn terminate_ends_everything_before_protected_names_are_free() {
     as_each_user(async |ground| {
@@ -90,7 +99,7 @@ async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
             let id = format!("p{depth}");
             let footprint = start_daemons(ground, &id, "wait").await;
             let living =
-                |pid| children(pid).into_iter().find(|pid| state(*pid) != Some('Z')).unwrap();
+                |pid| launched(pid).into_iter().find(|pid| state(*pid) != Some('Z')).unwrap();
             let mut victim = living(ground.server.serving_pid());
             for _ in 0..depth {
                 victim = living(victim.cast_unsigned());
@@ -102,8 +111,32 @@ async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
             eventually("nothing is left", || !work.join(".git").is_dir()).await;
             assert!(names(&work).is_empty(), "depth {depth}: {:?}", names(&work));
             let server = ground.server.serving_pid();
-            eventually("no process is left", || children(server).is_empty()).await;
+            eventually("no process is left", || launched(server).is_empty()).await;
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_with_the_server() {
+    as_each_user(async |ground| {
+        let sandbox = ground.workspace("restricted");
+        let server = ground.server.serving_pid();
+        let zygotes = || children(server).into_iter().filter(|pid| is_zygote(*pid));
+        for _ in 0..3 {
+            assert_eq!(ground.run(&sandbox, "echo in").await.text(), "in\n");
+            for zygote in zygotes() {
+                kill_process(Pid::from_raw(zygote).unwrap(), Signal::KILL).unwrap();
+            }
+        }
+        assert_eq!(ground.run(&sandbox, "echo in").await.text(), "in\n");
+        let left: Vec<i32> = zygotes().collect();
+        assert!(!left.is_empty());
+        kill_process(Pid::from_raw(server.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        eventually("they are gone", || {
+            left.iter().all(|pid| matches!(state(*pid), None | Some('Z')))
+        })
+        .await;
     })
     .await;
 }
@@ -174,7 +207,7 @@ async fn a_start_that_fails_leaves_nothing() {
         }
         assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
         let server = ground.server.serving_pid();
-        eventually("no process is left", || children(server).is_empty()).await;
+        eventually("no process is left", || launched(server).is_empty()).await;
     })
     .await;
 }

@@ -104,6 +104,20 @@ async fn nothing_outside_can_be_changed_by_rare_calls() {
 }
 
 #[tokio::test]
+async fn the_root_of_the_host_is_gone_before_anything_runs() {
+    as_each_user(async |ground| {
+        let sandbox = ground.workspace("restricted");
+        for _ in 0..20 {
+            // Nothing else may be mounted where the root is.
+            let script = "while read -r _ _ _ _ at _; do [ \"$at\" = / ] && echo root; done \
+                          < /proc/self/mountinfo";
+            assert_eq!(ground.run(&sandbox, script).await.text(), "root\n");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn links_that_were_there_before_lead_nowhere() {
     as_each_user(async |ground| {
         let policy = ground.workspace("restricted");

@@ -102,6 +102,28 @@ async fn without_a_network_no_descriptor_is_passed_out() {
     .await;
 }
 
+#[tokio::test]
+async fn an_empty_network_is_shared_by_a_session_and_by_nobody_else() {
+    as_each_user(async |ground| {
+        let sandbox = ground.workspace("restricted");
+        let script = "readlink /proc/self/ns/net /proc/self/ns/user; cat /proc/net/dev | wc -l";
+        let first = ground.run(&sandbox, script).await.text();
+        let second = ground.run(&sandbox, script).await.text();
+        let host = ground.run_free(script).await.text();
+        let params = ground.params(&sandbox);
+        let mut other = ground.server.client().await;
+        other.start("p", &["/bin/sh", "-c", script], params).await.expect("it starts");
+        let other = other.finish("p").await.text();
+        let line = |text: &str, number: usize| text.lines().nth(number).unwrap().to_owned();
+        assert_eq!(line(&first, 0), line(&second, 0));
+        assert_ne!(line(&first, 0), line(&other, 0));
+        assert_ne!(line(&first, 0), line(&host, 0));
+        // Two lines of a table's head, and the loopback.
+        assert_eq!(line(&first, 2), "3");
+    })
+    .await;
+}
+
 fn holds_descriptor(stream: &UnixStream) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, fstat, mkdirat, openat, symlinkat};
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 
 use super::mounts::{self, Below, FROZEN, HERE, NO_PROGRAMS, TAME};
+use super::old_root::OldRoot;
 use super::plan::Ground;
 use super::walk;
 use crate::linux::sandbox::step::{Step, StepError};
@@ -155,16 +155,15 @@ impl NewRoot {
         Ok(Blanks { file: open("file")?, closed: open("closed")?, empty: open("empty")? })
     }
 
-    /// Makes all scaffolds read-only, enters the new root and lets go of the host's.
-    pub fn seal_and_enter(self) -> Result<(), StepError> {
+    /// Makes all scaffolds read-only, enters the new root and begins to let go of the host's.
+    pub fn seal_and_enter(self) -> Result<OldRoot, StepError> {
         for scaffold in &self.scaffolds {
             mounts::restrict(scaffold, FROZEN, Below::Left).step("seal the root")?;
         }
         rustix::process::fchdir(self.root.as_fd()).step("enter the new root")?;
         rustix::process::pivot_root(".", ".").step("exchange the roots")?;
-        rustix::process::fchdir(self.host.as_fd()).step("enter the old root")?;
-        unmount(".", UnmountFlags::DETACH).step("let go of the old root")?;
-        rustix::process::chdir("/").step("enter the new root")
+        rustix::process::chdir("/").step("enter the new root")?;
+        OldRoot::begin_to_let_go()
     }
 }
 

@@ -2,17 +2,20 @@
 //!
 //! The kernel lets root write to much of it without any capability: it compares with the root of the host.
 
-use std::ffi::{CStr, OsStr};
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::mounts::{self, Below, FROZEN, HERE, NO_PROGRAMS};
 use super::new_root::NewRoot;
+use super::walk;
 use crate::linux::sandbox::step::{Step, StepError};
 
 /// What nobody needs and everybody could read.
@@ -76,23 +79,66 @@ fn new_procfs() -> rustix::io::Result<OwnedFd> {
     result
 }
 
+/// What is done with each name in `/proc` that was there when this process, or the one that it was copied from, looked.
+///
+/// To ask for every name again takes long, because the kernel has to make a file for each.
+static KNOWN: OnceLock<BTreeMap<CString, Option<Cover>>> = OnceLock::new();
+
+/// Looks at the names in the host's `/proc` once, for this process and all that are copied from it.
+pub fn remember_names() {
+    // Without it every name is looked at every time.
+    if let Ok(known) = known_names() {
+        let _ = KNOWN.set(known);
+    }
+}
+
+fn known_names() -> io::Result<BTreeMap<CString, Option<Cover>>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let procfs = openat(CWD, "/proc", flags, Mode::empty())?;
+    let device = walk::identity(&procfs)?.0;
+    let mut known = BTreeMap::new();
+    for name in names(&procfs)? {
+        match statat(&procfs, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            // What is mounted over a name says nothing about it.
+            Ok(stat) if stat.st_dev == device => {
+                let cover = judge(&name, stat.st_mode);
+                known.insert(name, cover);
+            }
+            _ => {}
+        }
+    }
+    Ok(known)
+}
+
+/// The names in a procfs that are not about a process.
+fn names(procfs: &OwnedFd) -> io::Result<Vec<CString>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let list = openat(procfs, ".", flags, Mode::empty())?;
+    let mut names = Vec::new();
+    for entry in Dir::new(list)? {
+        let name = entry?.file_name().to_owned();
+        let is_process = name.to_bytes().first().is_some_and(u8::is_ascii_digit);
+        if !is_process && name.as_c_str() != c"." && name.as_c_str() != c".." {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 /// Covers whatever is not about a process. The list is made from what is there, so that new files are covered, too.
 fn cover(procfs: &OwnedFd, null: &OwnedFd) -> io::Result<()> {
-    let list =
-        openat(procfs, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    for entry in Dir::new(list)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name == c"." || name == c".." || name.to_bytes()[0].is_ascii_digit() {
-            continue;
-        }
-        let cover = match statat(procfs, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => judge(name, stat.st_mode),
-            Err(Errno::NOENT) => continue,
-            Err(other) => return Err(other.into()),
+    for name in names(procfs)? {
+        let known = KNOWN.get().and_then(|known| known.get(&name));
+        let cover = match known {
+            Some(known) => *known,
+            None => match statat(procfs, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => judge(&name, stat.st_mode),
+                Err(Errno::NOENT) => continue,
+                Err(other) => return Err(other.into()),
+            },
         };
         let Some(cover) = cover else { continue };
-        let target = openat(procfs, name, HERE, Mode::empty())?;
+        let target = openat(procfs, &name, HERE, Mode::empty())?;
         let copy = match cover {
             Cover::Null => mounts::copy(null)?,
             Cover::Itself => {
@@ -106,6 +152,7 @@ fn cover(procfs: &OwnedFd, null: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
+#[derive(Debug, Clone, Copy)]
 enum Cover {
     Null,
     /// Read-only.

@@ -246,7 +246,7 @@ fn launch(
     wait(fork(|| {
         let open = descriptors();
         let started = std::time::Instant::now();
-        if let Err(error) = build(view) {
+        if let Err(error) = build(view).and_then(|old_root| old_root.wait_until_gone()) {
             say(report, &format!("{error}\n"));
             return 0;
         }

@@ -1,0 +1,73 @@
+//! Small messages with descriptors between the server and a zygote, over a socket that keeps them apart.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Orders and answers are a few numbers and at most the name of a step.
+const MAX_BYTES: usize = 512;
+/// Streams, plan, report, cgroup and two namespaces.
+const MAX_FDS: usize = 8;
+
+/// A message that has arrived.
+pub struct Packet {
+    bytes: Vec<u8>,
+    /// What came beside it.
+    pub fds: Vec<OwnedFd>,
+}
+
+/// Two ends of a connection; both block.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends a message whole.
+pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd]) -> io::Result<()> {
+    let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let bytes = [io::IoSlice::new(&bytes)];
+    rustix::io::retry_on_intr(|| sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// Waits for a message; the end of the other side is an error.
+pub fn receive(socket: impl AsFd) -> io::Result<Packet> {
+    let mut bytes = [0; MAX_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let count = loop {
+        let mut room = [io::IoSliceMut::new(&mut bytes)];
+        match recvmsg(&socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Err(rustix::io::Errno::INTR) => {}
+            received => break received?.bytes,
+        }
+    };
+    if count == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            fds.extend(received);
+        }
+    }
+    Ok(Packet { bytes: bytes[..count].to_vec(), fds })
+}
+
+impl Packet {
+    /// What the message says.
+    pub fn decode<T: DeserializeOwned>(&self) -> io::Result<T> {
+        postcard::from_bytes(&self.bytes).map_err(io::Error::other)
+    }
+}
