@@ -92,6 +92,11 @@ capabilities! {
     fs_symlink                "`fs/symlink` and `fs/readLink`."
     fs_set_permissions        "`fs/setPermissions`."
     fs_batch                  "`fs/batch`."
+    http_header_env_vars      "`valueEnvVar` in `http/request`."
+    http_cancel               "`http/cancel`."
+    http_request_body         "`streamBody` in `http/request`, and `http/requestBody`."
+    http_body_limit           "`maxBodyBytes` in `http/request`."
+    http_error_kinds          "`error.data.kind` and `errorKind` tell how an exchange failed."
 }
 
 /// Result of `environment/status`.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`envelope`] | requests, replies, notifications: the outside of every message |
 //! | [`methods`] | the table of methods, with their lanes |
-//! | [`initialize`], [`process`], [`fs`], [`environment`] | the payloads of each family |
+//! | [`initialize`], [`process`], [`fs`], [`http`], [`environment`] | the payloads of each family |
 //! | [`sandbox`] | what a request may touch |
 //! | [`encode`] | messages that are sent so often that they are written by hand |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
@@ -20,6 +20,7 @@ pub mod envelope;
 pub mod environment;
 pub mod errors;
 pub mod fs;
+pub mod http;
 pub mod initialize;
 pub mod json;
 pub mod limits;

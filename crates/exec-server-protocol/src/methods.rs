@@ -26,6 +26,8 @@ pub enum Family {
     EnvironmentConfig,
     /// `capabilityRoots/*` and `capabilities/*`.
     CapabilityDiscovery,
+    /// `http/*`.
+    Http,
 }
 
 impl Family {
@@ -39,6 +41,7 @@ impl Family {
             Self::EnvironmentStatus => "environment status",
             Self::EnvironmentConfig => "environment config",
             Self::CapabilityDiscovery => "capability discovery",
+            Self::Http => "http",
         }
     }
 }
@@ -122,6 +125,8 @@ pub const PROCESS_OUTPUT: &str = "process/output";
 pub const PROCESS_EXITED: &str = "process/exited";
 /// Nothing more will come from this process.
 pub const PROCESS_CLOSED: &str = "process/closed";
+/// A piece of a streamed answer to `http/request`.
+pub const HTTP_BODY_DELTA: &str = "http/request/bodyDelta";
 /// A watched path is no longer missing.
 pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";
 

@@ -1,0 +1,272 @@
+//! The payloads of `http/*`: requests made from where the server stands.
+
+use serde::{Deserialize, Serialize};
+
+use crate::bytes64::Bytes64;
+use crate::{base64, json, params};
+
+/// Params of `http/request`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRequestParams {
+    /// Any token; sent as it is.
+    pub method: String,
+    /// An absolute `http` or `https` URL.
+    pub url: String,
+    /// The headers, in the order in which they go out.
+    #[serde(default)]
+    pub headers: Vec<HttpRequestHeader>,
+    /// The whole body.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_base64: Option<Bytes64>,
+    /// How long the exchange may take, from the request to the last byte of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    /// What becomes of an answer that points elsewhere.
+    #[serde(default)]
+    pub redirect_policy: RedirectPolicy,
+    /// The client's name for the exchange; unique among the streams of a connection.
+    pub request_id: String,
+    /// Whether the body of the answer follows in notifications.
+    #[serde(default)]
+    pub stream_response: bool,
+    /// Whether the body of the request follows in `http/requestBody`.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub stream_body: bool,
+    /// How long the body of the answer may be; more is an error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_body_bytes: Option<u64>,
+}
+
+impl HttpRequestParams {
+    /// A `GET` without headers, body or limits.
+    pub fn get(request_id: impl Into<String>, url: impl Into<String>) -> Self {
+        Self {
+            method: "GET".to_owned(),
+            url: url.into(),
+            headers: Vec::new(),
+            body_base64: None,
+            timeout_ms: None,
+            redirect_policy: RedirectPolicy::default(),
+            request_id: request_id.into(),
+            stream_response: false,
+            stream_body: false,
+            max_body_bytes: None,
+        }
+    }
+}
+
+/// A header of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRequestHeader {
+    /// The name.
+    pub name: String,
+    /// The value, or what stands before the variable's value.
+    pub value: String,
+    /// A variable of the server's environment whose value is appended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_env_var: Option<String>,
+}
+
+impl HttpRequestHeader {
+    /// A header with a value of its own.
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { name: name.into(), value: value.into(), value_env_var: None }
+    }
+}
+
+/// What becomes of an answer that points elsewhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum RedirectPolicy {
+    /// The request goes there, a few times over if need be.
+    #[default]
+    Follow,
+    /// It is the answer.
+    Stop,
+}
+
+/// Result of `http/request`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRequestResponse {
+    /// The status code.
+    pub status: u16,
+    /// The headers, in the order in which they came.
+    pub headers: Vec<HttpResponseHeader>,
+    /// The whole body; empty where it is streamed.
+    pub body_base64: Bytes64,
+    /// Where the answer came from, if the request was sent on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub final_url: Option<String>,
+}
+
+/// A header of an answer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpResponseHeader {
+    /// The name, in lower case.
+    pub name: String,
+    /// The value as UTF-8 text; if it is none, every byte as the character of its number (Latin-1).
+    pub value: String,
+    /// The bytes of a value that is no UTF-8 text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value_base64: Option<Bytes64>,
+}
+
+impl HttpResponseHeader {
+    /// A header as it came; nothing of it is lost.
+    pub fn from_bytes(name: &str, value: &[u8]) -> Self {
+        let name = name.to_owned();
+        match std::str::from_utf8(value) {
+            Ok(value) => Self { name, value: value.to_owned(), value_base64: None },
+            Err(_) => Self {
+                name,
+                value: value.iter().copied().map(char::from).collect(),
+                value_base64: Some(Bytes64(value.to_vec())),
+            },
+        }
+    }
+}
+
+/// Params of `http/request/bodyDelta`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpBodyDeltaNotification {
+    /// The exchange.
+    pub request_id: String,
+    /// Its place among the deltas of the exchange, from 1.
+    pub seq: u64,
+    /// The bytes.
+    pub delta_base64: Bytes64,
+    /// Whether it is the last.
+    pub done: bool,
+    /// Why the body ended early.
+    pub error: Option<String>,
+    /// The same as a word of [`HttpErrorKind`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<HttpErrorKind>,
+}
+
+/// What went wrong with an exchange: `error.data.kind` of the reply, and `errorKind` of the last delta.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum HttpErrorKind {
+    /// It took longer than `timeoutMs`.
+    Timeout,
+    /// The name has no address.
+    Dns,
+    /// Nobody took the connection, or it broke before the answer began.
+    Connect,
+    /// The other side could not be trusted, or its TLS is unusable.
+    Tls,
+    /// Too many redirects, or one to where no request may go.
+    Redirect,
+    /// The answer broke off or is no HTTP.
+    Body,
+    /// The answer is longer than `maxBodyBytes` or than a reply may be.
+    TooLarge,
+    /// It was ended by `http/cancel`.
+    Cancelled,
+    /// The server does not make requests to this place.
+    Forbidden,
+}
+
+impl HttpErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Timeout,
+        Self::Dns,
+        Self::Connect,
+        Self::Tls,
+        Self::Redirect,
+        Self::Body,
+        Self::TooLarge,
+        Self::Cancelled,
+        Self::Forbidden,
+    ];
+
+    /// The word on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Dns => "dns",
+            Self::Connect => "connect",
+            Self::Tls => "tls",
+            Self::Redirect => "redirect",
+            Self::Body => "body",
+            Self::TooLarge => "tooLarge",
+            Self::Cancelled => "cancelled",
+            Self::Forbidden => "forbidden",
+        }
+    }
+}
+
+/// Params of `http/requestBody`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRequestBodyParams {
+    /// The exchange.
+    pub request_id: String,
+    /// Its place among the chunks of the exchange, from 1.
+    pub seq: u64,
+    /// The bytes; may be empty.
+    pub chunk: Bytes64,
+    /// Whether it is the last.
+    #[serde(default)]
+    pub done: bool,
+}
+
+impl HttpRequestBodyParams {
+    /// Decodes raw params; the chunk is looked at once and then decoded straight from the message.
+    pub fn decode(raw: &str) -> Result<Self, String> {
+        Self::decode_fast(raw).map_or_else(|| params::decode(raw), Ok)
+    }
+
+    /// Only the usual form; whatever is unusual or wrong is left to the general decoder and its error texts.
+    fn decode_fast(raw: &str) -> Option<Self> {
+        let (mut request_id, mut seq, mut chunk, mut done) = (None, None, None, "false");
+        json::scan_object(raw, |key, value| match key {
+            "requestId" => request_id = Some(value),
+            "seq" => seq = Some(value),
+            "chunk" => chunk = Some(value),
+            "done" => done = value,
+            _ => {}
+        })
+        .ok()?;
+        Some(Self {
+            request_id: json::string_value(request_id?)?.into_owned(),
+            seq: serde_json::from_str(seq?).ok()?,
+            chunk: Bytes64(base64::decode(&json::string_value(chunk?)?).ok()?),
+            done: serde_json::from_str(done).ok()?,
+        })
+    }
+}
+
+/// Result of `http/requestBody`: sent once there is room for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpRequestBodyResponse {
+    /// False if the other side has answered and wants no more of the body.
+    pub accepted: bool,
+}
+
+/// Params of `http/cancel`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpCancelParams {
+    /// The exchange.
+    pub request_id: String,
+}
+
+/// Result of `http/cancel`; the exchange itself ends with [`HttpErrorKind::Cancelled`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpCancelResponse {
+    /// Whether there was one to cancel.
+    pub cancelled: bool,
+}
+
+#[cfg(test)]
+mod tests;
