@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bytes64::Bytes64;
+use crate::methods::HTTP_BODY_DELTA;
 use crate::{base64, json, params};
 
 /// Params of `http/request`.
@@ -200,6 +201,37 @@ impl HttpErrorKind {
             Self::Cancelled => "cancelled",
             Self::Forbidden => "forbidden",
         }
+    }
+}
+
+/// The parts of an exchange's deltas that never change, prepared once; the base64 between them is written by the sender.
+#[derive(Debug, Clone)]
+pub struct BodyDeltaEncoder {
+    /// Everything before the sequence number.
+    prefix: Box<str>,
+}
+
+impl BodyDeltaEncoder {
+    /// What stands behind the base64 of a delta that is not the last.
+    pub const AFTER: &str = "\",\"done\":false,\"error\":null}}";
+
+    /// Prepares the deltas of one exchange.
+    pub fn new(request_id: &str) -> Self {
+        let id = serde_json::to_string(request_id).expect("a string serialises");
+        let prefix =
+            format!("{{\"method\":\"{HTTP_BODY_DELTA}\",\"params\":{{\"requestId\":{id},\"seq\":");
+        Self { prefix: prefix.into() }
+    }
+
+    /// What stands before the base64 of a delta.
+    pub fn before(&self, seq: u64) -> String {
+        format!("{}{seq},\"deltaBase64\":\"", self.prefix)
+    }
+
+    /// About how long a message is beside its base64.
+    pub fn around_bytes(&self) -> usize {
+        const REST: usize = 80;
+        self.prefix.len() + REST
     }
 }
 

@@ -75,5 +75,17 @@ pub const WALK_ITEM_BYTES: usize = 64;
 /// Paths in one `fs/watchMissing`.
 pub const MAX_WATCHED_PATHS: usize = 64;
 
+/// Exchanges by `http/request` that one connection has at once; each may have a socket.
+pub const MAX_HTTP_EXCHANGES: usize = 512;
+
+/// Bodies of `http/request` and its buffered answers that one connection may have in memory: a few of the largest.
+pub const MAX_HTTP_HELD_BYTES: usize = 256 * 1024 * 1024;
+
+/// Bytes of a streamed answer in one notification; a reference client takes up to 1 MiB.
+pub const MAX_HTTP_DELTA_BYTES: usize = 256 * 1024;
+
+/// Redirects that one `http/request` follows.
+pub const MAX_HTTP_REDIRECTS: usize = 10;
+
 /// Lookups in one `fs/batch`.
 pub const MAX_BATCH_REQUESTS: usize = 1000;

@@ -115,6 +115,9 @@ methods! {
     FsSetPermissions       "fs/setPermissions"          FileSystem          Ordinary "New permission bits."
     FsBatch                "fs/batch"                   FileSystem          Ordinary "Many small lookups in one round trip."
     FsWatchMissing         "fs/watchMissing"            FileSystem          Ordinary "Asks to be told when one of some paths appears."
+    HttpRequest            "http/request"               Http                Control  "An exchange with another server."
+    HttpRequestBody        "http/requestBody"           Http                Control  "A piece of the body of such a request."
+    HttpCancel             "http/cancel"                Http                Control  "The early end of an exchange."
 }
 
 /// The one notification that a client sends.

@@ -7,6 +7,7 @@
 //! | [`desk`] | a directory on a disk and in memory, with a server beside it |
 //! | [`raw`] | a client that sends any frame, and reads only when it wants |
 //! | [`http`] | hand-written HTTP, for what no client library would send |
+//! | [`web`] | a web server whose every byte a test decides |
 //! | [`fifo`] | a door between a test and a child |
 //! | [`footprint`] | every process that came from a test, and when they are gone |
 //! | [`mod@reference`] | the unmodified reference client, driven by a scripted model |
@@ -25,6 +26,7 @@ pub mod http;
 pub mod raw;
 #[cfg(unix)]
 pub mod reference;
+pub mod web;
 
 use std::time::Duration;
 
@@ -36,6 +38,7 @@ pub use fifo::Fifo;
 pub use footprint::Footprint;
 pub use http::{HttpConnection, HttpReply};
 pub use raw::RawClient;
+pub use web::Web;
 
 /// Far longer than anything takes, also on a busy machine; only a test that fails waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(30);

@@ -9,7 +9,9 @@ use clap::builder::RangedU64ValueParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use exec_server::ListenUrl;
 use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
-use exec_server::config::{SandboxFallback, ServerConfig, ServerLimits, TlsFiles};
+use exec_server::config::{
+    AllowedHost, Reach, SandboxFallback, ServerConfig, ServerLimits, TlsFiles,
+};
 use exec_server::logging::LogFormat;
 use exec_server::protocol::path_uri::NativePaths;
 use exec_server::protocol::process::{LimitName, ProcessLimits};
@@ -22,6 +24,7 @@ const LISTENING: &str = "Listening";
 const AUTHENTICATION: &str = "Authentication";
 const TIMES: &str = "Times (500ms, 30s, 5m, 2h)";
 const LIMITS: &str = "Limits";
+const HTTP: &str = "HTTP requests from this machine";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,6 +120,13 @@ pub struct Arguments {
     /// controller. Sandboxed processes have at most 4096 without this.
     #[arg(long, value_name = "COUNT", help_heading = LIMITS, value_parser = in_range(LimitName::Pids))]
     max_pids: Option<u64>,
+
+    /// A host that http/request may go to, with * for any characters; with none of these, it may go anywhere.
+    #[arg(long, value_name = "HOST[:PORT]", help_heading = HTTP)]
+    http_allow: Vec<AllowedHost>,
+    /// Let http/request go to link-local addresses and metadata services of cloud providers.
+    #[arg(long, help_heading = HTTP)]
+    http_allow_metadata: bool,
 
     /// Take /a/b for file:///a/b where a path is expected.
     #[arg(long)]
@@ -269,6 +279,7 @@ impl Arguments {
                 pids: self.max_pids,
                 ..ProcessLimits::default()
             },
+            http: Reach { allowed: self.http_allow.clone(), metadata: self.http_allow_metadata },
         })
     }
 }

@@ -9,6 +9,7 @@ use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
 
 use crate::auth::Auth;
+pub use crate::http::{AllowedHost, AllowedHostError, Reach};
 use crate::listen_url::ListenUrl;
 use crate::timings::Timings;
 
@@ -43,6 +44,8 @@ pub struct ServerConfig {
     pub process_limits: ProcessLimits,
     /// Where to keep what must outlive the server, and what servers of a user tell each other.
     pub state_dir: Option<PathBuf>,
+    /// Where `http/request` may go.
+    pub http: Reach,
 }
 
 /// What happens with policies where namespaces cannot be made.
@@ -125,6 +128,7 @@ impl ServerConfig {
             sandbox_fallback: SandboxFallback::default(),
             state_dir: None,
             process_limits: ProcessLimits::default(),
+            http: Reach::default(),
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::close_codes;
 use crate::dispatch::{self, Call, Caller};
 use crate::errors::RequestError;
 use crate::files::Files;
+use crate::http::Http;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::sessions::{ClientKind, Session};
@@ -48,6 +49,7 @@ pub async fn run_connection(
         phase: Phase::default(),
         session: None,
         files: Files::default(),
+        http: Http::new(&server),
         admission: Admission::new(limits.concurrent_requests, limits.waiting_requests),
         server: server.clone(),
     };
@@ -67,6 +69,8 @@ pub async fn run_connection(
         session.detach(id);
     }
     tracing::debug!(connection_id = id.0, ?ended, "connection closed");
+    // Whoever is being asked on its behalf need not wait for a slow goodbye.
+    drop(peer);
     drop(active);
     server.leave(id);
     if matches!(ended, Ended::ByUs(_) | Ended::Broken(WireError::Protocol(_))) {
@@ -88,14 +92,19 @@ struct Peer {
     session: Option<Session>,
     /// Dropped with the connection, and with it everything that was not finished.
     files: Files,
+    http: Http,
     admission: Admission<(Call, Reply)>,
 }
 
 impl Peer {
     /// The peer has asked its last question: it still gets its answers.
     async fn finish(&mut self, connection: &mut Connection) -> Ended {
-        while !self.admission.is_idle() {
-            match connection.next().await {
+        while !(self.admission.is_idle() && self.http.is_idle()) {
+            let event = tokio::select! {
+                event = connection.next() => event,
+                () = self.http.idle(), if !self.http.is_idle() => continue,
+            };
+            match event {
                 Event::Finished(count) => self.handle_finished(count),
                 Event::Closed(ended) => return ended,
                 Event::Message(_) | Event::EndOfInput => {}
@@ -191,8 +200,8 @@ impl Peer {
     fn run(&self, call: Call, reply: Reply) {
         let session =
             self.session.as_ref().expect("requests run only after initialize gave a session");
-        let (server, files) = (&self.server, &self.files);
-        dispatch::run(&Caller { server, session, connection: self.id, files }, call, reply);
+        let (server, files, http) = (&self.server, &self.files, &self.http);
+        dispatch::run(&Caller { server, session, connection: self.id, files, http }, call, reply);
     }
 
     async fn initialize(&mut self, raw_params: &str) -> Result<InitializeResponse, RequestError> {

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 
 use crate::errors::RequestError;
 use crate::files::{self, FileCall, Files};
+use crate::http::{self, Http, HttpCall};
 use crate::processes::{self, Command, PreparedStart};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -56,6 +57,8 @@ pub enum Call {
     List,
     /// `fs/*`.
     File(FileCall),
+    /// `http/*`.
+    Http(HttpCall),
 }
 
 /// Who asks.
@@ -68,6 +71,8 @@ pub struct Caller<'a> {
     pub connection: ConnectionId,
     /// The files that this connection has open.
     pub files: &'a Files,
+    /// The exchanges that this connection has begun.
+    pub http: &'a Http,
 }
 
 /// Reads the params of a request; this comes before any question of whether it may be asked now.
@@ -93,6 +98,9 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, Reques
         Method::ProcessResize => Call::Resize(read(raw)?),
         Method::ProcessCloseStdin => Call::CloseStdin(read(raw)?),
         Method::ProcessList => read::<NoParams>(raw).map(|_| Call::List)?,
+        Method::HttpRequest | Method::HttpRequestBody | Method::HttpCancel => {
+            Call::Http(http::decode(method, raw)?)
+        }
         method => Call::File(files::decode(server, method, raw)?),
     })
 }
@@ -120,6 +128,7 @@ pub fn run(caller: &Caller, call: Call, reply: Reply) {
         }
         Call::List => list(caller, reply),
         Call::File(call) => caller.files.run(caller, call, reply),
+        Call::Http(call) => caller.http.run(caller, call, reply),
         Call::Read(params) => {
             let id = params.process_id.clone();
             ask(caller, &id, Command::Read(params, reply));

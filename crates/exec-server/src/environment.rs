@@ -56,6 +56,11 @@ fn capabilities() -> Capabilities {
         fs_symlink: true,
         fs_set_permissions: true,
         fs_batch: true,
+        http_header_env_vars: true,
+        http_cancel: true,
+        http_request_body: true,
+        http_body_limit: true,
+        http_error_kinds: true,
     }
 }
 

@@ -14,6 +14,7 @@ use exec_server_protocol::path_uri::{ForeignPath, PathUri, ToPathError};
 
 use crate::environment::path_uri;
 use crate::environment_config::EnvironmentConfigError;
+use crate::http::HttpError;
 
 /// What a request can fail with.
 #[derive(Debug, thiserror::Error)]
@@ -180,6 +181,24 @@ pub enum RequestError {
     /// Not every method is a small lookup.
     #[error("fs/batch does not accept `{0}`")]
     NotForBatch(String),
+    /// An exchange with another server that failed.
+    #[error("{0}")]
+    Http(#[source] HttpError),
+    /// The name of an exchange that is streamed already.
+    #[error("http/request `{0}` is already active")]
+    DuplicateExchange(String),
+    /// As many exchanges as there may be.
+    #[error(
+        "at most {} http/request exchanges may be active per connection",
+        limits::MAX_HTTP_EXCHANGES
+    )]
+    TooManyExchanges,
+    /// Bodies that nobody takes.
+    #[error(
+        "{} bytes of http bodies already wait on this connection; try again later",
+        limits::MAX_HTTP_HELD_BYTES
+    )]
+    HttpOverloaded,
     /// An answer that would not fit into one message.
     #[error("the reply of {0} bytes is larger than one message may be; ask for less")]
     ReplyTooLarge(usize),
@@ -252,6 +271,10 @@ impl RequestError {
             Self::BlocksMissing(_) => (Internal, "blocks_missing"),
             Self::BatchTooLong => (InvalidRequest, "batch_too_long"),
             Self::NotForBatch(_) => (InvalidParams, "not_for_batch"),
+            Self::Http(error) => return http_error(error),
+            Self::DuplicateExchange(_) => (InvalidParams, "request_exists"),
+            Self::TooManyExchanges => (InvalidRequest, "too_many_requests"),
+            Self::HttpOverloaded => (Internal, "http_overloaded"),
             Self::ReplyTooLarge(_) => (Internal, "reply_too_large"),
             Self::Abandoned => (Internal, "internal"),
         };
@@ -267,6 +290,8 @@ impl RequestError {
                 | Self::TooManyProcesses(_)
                 | Self::TooManyRequests
                 | Self::StdinOverloaded
+                | Self::TooManyExchanges
+                | Self::HttpOverloaded
         )
     }
 }
@@ -319,6 +344,12 @@ fn spawn_error(error: &SpawnError) -> RpcError {
 /// Where a launcher fails if the machine does not allow user namespaces, or nothing in them.
 const NAMESPACE_STEPS: [&str; 5] =
     ["namespaces", "setgroups", "uid map", "gid map", "make the mounts private"];
+
+/// The words are those that clients of this method know, and not in `snake_case`.
+fn http_error(error: &HttpError) -> RpcError {
+    let errno = error.system().and_then(exec_server_os::errno_name);
+    RpcError::new(ErrorCode::Internal, error.kind().name(), error.to_string()).with_errno(errno)
+}
 
 fn files_error(error: &FsError) -> RpcError {
     use ErrorCode::{Internal, InvalidRequest};

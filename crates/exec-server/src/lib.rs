@@ -23,6 +23,7 @@ mod environment;
 mod environment_config;
 mod errors;
 mod files;
+mod http;
 mod lookups;
 mod processes;
 mod reaper;

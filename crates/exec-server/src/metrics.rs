@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::methods::Method;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -29,6 +30,8 @@ struct Inner {
     sandbox_denials: Counter,
     process_duration: Histogram,
     output_bytes: Counter,
+    http_active: Gauge,
+    http_exchanges: Family<OutcomeLabel, Counter>,
     /// One pair per method of the table, so that counting a request looks nothing up.
     requests: Vec<RequestMetrics>,
 }
@@ -49,6 +52,14 @@ struct RequestLabels {
 struct MethodLabel {
     method: &'static str,
 }
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+/// The outcome of an exchange that did not fail.
+const OK: &str = "ok";
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -87,6 +98,13 @@ impl Default for Metrics {
         registry.register("output_bytes", "Bytes that processes wrote", output_bytes.clone());
         registry.register("requests", "Requests answered", requests.clone());
         registry.register("request_duration_seconds", "From request to answer", durations.clone());
+        let http_active = Gauge::default();
+        let http_exchanges = Family::<OutcomeLabel, Counter>::default();
+        for outcome in HttpErrorKind::ALL.map(HttpErrorKind::name).into_iter().chain([OK]) {
+            drop(http_exchanges.get_or_create(&OutcomeLabel { outcome }));
+        }
+        registry.register("http_exchanges_active", "Exchanges not yet ended", http_active.clone());
+        registry.register("http_exchanges", "Exchanges ended", http_exchanges.clone());
         let requests = Method::ALL
             .iter()
             .map(|method| {
@@ -108,6 +126,8 @@ impl Default for Metrics {
             sandbox_denials,
             process_duration,
             output_bytes,
+            http_active,
+            http_exchanges,
             requests,
         };
         Self { inner: Arc::new(inner) }
@@ -153,6 +173,12 @@ impl Metrics {
     /// A process wrote.
     pub fn output(&self, bytes: usize) {
         self.inner.output_bytes.inc_by(bytes as u64);
+    }
+
+    /// An exchange with another server began.
+    pub fn http_exchange(&self) -> HttpTimer {
+        let active = ActiveGuard::new(self.inner.http_active.clone());
+        HttpTimer { metrics: self.clone(), _active: active, is_finished: false }
     }
 
     /// Starts the clock of one request.
@@ -202,5 +228,33 @@ impl RequestTimer {
             metrics.error.inc()
         };
         metrics.duration.observe(self.started.elapsed().as_secs_f64());
+    }
+}
+
+/// Counts one exchange with another server; dropped before its end, it counts as cancelled.
+#[derive(Debug)]
+pub struct HttpTimer {
+    metrics: Metrics,
+    _active: ActiveGuard,
+    is_finished: bool,
+}
+
+impl HttpTimer {
+    /// The exchange has ended.
+    pub fn finish(mut self, failure: Option<HttpErrorKind>) {
+        self.count(failure.map_or(OK, HttpErrorKind::name));
+    }
+
+    fn count(&mut self, outcome: &'static str) {
+        self.is_finished = true;
+        self.metrics.inner.http_exchanges.get_or_create(&OutcomeLabel { outcome }).inc();
+    }
+}
+
+impl Drop for HttpTimer {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.count(HttpErrorKind::Cancelled.name());
+        }
     }
 }

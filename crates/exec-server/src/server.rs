@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use crate::close_codes;
 use crate::config::ServerConfig;
 use crate::environment;
+use crate::http::HttpSetup;
 use crate::metrics::Metrics;
 use crate::sandbox::Sandboxes;
 use crate::sessions::Sessions;
@@ -39,6 +40,7 @@ pub struct Server {
     pub(crate) oom: OomCounter,
     /// What limits a process that asks for nothing.
     pub(crate) least_limits: LimitPlan,
+    pub(crate) http: HttpSetup,
     next_connection: AtomicU64,
     next_child: AtomicU32,
     open: Mutex<Open>,
@@ -89,6 +91,7 @@ impl Server {
             shards,
             sandboxes,
             oom: OomCounter::default(),
+            http: HttpSetup::new(config.http.clone()),
             next_connection: AtomicU64::new(1),
             next_child: AtomicU32::new(1),
             open: Mutex::default(),

@@ -27,6 +27,8 @@ pub struct Timings {
     pub shutdown: Duration,
     /// How long an HTTP client has for its request headers, and a TLS client for its handshake.
     pub handshake: Duration,
+    /// How long a connection to another server waits for the next request.
+    pub http_idle_connection: Duration,
 }
 
 impl Default for Timings {
@@ -44,6 +46,7 @@ impl Default for Timings {
             linger_after_close: Duration::from_secs(2),
             shutdown: Duration::from_millis(1700),
             handshake: Duration::from_secs(10),
+            http_idle_connection: Duration::from_secs(90),
         }
     }
 }

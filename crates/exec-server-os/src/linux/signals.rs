@@ -91,6 +91,12 @@ pub fn errno_name(error: &std::io::Error) -> Option<&'static str> {
         libc::EOPNOTSUPP => "EOPNOTSUPP",
         libc::ESTALE => "ESTALE",
         libc::ETIMEDOUT => "ETIMEDOUT",
+        libc::ECONNREFUSED => "ECONNREFUSED",
+        libc::ECONNRESET => "ECONNRESET",
+        libc::ECONNABORTED => "ECONNABORTED",
+        libc::EHOSTUNREACH => "EHOSTUNREACH",
+        libc::ENETUNREACH => "ENETUNREACH",
+        libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
         libc::EDQUOT => "EDQUOT",
         _ => return None,
     })

@@ -57,3 +57,21 @@ fn chunks_of_a_body_are_read_alike_by_both_decoders() {
         "Invalid padding"
     );
 }
+
+#[test]
+fn a_hand_written_delta_is_the_one_that_the_types_describe() {
+    for id in ["http-1", "a\"b\\", ""] {
+        let encoder = BodyDeltaEncoder::new(id);
+        let by_hand = encoder.before(u64::MAX) + "aGk=" + BodyDeltaEncoder::AFTER;
+        let params = HttpBodyDeltaNotification {
+            request_id: id.to_owned(),
+            seq: u64::MAX,
+            delta_base64: b"hi".to_vec().into(),
+            done: false,
+            error: None,
+            error_kind: None,
+        };
+        assert_eq!(by_hand, crate::envelope::notification(HTTP_BODY_DELTA, &params));
+        assert!(by_hand.len() - 4 <= encoder.around_bytes());
+    }
+}

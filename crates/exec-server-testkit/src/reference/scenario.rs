@@ -180,6 +180,8 @@ pub struct Scenario {
     pub(super) task: Option<String>,
     pub(super) sandbox_mode: Option<String>,
     mcp_servers: Vec<(String, Vec<String>)>,
+    /// Name, URL, and the variable of the server under test that has the token.
+    mcp_urls: Vec<[String; 3]>,
     pub(super) turns: VecDeque<Vec<ToolCall>>,
     last_message: String,
     /// All that the client told the model, request by request.
@@ -241,6 +243,13 @@ impl Scenario {
         self
     }
 
+    /// Configures an MCP server that the client reaches over HTTP through the server under test, with a token that only
+    /// that one has.
+    pub fn mcp_url(mut self, name: &str, url: &str, token_variable: &str) -> Self {
+        self.mcp_urls.push([name, url, token_variable].map(str::to_owned));
+        self
+    }
+
     /// The client insists on a `cwd` for MCP servers that run elsewhere, and ignores one that fails unless `required`.
     pub(super) fn mcp_config(&self, workspace: &Path) -> String {
         let table = |(name, argv): &(String, Vec<String>)| {
@@ -253,7 +262,15 @@ impl Scenario {
                 json!(workspace)
             )
         };
-        self.mcp_servers.iter().map(table).collect()
+        let by_url = |[name, url, variable]: &[String; 3]| {
+            format!(
+                "\n[mcp_servers.{name}]\nurl = {}\nbearer_token_env_var = {}\nenvironment_id = \"remote\"\nrequired = true\n",
+                json!(url),
+                json!(variable)
+            )
+        };
+        let by_command = self.mcp_servers.iter().map(table);
+        by_command.chain(self.mcp_urls.iter().map(by_url)).collect()
     }
 
     /// Takes the answers out of a request, which repeats the whole conversation, and says what comes next.

@@ -11,6 +11,8 @@ const FLAGS: &[&str] = &[
     "--concurrent-requests",
     "--exit-on-stdin-close",
     "--help",
+    "--http-allow",
+    "--http-allow-metadata",
     "--insecure-no-auth",
     "--listen",
     "--log-format",

@@ -211,6 +211,15 @@ fn fitting(method: Method) -> Value {
         Method::ProcessTerminate => json!({"processId": "p", "graceMs": 1}),
         Method::ProcessResize => json!({"processId": "p", "rows": 1, "cols": 1}),
         Method::ProcessCloseStdin => json!({"processId": "p"}),
+        Method::HttpRequest => json!({
+            "method": "GET", "url": "http://127.0.0.1:1/", "requestId": "r", "headers": [],
+            "bodyBase64": null, "timeoutMs": 1000, "redirectPolicy": "follow",
+            "streamResponse": false, "streamBody": false, "maxBodyBytes": 1,
+        }),
+        Method::HttpRequestBody => {
+            json!({"requestId": "r", "seq": 1, "chunk": "YQ==", "done": true})
+        }
+        Method::HttpCancel => json!({"requestId": "r"}),
         Method::FsOpen => json!({"handleId": "h", "path": "file:///nowhere/a", "mode": "read"}),
         Method::FsReadBlock => json!({"handleId": "h", "offset": 0, "len": 1}),
         Method::FsWriteBlock => json!({"handleId": "h", "offset": 0, "chunk": "YQ=="}),

@@ -12,6 +12,7 @@ mod environment;
 #[cfg(target_os = "linux")]
 mod files;
 mod fuzz;
+mod http;
 mod http_routes;
 mod limits;
 mod listener;

@@ -1,0 +1,227 @@
+//! The answer on its way to the client: whole in one reply, or in deltas behind it.
+
+use bytes::Bytes;
+use exec_server_protocol::base64;
+use exec_server_protocol::http::{
+    BodyDeltaEncoder, HttpBodyDeltaNotification, HttpRequestResponse, HttpResponseHeader,
+};
+use exec_server_protocol::limits::{MAX_HTTP_DELTA_BYTES, MAX_MESSAGE_BYTES};
+use exec_server_protocol::{envelope, methods};
+use exec_server_transport::outbox::Outbox;
+use exec_server_transport::text::MessageText;
+use hyper::http::response;
+
+use super::budget::Budget;
+use super::error::HttpError;
+use super::link::AnswerBody;
+use crate::reply::Reply;
+
+/// The head of an answer.
+#[derive(Debug)]
+pub struct AnswerHead {
+    /// Status and headers.
+    pub parts: response::Parts,
+    /// Where it came from, if the request was sent on.
+    pub final_url: Option<String>,
+}
+
+impl AnswerHead {
+    fn headers(&self) -> Vec<HttpResponseHeader> {
+        let header = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
+            HttpResponseHeader::from_bytes(name.as_str(), value.as_bytes())
+        };
+        self.parts.headers.iter().map(header).collect()
+    }
+
+    /// The reply that goes ahead of the deltas.
+    pub fn before_deltas(self) -> HttpRequestResponse {
+        HttpRequestResponse {
+            status: self.parts.status.as_u16(),
+            headers: self.headers(),
+            body_base64: Vec::new().into(),
+            final_url: self.final_url,
+        }
+    }
+}
+
+/// What a reply has beside headers and body.
+const AROUND_BODY_BYTES: usize = 256;
+
+/// Reads the whole body into the text of a reply.
+pub async fn buffer(
+    head: &AnswerHead,
+    body: &mut AnswerBody,
+    max_body_bytes: Option<u64>,
+    budget: &Budget,
+    reply: &Reply,
+) -> Result<MessageText, HttpError> {
+    let over_budget = || HttpError::OverBudget;
+    let mut held = budget.take(0).ok_or_else(over_budget)?;
+    let announced = usize::try_from(body.announced_length().unwrap_or(0)).unwrap_or(usize::MAX);
+    let likely = base64::encoded_len(announced.min(MAX_MESSAGE_BYTES / 4 * 3));
+    let mut text = reply.begin_text(likely + AROUND_BODY_BYTES);
+    text.push("{\"status\":");
+    text.push_json(&head.parts.status.as_u16());
+    text.push(",\"headers\":");
+    text.push_json(&head.headers());
+    if let Some(url) = &head.final_url {
+        text.push(",\"finalUrl\":");
+        text.push_json(url);
+    }
+    text.push(",\"bodyBase64\":\"");
+    let room = MAX_MESSAGE_BYTES.saturating_sub(text.len() + AROUND_BODY_BYTES) / 4 * 3;
+    let limit = Limit { reply: Some(room as u64), client: max_body_bytes };
+    limit.check(announced as u64)?;
+    let (mut length, mut carry) = (0, Carry::default());
+    while let Some(piece) = body.next().await {
+        let piece = piece.map_err(HttpError::Body)?;
+        length += piece.len() as u64;
+        limit.check(length)?;
+        if !held.grow(piece.len()) {
+            return Err(over_budget());
+        }
+        carry.push(&piece, &mut text);
+    }
+    text.push_base64(carry.rest());
+    text.push("\"}");
+    Ok(text)
+}
+
+/// Base64 takes three bytes at a time; what is left over waits for the next piece.
+#[derive(Default)]
+struct Carry {
+    bytes: [u8; 2],
+    len: usize,
+}
+
+impl Carry {
+    fn push(&mut self, mut piece: &[u8], text: &mut MessageText) {
+        if self.len > 0 {
+            let missing = 3 - self.len;
+            if piece.len() < missing {
+                self.keep(piece);
+                return;
+            }
+            let mut three = [0; 3];
+            three[..self.len].copy_from_slice(self.rest());
+            three[self.len..].copy_from_slice(&piece[..missing]);
+            text.push_base64(&three);
+            piece = &piece[missing..];
+            self.len = 0;
+        }
+        let whole = piece.len() / 3 * 3;
+        text.push_base64(&piece[..whole]);
+        self.keep(&piece[whole..]);
+    }
+
+    fn keep(&mut self, rest: &[u8]) {
+        self.bytes[self.len..self.len + rest.len()].copy_from_slice(rest);
+        self.len += rest.len();
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// How long a body may be.
+struct Limit {
+    /// What fits into a reply, if it goes there.
+    reply: Option<u64>,
+    /// What the client wants.
+    client: Option<u64>,
+}
+
+impl Limit {
+    fn check(&self, length: u64) -> Result<(), HttpError> {
+        match (self.client, self.reply) {
+            (Some(limit), _) if length > limit => Err(HttpError::OverLimit(limit)),
+            (_, Some(limit)) if length > limit => Err(HttpError::OverReply(limit)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The deltas of one exchange.
+#[derive(Debug)]
+pub struct Deltas {
+    outbox: Outbox,
+    request_id: String,
+    encoder: BodyDeltaEncoder,
+    last: u64,
+}
+
+impl Deltas {
+    /// The deltas of an exchange whose reply has been queued.
+    pub fn new(outbox: Outbox, request_id: String) -> Self {
+        let encoder = BodyDeltaEncoder::new(&request_id);
+        Self { outbox, request_id, encoder, last: 0 }
+    }
+
+    /// Passes a body on as it comes, as fast as the client takes it.
+    pub async fn stream(
+        &mut self,
+        body: &mut AnswerBody,
+        max_body_bytes: Option<u64>,
+    ) -> Result<(), HttpError> {
+        let limit = Limit { reply: None, client: max_body_bytes };
+        limit.check(body.announced_length().unwrap_or(0))?;
+        let mut length = 0;
+        while let Some(piece) = body.next().await {
+            let mut piece = piece.map_err(HttpError::Body)?;
+            length += piece.len() as u64;
+            limit.check(length)?;
+            while !piece.is_empty() {
+                let delta = piece.split_to(piece.len().min(MAX_HTTP_DELTA_BYTES));
+                self.send(&delta).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, delta: &Bytes) {
+        let room = base64::encoded_len(delta.len()) + self.encoder.around_bytes();
+        // Without a client nobody waits for the exchange either; it ends with the connection.
+        let Ok(slot) = self.outbox.reserve(room).await else { return std::future::pending().await };
+        self.last += 1;
+        let mut text = MessageText::with_capacity(room);
+        text.push(&self.encoder.before(self.last));
+        text.push_base64(delta);
+        text.push(BodyDeltaEncoder::AFTER);
+        self.outbox.push_bulk(slot, Bytes::from_owner(text));
+    }
+
+    /// Says that nothing more comes, and why if that is too early.
+    pub fn finish(self, result: &Result<(), HttpError>) {
+        let error = result.as_ref().err();
+        let params = HttpBodyDeltaNotification {
+            request_id: self.request_id,
+            seq: self.last + 1,
+            delta_base64: Vec::new().into(),
+            done: true,
+            error: error.map(ToString::to_string),
+            error_kind: error.map(HttpError::kind),
+        };
+        self.outbox.push_in_order(envelope::notification(methods::HTTP_BODY_DELTA, &params));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_any_length_become_one_base64_text() {
+        for lengths in [&[1, 1, 1, 1][..], &[2, 2, 2], &[3, 0, 4], &[0], &[5, 1, 7, 2, 0, 1]] {
+            let (mut text, mut carry, mut all) =
+                (MessageText::default(), Carry::default(), Vec::new());
+            for (number, length) in lengths.iter().enumerate() {
+                let piece = vec![number as u8 + 1; *length];
+                all.extend_from_slice(&piece);
+                carry.push(&piece, &mut text);
+            }
+            text.push_base64(carry.rest());
+            assert_eq!(text.as_ref(), base64::encode(&all).as_bytes(), "{lengths:?}");
+        }
+    }
+}

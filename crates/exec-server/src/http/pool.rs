@@ -1,0 +1,105 @@
+//! Connections that wait for their next request.
+//!
+//! Owner: one connection of a client; what it opened is closed with it. A sweeper looks after those that are idle, and
+//! closes them when the other side has or when they have waited long enough.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use super::link::Link;
+use super::place::Place;
+
+/// Enough for every server that a client talks to at once.
+const MAX_IDLE: usize = 64;
+
+/// What a connection leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Route {
+    /// To the place itself, perhaps through a tunnel.
+    To(Place),
+    /// To a proxy that is told with every request where it goes.
+    Proxy(Place),
+}
+
+/// Connections that wait for their next request; cheap to clone.
+#[derive(Clone)]
+pub struct Pool {
+    idle: Arc<Mutex<Idle>>,
+    patience: Duration,
+}
+
+#[derive(Default)]
+struct Idle {
+    /// Oldest first.
+    links: Vec<IdleLink>,
+    sweeper: Option<Waker>,
+}
+
+struct IdleLink {
+    route: Route,
+    link: Link,
+    until: Instant,
+}
+
+impl Pool {
+    /// An empty pool whose connections wait this long.
+    pub fn new(patience: Duration) -> Self {
+        Self { idle: Arc::default(), patience }
+    }
+
+    /// The connection that was used last for this route.
+    pub fn take(&self, route: &Route) -> Option<Link> {
+        let mut idle = self.lock();
+        let place = idle.links.iter().rposition(|idle| idle.route == *route)?;
+        Some(idle.links.remove(place).link)
+    }
+
+    /// Keeps a connection for its next request.
+    pub fn put(&self, route: Route, link: Link) {
+        let mut idle = self.lock();
+        let oldest = (idle.links.len() >= MAX_IDLE).then(|| idle.links.remove(0));
+        idle.links.push(IdleLink { route, link, until: Instant::now() + self.patience });
+        if let Some(sweeper) = idle.sweeper.take() {
+            sweeper.wake();
+        }
+        drop(idle);
+        drop(oldest);
+    }
+
+    /// Closes what has waited too long or has been closed; runs as long as the pool is used.
+    pub async fn run_sweeper(self) {
+        let mut next_end = pin!(tokio::time::sleep(self.patience));
+        poll_fn(|cx| {
+            loop {
+                let Some(until) = self.sweep(cx) else { return Poll::<()>::Pending };
+                next_end.as_mut().reset(until.into());
+                if next_end.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Looks at every connection, and says when the next has waited long enough.
+    fn sweep(&self, cx: &mut Context) -> Option<Instant> {
+        let now = Instant::now();
+        let mut idle = self.lock();
+        idle.links.retain_mut(|idle| idle.link.poll_idle(cx) && idle.until > now);
+        idle.sweeper = Some(cx.waker().clone());
+        idle.links.iter().map(|idle| idle.until).min()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().expect("no holder panics")
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        write!(formatter, "Pool({} idle)", self.lock().links.len())
+    }
+}

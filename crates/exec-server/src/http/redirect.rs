@@ -1,0 +1,154 @@
+//! What an answer that points elsewhere makes of a request.
+
+use exec_server_protocol::http::RedirectPolicy;
+use hyper::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, HeaderMap,
+    HeaderValue, LOCATION, PROXY_AUTHORIZATION, REFERER, TRANSFER_ENCODING,
+};
+use hyper::{Method, StatusCode};
+use url::{Origin, Position, Url};
+
+use super::error::HttpError;
+use super::place::Place;
+use super::request::{Outgoing, OutgoingBody};
+
+/// Where an answer sends this request, if it is to be followed.
+pub fn target(request: &Outgoing, status: StatusCode, headers: &HeaderMap) -> Option<Url> {
+    let is_redirect = matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308);
+    if request.redirects == RedirectPolicy::Stop || !is_redirect {
+        return None;
+    }
+    // A place that cannot be read is left to the client, with the answer.
+    let location = std::str::from_utf8(headers.get(LOCATION)?.as_bytes()).ok()?;
+    request.url.join(location).ok()
+}
+
+/// Turns a request into the one for the next place.
+pub fn follow(request: &mut Outgoing, status: StatusCode, mut to: Url) -> Result<(), HttpError> {
+    if !matches!(to.scheme(), "http" | "https") {
+        let reason = format!("redirect target uses unsupported URL scheme: {}", to.scheme());
+        return Err(HttpError::Redirect(reason));
+    }
+    // A name and password that somebody else wrote are not ours to send.
+    let _ = to.set_username("");
+    let _ = to.set_password(None);
+    let place = Place::of(&to)
+        .ok_or_else(|| HttpError::Redirect("redirect target has no host".to_owned()))?;
+    let becomes_get = match status {
+        StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => request.method == Method::POST,
+        StatusCode::SEE_OTHER => request.method != Method::HEAD,
+        _ => false,
+    };
+    if becomes_get {
+        request.method = Method::GET;
+        request.body = OutgoingBody::None;
+        for name in [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, TRANSFER_ENCODING] {
+            request.headers.remove(name);
+        }
+    } else if !request.is_repeatable() {
+        let reason = "a streamed body cannot be sent again to where the answer points";
+        return Err(HttpError::Redirect(reason.to_owned()));
+    }
+    let (from, origin) = (request.url.origin(), to.origin());
+    if from != origin {
+        for name in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, HOST] {
+            request.headers.remove(name);
+        }
+        // What this machine keeps to itself was meant for the first place only.
+        for name in std::mem::take(&mut request.secret_headers) {
+            request.headers.remove(name);
+        }
+    }
+    match referer(&request.url, &from, &to) {
+        Some(referer) => request.headers.insert(REFERER, referer),
+        None => request.headers.remove(REFERER),
+    };
+    (request.url, request.place) = (to, place);
+    Ok(())
+}
+
+/// Where the request came from; only as much of it as the next place may know.
+fn referer(from: &Url, origin: &Origin, to: &Url) -> Option<HeaderValue> {
+    if from.scheme() == "https" && to.scheme() == "http" {
+        return None;
+    }
+    let text = if *origin == to.origin() {
+        from[..Position::AfterQuery].to_owned()
+    } else {
+        format!("{}/", origin.ascii_serialization())
+    };
+    HeaderValue::try_from(text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use exec_server_protocol::http::{HttpRequestHeader, HttpRequestParams};
+
+    use super::*;
+
+    fn request(method: &str, url: &str) -> Outgoing {
+        let mut params = HttpRequestParams::get("1", url);
+        params.method = method.to_owned();
+        params.body_base64 = (method != "GET").then(|| b"hi".to_vec().into());
+        params.headers = ["authorization", "cookie", "content-type", "host", "x-other"]
+            .map(|name| HttpRequestHeader::new(name, "v"))
+            .to_vec();
+        Outgoing::new(params).unwrap().0
+    }
+
+    fn names(request: &Outgoing) -> Vec<&str> {
+        request.headers.keys().map(|name| name.as_str()).collect()
+    }
+
+    #[test]
+    fn only_a_post_and_what_see_other_says_become_a_get() {
+        for (status, method, then) in [
+            (301, "POST", "GET"),
+            (302, "POST", "GET"),
+            (302, "PUT", "PUT"),
+            (301, "DELETE", "DELETE"),
+            (303, "PUT", "GET"),
+            (303, "HEAD", "HEAD"),
+            (307, "POST", "POST"),
+            (308, "POST", "POST"),
+        ] {
+            let mut request = request(method, "http://a/x");
+            let to = Url::parse("http://a/y").unwrap();
+            follow(&mut request, StatusCode::from_u16(status).unwrap(), to).unwrap();
+            assert_eq!(request.method.as_str(), then, "{status} {method}");
+            let has_body = matches!(request.body, OutgoingBody::Whole(_));
+            assert_eq!(has_body, then != "GET", "{status} {method}");
+            assert_eq!(request.headers.contains_key(CONTENT_TYPE), has_body);
+            assert_eq!(request.headers.contains_key(CONTENT_LENGTH), has_body);
+        }
+    }
+
+    #[test]
+    fn secrets_stay_with_their_origin() {
+        let found = StatusCode::FOUND;
+        let mut same = request("GET", "http://a/x?q=1");
+        follow(&mut same, found, Url::parse("http://u:p@a/y").unwrap()).unwrap();
+        assert_eq!(same.headers[REFERER], "http://a/x?q=1");
+        assert_eq!(same.headers[AUTHORIZATION], "v");
+        assert_eq!(same.url.as_str(), "http://a/y");
+
+        let mut port = request("GET", "http://a/x?q=1");
+        follow(&mut port, found, Url::parse("http://a:81/y").unwrap()).unwrap();
+        assert_eq!(port.headers[REFERER], "http://a/");
+        assert_eq!(names(&port), ["x-other", "accept", "content-type", "referer"]);
+
+        let mut host = request("GET", "https://a/x?q=1");
+        host.secret_headers = vec!["x-other".parse().unwrap()];
+        follow(&mut host, found, Url::parse("http://b/y").unwrap()).unwrap();
+        let mut left = names(&host);
+        left.sort_unstable();
+        assert_eq!(left, ["accept", "content-type"]);
+    }
+
+    #[test]
+    fn a_redirect_goes_to_no_other_scheme() {
+        let mut request = request("GET", "http://a/x");
+        let refused = follow(&mut request, StatusCode::FOUND, Url::parse("ftp://b/").unwrap());
+        assert!(refused.unwrap_err().to_string().ends_with("unsupported URL scheme: ftp"));
+    }
+}

@@ -1,0 +1,104 @@
+//! What every exchange of a server shares: whom to trust, which proxy to use, where requests may go.
+
+use std::fmt;
+use std::sync::Arc;
+
+use hyper::Uri;
+use hyper::header::HeaderValue;
+use hyper_util::client::proxy::matcher::Matcher;
+use tokio::sync::OnceCell;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::aws_lc_rs;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use url::{Host, Url};
+
+use super::error::HttpError;
+use super::place::Place;
+use super::reach::Reach;
+
+/// What every exchange of a server shares.
+pub struct HttpSetup {
+    /// Where requests may go.
+    pub reach: Reach,
+    proxies: Matcher,
+    /// Reading every trusted certificate takes a while, so only who needs them waits for it.
+    tls: OnceCell<TlsConnector>,
+}
+
+/// A proxy, and what it wants to hear.
+#[derive(Debug, Clone)]
+pub struct Proxy {
+    /// Where it is.
+    pub place: Place,
+    /// Who we are to it.
+    pub authorization: Option<HeaderValue>,
+}
+
+impl HttpSetup {
+    /// Reads the proxies from the environment.
+    pub fn new(reach: Reach) -> Self {
+        Self { reach, proxies: Matcher::from_env(), tls: OnceCell::new() }
+    }
+
+    /// The proxy for a URL, if it has one.
+    pub fn proxy(&self, url: &Url) -> Result<Option<Proxy>, HttpError> {
+        let uri: Uri = match url[..url::Position::AfterPort].parse() {
+            Ok(uri) => uri,
+            Err(_) => return Ok(None),
+        };
+        let Some(intercept) = self.proxies.intercept(&uri) else { return Ok(None) };
+        let proxy = intercept.uri();
+        let unusable = |reason: &str| HttpError::Proxy {
+            place: proxy.authority().map_or(String::new(), |place| place.host().to_owned()),
+            reason: reason.to_owned(),
+        };
+        let (is_tls, default) = match proxy.scheme_str() {
+            Some("http") => (false, 80),
+            Some("https") => (true, 443),
+            _ => return Err(unusable("is of a kind that is not supported; use an http proxy")),
+        };
+        let host = proxy.host().unwrap_or_default();
+        let host = Host::parse(host).map_err(|_| unusable("has no valid host"))?;
+        let place = Place { is_tls, host, port: proxy.port_u16().unwrap_or(default) };
+        Ok(Some(Proxy { place, authorization: intercept.basic_auth().cloned() }))
+    }
+
+    /// Speaks TLS with whom the system trusts, or with whom `SSL_CERT_FILE` and `SSL_CERT_DIR` name instead.
+    pub async fn tls(&self) -> Result<&TlsConnector, HttpError> {
+        self.tls
+            .get_or_try_init(|| async {
+                let loaded = tokio::task::spawn_blocking(load_tls).await;
+                loaded.unwrap_or_else(|_| Err("they could not be read".to_owned()))
+            })
+            .await
+            .map_err(HttpError::Roots)
+    }
+}
+
+fn load_tls() -> Result<TlsConnector, String> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let reason = found.errors.first().map(ToString::to_string);
+        return Err(reason.unwrap_or_else(|| "this machine has none".to_owned()));
+    }
+    if let Some(error) = found.errors.first() {
+        tracing::warn!(%error, "some trusted certificates could not be read");
+    }
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+impl fmt::Debug for HttpSetup {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        // Proxies may have passwords.
+        formatter.debug_struct("HttpSetup").field("reach", &self.reach).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,93 @@
+//! Proxies from the server's environment.
+
+use exec_server_testkit::Web;
+use exec_server_testkit::web::{Visit, answer};
+use serde_json::json;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpStream;
+
+use super::tls::Authority;
+use super::{body, refusal, request, without_proxies};
+
+/// A proxy that answers for everyone, or passes bytes on after `CONNECT`.
+async fn proxy() -> Web {
+    Web::start(|mut visit: Visit| async move {
+        while let Some(request) = visit.request().await {
+            if request.method != "CONNECT" {
+                visit.send(answer(200, &[], format!("for {}", request.target))).await;
+                continue;
+            }
+            if request.target.starts_with("refused") {
+                visit.send(answer(403, &[], "no")).await;
+                return;
+            }
+            let Ok(mut far) = TcpStream::connect(&request.target).await else { return };
+            visit.send("HTTP/1.1 200 Connected\r\n\r\n").await;
+            let mut near = visit.into_link();
+            let _ = copy_bidirectional(&mut near, &mut far).await;
+            return;
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn plain_requests_go_to_the_proxy_with_their_whole_url() {
+    let proxy = proxy().await;
+    let url = format!("http://us:pa@{}", proxy.address());
+    let server =
+        without_proxies().env("HTTP_PROXY", &url).env("NO_PROXY", "direct.test").start().await;
+    let mut client = server.client().await;
+    let answer = request(&mut client, "http://me:pw@far.test:81/a?b=1#c", json!({})).await.unwrap();
+    assert_eq!(body(&answer), "for http://far.test:81/a?b=1");
+    let sent = proxy.request();
+    assert_eq!(sent.header("host"), Some("far.test:81"));
+    assert_eq!(sent.header("proxy-authorization"), Some("Basic dXM6cGE="));
+    assert_eq!(sent.header("authorization"), Some("Basic bWU6cHc="));
+    // Names mean what the proxy makes of them, so that only literal addresses and known names can be refused.
+    for url in ["http://169.254.169.254/", "http://metadata.google.internal/"] {
+        assert_eq!(refusal(&mut client, url, json!({})).await.1, "forbidden");
+    }
+    assert_eq!(refusal(&mut client, "http://direct.test/", json!({})).await.1, "dns");
+    assert_eq!(proxy.requests().len(), 1);
+    request(&mut client, "http://127.0.0.1:1/", json!({})).await.unwrap();
+    let answer = request(&mut client, "http://bücher.test/ü", json!({})).await.unwrap();
+    assert_eq!(body(&answer), "for http://xn--bcher-kva.test/%C3%BC");
+    assert_eq!(proxy.connections(), 1, "one connection does for all hosts");
+}
+
+#[tokio::test]
+async fn tls_goes_through_a_tunnel() {
+    let (proxy, authority) = (proxy().await, Authority::new());
+    let web = authority.web(|_| answer(200, &[], "inside")).await;
+    let url = proxy.url("");
+    let server = without_proxies()
+        .env("ALL_PROXY", &url)
+        .env("SSL_CERT_FILE", authority.file())
+        .start()
+        .await;
+    let mut client = server.client().await;
+    for _ in 0..2 {
+        let answer = request(&mut client, &web.local_url("/x"), json!({})).await.unwrap();
+        assert_eq!(body(&answer), "inside");
+    }
+    let asked = proxy.request();
+    assert_eq!(
+        (asked.method.as_str(), asked.target.as_str()),
+        ("CONNECT", &*format!("localhost:{}", web.address().port()))
+    );
+    let (_, kind, message) = refusal(&mut client, "https://refused.test/", json!({})).await;
+    assert_eq!(kind, "connect");
+    assert!(message.ends_with("refused to connect: status 403"), "{message}");
+}
+
+#[tokio::test]
+async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
+    let web = Web::answering(|_| answer(200, &[], "direct")).await;
+    for proxy in ["socks5://127.0.0.1:1", "http://127.0.0.1:1"] {
+        let server = without_proxies().env("http_proxy", proxy).start().await;
+        let mut client = server.client().await;
+        assert_eq!(refusal(&mut client, &web.url("/"), json!({})).await.1, "connect", "{proxy}");
+    }
+    assert_eq!(web.connections(), 0);
+}

@@ -1,0 +1,109 @@
+//! Where requests may go.
+
+use exec_server_testkit::Web;
+use exec_server_testkit::web::answer;
+use serde_json::json;
+
+use super::{body, refusal, request, server, without_proxies};
+
+#[tokio::test]
+async fn metadata_services_are_out_of_reach_also_by_redirect() {
+    let server = server().await;
+    let web = Web::answering(|_| {
+        answer(302, &[("location", "http://[::ffff:169.254.169.254]/latest/")], "")
+    })
+    .await;
+    let mut client = server.client().await;
+    for url in [
+        "http://169.254.169.254/latest/meta-data/".to_owned(),
+        "http://2852039166/".to_owned(),
+        "http://[fe80::1]/".to_owned(),
+        "http://[fd00:ec2::254]/".to_owned(),
+        "http://100.100.100.200/".to_owned(),
+        "http://metadata.google.internal/".to_owned(),
+        web.url("/"),
+    ] {
+        let (code, kind, message) = refusal(&mut client, &url, json!({})).await;
+        assert_eq!((code, kind.as_str()), (-32603, "forbidden"), "{url}");
+        assert!(message.contains("see --http-allow-metadata"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn metadata_services_can_be_allowed() {
+    let server = without_proxies().args(&["--http-allow-metadata"]).start().await;
+    let mut client = server.client().await;
+    // Nobody is there, or else a gateway that says so.
+    let more = json!({"timeoutMs": 300});
+    if let Err(error) = request(&mut client, "http://169.254.1.2:1/", more).await {
+        assert_ne!(error["data"]["kind"], "forbidden");
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_hosts_holds_for_every_hop() {
+    let web = Web::answering(|request| match request.target.as_str() {
+        "/away" => answer(302, &[("location", "http://elsewhere.test/")], ""),
+        _ => answer(200, &[], "listed"),
+    })
+    .await;
+    let port = web.address().port();
+    let listed = format!("local*:{port}");
+    let server =
+        without_proxies().args(&["--http-allow", "*.test.example", "--http-allow", &listed]);
+    let server = server.start().await;
+    let mut client = server.client().await;
+    let answer = request(&mut client, &web.local_url("/"), json!({})).await.unwrap();
+    assert_eq!(body(&answer), "listed");
+    for url in [
+        web.url("/"),
+        web.local_url("/away"),
+        "http://localhost:1/".to_owned(),
+        "http://test.example/".to_owned(),
+    ] {
+        let (code, kind, message) = refusal(&mut client, &url, json!({})).await;
+        assert_eq!((code, kind.as_str()), (-32603, "forbidden"), "{url}");
+        assert!(message.ends_with("is not allowed: it is not in the list of --http-allow"));
+    }
+}
+
+#[tokio::test]
+async fn a_pattern_that_cannot_match_is_an_error_of_the_command_line() {
+    for pattern in ["", "a:b", "http://a/"] {
+        let (code, _, stderr) = without_proxies().args(&["--http-allow", pattern]).run().await;
+        assert_eq!(code, 2, "{pattern}");
+        assert!(stderr.contains("--http-allow"), "{stderr}");
+    }
+}
+
+/// Nobody else's table of hosts is touched: the server gets one of its own, in a mount namespace.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_name_is_judged_by_the_address_that_is_dialled() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = folder.path().join("hosts");
+    std::fs::write(&hosts, "169.254.169.254 innocent.test\n127.0.0.1 local.test\n").unwrap();
+    let probe = std::process::Command::new("unshare")
+        .args(["-rm", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts"])
+        .arg(&hosts)
+        .output();
+    if !probe.is_ok_and(|probe| probe.status.success()) {
+        eprintln!("skipped, no mount namespace for a table of hosts");
+        return;
+    }
+    let web = Web::answering(|_| answer(200, &[], "local")).await;
+    let preparation = format!(
+        "if [ -z \"$HAS_HOSTS\" ]; then HAS_HOSTS=1 exec unshare -rm /bin/sh -c \
+         'mount --bind {} /etc/hosts; exec \"$0\" \"$@\"' \"$0\" \"$@\"; fi",
+        hosts.display()
+    );
+    let mut builder = without_proxies().after(&preparation);
+    builder.command().env_remove("http_proxy").env_remove("HTTP_PROXY");
+    let server = builder.start().await;
+    let mut client = server.client().await;
+    let url = format!("http://local.test:{}/", web.address().port());
+    assert_eq!(body(&request(&mut client, &url, json!({})).await.unwrap()), "local");
+    let (_, kind, message) = refusal(&mut client, "http://innocent.test/", json!({})).await;
+    assert_eq!(kind, "forbidden", "{message}");
+    assert!(message.contains("innocent.test:80"), "{message}");
+}
