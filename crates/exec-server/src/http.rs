@@ -53,6 +53,9 @@ pub enum HttpCall {
     Cancel(HttpCancelParams),
 }
 
+/// What a chunk of a body is counted with beside its bytes, so that tiny ones are bounded in number.
+const AROUND_CHUNK_BYTES: usize = 1024;
+
 /// Reads the params of a request of this family.
 pub fn decode(method: Method, raw: &str) -> Result<HttpCall, RequestError> {
     Ok(match method {
@@ -173,7 +176,7 @@ impl Http {
     }
 
     fn request_body(&self, params: HttpRequestBodyParams, reply: Reply) {
-        let Some(held) = self.shared.budget.take(params.chunk.0.len()) else {
+        let Some(held) = self.shared.budget.take(params.chunk.0.len() + AROUND_CHUNK_BYTES) else {
             return reply.fail(&RequestError::HttpOverloaded);
         };
         match self.shared.table().upload(&params.request_id) {

@@ -59,13 +59,18 @@ impl Reply {
     }
 
     /// Answers with a text that [`Reply::begin_text`] began.
-    pub fn ok_text(mut self, mut text: MessageText) {
+    pub fn ok_text(self, text: MessageText) {
+        self.ok_text_holding(text, ());
+    }
+
+    /// The same, and `held` is let go of only when the text has been sent.
+    pub fn ok_text_holding(mut self, mut text: MessageText, held: impl Send + 'static) {
         let inner = self.inner.take().expect("answered once");
         text.push(envelope::AFTER_RESULT);
         if text.len() > MAX_MESSAGE_BYTES {
             return inner.fail(&RequestError::ReplyTooLarge(text.len()));
         }
-        inner.send(Bytes::from_owner(text), true);
+        inner.send(Bytes::from_owner(Holding { text, _held: held }), true);
     }
 
     /// Answers with an error.
@@ -91,6 +96,18 @@ impl Reply {
     /// Where the answer goes.
     pub fn outbox(&self) -> &Outbox {
         &self.inner.as_ref().expect("not yet answered").outbox
+    }
+}
+
+/// A text with what goes when it goes.
+struct Holding<T> {
+    text: MessageText,
+    _held: T,
+}
+
+impl<T> AsRef<[u8]> for Holding<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.text.as_ref()
     }
 }
 

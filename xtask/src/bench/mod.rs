@@ -22,6 +22,7 @@ mod stats;
 mod table;
 mod transfer;
 mod warden;
+mod web;
 mod websocket;
 mod wire;
 

@@ -11,7 +11,7 @@ use exec_server_transport::outbox::Outbox;
 use exec_server_transport::text::MessageText;
 use hyper::http::response;
 
-use super::budget::Budget;
+use super::budget::{Budget, Taken};
 use super::error::HttpError;
 use super::link::AnswerBody;
 use crate::reply::Reply;
@@ -47,14 +47,14 @@ impl AnswerHead {
 /// What a reply has beside headers and body.
 const AROUND_BODY_BYTES: usize = 256;
 
-/// Reads the whole body into the text of a reply.
+/// Reads the whole body into the text of a reply, which counts against the budget until it has been sent.
 pub async fn buffer(
     head: &AnswerHead,
     body: &mut AnswerBody,
     max_body_bytes: Option<u64>,
     budget: &Budget,
     reply: &Reply,
-) -> Result<MessageText, HttpError> {
+) -> Result<(MessageText, Taken), HttpError> {
     let over_budget = || HttpError::OverBudget;
     let mut held = budget.take(0).ok_or_else(over_budget)?;
     let announced = usize::try_from(body.announced_length().unwrap_or(0)).unwrap_or(usize::MAX);
@@ -84,7 +84,7 @@ pub async fn buffer(
     }
     text.push_base64(carry.rest());
     text.push("\"}");
-    Ok(text)
+    Ok((text, held))
 }
 
 /// Base64 takes three bytes at a time; what is left over waits for the next piece.

@@ -92,12 +92,12 @@ impl Exchange {
             None => {
                 let whole =
                     answer::buffer(&head, &mut body, max_body_bytes, &shared.budget, &reply);
-                let text = bounds.keep(whole).await;
-                timer.finish(text.as_ref().err().map(HttpError::kind));
+                let whole = bounds.keep(whole).await;
+                timer.finish(whole.as_ref().err().map(HttpError::kind));
                 shared.leave(ticket);
-                match text {
-                    Ok(text) => {
-                        reply.ok_text(text);
+                match whole {
+                    Ok((text, held)) => {
+                        reply.ok_text_holding(text, held);
                         Ok(())
                     }
                     Err(error) => return reply.fail(&RequestError::Http(error)),

@@ -97,7 +97,9 @@ mod tests {
     }
 
     fn names(request: &Outgoing) -> Vec<&str> {
-        request.headers.keys().map(|name| name.as_str()).collect()
+        let mut names: Vec<_> = request.headers.keys().map(|name| name.as_str()).collect();
+        names.sort_unstable();
+        names
     }
 
     #[test]
@@ -135,14 +137,12 @@ mod tests {
         let mut port = request("GET", "http://a/x?q=1");
         follow(&mut port, found, Url::parse("http://a:81/y").unwrap()).unwrap();
         assert_eq!(port.headers[REFERER], "http://a/");
-        assert_eq!(names(&port), ["x-other", "accept", "content-type", "referer"]);
+        assert_eq!(names(&port), ["accept", "content-type", "referer", "x-other"]);
 
         let mut host = request("GET", "https://a/x?q=1");
         host.secret_headers = vec!["x-other".parse().unwrap()];
         follow(&mut host, found, Url::parse("http://b/y").unwrap()).unwrap();
-        let mut left = names(&host);
-        left.sort_unstable();
-        assert_eq!(left, ["accept", "content-type"]);
+        assert_eq!(names(&host), ["accept", "content-type"]);
     }
 
     #[test]

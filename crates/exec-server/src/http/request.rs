@@ -99,7 +99,9 @@ impl Outgoing {
         let announced = outgoing.announce_body()?;
         outgoing.take_user_info();
         outgoing.headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
-        outgoing.target(None).map_err(|()| invalid("http/request url cannot be sent"))?;
+        if outgoing.url[..Position::AfterQuery].parse::<Uri>().is_err() {
+            return Err(invalid("http/request url cannot be sent"));
+        }
         Ok((outgoing, announced))
     }
 
@@ -220,8 +222,14 @@ fn given_length(headers: &HeaderMap) -> Result<Option<u64>, RequestError> {
     }
 }
 
+/// More than any server takes.
+const MAX_HEADERS: usize = 1000;
+
 /// The headers in their order, and the names of those with a value of this machine.
 fn headers(given: &[HttpRequestHeader]) -> Result<(HeaderMap, Vec<HeaderName>), RequestError> {
+    if given.len() > MAX_HEADERS {
+        return Err(invalid(format!("http/request takes at most {MAX_HEADERS} headers")));
+    }
     let (mut headers, mut secret) = (HeaderMap::with_capacity(given.len() + 4), Vec::new());
     for header in given {
         let name = HeaderName::from_bytes(header.name.as_bytes())
@@ -235,9 +243,7 @@ fn headers(given: &[HttpRequestHeader]) -> Result<(HeaderMap, Vec<HeaderName>), 
             invalid(format!("http/request header value is invalid for {name}: {error}"))
         })?;
         value.set_sensitive(header.value_env_var.is_some());
-        headers
-            .try_append(name, value)
-            .map_err(|_| invalid("http/request has too many headers"))?;
+        headers.append(name, value);
     }
     Ok((headers, secret))
 }

@@ -42,10 +42,9 @@ impl HttpSetup {
 
     /// The proxy for a URL, if it has one.
     pub fn proxy(&self, url: &Url) -> Result<Option<Proxy>, HttpError> {
-        let uri: Uri = match url[..url::Position::AfterPort].parse() {
-            Ok(uri) => uri,
-            Err(_) => return Ok(None),
-        };
+        let uri: Uri = url[..url::Position::AfterPort].parse().map_err(|_| {
+            HttpError::Redirect("the answer points to a URL that cannot be sent".to_owned())
+        })?;
         let Some(intercept) = self.proxies.intercept(&uri) else { return Ok(None) };
         let proxy = intercept.uri();
         let unusable = |reason: &str| HttpError::Proxy {

@@ -7,6 +7,7 @@ mod burst;
 mod directories;
 mod files;
 mod flood;
+mod http;
 mod idle;
 mod oneshot;
 mod pty;
@@ -34,7 +35,7 @@ pub struct Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 15] = [
+pub const GROUPS: [Group; 16] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -50,6 +51,7 @@ pub const GROUPS: [Group; 15] = [
     files::GROUP,
     blocks::GROUP,
     directories::GROUP,
+    http::GROUP,
 ];
 
 const EVERY_ROUND: usize = usize::MAX;
