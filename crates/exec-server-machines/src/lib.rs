@@ -9,12 +9,21 @@
 //! | [`admission`] | how many requests of a connection run at once | the connection task |
 //! | [`handle_table`] | the file handles of a connection | the connection's requests |
 //! | [`keepalive`] | when to ping and when a peer is gone | the connection task |
+//! | [`calls`] | the calls of a client that wait for an answer | the client's connection |
+//! | [`event_order`] | the events of a process in order, and what is missing | the client's process |
+//! | [`event_log`] | the latest events, for readers at their own pace | the client's process |
+//! | [`recovery`], [`backoff`] | when a client dials, and when it gives up | the client's driver |
 
 pub mod admission;
 pub mod attachment;
+pub mod backoff;
 pub mod byte_queue;
+pub mod calls;
+pub mod event_log;
+pub mod event_order;
 pub mod handle_table;
 pub mod keepalive;
 pub mod phase;
 pub mod process_log;
+pub mod recovery;
 pub mod stdin_ledger;
