@@ -7,11 +7,14 @@
 //! | [`websocket`] | messages as websocket messages |
 //! | [`lines`] | messages as lines, over stdio or memory |
 //! | [`text`] | messages that are written by hand |
+//! | [`dial`], [`proxy`] | links to a server, through a proxy where the environment says so |
 //! | [`tls`] | certificates and keys from files |
 
 pub mod connection;
+pub mod dial;
 pub mod lines;
 pub mod outbox;
+pub mod proxy;
 pub mod text;
 pub mod tls;
 pub mod websocket;

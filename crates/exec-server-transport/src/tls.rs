@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +29,9 @@ pub enum TlsError {
     /// They do not fit together.
     #[error("the certificate and key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
+    /// There is nobody to trust.
+    #[error("this system has no root certificates; name a file with them")]
+    NoRoots,
 }
 
 /// Accepts TLS with the certificate chain and key of two PEM files.
@@ -50,4 +53,34 @@ pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError>
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// Trusts the authorities of a PEM file and no others, or without one those that this system trusts.
+pub fn connector(authorities: Option<&Path>) -> Result<TlsConnector, TlsError> {
+    let mut roots = rustls::RootCertStore::empty();
+    match authorities {
+        Some(path) => {
+            let in_file = |source| TlsError::Certificate { path: path.to_owned(), source };
+            for certificate in CertificateDer::pem_file_iter(path).map_err(in_file)? {
+                roots.add(certificate.map_err(in_file)?)?;
+            }
+            if roots.is_empty() {
+                return Err(in_file(rustls::pki_types::pem::Error::NoItemsFound));
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err(TlsError::NoRoots);
+            }
+        }
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
 }

@@ -9,7 +9,10 @@ use exec_server_protocol::limits::MAX_FRAME_BYTES;
 use futures_core::Stream;
 use futures_sink::Sink;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
+use tokio_websockets::upgrade::Error as UpgradeError;
+use tokio_websockets::{
+    ClientBuilder, CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream,
+};
 
 use crate::connection::{InMessage, Received, Wire, WireError};
 use crate::outbox::CloseReason;
@@ -27,11 +30,38 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
     /// Serves an upgraded HTTP connection; messages above `max_message` bytes end it.
     pub fn serve(stream: S, peer: String, max_message: usize) -> Self {
         let stream = ServerBuilder::new()
-            // What is handed over is written as a whole, so there is nothing to gain from flushing halfway.
-            .config(Config::default().frame_size(MAX_FRAME_BYTES).flush_threshold(usize::MAX))
+            .config(config())
             .limits(Limits::default().max_payload_len(Some(max_message)))
             .serve(Metered { stream, sent: 0 });
         Self { stream, peer }
+    }
+
+    /// Asks the peer for an upgrade to a websocket; messages above `max_message` bytes end it.
+    pub async fn connect(
+        stream: S,
+        url: &str,
+        headers: &[(String, String)],
+        max_message: usize,
+    ) -> Result<Self, UpgradeFailure> {
+        let mut builder = ClientBuilder::new()
+            .uri(url)
+            .map_err(|error| UpgradeFailure::Request(error.to_string()))?
+            .config(config())
+            .limits(Limits::default().max_payload_len(Some(max_message)));
+        for (name, value) in headers {
+            let wrong = || UpgradeFailure::Request(format!("the header `{name}` cannot be sent"));
+            let parsed = name.parse().map_err(|_| wrong())?;
+            let value = value.parse().map_err(|_| wrong())?;
+            builder = builder.add_header(parsed, value).map_err(|_| wrong())?;
+        }
+        match builder.connect_on(Metered { stream, sent: 0 }).await {
+            Ok((stream, _)) => Ok(Self { stream, peer: url.to_owned() }),
+            Err(Error::Upgrade(UpgradeError::DidNotSwitchProtocols(status))) => {
+                Err(UpgradeFailure::Status(status))
+            }
+            Err(Error::Io(error)) => Err(UpgradeFailure::Io(error)),
+            Err(error) => Err(UpgradeFailure::Answer(error.to_string())),
+        }
     }
 
     fn queue(&mut self, message: Message) -> Result<(), WireError> {
@@ -41,6 +71,28 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// What is handed over is written as a whole, so there is nothing to gain from flushing halfway.
+fn config() -> Config {
+    Config::default().frame_size(MAX_FRAME_BYTES).flush_threshold(usize::MAX)
+}
+
+/// Why a peer did not become a websocket.
+#[derive(Debug, thiserror::Error)]
+pub enum UpgradeFailure {
+    /// The request cannot be made.
+    #[error("{0}")]
+    Request(String),
+    /// The peer refused, with this HTTP status.
+    #[error("the server answered with HTTP status {0}")]
+    Status(u16),
+    /// The peer's answer is no upgrade.
+    #[error("the server's answer is no websocket upgrade: {0}")]
+    Answer(String),
+    /// The link broke.
+    #[error("the link broke")]
+    Io(#[source] io::Error),
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
