@@ -5,6 +5,7 @@
 //! | [`executor`] | a server of its own for each test |
 //! | [`client`] | a plain client that checks the order of events as it reads them |
 //! | [`desk`] | a directory on a disk and in memory, with a server beside it |
+//! | [`cable`] | a connection that a test can cut, stall and slow down |
 //! | [`raw`] | a client that sends any frame, and reads only when it wants |
 //! | [`http`] | hand-written HTTP, for what no client library would send |
 //! | [`web`] | a web server whose every byte a test decides |
@@ -14,6 +15,8 @@
 //!
 //! Everything waits for events, with one deadline each.
 
+#[cfg(target_os = "linux")]
+pub mod cable;
 pub mod client;
 #[cfg(target_os = "linux")]
 pub mod desk;
@@ -30,6 +33,8 @@ pub mod web;
 
 use std::time::Duration;
 
+#[cfg(target_os = "linux")]
+pub use cable::Cable;
 pub use client::{Finished, TestClient};
 pub use executor::TestExecutor;
 #[cfg(target_os = "linux")]
