@@ -1,0 +1,86 @@
+//! One call on its way: what its answer comes out of, and what frees its place when nobody wants it any more.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use exec_server_protocol::errors::RpcError;
+use exec_server_transport::connection::InMessage;
+use tokio::sync::oneshot;
+
+use crate::connection::Shared;
+use crate::error::ExecServerError;
+
+/// How a call ended.
+pub(crate) enum Answer {
+    /// With a result.
+    Result(Reply),
+    /// With an error of the server.
+    Error(RpcError),
+    /// Not at all: the link broke.
+    Lost(Arc<str>),
+}
+
+/// A result, still in the message that it came in.
+pub(crate) struct Reply {
+    message: InMessage,
+    start: usize,
+    len: usize,
+}
+
+impl Reply {
+    /// The result that starts `start` bytes into the message.
+    pub fn new(message: InMessage, start: usize, len: usize) -> Self {
+        Self { message, start, len }
+    }
+
+    /// The raw JSON of the result.
+    pub fn text(&self) -> &str {
+        self.message.text().get(self.start..self.start + self.len).unwrap_or("null")
+    }
+}
+
+/// A call that waits for its answer; dropping it gives its place away, and the answer is ignored.
+pub(crate) struct PendingCall {
+    shared: Arc<Shared>,
+    method: &'static str,
+    id: i64,
+    answer: oneshot::Receiver<Answer>,
+    is_done: bool,
+}
+
+impl PendingCall {
+    pub fn new(
+        shared: Arc<Shared>,
+        method: &'static str,
+        id: i64,
+        answer: oneshot::Receiver<Answer>,
+    ) -> Self {
+        Self { shared, method, id, answer, is_done: false }
+    }
+}
+
+impl Future for PendingCall {
+    type Output = Result<Reply, ExecServerError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<Self::Output> {
+        let answer = ready!(Pin::new(&mut self.answer).poll(cx));
+        self.is_done = true;
+        let method = self.method;
+        Poll::Ready(match answer {
+            Ok(Answer::Result(reply)) => Ok(reply),
+            Ok(Answer::Error(error)) => Err(error.into()),
+            Ok(Answer::Lost(reason)) => Err(ExecServerError::Ambiguous { method, reason }),
+            Err(_) => Err(ExecServerError::Ambiguous { method, reason: "closed".into() }),
+        })
+    }
+}
+
+impl Drop for PendingCall {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.shared.routes().forget_call(self.id);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Where calls go: one connection for better or worse, or a client that recovers.
+
+use std::sync::Arc;
+
+use exec_server_protocol::answers::ProcessStartAnswer;
+use exec_server_protocol::environment::{Capabilities, EnvironmentInfo};
+use exec_server_protocol::methods::Method;
+use exec_server_protocol::process::{ProcessId, ProcessReadResponse, ProcessStartParams};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::client::RemoteExecServerClient;
+use crate::connection::ExecServerConnection;
+use crate::error::ExecServerError;
+use crate::inbound::repair;
+use crate::process::{Process, ProcessSession};
+
+/// Whether a call may be made again when the link broke before its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replay {
+    /// It does the same however often it is made.
+    Safe,
+    /// It might happen twice, so that its caller has to decide.
+    Never,
+}
+
+/// Where calls go.
+#[derive(Clone)]
+pub(crate) enum Caller {
+    /// One link, and nothing after it.
+    Connection(ExecServerConnection),
+    /// A client that brings its link back.
+    Client(RemoteExecServerClient),
+}
+
+impl Caller {
+    /// The live connection, or the next one.
+    pub async fn connection(&self) -> Result<ExecServerConnection, ExecServerError> {
+        match self {
+            Self::Connection(connection) => Ok(connection.clone()),
+            Self::Client(client) => client.session().connection().await,
+        }
+    }
+
+    /// Makes a call that belongs to no process.
+    pub async fn call<R: DeserializeOwned>(
+        &self,
+        method: Method,
+        params: &impl Serialize,
+        replay: Replay,
+    ) -> Result<R, ExecServerError> {
+        self.call_for(None, method.name(), params, replay).await
+    }
+
+    /// Makes a call, again and again where that is harmless; a process that has failed gets none.
+    pub async fn call_for<R: DeserializeOwned>(
+        &self,
+        process: Option<&Arc<Process>>,
+        method: &'static str,
+        params: &impl Serialize,
+        replay: Replay,
+    ) -> Result<R, ExecServerError> {
+        let check = || match process.and_then(|process| process.failure()) {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        };
+        loop {
+            check()?;
+            let connection = match self.connection().await {
+                Ok(connection) => connection,
+                Err(error) => return Err(check().err().unwrap_or(error)),
+            };
+            check()?;
+            let pending = match connection.request(method, params) {
+                Ok(pending) => pending,
+                // Nothing was sent, so that nothing can happen twice.
+                Err(ExecServerError::Disconnected { .. }) if self.recovers() => continue,
+                Err(error) => return Err(error),
+            };
+            match pending.await {
+                Ok(reply) => return reply.decode(),
+                Err(ExecServerError::Ambiguous { .. })
+                    if self.recovers() && replay == Replay::Safe => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Starts a process and follows it.
+    pub async fn start(
+        &self,
+        params: ProcessStartParams,
+    ) -> Result<ProcessSession, ExecServerError> {
+        let process = Arc::new(Process::new(params.process_id.clone()));
+        let mut starting = Starting { caller: self, process: &process, stage: Stage::Unsent };
+        let (connection, pending) = loop {
+            let connection = self.connection().await?;
+            match self.track_new(&connection, &process) {
+                Ok(()) => {}
+                Err(ExecServerError::Disconnected { .. }) if self.recovers() => continue,
+                Err(error) => return Err(error),
+            }
+            match connection.request(Method::ProcessStart.name(), &params) {
+                Ok(pending) => break (connection, pending),
+                Err(ExecServerError::Disconnected { .. }) if self.recovers() => {}
+                Err(error) => return Err(error),
+            }
+        };
+        starting.stage = Stage::Sent;
+        let reply = match pending.await {
+            Ok(reply) => reply,
+            Err(error) => {
+                // A server that answered has started nothing; one that did not may have.
+                if !error.is_disconnected() {
+                    starting.stage = Stage::Unsent;
+                }
+                return Err(error);
+            }
+        };
+        let answer: ProcessStartAnswer = reply.decode()?;
+        if let Some(read) = process.handle_started(&answer) {
+            // It ends with the connection that it asks, or with the answer.
+            tokio::spawn(repair(connection.shared().clone(), process.clone(), read));
+        }
+        if connection.is_closed() {
+            self.follow_on(&process).await?;
+        }
+        starting.stage = Stage::Done;
+        Ok(ProcessSession::new(process.clone(), self.clone(), answer))
+    }
+
+    /// Goes on with a process that was started by a connection which ended before anybody knew of it.
+    async fn follow_on(&self, process: &Arc<Process>) -> Result<(), ExecServerError> {
+        while self.recovers() {
+            let connection = self.connection().await?;
+            connection.shared().routes().add_process(process);
+            match process.read_missing(connection.shared()).await {
+                Ok(None) => return Ok(()),
+                Ok(Some(_)) => {}
+                Err(error) if error.is_disconnected() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows a process that runs already, from behind `seq`.
+    pub async fn attach(&self, id: ProcessId, seq: u64) -> Result<ProcessSession, ExecServerError> {
+        let process = Arc::new(Process::attached(id, seq));
+        loop {
+            let connection = self.connection().await?;
+            match self.track_new(&connection, &process) {
+                Ok(()) => {}
+                Err(ExecServerError::Disconnected { .. }) if self.recovers() => continue,
+                Err(error) => return Err(error),
+            }
+            // From here on the handle frees the id.
+            let session =
+                ProcessSession::new(process.clone(), self.clone(), ProcessStartAnswer::default());
+            let params = process.missing_params();
+            let answer: ProcessReadResponse = self
+                .call_for(Some(&process), Method::ProcessRead.name(), &params, Replay::Safe)
+                .await?;
+            if let Some(read) = process.handle_read(answer) {
+                // It ends with the connection that it asks, or with the answer.
+                tokio::spawn(repair(connection.shared().clone(), process, read));
+            }
+            return Ok(session);
+        }
+    }
+
+    /// Ends a process in the background, now or as soon as the link is back.
+    pub fn clean_up_process(&self, id: &ProcessId) {
+        match self {
+            Self::Connection(connection) => connection.shared().clean_up_process(id),
+            Self::Client(client) => client.session().clean_up_process(id),
+        }
+    }
+
+    /// Nobody follows this process any more.
+    pub fn untrack(&self, process: &Arc<Process>) {
+        match self {
+            Self::Connection(connection) => {
+                let mut routes = connection.shared().routes();
+                routes.remove_process(process.id(), Arc::as_ptr(process));
+            }
+            Self::Client(client) => client.session().untrack(process),
+        }
+    }
+
+    /// What the server can do beyond the least.
+    pub async fn capabilities(&self) -> Result<Capabilities, ExecServerError> {
+        Ok(self.connection().await?.capabilities())
+    }
+
+    /// What the server said about its machine.
+    pub async fn info(&self) -> Result<Option<EnvironmentInfo>, ExecServerError> {
+        Ok(self.connection().await?.environment_info().cloned())
+    }
+
+    /// Refuses what the server cannot do, before it is asked.
+    pub async fn require(
+        &self,
+        has: impl Fn(&Capabilities) -> bool,
+        what: &'static str,
+    ) -> Result<(), ExecServerError> {
+        let capabilities = self.capabilities().await?;
+        if has(&capabilities) { Ok(()) } else { Err(ExecServerError::Unsupported(what)) }
+    }
+
+    fn recovers(&self) -> bool {
+        matches!(self, Self::Client(_))
+    }
+
+    fn track_new(
+        &self,
+        connection: &ExecServerConnection,
+        process: &Arc<Process>,
+    ) -> Result<(), ExecServerError> {
+        if let Self::Client(client) = self {
+            client.session().track(process)?;
+        }
+        connection.shared().routes().add_new_process(process)
+    }
+}
+
+/// A start on its way: if its caller goes away, the process does too.
+struct Starting<'a> {
+    caller: &'a Caller,
+    process: &'a Arc<Process>,
+    stage: Stage,
+}
+
+/// How far a start has got.
+#[derive(PartialEq)]
+enum Stage {
+    /// The server has not heard of it, or has refused.
+    Unsent,
+    /// The server may have heard of it.
+    Sent,
+    /// Somebody follows the process.
+    Done,
+}
+
+impl Drop for Starting<'_> {
+    fn drop(&mut self) {
+        if self.stage != Stage::Done {
+            self.caller.untrack(self.process);
+        }
+        if self.stage == Stage::Sent {
+            self.caller.clean_up_process(self.process.id());
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A command to run on the server, in the manner of `std::process::Command`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use exec_server_machines::event_order::ProcessEvent;
+use exec_server_protocol::path_uri::PathUri;
+use exec_server_protocol::process::{
+    EnvInherit, EnvPolicy, OutputStream, ProcessId, ProcessStartParams, TerminalSize,
+};
+use exec_server_protocol::sandbox::SandboxParams;
+
+use crate::caller::Caller;
+use crate::child::{Child, ExitStatus, Output};
+use crate::error::ExecServerError;
+use crate::process::ProcessSession;
+use crate::remote_path::RemotePath;
+
+/// A command to run on the server; made by [`ExecServerClient::command`](crate::ExecServerClient::command).
+///
+/// Like `std::process::Command` it inherits the server's environment, but variables whose names look like secrets
+/// (`*KEY*`, `*SECRET*`, `*TOKEN*`) stay behind; see [`Command::env_policy`].
+#[derive(Clone)]
+pub struct Command {
+    caller: Caller,
+    argv: Vec<String>,
+    process_id: Option<ProcessId>,
+    arg0: Option<String>,
+    cwd: Option<RemotePath>,
+    env: BTreeMap<String, String>,
+    policy: EnvPolicy,
+    stdin: Stdin,
+    terminal: Option<TerminalSize>,
+    sandbox: Option<serde_json::Value>,
+    timeout: Option<Duration>,
+    idle_timeout: Option<Duration>,
+    retention: Option<u64>,
+    kill_on_drop: bool,
+}
+
+/// What a command reads from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stdin {
+    /// Nothing: it reads the end at once.
+    #[default]
+    Null,
+    /// What is written to [`Child::stdin`].
+    Piped,
+}
+
+impl Command {
+    pub(crate) fn new(caller: Caller, program: impl Into<String>) -> Self {
+        Self {
+            caller,
+            argv: vec![program.into()],
+            process_id: None,
+            arg0: None,
+            cwd: None,
+            env: BTreeMap::new(),
+            policy: EnvPolicy {
+                inherit: EnvInherit::All,
+                ignore_default_excludes: false,
+                exclude: Vec::new(),
+                set: BTreeMap::new(),
+                include_only: Vec::new(),
+            },
+            stdin: Stdin::Null,
+            terminal: None,
+            sandbox: None,
+            timeout: None,
+            idle_timeout: None,
+            retention: None,
+            kill_on_drop: false,
+        }
+    }
+
+    /// One more argument.
+    pub fn arg(&mut self, arg: impl Into<String>) -> &mut Self {
+        self.argv.push(arg.into());
+        self
+    }
+
+    /// More arguments.
+    pub fn args(&mut self, args: impl IntoIterator<Item = impl Into<String>>) -> &mut Self {
+        self.argv.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// `argv[0]` as the program sees it.
+    pub fn arg0(&mut self, name: impl Into<String>) -> &mut Self {
+        self.arg0 = Some(name.into());
+        self
+    }
+
+    /// The working directory; the server's own unless said otherwise.
+    pub fn current_dir(&mut self, directory: impl Into<RemotePath>) -> &mut Self {
+        self.cwd = Some(directory.into());
+        self
+    }
+
+    /// A variable, whatever is inherited.
+    pub fn env(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
+        self.env.insert(name.into(), value.into());
+        self
+    }
+
+    /// More variables.
+    pub fn envs(
+        &mut self,
+        variables: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
+    ) -> &mut Self {
+        self.env.extend(variables.into_iter().map(|(name, value)| (name.into(), value.into())));
+        self
+    }
+
+    /// Takes a variable away, also an inherited one.
+    pub fn env_remove(&mut self, name: impl Into<String>) -> &mut Self {
+        let name = name.into();
+        self.env.remove(&name);
+        self.policy.exclude.push(name);
+        self
+    }
+
+    /// Nothing is inherited, and nothing is set so far.
+    pub fn env_clear(&mut self) -> &mut Self {
+        self.env.clear();
+        self.policy.inherit = EnvInherit::None;
+        self
+    }
+
+    /// What is inherited, in full detail.
+    pub fn env_policy(&mut self, policy: EnvPolicy) -> &mut Self {
+        self.policy = policy;
+        self
+    }
+
+    /// What the command reads from.
+    pub fn stdin(&mut self, stdin: Stdin) -> &mut Self {
+        self.stdin = stdin;
+        self
+    }
+
+    /// Gives the command a terminal of this size in place of pipes; stdout then carries both outputs.
+    pub fn tty(&mut self, size: TerminalSize) -> &mut Self {
+        self.terminal = Some(size);
+        self
+    }
+
+    /// What the command may touch.
+    pub fn sandbox(&mut self, sandbox: &SandboxParams) -> &mut Self {
+        self.sandbox = Some(serde_json::to_value(sandbox).expect("a policy is plain data"));
+        self
+    }
+
+    /// The longest that the command may run; the server ends it then.
+    pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// The longest that the command may be silent; the server ends it then.
+    pub fn idle_timeout(&mut self, timeout: Duration) -> &mut Self {
+        self.idle_timeout = Some(timeout);
+        self
+    }
+
+    /// How many bytes of output the server keeps for the time after a cut.
+    pub fn output_retention(&mut self, bytes: u64) -> &mut Self {
+        self.retention = Some(bytes);
+        self
+    }
+
+    /// The process's key in its session; a random one unless said otherwise.
+    pub fn process_id(&mut self, id: impl Into<ProcessId>) -> &mut Self {
+        self.process_id = Some(id.into());
+        self
+    }
+
+    /// Whether the command ends when its [`Child`] is dropped; no unless said otherwise.
+    pub fn kill_on_drop(&mut self, kill: bool) -> &mut Self {
+        self.kill_on_drop = kill;
+        self
+    }
+
+    /// Starts the command.
+    pub async fn spawn(&self) -> Result<Child, ExecServerError> {
+        let session = self.start(self.stdin == Stdin::Piped).await?;
+        let has_stdin = self.terminal.is_some() || self.stdin == Stdin::Piped;
+        Ok(Child::new(session, has_stdin, self.terminal.is_some(), self.kill_on_drop))
+    }
+
+    /// Runs the command to its end with nothing to read, and collects what it writes.
+    ///
+    /// If the future is dropped, the command is ended.
+    pub async fn output(&self) -> Result<Output, ExecServerError> {
+        let session = self.start(false).await?;
+        let mut running = EndOnDrop(Some(session.clone()));
+        let output = collect_output(&session).await?;
+        running.0 = None;
+        Ok(output)
+    }
+
+    /// Runs the command to its end with nothing to read, and says how it ended.
+    ///
+    /// If the future is dropped, the command is ended.
+    pub async fn status(&self) -> Result<ExitStatus, ExecServerError> {
+        let session = self.start(false).await?;
+        let mut running = EndOnDrop(Some(session.clone()));
+        let exit = session.wait().await?;
+        running.0 = None;
+        Ok(exit.into())
+    }
+
+    async fn start(&self, pipe_stdin: bool) -> Result<ProcessSession, ExecServerError> {
+        let millis = |time: Duration| Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let process_id = match &self.process_id {
+            Some(id) => id.clone(),
+            None => uuid::Uuid::new_v4().to_string().into(),
+        };
+        let params = ProcessStartParams {
+            process_id,
+            argv: self.argv.clone(),
+            cwd: self.resolve_cwd().await?,
+            env: self.env.clone(),
+            tty: self.terminal.is_some(),
+            env_policy: Some(self.policy.clone()),
+            pipe_stdin,
+            arg0: self.arg0.clone(),
+            sandbox: self.sandbox.clone(),
+            enforce_managed_network: false,
+            managed_network: None,
+            network_proxy: None,
+            shell_snapshot: None,
+            metadata: None,
+            size: self.terminal,
+            timeout_ms: self.timeout.and_then(millis),
+            idle_timeout_ms: self.idle_timeout.and_then(millis),
+            output_retention: self.retention,
+        };
+        if self.timeout.is_some() || self.idle_timeout.is_some() {
+            self.caller.require(|can| can.process_timeouts, "time limits of processes").await?;
+        }
+        self.caller.start(params).await
+    }
+
+    async fn resolve_cwd(&self) -> Result<PathUri, ExecServerError> {
+        let server_cwd = self.caller.info().await?.and_then(|info| info.cwd);
+        match &self.cwd {
+            Some(path) => path.clone().resolve(server_cwd.as_ref()),
+            None => Ok(server_cwd.unwrap_or_else(|| PathUri::from_posix(b"/"))),
+        }
+    }
+}
+
+/// Everything that a process writes until it is closed.
+pub(crate) async fn collect_output(session: &ProcessSession) -> Result<Output, ExecServerError> {
+    let mut events = session.events();
+    let (mut stdout, mut stderr, mut exit) = (Vec::new(), Vec::new(), None);
+    while let Some(event) = events.next().await {
+        match event {
+            ProcessEvent::Output { stream: OutputStream::Stderr, bytes, .. } => {
+                stderr.extend_from_slice(&bytes);
+            }
+            ProcessEvent::Output { bytes, .. } => stdout.extend_from_slice(&bytes),
+            ProcessEvent::Exited { exit: how, .. } => exit = Some(how),
+            ProcessEvent::Gap(gap) => {
+                let process_id = session.id().clone();
+                return Err(ExecServerError::OutputLost { process_id, gap });
+            }
+            ProcessEvent::Failed(reason) => {
+                let process_id = session.id().clone();
+                return Err(ExecServerError::ProcessFailed { process_id, reason });
+            }
+            ProcessEvent::Closed { .. } | ProcessEvent::ResyncRequired => {}
+        }
+    }
+    match exit {
+        Some(exit) => Ok(Output { status: exit.into(), stdout, stderr }),
+        None => Err(ExecServerError::Protocol("a process closed without an exit".to_owned())),
+    }
+}
+
+/// Ends a process whose caller went away.
+struct EndOnDrop(Option<ProcessSession>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        if let Some(session) = &self.0 {
+            session.terminate_later();
+        }
+    }
+}

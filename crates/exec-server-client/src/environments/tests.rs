@@ -1,0 +1,104 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Environments, EnvironmentsError> {
+    Environments::parse(text, Path::new("/home/me/environments.toml"))
+}
+
+fn error_of(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_file_lists_urls_and_programs() {
+    let environments = parse(
+        r#"
+        default = "box"
+        [[environments]]
+        id = "box"
+        url = "wss://box.example:8443/exec"
+        connect_timeout_sec = 2.5
+        [[environments]]
+        id = "child"
+        program = "ssh"
+        args = ["host", "exec-server", "--listen", "stdio"]
+        env = { A = "1" }
+        cwd = "here"
+        initialize_timeout_sec = 1
+        "#,
+    )
+    .unwrap();
+    let Way::Url { connect_timeout, .. } = &environments.get(None).unwrap().way else {
+        panic!("a URL")
+    };
+    assert_eq!(*connect_timeout, Duration::from_millis(2500));
+    let child = environments.get(Some("child")).unwrap();
+    assert_eq!(child.initialize_timeout, Duration::from_secs(1));
+    let Way::Program { cwd, .. } = &child.way else { panic!("a program") };
+    assert_eq!(cwd.as_deref(), Some(Path::new("/home/me/here")));
+}
+
+#[test]
+fn without_a_default_this_machine_is_meant_if_it_counts() {
+    assert_eq!(*parse("").unwrap().default_choice(), Choice::Local);
+    assert_eq!(*parse("include_local = false").unwrap().default_choice(), Choice::Unset);
+    assert_eq!(*parse("default = \"none\"").unwrap().default_choice(), Choice::Disabled);
+    let error = parse("").unwrap().get(None).unwrap_err().to_string();
+    assert!(error.contains("this machine"), "{error}");
+}
+
+#[test]
+fn mistakes_are_named() {
+    let entry = |rest: &str| format!("[[environments]]\nid = \"a\"\n{rest}");
+    for (text, what) in [
+        ("wrong = 1".to_owned(), "unknown field `wrong`"),
+        (entry("url = \"ws://h\"\nwrong = 1"), "unknown field `wrong`"),
+        (entry(""), "exactly one of"),
+        (entry("url = \"ws://h\"\nprogram = \"p\""), "exactly one of"),
+        (entry("url = \"http://h\""), "unsupported scheme"),
+        (entry("url = \"ws://h\"\nargs = []"), "`args` needs `program`"),
+        (entry("program = \"p\"\nconnect_timeout_sec = 1"), "needs `url`"),
+        (entry("url = \"ws://h\"\nconnect_timeout_sec = 0"), "above 0"),
+        (entry("url = \"ws://h\"\ninitialize_timeout_sec = -1.0"), "above 0"),
+        ("default = \"b\"".to_owned(), "`b` is not listed"),
+        ("include_local = false\ndefault = \"local\"".to_owned(), "`local` is not listed"),
+        (
+            format!("{0}\nurl = \"ws://h\"\n{0}\nurl = \"ws://h\"", "[[environments]]\nid = \"a\""),
+            "listed twice",
+        ),
+    ] {
+        let error = error_of(&text);
+        assert!(error.contains(what), "{text}\n{error}");
+    }
+    for id in ["", "local", "none", "a b", "ä", &"x".repeat(65)] {
+        let error = error_of(&format!("[[environments]]\nid = \"{id}\"\nurl = \"ws://h\""));
+        assert!(error.contains("must be 1 to 64"), "{error}");
+    }
+}
+
+#[test]
+fn the_variable_stands_for_one_environment_and_no_local_one() {
+    let with = |value: &str| {
+        let value = value.to_owned();
+        Environments::from_lookup(move |name| (name == URL_VARIABLE).then(|| value.clone()))
+    };
+    let environments = with("  ws://127.0.0.1:1  ").unwrap();
+    assert_eq!(environments.get(None).unwrap().id, REMOTE_ID);
+    assert!(!environments.includes_local());
+    assert_eq!(*with("NoNe").unwrap().default_choice(), Choice::Disabled);
+    assert_eq!(*with(" ").unwrap().default_choice(), Choice::Unset);
+    assert!(with("127.0.0.1:1").is_err());
+}
+
+#[test]
+fn the_file_wins_over_the_variable() {
+    let home = std::env::temp_dir().join(format!("environments-{}", std::process::id()));
+    std::fs::create_dir_all(&home).unwrap();
+    std::fs::write(home.join(FILE_NAME), "default = \"none\"").unwrap();
+    let found = Environments::from_lookup(|name| match name {
+        HOME_VARIABLE => home.to_str().map(str::to_owned),
+        URL_VARIABLE => Some("ws://h".to_owned()),
+        _ => None,
+    });
+    std::fs::remove_dir_all(&home).unwrap();
+    assert_eq!(*found.unwrap().default_choice(), Choice::Disabled);
+}

@@ -1,0 +1,140 @@
+//! A reader of one process's events, at its own pace.
+//!
+//! A reader that falls behind loses nothing that the server still has: it reads it from there. What nobody has any more
+//! is a [`Gap`].
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use exec_server_machines::event_log::{Found, LogCursor};
+use exec_server_machines::event_order::{Confinement, EventOrder, Gap, ProcessEvent};
+use exec_server_protocol::process::ProcessReadResponse;
+use futures_core::Stream;
+
+use crate::error::ExecServerError;
+use crate::process::{ProcessSession, Reader};
+
+type Refill = Pin<Box<dyn Future<Output = Result<ProcessReadResponse, ExecServerError>> + Send>>;
+
+/// The events of a process in order; made by [`ProcessSession::events`].
+///
+/// It ends after [`ProcessEvent::Closed`] or [`ProcessEvent::Failed`].
+pub struct ProcessEvents {
+    session: ProcessSession,
+    reader: Reader,
+    cursor: LogCursor,
+    /// What the server is asked for because this reader fell behind.
+    refill: Option<Refill>,
+    /// What it answered.
+    refilled: VecDeque<ProcessEvent>,
+    is_over: bool,
+}
+
+impl ProcessEvents {
+    pub(crate) fn new(session: ProcessSession, after: u64) -> Self {
+        let reader = Reader::new(session.process().clone());
+        Self {
+            session,
+            reader,
+            cursor: LogCursor::after(after),
+            refill: None,
+            refilled: VecDeque::new(),
+            is_over: false,
+        }
+    }
+
+    /// The process whose events these are.
+    pub fn session(&self) -> &ProcessSession {
+        &self.session
+    }
+
+    /// The last number that came out.
+    pub fn last_seq(&self) -> u64 {
+        self.cursor.seq()
+    }
+
+    /// The next event; none after the last. Dropping the future loses nothing.
+    pub async fn next(&mut self) -> Option<ProcessEvent> {
+        poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    /// The next event; none after the last.
+    pub fn poll_event(&mut self, cx: &mut Context) -> Poll<Option<ProcessEvent>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let event = loop {
+            if let Some(event) = self.refilled.pop_front() {
+                self.cursor.skip_to(event.seq().unwrap_or(0));
+                break event;
+            }
+            match self.reader.process.next(self.reader.id, &mut self.cursor, cx) {
+                Found::Event(event) => break event,
+                Found::Nothing => return Poll::Pending,
+                Found::Behind { after, until } => {
+                    let answer = ready!(self.poll_refill(cx, after));
+                    self.handle_refill(answer, after, until);
+                }
+            }
+        };
+        self.is_over = event.is_last();
+        Poll::Ready(Some(event))
+    }
+
+    fn poll_refill(
+        &mut self,
+        cx: &mut Context,
+        after: u64,
+    ) -> Poll<Result<ProcessReadResponse, ExecServerError>> {
+        let session = &self.session;
+        let refill = self.refill.get_or_insert_with(|| {
+            let session = session.clone();
+            Box::pin(async move { session.read(after, None, Duration::ZERO).await })
+        });
+        let answer = ready!(refill.as_mut().poll(cx));
+        self.refill = None;
+        Poll::Ready(answer)
+    }
+
+    /// Takes from the answer what comes before `until`, where the local log goes on.
+    fn handle_refill(
+        &mut self,
+        answer: Result<ProcessReadResponse, ExecServerError>,
+        after: u64,
+        until: u64,
+    ) {
+        let mut order = EventOrder::after(after, Some(Confinement::Possible));
+        let is_usable = match answer {
+            Ok(answer) if answer.failure.is_none() => order.handle_read(answer).is_ok(),
+            Ok(_) | Err(_) => false,
+        };
+        if is_usable {
+            let before = |event: &ProcessEvent| match event {
+                ProcessEvent::Gap(gap) => gap.first < until,
+                event => event.seq().is_some_and(|seq| seq < until),
+            };
+            let events = std::iter::from_fn(|| order.poll_event()).take_while(before);
+            self.refilled.extend(events);
+        }
+        if let Some(ProcessEvent::Gap(gap)) = self.refilled.back_mut() {
+            gap.last = gap.last.min(until - 1);
+        }
+        let reached = self.refilled.back().and_then(ProcessEvent::seq).unwrap_or(after);
+        if reached + 1 < until {
+            // The server has it no more, or is out of reach.
+            let gap = Gap { first: reached + 1, last: until - 1, evicted_bytes: None };
+            self.refilled.push_back(ProcessEvent::Gap(gap));
+        }
+    }
+}
+
+impl Stream for ProcessEvents {
+    type Item = ProcessEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<Option<ProcessEvent>> {
+        self.poll_event(cx)
+    }
+}

@@ -1,0 +1,111 @@
+//! New content for a file, piece by piece.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use exec_server_protocol::fs::{
+    FsCloseParams, FsWriteBlockParams, FsWriteFileResponse, OpenMode, Sandbox,
+};
+use exec_server_protocol::limits::MAX_FILE_BLOCK_BYTES;
+use exec_server_protocol::methods::Method;
+use exec_server_protocol::path_uri::PathUri;
+use tokio::io::AsyncWrite;
+
+use super::reading::Handle;
+use crate::call::PendingCall;
+use crate::caller::Caller;
+use crate::error::ExecServerError;
+
+/// Blocks on their way at once.
+const BLOCKS_AHEAD: usize = 4;
+const BLOCK: usize = MAX_FILE_BLOCK_BYTES as usize;
+
+/// New content for a file; without [`FileWriteStream::finish`] it never happened.
+///
+/// It belongs to one connection: if the link breaks, it ends with an error and the file stays as it was.
+pub struct FileWriteStream {
+    handle: Handle,
+    buffer: Vec<u8>,
+    offset: u64,
+    /// What was sent, in the order of the file.
+    sent: VecDeque<PendingCall>,
+}
+
+impl FileWriteStream {
+    pub(super) async fn open(
+        caller: &Caller,
+        path: PathUri,
+        sandbox: Sandbox,
+    ) -> Result<Self, ExecServerError> {
+        let (handle, _) = Handle::open(caller, path, OpenMode::Replace, sandbox).await?;
+        Ok(Self { handle, buffer: Vec::new(), offset: 0, sent: VecDeque::new() })
+    }
+
+    /// Puts the new content in place of the old one.
+    pub async fn finish(mut self) -> Result<FsWriteFileResponse, ExecServerError> {
+        poll_fn(|cx| self.poll_send_all(cx)).await?;
+        let params = FsCloseParams { handle_id: self.handle.id.clone(), discard: None };
+        let close = self.handle.connection.request(Method::FsClose.name(), &params)?;
+        // From here on the server decides; a second close would only be refused.
+        self.handle.is_open = false;
+        close.await?.decode()
+    }
+
+    /// Sends what is in the buffer; the answer comes later.
+    fn send_buffer(&mut self) -> Result<(), ExecServerError> {
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let chunk = std::mem::take(&mut self.buffer);
+        let len = chunk.len() as u64;
+        let handle_id = self.handle.id.clone();
+        let params = FsWriteBlockParams { handle_id, offset: self.offset, chunk: chunk.into() };
+        let call = self.handle.connection.request(Method::FsWriteBlock.name(), &params)?;
+        self.sent.push_back(call);
+        self.offset += len;
+        Ok(())
+    }
+
+    /// Waits until at most `count` blocks are on their way.
+    fn poll_sent(&mut self, cx: &mut Context, count: usize) -> Poll<Result<(), ExecServerError>> {
+        while self.sent.len() > count {
+            let first = self.sent.front_mut().expect("there are more than none");
+            let result = ready!(Pin::new(first).poll(cx));
+            self.sent.pop_front();
+            result?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_send_all(&mut self, cx: &mut Context) -> Poll<Result<(), ExecServerError>> {
+        self.send_buffer()?;
+        self.poll_sent(cx, 0)
+    }
+}
+
+impl AsyncWrite for FileWriteStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.buffer.len() == BLOCK {
+            ready!(self.poll_sent(cx, BLOCKS_AHEAD - 1))?;
+            self.send_buffer()?;
+        }
+        let count = bytes.len().min(BLOCK - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..count]);
+        Poll::Ready(Ok(count))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
+        self.poll_send_all(cx).map_err(io::Error::from)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
+        self.poll_flush(cx)
+    }
+}

@@ -1,0 +1,200 @@
+//! The durable state of a logical client: its session, its connection of the moment, the processes that it follows.
+//!
+//! Owner: the driver, which alone dials and replaces the connection. Everybody else looks up the live connection here, or
+//! asks the driver for the next one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use exec_server_protocol::process::ProcessId;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::connection::ExecServerConnection;
+use crate::dial::Dial;
+use crate::error::ExecServerError;
+use crate::options::ExecServerClientConnectOptions;
+use crate::process::Process;
+
+/// What a driver is asked for.
+pub(crate) enum Request {
+    /// A live connection, now or as soon as there is one.
+    Connect(oneshot::Sender<Result<ExecServerConnection, ExecServerError>>),
+    /// The end of a process that nobody follows.
+    CleanUp(ProcessId),
+    /// The end of the client; answered when the link has ended.
+    Close(oneshot::Sender<()>),
+}
+
+/// The durable state behind a [`RemoteExecServerClient`](crate::RemoteExecServerClient); cheap to clone.
+#[derive(Clone)]
+pub struct RemoteExecServerSession {
+    shared: Arc<SessionShared>,
+    requests: mpsc::UnboundedSender<Request>,
+}
+
+/// How a client stands with its server.
+#[derive(Debug, Clone)]
+pub enum SessionStatus {
+    /// Nothing is connected, and nobody tries; the next call does.
+    Idle,
+    /// The first connection is being made.
+    Connecting,
+    /// Connected.
+    Ready,
+    /// The link broke and is being brought back; calls wait.
+    Recovering,
+    /// The session is lost for good; the next call opens a fresh one.
+    Lost(ExecServerError),
+}
+
+/// What the driver and the handles of a session share.
+pub(crate) struct SessionShared {
+    pub dial: Arc<dyn Dial>,
+    pub options: ExecServerClientConnectOptions,
+    state: Mutex<SessionState>,
+}
+
+pub(crate) struct SessionState {
+    pub connection: Option<ExecServerConnection>,
+    /// The session to resume, once there was one.
+    pub session_id: Option<String>,
+    /// Why the last session could not be resumed; none after the next connection.
+    pub terminal: Option<ExecServerError>,
+    pub is_dialing: bool,
+    processes: HashMap<ProcessId, Weak<Process>>,
+}
+
+impl RemoteExecServerSession {
+    pub(crate) fn new(
+        dial: Arc<dyn Dial>,
+        options: ExecServerClientConnectOptions,
+        requests: mpsc::UnboundedSender<Request>,
+    ) -> Self {
+        let state = SessionState {
+            connection: None,
+            session_id: options.resume_session_id.clone(),
+            terminal: None,
+            is_dialing: false,
+            processes: HashMap::new(),
+        };
+        let shared = Arc::new(SessionShared { dial, options, state: Mutex::new(state) });
+        Self { shared, requests }
+    }
+
+    /// The id of the session, once there is one.
+    pub fn session_id(&self) -> Option<String> {
+        self.shared.lock().session_id.clone()
+    }
+
+    /// How the client stands with its server; asks nobody and starts nothing.
+    pub fn status(&self) -> SessionStatus {
+        let state = self.shared.lock();
+        match (&state.connection, &state.terminal) {
+            (Some(connection), _) if !connection.is_closed() => SessionStatus::Ready,
+            (Some(_), _) => SessionStatus::Recovering,
+            (None, _) if state.is_dialing && state.session_id.is_some() => {
+                SessionStatus::Recovering
+            }
+            (None, _) if state.is_dialing => SessionStatus::Connecting,
+            (None, Some(error)) => SessionStatus::Lost(error.clone()),
+            (None, None) => SessionStatus::Idle,
+        }
+    }
+
+    /// Why the last session could not be resumed, until the next one is open.
+    pub fn terminal_error(&self) -> Option<ExecServerError> {
+        self.shared.lock().terminal.clone()
+    }
+
+    /// How many processes are followed.
+    pub fn process_count(&self) -> usize {
+        let state = self.shared.lock();
+        state.processes.values().filter(|process| process.strong_count() > 0).count()
+    }
+
+    /// The live connection; waits while the link is being brought back, and shares the attempt with everybody.
+    pub async fn connection(&self) -> Result<ExecServerConnection, ExecServerError> {
+        if let Some(connection) = self.live_connection() {
+            return Ok(connection);
+        }
+        let gone = || ExecServerError::Disconnected { reason: "the client is closed".into() };
+        let (sender, answer) = oneshot::channel();
+        self.requests.send(Request::Connect(sender)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// The connection of the moment, if it lives; dials nothing.
+    pub fn live_connection(&self) -> Option<ExecServerConnection> {
+        let connection = self.shared.lock().connection.clone()?;
+        (!connection.is_closed()).then_some(connection)
+    }
+
+    /// Ends the client for good, after what was asked before has been sent.
+    pub(crate) async fn close(&self) {
+        let (sender, done) = oneshot::channel();
+        if self.requests.send(Request::Close(sender)).is_ok() {
+            // A driver that is gone has closed the link already.
+            let _ = done.await;
+        }
+    }
+
+    pub(crate) fn track(&self, process: &Arc<Process>) -> Result<(), ExecServerError> {
+        let mut state = self.shared.lock();
+        let other = state.processes.get(process.id()).and_then(Weak::upgrade);
+        if other.is_some_and(|other| !Arc::ptr_eq(&other, process)) {
+            return Err(ExecServerError::ProcessIdInUse(process.id().clone()));
+        }
+        state.processes.insert(process.id().clone(), Arc::downgrade(process));
+        Ok(())
+    }
+
+    pub(crate) fn untrack(&self, process: &Arc<Process>) {
+        let mut state = self.shared.lock();
+        let pointer = Arc::as_ptr(process);
+        if state.processes.get(process.id()).is_some_and(|known| known.as_ptr() == pointer) {
+            state.processes.remove(process.id());
+        }
+        if let Some(connection) = &state.connection {
+            connection.shared().routes().remove_process(process.id(), pointer);
+        }
+    }
+
+    pub(crate) fn clean_up_process(&self, id: &ProcessId) {
+        match self.live_connection() {
+            Some(connection) => connection.shared().clean_up_process(id),
+            // Without a driver there is no session left to clean up in.
+            None => drop(self.requests.send(Request::CleanUp(id.clone()))),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<SessionShared> {
+        &self.shared
+    }
+}
+
+impl std::fmt::Debug for RemoteExecServerSession {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        formatter
+            .debug_struct("RemoteExecServerSession")
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+impl SessionShared {
+    pub fn lock(&self) -> MutexGuard<'_, SessionState> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    /// The processes that somebody follows and that have not ended.
+    pub fn live_processes(&self) -> Vec<Arc<Process>> {
+        let all: Vec<_> = self.lock().processes.values().filter_map(Weak::upgrade).collect();
+        all.into_iter().filter(|process| process.needs_recovery()).collect()
+    }
+
+    /// Every process that somebody follows; nobody does afterwards.
+    pub fn take_processes(&self) -> Vec<Arc<Process>> {
+        let all: Vec<_> = self.lock().processes.drain().collect();
+        all.into_iter().filter_map(|(_, process)| process.upgrade()).collect()
+    }
+}

@@ -1,0 +1,244 @@
+//! A server that runs as a child of this program and is spoken to over its stdio.
+//!
+//! The child has a process group of its own. When the link is dropped, the group is asked to end, and killed 2 s later.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use exec_server_transport::connection::{Received, Wire, WireError};
+use exec_server_transport::dial::MAX_REPLY_BYTES;
+use exec_server_transport::lines::LineWire;
+use exec_server_transport::outbox::CloseReason;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+
+use crate::dial::{Dial, Dialing};
+use crate::error::ExecServerError;
+
+/// From the request to end to the end by force.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often a child that was asked to end is looked after.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How to start a server as a child; started with the first call of its client.
+#[derive(Debug, Clone)]
+pub struct StdioServer {
+    program: OsString,
+    args: Vec<OsString>,
+    env: BTreeMap<OsString, OsString>,
+    cwd: Option<PathBuf>,
+}
+
+impl StdioServer {
+    /// The program to start.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            program: program.as_ref().to_owned(),
+            args: Vec::new(),
+            env: BTreeMap::new(),
+            cwd: None,
+        }
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// A variable in addition to those of this program.
+    #[must_use]
+    pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
+        self
+    }
+
+    /// The child's working directory.
+    #[must_use]
+    pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.cwd = Some(directory.into());
+        self
+    }
+
+    fn spawn(&self) -> io::Result<ChildWire> {
+        let mut command = Command::new(&self.program);
+        command
+            .args(&self.args)
+            .envs(&self.env)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if let Some(cwd) = &self.cwd {
+            command.current_dir(cwd);
+        }
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let mut child = ChildGuard { child: Some(command.spawn()?) };
+        let pipes = child.child.as_mut().expect("was just put in");
+        let stdin = pipes.stdin.take().expect("stdin is piped");
+        let stdout = pipes.stdout.take().expect("stdout is piped");
+        let stderr = pipes.stderr.take().expect("stderr is piped");
+        // It ends with the child.
+        tokio::spawn(log_lines(ChildStderr::from_std(stderr)?));
+        let (reader, writer) = (ChildStdout::from_std(stdout)?, ChildStdin::from_std(stdin)?);
+        Ok(ChildWire { lines: LineWire::new(reader, writer, MAX_REPLY_BYTES), _child: child })
+    }
+}
+
+impl Dial for StdioServer {
+    fn dial(&self) -> Dialing<'_> {
+        Box::pin(async {
+            match self.spawn() {
+                Ok(wire) => Ok(Box::new(wire) as Box<dyn Wire>),
+                Err(source) => Err(ExecServerError::Spawn {
+                    program: self.program.to_string_lossy().into_owned(),
+                    source: Arc::new(source),
+                }),
+            }
+        })
+    }
+
+    fn can_resume(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> String {
+        format!("`{}` on stdio", self.program.to_string_lossy())
+    }
+}
+
+async fn log_lines(stderr: ChildStderr) {
+    let mut lines = BufReader::new(stderr).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        tracing::debug!(target: "exec_server_client::stdio_server", "{line}");
+    }
+}
+
+/// Messages over a child's stdio; the child ends with it.
+struct ChildWire {
+    lines: LineWire<ChildStdout, ChildStdin>,
+    _child: ChildGuard,
+}
+
+impl Wire for ChildWire {
+    fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>> {
+        self.lines.poll_next(cx)
+    }
+
+    fn start_send(&mut self, message: Bytes) -> Result<(), WireError> {
+        self.lines.start_send(message)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
+        self.lines.poll_flush(cx)
+    }
+
+    fn start_ping(&mut self, number: u64) -> Result<(), WireError> {
+        self.lines.start_ping(number)
+    }
+
+    fn start_close(&mut self, reason: &CloseReason) -> Result<(), WireError> {
+        self.lines.start_close(reason)
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        self.lines.bytes_sent()
+    }
+
+    fn poll_drain(&mut self, cx: &mut Context) -> Poll<()> {
+        self.lines.poll_drain(cx)
+    }
+
+    fn can_ping(&self) -> bool {
+        self.lines.can_ping()
+    }
+
+    fn can_half_close(&self) -> bool {
+        self.lines.can_half_close()
+    }
+
+    fn describe(&self) -> String {
+        self.lines.describe()
+    }
+}
+
+struct ChildGuard {
+    child: Option<Child>,
+}
+
+impl Drop for ChildGuard {
+    fn drop(&mut self) {
+        if let Some(child) = self.child.take() {
+            // A thread, since this may be the last thing that a runtime does.
+            std::thread::spawn(move || end(child));
+        }
+    }
+}
+
+/// Asks the child's group to end, and sees to it.
+fn end(mut child: Child) {
+    group::ask_to_end(&mut child);
+    let deadline = Instant::now() + GRACE;
+    while !group::has_ended(&mut child) && Instant::now() < deadline {
+        std::thread::sleep(LOOK);
+    }
+    group::kill(&mut child);
+    // It was killed, so that this cannot take long; there is nobody to tell how it ended.
+    let _ = child.wait();
+}
+
+#[cfg(unix)]
+mod group {
+    use std::process::Child;
+
+    use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+
+    pub fn ask_to_end(child: &mut Child) {
+        signal(child, Signal::TERM);
+    }
+
+    /// Looks without reaping: as long as the leader is not reaped, nobody else can get its group.
+    pub fn has_ended(child: &mut Child) -> bool {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !matches!(waitid(WaitId::Pid(pid(child)), options), Ok(None))
+    }
+
+    pub fn kill(child: &mut Child) {
+        signal(child, Signal::KILL);
+    }
+
+    fn signal(child: &Child, signal: Signal) {
+        // A group that is gone already needs no signal.
+        let _ = kill_process_group(pid(child), signal);
+    }
+
+    fn pid(child: &Child) -> Pid {
+        Pid::from_child(child)
+    }
+}
+
+#[cfg(not(unix))]
+mod group {
+    use std::process::Child;
+
+    pub fn ask_to_end(_child: &mut Child) {
+        // Its stdin has ended, which is all that can be asked for here.
+    }
+
+    pub fn has_ended(child: &mut Child) -> bool {
+        !matches!(child.try_wait(), Ok(None))
+    }
+
+    pub fn kill(child: &mut Child) {
+        // A child that is gone already need not be killed.
+        let _ = child.kill();
+    }
+}
