@@ -27,7 +27,7 @@ impl ExecServerClient {
     pub async fn connect(
         args: impl Into<RemoteExecServerConnectArgs>,
     ) -> Result<Self, ExecServerError> {
-        Self::open(RemoteExecServerClient::new(args)?).await
+        Self::from_remote(RemoteExecServerClient::new(args)?).await
     }
 
     /// Starts a server as a child and speaks to it over its stdio.
@@ -43,7 +43,7 @@ impl ExecServerClient {
         dial: Arc<dyn Dial>,
         options: ExecServerClientConnectOptions,
     ) -> Result<Self, ExecServerError> {
-        Self::open(RemoteExecServerClient::over(dial, options)).await
+        Self::from_remote(RemoteExecServerClient::over(dial, options)).await
     }
 
     /// Connects to the environment of this name, or to the default one, as `environments.toml` or
@@ -54,10 +54,11 @@ impl ExecServerClient {
     ) -> Result<Self, ExecServerError> {
         let environments = Environments::from_environment().map_err(Arc::new)?;
         let environment = environments.get(id).map_err(Arc::new)?;
-        Self::open(environment.client(client_name)?).await
+        Self::from_remote(environment.client(client_name)?).await
     }
 
-    async fn open(remote: RemoteExecServerClient) -> Result<Self, ExecServerError> {
+    /// The front door of a logical client, once it is connected.
+    pub async fn from_remote(remote: RemoteExecServerClient) -> Result<Self, ExecServerError> {
         remote.session().connection().await?;
         Ok(Self { remote })
     }

@@ -5,6 +5,7 @@
 //! | [`envelope`] | requests, replies, notifications: the outside of every message |
 //! | [`methods`] | the table of methods, with their lanes |
 //! | [`initialize`], [`process`], [`fs`], [`http`], [`environment`] | the payloads of each family |
+//! | [`answers`] | what a client takes from a server of any age |
 //! | [`sandbox`] | what a request may touch |
 //! | [`encode`] | messages that are sent so often that they are written by hand |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
@@ -13,6 +14,7 @@
 //!
 //! Nothing here does I/O or decides what happens next.
 
+pub mod answers;
 pub mod base64;
 pub mod bytes64;
 pub mod encode;

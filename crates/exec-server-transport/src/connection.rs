@@ -62,6 +62,14 @@ pub enum InMessage {
 }
 
 impl InMessage {
+    /// The text of the message; empty if it is none.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Bytes(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
+            Self::Text(message) => message.as_text().unwrap_or_default(),
+        }
+    }
+
     /// Reads the message.
     pub fn decode(&self) -> Result<Incoming<'_>, MalformedMessage> {
         match self {

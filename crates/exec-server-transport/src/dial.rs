@@ -30,7 +30,7 @@ pub enum ServerUrl {
 }
 
 /// What goes with a dial.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct DialOptions {
     /// More headers for the upgrade request.
     pub headers: Vec<(String, String)>,
@@ -38,6 +38,16 @@ pub struct DialOptions {
     pub authorities: Option<PathBuf>,
     /// Who stands in between.
     pub proxies: Proxies,
+}
+
+impl std::fmt::Debug for DialOptions {
+    /// Without what the headers say, since credentials are among them.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        formatter
+            .debug_struct("DialOptions")
+            .field("authorities", &self.authorities)
+            .finish_non_exhaustive()
+    }
 }
 
 /// An address that cannot be dialled.
