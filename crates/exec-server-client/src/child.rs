@@ -10,15 +10,13 @@ use exec_server_machines::event_order::{ProcessEvent, ProcessExit};
 use exec_server_protocol::process::{
     ExitDetails, OutputStream, ProcessId, ProcessSignal, TerminalSize,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::child_stdin::ChildStdin;
 use crate::command::collect_output;
 use crate::error::ExecServerError;
 use crate::events::ProcessEvents;
 use crate::process::ProcessSession;
-
-/// Input that is gathered while an earlier write is on its way.
-const MAX_BUFFERED_INPUT: usize = 256 * 1024;
 
 /// A command that runs on the server; made by [`Command::spawn`](crate::Command::spawn).
 pub struct Child {
@@ -115,7 +113,7 @@ impl Child {
     ) -> Self {
         let output = |stream| ChildOutput::new(&session, stream);
         Self {
-            stdin: has_stdin.then(|| ChildStdin::new(session.clone(), has_terminal)),
+            stdin: has_stdin.then(|| ChildStdin::new(session.clone(), !has_terminal)),
             stdout: Some(output(OutputStream::Stdout)),
             stderr: (!has_terminal).then(|| output(OutputStream::Stderr)),
             session,
@@ -246,105 +244,5 @@ impl AsyncRead for ChildOutput {
         bytes.advance(count);
         self.rest = bytes;
         Poll::Ready(Ok(()))
-    }
-}
-
-type Writing = Pin<Box<dyn Future<Output = Result<(), ExecServerError>> + Send>>;
-
-/// The input of a command.
-///
-/// Bytes are sent in the background as they come; a flush waits until the server has them all. Shutting it down, or
-/// dropping it, ends the input of a pipe where the server can do that.
-pub struct ChildStdin {
-    session: ProcessSession,
-    has_terminal: bool,
-    buffer: Vec<u8>,
-    writing: Option<Writing>,
-    is_closed: bool,
-}
-
-impl ChildStdin {
-    fn new(session: ProcessSession, has_terminal: bool) -> Self {
-        Self { session, has_terminal, buffer: Vec::new(), writing: None, is_closed: false }
-    }
-
-    /// Begins the next write if none is on its way; ready when none is.
-    fn poll_writing(&mut self, cx: &mut Context) -> Poll<Result<(), ExecServerError>> {
-        loop {
-            if let Some(writing) = &mut self.writing {
-                let result = ready!(writing.as_mut().poll(cx));
-                self.writing = None;
-                result?;
-            }
-            if self.buffer.is_empty() {
-                return Poll::Ready(Ok(()));
-            }
-            let (session, bytes) = (self.session.clone(), std::mem::take(&mut self.buffer));
-            self.writing = Some(Box::pin(async move { session.write(&bytes).await }));
-        }
-    }
-}
-
-impl AsyncWrite for ChildStdin {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        if self.is_closed {
-            let id = self.session.id().clone();
-            return Poll::Ready(Err(ExecServerError::StdinClosed(id).into()));
-        }
-        if self.buffer.len() >= MAX_BUFFERED_INPUT {
-            ready!(self.poll_writing(cx))?;
-        }
-        let count = bytes.len().min(MAX_BUFFERED_INPUT - self.buffer.len());
-        self.buffer.extend_from_slice(&bytes[..count]);
-        match self.poll_writing(cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error.into())),
-            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(count)),
-        }
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        self.poll_writing(cx).map_err(io::Error::from)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        ready!(self.poll_writing(cx))?;
-        if self.is_closed || self.has_terminal {
-            return Poll::Ready(Ok(()));
-        }
-        self.is_closed = true;
-        let session = self.session.clone();
-        self.writing = Some(Box::pin(async move { session.close_stdin().await }));
-        self.poll_writing(cx).map_err(io::Error::from)
-    }
-}
-
-impl Drop for ChildStdin {
-    fn drop(&mut self) {
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.has_terminal && self.buffer.is_empty() && self.writing.is_none() {
-            return;
-        }
-        if self.is_closed && self.writing.is_none() {
-            return;
-        }
-        let (writing, buffer) = (self.writing.take(), std::mem::take(&mut self.buffer));
-        let (session, closes) = (self.session.clone(), !self.is_closed && !self.has_terminal);
-        // It ends with the last write; nobody is left to be told of a failure.
-        runtime.spawn(async move {
-            if let Some(writing) = writing {
-                writing.await?;
-            }
-            if !buffer.is_empty() {
-                session.write(&buffer).await?;
-            }
-            if closes {
-                session.close_stdin().await?;
-            }
-            Ok::<(), ExecServerError>(())
-        });
     }
 }

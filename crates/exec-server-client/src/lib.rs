@@ -45,6 +45,7 @@
 mod call;
 mod caller;
 mod child;
+mod child_stdin;
 mod client;
 mod command;
 mod connection;
@@ -65,7 +66,8 @@ mod routes;
 mod session;
 mod stdio;
 
-pub use child::{Child, ChildOutput, ChildStdin, ExitStatus, Output};
+pub use child::{Child, ChildOutput, ExitStatus, Output};
+pub use child_stdin::ChildStdin;
 pub use client::RemoteExecServerClient;
 pub use command::{Command, Stdin};
 pub use connection::ExecServerConnection;

@@ -63,6 +63,11 @@ impl ReferenceClient {
         }
     }
 
+    /// The program itself, which is a server too.
+    pub fn binary(&self) -> &std::path::Path {
+        &self.binary
+    }
+
     /// Plays the scenario through one `codex exec` whose only environment is the server at `url`.
     ///
     /// Panics with all that was said so far if the client fails, stops half-way, or outlives `deadline`.

@@ -3,6 +3,7 @@
 mod auth;
 #[cfg(target_os = "linux")]
 mod cgroups;
+mod client;
 mod command_line;
 #[cfg(target_os = "linux")]
 mod concurrency;

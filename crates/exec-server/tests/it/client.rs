@@ -1,0 +1,14 @@
+//! The client: commands, files and HTTP over links that break, against real servers and against scripted ones.
+
+mod chaos;
+mod commands;
+mod completion;
+mod cuts;
+mod files;
+mod http;
+mod limits;
+mod peer;
+mod reconnecting;
+mod reference;
+mod surface;
+mod transports;

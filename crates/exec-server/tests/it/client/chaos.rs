@@ -1,0 +1,102 @@
+//! Hundreds of cuts at random places, while processes write and read: every byte arrives once and in order.
+
+use std::time::Duration;
+
+use exec_server::{Child, ExecServerClient, ProcessEvent, Stdin};
+use exec_server_testkit::cable::Weather;
+use exec_server_testkit::{Cable, DEADLINE, TestExecutor};
+use tokio::time::timeout;
+
+const WRITERS: u64 = 3;
+const LINES: u64 = 1000;
+
+/// The cuts come from a seed, which a failure names.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
+    let server = TestExecutor::start().await;
+    let cable = Cable::to(server.url()).await;
+    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let seed = 20_261_116;
+    cable.set_weather(Some(Weather {
+        seed,
+        delay: Duration::ZERO..Duration::from_millis(2),
+        piece: 1..3000,
+        cut_every: Some(3000..5000),
+    }));
+    let mut talks = tokio::task::JoinSet::new();
+    for number in 0..WRITERS {
+        let client = client.clone();
+        talks.spawn(async move { talk(&client, number).await });
+    }
+    talks.spawn({
+        let client = client.clone();
+        async move { listen(&client).await }
+    });
+    let all = async {
+        while let Some(result) = talks.join_next().await {
+            result.unwrap()
+        }
+    };
+    timeout(4 * DEADLINE, all).await.unwrap_or_else(|_| panic!("seed {seed}: it never ends"));
+    assert!(cable.connections() > 200, "only {} connections", cable.connections());
+    cable.set_weather(None);
+}
+
+/// Starts a process in any weather: a start is never repeated by the client, so that this does it.
+async fn start(client: &ExecServerClient, argv: &[&str], id: &str) -> Child {
+    for attempt in 0.. {
+        let mut command = client.command(argv[0]);
+        command.args(argv[1..].iter().copied()).stdin(Stdin::Piped);
+        command.process_id(format!("{id}-{attempt}"));
+        match command.spawn().await {
+            Ok(child) => return child,
+            Err(error) => assert!(error.is_disconnected(), "{error}"),
+        }
+    }
+    unreachable!("the loop has no end")
+}
+
+/// Writes numbered lines to a process that echoes them, and checks that they come back.
+async fn talk(client: &ExecServerClient, number: u64) {
+    let child = start(client, &["cat"], &format!("talk-{number}")).await;
+    let process = child.session();
+    let expected: String = (0..LINES).map(|line| format!("{number}:{line}\n")).collect();
+    let mut events = process.events();
+    let writing = async {
+        for line in 0..LINES {
+            process.write(format!("{number}:{line}\n").as_bytes()).await.unwrap();
+        }
+        process.close_stdin().await.unwrap();
+    };
+    let reading = collect(&mut events);
+    let ((), text) = tokio::join!(writing, reading);
+    assert!(text == expected, "{number}: {text}");
+}
+
+/// Reads what a process writes at its own pace, in pieces of every size.
+async fn listen(client: &ExecServerClient) {
+    let script = "for i in $(seq 5000); do echo $i; done";
+    let child = start(client, &["bash", "-c", script], "listen").await;
+    let text = collect(&mut child.session().events()).await;
+    let expected: String = (1..=5000).map(|number| format!("{number}\n")).collect();
+    assert!(text == expected);
+}
+
+/// All output, with the numbers checked on the way.
+async fn collect(events: &mut exec_server::ProcessEvents) -> String {
+    let mut text = Vec::new();
+    let mut last = 0;
+    while let Some(event) = events.next().await {
+        if let Some(seq) = event.seq() {
+            assert_eq!(seq, last + 1, "numbers are without gaps and repetitions");
+            last = seq;
+        }
+        match event {
+            ProcessEvent::Output { bytes, .. } => text.extend_from_slice(&bytes),
+            ProcessEvent::Exited { exit, .. } => assert_eq!(exit.exit_code, 0),
+            ProcessEvent::Closed { .. } | ProcessEvent::ResyncRequired => {}
+            event => panic!("{event:?}"),
+        }
+    }
+    String::from_utf8(text).unwrap()
+}
