@@ -6,7 +6,7 @@ use std::time::Duration;
 use exec_server_machines::event_order::ProcessEvent;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
-    EnvInherit, EnvPolicy, OutputStream, ProcessId, ProcessStartParams, TerminalSize,
+    EnvInherit, EnvPolicy, OutputStream, ProcessId, ProcessLimits, ProcessStartParams, TerminalSize,
 };
 use exec_server_protocol::sandbox::SandboxParams;
 
@@ -35,6 +35,7 @@ pub struct Command {
     timeout: Option<Duration>,
     idle_timeout: Option<Duration>,
     retention: Option<u64>,
+    limits: Option<ProcessLimits>,
     kill_on_drop: bool,
 }
 
@@ -70,6 +71,7 @@ impl Command {
             timeout: None,
             idle_timeout: None,
             retention: None,
+            limits: None,
             kill_on_drop: false,
         }
     }
@@ -95,6 +97,12 @@ impl Command {
     /// The working directory; the server's own unless said otherwise.
     pub fn current_dir(&mut self, directory: impl Into<RemotePath>) -> &mut Self {
         self.cwd = Some(directory.into());
+        self
+    }
+
+    /// What it may use together with everything that it starts; a limit that the server cannot hold is an error.
+    pub fn limits(&mut self, limits: ProcessLimits) -> &mut Self {
+        self.limits = Some(limits);
         self
     }
 
@@ -236,7 +244,11 @@ impl Command {
             timeout_ms: self.timeout.and_then(millis),
             idle_timeout_ms: self.idle_timeout.and_then(millis),
             output_retention: self.retention,
+            limits: self.limits,
         };
+        if self.limits.is_some() {
+            self.caller.require(|can| can.process_limits, "limits of processes").await?;
+        }
         if self.timeout.is_some() || self.idle_timeout.is_some() {
             self.caller.require(|can| can.process_timeouts, "time limits of processes").await?;
         }

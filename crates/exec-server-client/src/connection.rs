@@ -51,6 +51,8 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
+        // Processes that another connection goes on with must not hear of the end of this one.
+        self.shared.routes().forget_processes();
         // What was said before is still sent: it may be the end of a process that nobody wants any more.
         self.shared.outbox.close_in_order(1000, "");
     }

@@ -6,8 +6,10 @@ use exec_server_protocol::fs::{
     FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams, FsReadFileResponse,
     FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams, FsSetPermissionsParams,
     FsSymlinkParams, FsTruncateParams, FsWalkOptions, FsWalkParams, FsWalkResponse,
-    FsWatchMissingParams, FsWatchMissingResponse, FsWriteFileParams, FsWriteFileResponse,
+    FsWatchMissingParams, FsWatchMissingResponse, FsWriteFileParams, FsWriteFileResponse, Sandbox,
+    SandboxText,
 };
+use exec_server_protocol::limits::MAX_WHOLE_FILE_BYTES;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::sandbox::SandboxParams;
@@ -35,7 +37,7 @@ const PAGE: u64 = 5000;
 #[derive(Clone)]
 pub struct ExecutorFileSystem {
     caller: Caller,
-    sandbox: Option<serde_json::Value>,
+    sandbox: Sandbox,
 }
 
 /// How a directory is made.
@@ -64,8 +66,7 @@ impl ExecutorFileSystem {
     /// The same files, where every request may touch only what a sandbox allows.
     #[must_use]
     pub fn with_sandbox(&self, sandbox: &SandboxParams) -> Self {
-        let sandbox = serde_json::to_value(sandbox).expect("a policy is plain data");
-        Self { caller: self.caller.clone(), sandbox: Some(sandbox) }
+        Self { caller: self.caller.clone(), sandbox: Some(SandboxText::new(sandbox)) }
     }
 
     /// The whole of a file.
@@ -104,9 +105,15 @@ impl ExecutorFileSystem {
         path: impl Into<RemotePath>,
         content: impl Into<Vec<u8>>,
     ) -> Result<FsWriteFileResponse, ExecServerError> {
+        let (path, content) = (self.resolve(path).await?, content.into());
+        if content.len() as u64 > MAX_WHOLE_FILE_BYTES {
+            let mut stream = self.write_file_stream(path).await?;
+            stream.write(&content).await?;
+            return stream.finish().await;
+        }
         let params = FsWriteFileParams {
-            path: self.resolve(path).await?,
-            data_base64: content.into().into(),
+            path,
+            data_base64: content.into(),
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
             durability: None,

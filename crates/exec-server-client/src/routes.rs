@@ -99,6 +99,11 @@ impl Routes {
         }
     }
 
+    /// Nobody is left who could follow a process on this connection.
+    pub fn forget_processes(&mut self) {
+        self.processes.clear();
+    }
+
     /// Makes room for a streamed body, and returns its name on the wire.
     pub fn add_body(&mut self) -> Result<(String, Arc<BodyQueue>), ExecServerError> {
         self.check_open()?;

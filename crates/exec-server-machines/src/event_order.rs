@@ -165,6 +165,8 @@ pub struct EventOrder {
     confinement: Option<Confinement>,
     has_exited: bool,
     is_reading: bool,
+    /// Whether the link broke and nothing was read since.
+    is_lost: bool,
     fruitless_reads: u32,
     is_over: bool,
 }
@@ -186,6 +188,7 @@ impl EventOrder {
             confinement,
             has_exited: false,
             is_reading: false,
+            is_lost: false,
             fruitless_reads: 0,
             is_over: false,
         }
@@ -230,7 +233,10 @@ impl EventOrder {
             return;
         }
         self.is_reading = true;
-        self.out.push_back(ProcessEvent::ResyncRequired);
+        // Another link that broke before anything was read makes no difference.
+        if !std::mem::replace(&mut self.is_lost, true) {
+            self.out.push_back(ProcessEvent::ResyncRequired);
+        }
     }
 
     /// The process cannot be followed any further.
@@ -245,7 +251,7 @@ impl EventOrder {
 
     /// The answer to a read without a limit of bytes from [`EventOrder::last_seq`] or earlier came.
     pub fn handle_read(&mut self, answer: ProcessReadResponse) -> Result<(), OrderError> {
-        self.is_reading = false;
+        (self.is_reading, self.is_lost) = (false, false);
         if self.is_over {
             return Ok(());
         }
@@ -295,7 +301,7 @@ impl EventOrder {
 
     /// A read failed for good: what it was to bring will not come.
     pub fn handle_read_failed(&mut self) {
-        self.is_reading = false;
+        (self.is_reading, self.is_lost) = (false, false);
         if self.is_over {
             return;
         }

@@ -39,6 +39,12 @@ pub type Sandbox = Option<SandboxText>;
 pub struct SandboxText(Box<RawValue>);
 
 impl SandboxText {
+    /// Writes a sandbox down.
+    pub fn new(sandbox: &impl Serialize) -> Self {
+        let text = serde_json::value::to_raw_value(sandbox);
+        Self(text.expect("a sandbox is plain data"))
+    }
+
     /// The JSON text.
     pub fn as_str(&self) -> &str {
         self.0.get()

@@ -54,7 +54,7 @@ pub struct CloseReason {
 impl CloseReason {
     /// The peer gave no sign of life.
     pub(crate) fn silent() -> Self {
-        Self { code: 1001, reason: "no sign of life from the client".to_owned() }
+        Self { code: 1001, reason: "no sign of life".to_owned() }
     }
 }
 

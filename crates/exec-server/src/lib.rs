@@ -2,6 +2,84 @@
 //!
 //! Start with [`run_main`] to serve as the `exec-server` program does, with [`Server`] and [`Listener`] to serve
 //! from a program of your own, or with [`ExecServerClient`] to run commands on a server.
+//!
+//! # A command
+//!
+//! ```
+//! # use exec_server::{ExecServerClient, Listener, Server, ServerConfig, DEFAULT_LISTEN_URL};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = Server::new(ServerConfig::new(DEFAULT_LISTEN_URL.parse()?))?;
+//! # let listener = Listener::bind(&server).await?;
+//! # let url = listener.url()?;
+//! # let serving = server.clone();
+//! # tokio::spawn(async move { listener.serve(&serving).await });
+//! let client = ExecServerClient::connect(url).await?;
+//! let mut command = client.command("sh");
+//! command.args(["-c", "echo $GREETING; exit 3"]).current_dir("/tmp").env("GREETING", "hello");
+//! let output = command.output().await?;
+//! assert_eq!(output.stdout_text(), "hello\n");
+//! assert_eq!(output.status.code(), 3);
+//! # client.close().await;
+//! # server.shut_down().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A conversation
+//!
+//! ```
+//! # use exec_server::{ExecServerClient, Listener, Server, ServerConfig, DEFAULT_LISTEN_URL};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = Server::new(ServerConfig::new(DEFAULT_LISTEN_URL.parse()?))?;
+//! # let listener = Listener::bind(&server).await?;
+//! # let url = listener.url()?;
+//! # let serving = server.clone();
+//! # tokio::spawn(async move { listener.serve(&serving).await });
+//! # let client = ExecServerClient::connect(url).await?;
+//! use exec_server::Stdin;
+//! use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+//!
+//! let mut child = client.command("cat").stdin(Stdin::Piped).kill_on_drop(true).spawn().await?;
+//! let mut stdin = child.stdin.take().expect("it is piped");
+//! let mut lines = BufReader::new(child.stdout.take().expect("it is there")).lines();
+//! stdin.write_all(b"over there\n").await?;
+//! assert_eq!(lines.next_line().await?.as_deref(), Some("over there"));
+//! drop(stdin);
+//! assert!(child.wait().await?.success());
+//! # client.close().await;
+//! # server.shut_down().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Files
+//!
+//! ```
+//! # use exec_server::{ExecServerClient, Listener, Server, ServerConfig, DEFAULT_LISTEN_URL};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let server = Server::new(ServerConfig::new(DEFAULT_LISTEN_URL.parse()?))?;
+//! # let listener = Listener::bind(&server).await?;
+//! # let url = listener.url()?;
+//! # let serving = server.clone();
+//! # tokio::spawn(async move { listener.serve(&serving).await });
+//! # let client = ExecServerClient::connect(url).await?;
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("notes.txt");
+//! let files = client.fs();
+//! files.write_file(&path, "remember\n").await?;
+//! assert_eq!(files.read_file_text(&path).await?, "remember\n");
+//! let mut stream = files.read_file_stream(&path).await?;
+//! while let Some(block) = stream.next_block().await? {
+//!     println!("{} bytes", block.len());
+//! }
+//! # client.close().await;
+//! # server.shut_down().await;
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod auth;
 pub mod config;

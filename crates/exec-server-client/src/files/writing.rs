@@ -44,6 +44,16 @@ impl FileWriteStream {
         Ok(Self { handle, buffer: Vec::new(), offset: 0, sent: VecDeque::new() })
     }
 
+    /// Adds bytes to the new content.
+    pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ExecServerError> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let count = poll_fn(|cx| self.poll_take(cx, rest)).await?;
+            rest = &rest[count..];
+        }
+        Ok(())
+    }
+
     /// Puts the new content in place of the old one.
     pub async fn finish(mut self) -> Result<FsWriteFileResponse, ExecServerError> {
         poll_fn(|cx| self.poll_send_all(cx)).await?;
@@ -80,6 +90,21 @@ impl FileWriteStream {
         Poll::Ready(Ok(()))
     }
 
+    /// Takes some bytes into the buffer, once there is room.
+    fn poll_take(
+        &mut self,
+        cx: &mut Context,
+        bytes: &[u8],
+    ) -> Poll<Result<usize, ExecServerError>> {
+        if self.buffer.len() == BLOCK {
+            ready!(self.poll_sent(cx, BLOCKS_AHEAD - 1))?;
+            self.send_buffer()?;
+        }
+        let count = bytes.len().min(BLOCK - self.buffer.len());
+        self.buffer.extend_from_slice(&bytes[..count]);
+        Poll::Ready(Ok(count))
+    }
+
     fn poll_send_all(&mut self, cx: &mut Context) -> Poll<Result<(), ExecServerError>> {
         self.send_buffer()?;
         self.poll_sent(cx, 0)
@@ -92,13 +117,7 @@ impl AsyncWrite for FileWriteStream {
         cx: &mut Context,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.buffer.len() == BLOCK {
-            ready!(self.poll_sent(cx, BLOCKS_AHEAD - 1))?;
-            self.send_buffer()?;
-        }
-        let count = bytes.len().min(BLOCK - self.buffer.len());
-        self.buffer.extend_from_slice(&bytes[..count]);
-        Poll::Ready(Ok(count))
+        self.poll_take(cx, bytes).map_err(io::Error::from)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {

@@ -130,6 +130,12 @@ fn a_cut_is_filled_from_what_the_server_kept() {
 }
 
 #[test]
+fn a_link_that_breaks_again_before_a_read_is_told_once() {
+    let script = "start\nlost\nlost\nanswer next=1\nlost\nanswer chunks=1 next=2";
+    check(script, "resync resync 1");
+}
+
+#[test]
 fn an_exit_and_a_close_during_a_cut_are_rebuilt() {
     check("start\nout 1\nlost\nanswer next=4 exited closed", "1 resync 2:exit7 3:closed");
     check("start\nlost\nanswer chunks=1,3 next=5 exited closed", "resync 1 2:exit7 3 4:closed");

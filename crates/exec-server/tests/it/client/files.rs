@@ -83,6 +83,16 @@ async fn files_are_streamed_in_both_directions() {
 }
 
 #[tokio::test]
+async fn content_that_fits_into_no_message_is_streamed() {
+    let (_server, client) = connected().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    let content = vec![3; 50 * 1024 * 1024];
+    client.fs().write_file(&path, content.clone()).await.unwrap();
+    assert!(std::fs::read(&path).unwrap() == content);
+}
+
+#[tokio::test]
 async fn a_stream_that_is_dropped_frees_its_handle_and_writes_nothing() {
     let (_server, client) = connected().await;
     let folder = tempfile::tempdir().unwrap();

@@ -116,14 +116,21 @@ async fn proxy(server: &str) -> (String, tokio::task::JoinHandle<String>) {
 
 #[tokio::test]
 async fn a_proxy_is_asked_for_a_tunnel() {
-    let server = TestExecutor::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token").unwrap();
+    // Without a token, a server on loopback answers to no name from elsewhere.
+    let token = token.to_str().unwrap();
+    let arguments = ["--ws-auth", "capability-token", "--ws-token-file", token];
+    let server = TestExecutor::start_with(&arguments).await;
     let (url, asked) = proxy(server.url()).await;
-    let mut args = RemoteExecServerConnectArgs::new("ws://192.0.2.1:4512/");
+    let mut args =
+        RemoteExecServerConnectArgs::new("ws://far.example:4512/").bearer_token("a-token");
     args.proxies = Proxies::from_lookup(|name| (name == "http_proxy").then(|| url.clone()));
     let client = ExecServerClient::connect(args).await.unwrap();
     says_hello(&client).await;
     let asked = asked.await.unwrap();
-    assert!(asked.starts_with("CONNECT 192.0.2.1:4512 HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.starts_with("CONNECT far.example:4512 HTTP/1.1\r\n"), "{asked}");
     assert!(asked.contains("Proxy-Authorization: Basic bWU6c2VjcmV0\r\n"), "{asked}");
 }
 
