@@ -13,7 +13,8 @@ use crate::client::RemoteExecServerClient;
 use crate::connection::ExecServerConnection;
 use crate::error::ExecServerError;
 use crate::inbound::repair;
-use crate::process::{Process, ProcessSession};
+use crate::process::ProcessSession;
+use crate::process_state::Process;
 
 /// Whether a call may be made again when the link broke before its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +87,7 @@ impl Caller {
         }
     }
 
-    /// Starts a process and follows it.
+    /// Starts a process and follows it; everything is kept until a reader says otherwise.
     pub async fn start(
         &self,
         params: ProcessStartParams,

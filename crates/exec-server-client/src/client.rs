@@ -65,7 +65,9 @@ impl RemoteExecServerClient {
         &self,
         params: ProcessStartParams,
     ) -> Result<ProcessSession, ExecServerError> {
-        self.caller().start(params).await
+        let session = self.caller().start(params).await?;
+        session.process().unpin();
+        Ok(session)
     }
 
     /// Follows a process of this session that somebody else started, from behind number `seq` on.

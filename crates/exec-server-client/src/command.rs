@@ -13,6 +13,7 @@ use exec_server_protocol::sandbox::SandboxParams;
 use crate::caller::Caller;
 use crate::child::{Child, ExitStatus, Output};
 use crate::error::ExecServerError;
+use crate::events::ProcessEvents;
 use crate::process::ProcessSession;
 use crate::remote_path::RemotePath;
 
@@ -193,6 +194,7 @@ impl Command {
     /// Starts the command.
     pub async fn spawn(&self) -> Result<Child, ExecServerError> {
         let session = self.start(self.stdin == Stdin::Piped).await?;
+        session.process().unpin();
         let has_stdin = self.terminal.is_some() || self.stdin == Stdin::Piped;
         Ok(Child::new(session, has_stdin, self.terminal.is_some(), self.kill_on_drop))
     }
@@ -213,6 +215,7 @@ impl Command {
     /// If the future is dropped, the command is ended.
     pub async fn status(&self) -> Result<ExitStatus, ExecServerError> {
         let session = self.start(false).await?;
+        session.process().unpin();
         let mut running = EndOnDrop(Some(session.clone()));
         let exit = session.wait().await?;
         running.0 = None;
@@ -266,7 +269,7 @@ impl Command {
 
 /// Everything that a process writes until it is closed.
 pub(crate) async fn collect_output(session: &ProcessSession) -> Result<Output, ExecServerError> {
-    let mut events = session.events();
+    let mut events = ProcessEvents::collecting(session.clone());
     let (mut stdout, mut stderr, mut exit) = (Vec::new(), Vec::new(), None);
     while let Some(event) = events.next().await {
         match event {

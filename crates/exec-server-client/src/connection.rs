@@ -27,7 +27,8 @@ use crate::files::ExecutorFileSystem;
 use crate::http::HttpClient;
 use crate::inbound::run_connection;
 use crate::options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs};
-use crate::process::{Process, ProcessSession};
+use crate::process::ProcessSession;
+use crate::process_state::Process;
 use crate::routes::Routes;
 
 /// A server that does not put its machine's facts into the handshake is asked for them; some take their time.
@@ -164,7 +165,9 @@ impl ExecServerConnection {
         &self,
         params: ProcessStartParams,
     ) -> Result<ProcessSession, ExecServerError> {
-        Caller::Connection(self.clone()).start(params).await
+        let session = Caller::Connection(self.clone()).start(params).await?;
+        session.process().unpin();
+        Ok(session)
     }
 
     /// The server's files.

@@ -24,7 +24,7 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::connection::{ExecServerConnection, Survival};
 use crate::error::ExecServerError;
 use crate::inbound::repair;
-use crate::process::Process;
+use crate::process_state::Process;
 use crate::session::{Request, SessionShared};
 
 /// Reads that are sent together after a resume; few enough to leave room for other calls.

@@ -15,7 +15,8 @@ use exec_server_protocol::process::ProcessReadResponse;
 use futures_core::Stream;
 
 use crate::error::ExecServerError;
-use crate::process::{ProcessSession, Reader};
+use crate::process::ProcessSession;
+use crate::process_state::Reader;
 
 type Refill = Pin<Box<dyn Future<Output = Result<ProcessReadResponse, ExecServerError>> + Send>>;
 
@@ -30,6 +31,8 @@ pub struct ProcessEvents {
     refill: Option<Refill>,
     /// What it answered.
     refilled: VecDeque<ProcessEvent>,
+    /// Whether everything is kept until it was read.
+    collects: bool,
     is_over: bool,
 }
 
@@ -42,8 +45,17 @@ impl ProcessEvents {
             cursor: LogCursor::after(after),
             refill: None,
             refilled: VecDeque::new(),
+            collects: false,
             is_over: false,
         }
+    }
+
+    /// The same for a reader that wants everything and keeps it: it never falls behind.
+    pub(crate) fn collecting(session: ProcessSession) -> Self {
+        let mut events = Self::new(session, 0);
+        events.collects = true;
+        events.reader.process.pin(&events.cursor);
+        events
     }
 
     /// The process whose events these are.
@@ -80,6 +92,9 @@ impl ProcessEvents {
                 }
             }
         };
+        if self.collects {
+            self.reader.process.pin(&self.cursor);
+        }
         self.is_over = event.is_last();
         Poll::Ready(Some(event))
     }
@@ -127,6 +142,14 @@ impl ProcessEvents {
             // The server has it no more, or is out of reach.
             let gap = Gap { first: reached + 1, last: until - 1, evicted_bytes: None };
             self.refilled.push_back(ProcessEvent::Gap(gap));
+        }
+    }
+}
+
+impl Drop for ProcessEvents {
+    fn drop(&mut self) {
+        if self.collects {
+            self.reader.process.unpin();
         }
     }
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::call::{Answer, Reply};
 use crate::connection::Shared;
-use crate::process::Process;
+use crate::process_state::Process;
 
 /// Messages handed on before their readers get a turn, when a server never pauses.
 const MESSAGES_PER_TURN: usize = 64;

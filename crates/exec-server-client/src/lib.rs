@@ -61,6 +61,7 @@ mod http_body;
 mod inbound;
 mod options;
 mod process;
+mod process_state;
 mod remote_path;
 mod routes;
 mod session;

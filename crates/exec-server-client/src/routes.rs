@@ -13,7 +13,7 @@ use crate::call::Answer;
 use crate::connection::Survival;
 use crate::error::ExecServerError;
 use crate::http_body::{BodyBudget, BodyQueue};
-use crate::process::Process;
+use crate::process_state::Process;
 
 /// Who waits for what on one connection.
 pub(crate) struct Routes {

@@ -13,7 +13,7 @@ use crate::connection::ExecServerConnection;
 use crate::dial::Dial;
 use crate::error::ExecServerError;
 use crate::options::ExecServerClientConnectOptions;
-use crate::process::Process;
+use crate::process_state::Process;
 
 /// What a driver is asked for.
 pub(crate) enum Request {

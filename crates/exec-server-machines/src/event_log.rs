@@ -2,7 +2,8 @@
 //!
 //! Owner: the client's process. A reader that does not read costs nothing but what is kept anyway: it falls behind, is
 //! told so, and reads the rest from the server.
-//! Invariant: at most [`MAX_LOGGED_EVENTS`] and [`MAX_LOGGED_BYTES`] are kept, and always the latest.
+//! Invariant: at most [`MAX_LOGGED_EVENTS`] and [`MAX_LOGGED_BYTES`] are kept, and always the latest; but a reader that
+//! collects everything can pin what it has not read yet.
 
 use std::collections::VecDeque;
 
@@ -25,6 +26,8 @@ pub struct EventLog {
     /// The highest number that was dropped.
     dropped_through: u64,
     last_seq: u64,
+    /// Everything from this place on is kept, whatever the bounds say.
+    pinned: Option<u64>,
 }
 
 /// Where a reader is.
@@ -83,7 +86,20 @@ impl EventLog {
             max_bytes,
             dropped_through: seq,
             last_seq: seq,
+            pinned: None,
         }
+    }
+
+    /// Keeps everything from a reader's place on: for a reader that collects it all anyway.
+    pub fn pin(&mut self, cursor: &LogCursor) {
+        self.pinned = Some(cursor.place);
+        self.shrink();
+    }
+
+    /// Keeps no more than the bounds say.
+    pub fn unpin(&mut self) {
+        self.pinned = None;
+        self.shrink();
     }
 
     /// Appends an event; the oldest fall out.
@@ -91,11 +107,7 @@ impl EventLog {
         self.bytes += event.len();
         self.last_seq = event.seq().unwrap_or(self.last_seq);
         self.events.push_back(event);
-        let is_too_much =
-            |log: &Self| log.events.len() > log.max_events || log.bytes > log.max_bytes;
-        while is_too_much(self) && self.events.len() > 1 {
-            self.drop_oldest();
-        }
+        self.shrink();
     }
 
     /// The highest number so far.
@@ -129,6 +141,16 @@ impl EventLog {
 
     fn first_kept(&self) -> u64 {
         self.events.iter().find_map(ProcessEvent::first_seq).unwrap_or(self.last_seq + 1)
+    }
+
+    fn shrink(&mut self) {
+        let is_too_much = |log: &Self| {
+            let is_pinned = log.pinned.is_some_and(|place| log.first_place >= place);
+            !is_pinned && (log.events.len() > log.max_events || log.bytes > log.max_bytes)
+        };
+        while is_too_much(self) && self.events.len() > 1 {
+            self.drop_oldest();
+        }
     }
 
     fn drop_oldest(&mut self) {
@@ -194,6 +216,26 @@ mod tests {
         let mut tiny = EventLog::with_bounds(0, 100, 5);
         tiny.push(output(1));
         assert_eq!(tiny.next(&mut LogCursor::default()), Found::Event(output(1)));
+    }
+
+    #[test]
+    fn a_pinned_reader_falls_behind_never_and_what_it_has_read_is_let_go() {
+        let mut log = EventLog::with_bounds(0, 3, 1000);
+        let mut reader = LogCursor::default();
+        log.pin(&reader);
+        for seq in 1..=10 {
+            log.push(output(seq));
+        }
+        for seq in 1..=8 {
+            assert_eq!(log.next(&mut reader), Found::Event(output(seq)));
+            log.pin(&reader);
+        }
+        assert_eq!(log.events.len(), 3, "the bounds hold for what was read");
+        log.push(output(11));
+        log.push(output(12));
+        assert_eq!(log.events.len(), 4, "and not for what was not");
+        log.unpin();
+        assert_eq!(log.events.len(), 3);
     }
 
     #[test]

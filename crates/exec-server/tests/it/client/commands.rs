@@ -36,6 +36,13 @@ async fn large_output_is_complete() {
     let expected: String = (1..=400_000).map(|number| format!("{number}\n")).collect();
     assert_eq!(output.stdout.len(), expected.len());
     assert!(output.stdout == expected.as_bytes());
+    // Far more than a reader may fall behind.
+    let mut command = client.command("head");
+    command.args(["-c", "60000000", "/dev/zero"]);
+    let collecting = tokio::spawn(async move { command.output().await });
+    let others = client.command("echo").arg("hello").output().await.unwrap();
+    assert_eq!(others.stdout_text(), "hello\n");
+    assert_eq!(collecting.await.unwrap().unwrap().stdout.len(), 60_000_000);
 }
 
 #[tokio::test]
