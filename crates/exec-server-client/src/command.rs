@@ -259,10 +259,11 @@ impl Command {
     }
 
     async fn resolve_cwd(&self) -> Result<PathUri, ExecServerError> {
-        let server_cwd = self.caller.info().await?.and_then(|info| info.cwd);
+        let connection = self.caller.connection().await?;
+        let server_cwd = connection.environment_info().and_then(|info| info.cwd.as_ref());
         match &self.cwd {
-            Some(path) => path.clone().resolve(server_cwd.as_ref()),
-            None => Ok(server_cwd.unwrap_or_else(|| PathUri::from_posix(b"/"))),
+            Some(path) => path.clone().resolve(server_cwd),
+            None => Ok(server_cwd.cloned().unwrap_or_else(|| PathUri::from_posix(b"/"))),
         }
     }
 }

@@ -8,7 +8,7 @@ use exec_server_testkit::{Cable, DEADLINE, TestExecutor};
 use tokio::time::timeout;
 
 const WRITERS: u64 = 3;
-const LINES: u64 = 1500;
+const LINES: u64 = 1200;
 
 /// The cuts come from a seed, which a failure names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,7 +19,7 @@ async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
     let seed = 20_261_116;
     cable.set_weather(Some(Weather {
         seed,
-        delay: Duration::ZERO..Duration::from_millis(2),
+        delay: Duration::ZERO..Duration::from_millis(1),
         piece: 1..3000,
         cut_every: Some(3000..7000),
     }));
@@ -37,8 +37,8 @@ async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
             result.unwrap()
         }
     };
-    timeout(4 * DEADLINE, all).await.unwrap_or_else(|_| panic!("seed {seed}: it never ends"));
-    assert!(cable.connections() > 200, "only {} connections", cable.connections());
+    timeout(10 * DEADLINE, all).await.unwrap_or_else(|_| panic!("seed {seed}: it never ends"));
+    assert!(cable.connections() > 150, "only {} connections", cable.connections());
     cable.set_weather(None);
 }
 
