@@ -248,6 +248,7 @@ impl Command {
             idle_timeout_ms: self.idle_timeout.and_then(millis),
             output_retention: self.retention,
             limits: self.limits,
+            closed_retention_ms: None,
         };
         if self.limits.is_some() {
             self.caller.require(|can| can.process_limits, "limits of processes").await?;

@@ -243,7 +243,11 @@ impl Shared {
 
     /// Ends a process that nobody follows.
     pub fn clean_up_process(&self, process_id: &ProcessId) {
-        let params = ProcessTerminateParams { process_id: process_id.clone(), grace_ms: None };
+        let params = ProcessTerminateParams {
+            process_id: process_id.clone(),
+            grace_ms: None,
+            session_id: None,
+        };
         self.clean_up(Method::ProcessTerminate.name(), &params);
     }
 
@@ -273,6 +277,8 @@ impl Shared {
         let params = InitializeParams {
             client_name: options.client_name.clone(),
             resume_session_id: resume.clone(),
+            linger_ms: None,
+            take_over: false,
         };
         let pending = self.request(Method::Initialize.name(), &params)?;
         let timeout = options.initialize_timeout;

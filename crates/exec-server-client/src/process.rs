@@ -118,7 +118,7 @@ impl ProcessSession {
             process_id: self.id().clone(),
             after_seq: Some(after_seq),
             max_bytes,
-            wait_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            wait_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)), session_id: None,
         };
         if let Some(answer) = self.handle.process.known_end(after_seq) {
             return Ok(answer);
@@ -198,7 +198,7 @@ impl ProcessSession {
 
     /// Sends a signal; never repeated after a cut, but then an error says so.
     pub async fn signal(&self, signal: ProcessSignal) -> Result<(), ExecServerError> {
-        let params = ProcessSignalParams { process_id: self.id().clone(), signal };
+        let params = ProcessSignalParams { process_id: self.id().clone(), signal, session_id: None };
         self.call(Method::ProcessSignal, &params, Replay::Never).await.map(|Empty {}| ())
     }
 
@@ -207,7 +207,7 @@ impl ProcessSession {
     /// With a grace it is asked first (SIGTERM). Never repeated after a cut, but then an error says so.
     pub async fn terminate(&self, grace: Option<Duration>) -> Result<bool, ExecServerError> {
         let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
-        let params = ProcessTerminateParams { process_id: self.id().clone(), grace_ms };
+        let params = ProcessTerminateParams { process_id: self.id().clone(), grace_ms, session_id: None };
         let answer: ProcessTerminateResponse =
             self.call(Method::ProcessTerminate, &params, Replay::Never).await?;
         Ok(answer.running)

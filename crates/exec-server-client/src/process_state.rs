@@ -129,7 +129,7 @@ impl Process {
             process_id: self.id.clone(),
             after_seq: Some(self.lock().order.last_seq()),
             max_bytes: None,
-            wait_ms: Some(0),
+            wait_ms: Some(0), session_id: None,
         }
     }
 

@@ -3,7 +3,7 @@
 //! Owner: the session task.
 //!
 //! ```text
-//! attached ─link lost▶ detached(until t) ─resume▶ attached;   t passes ▶ expired
+//! attached ─link lost▶ detached(since t) ─resume▶ attached;   its linger passes ▶ expired
 //! ```
 
 use std::time::{Duration, Instant};
@@ -15,15 +15,33 @@ pub struct ConnectionId(pub u64);
 /// Which connection a session belongs to.
 #[derive(Debug)]
 pub struct Attachment {
-    linger: Duration,
+    linger: Linger,
     state: State,
+}
+
+/// How long a session waits for its client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Linger {
+    /// While it has processes.
+    pub busy: Duration,
+    /// Once it has none.
+    pub empty: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Attached(ConnectionId),
-    Detached { until: Instant },
+    Detached { since: Instant },
     Expired,
+}
+
+/// Whether a session has processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// It has.
+    Busy,
+    /// It has none.
+    Empty,
 }
 
 /// Why a connection cannot attach.
@@ -39,25 +57,29 @@ pub enum AttachError {
 
 impl Attachment {
     /// A session that `connection` has just opened.
-    pub fn new(connection: ConnectionId, linger: Duration) -> Self {
+    pub fn new(connection: ConnectionId, linger: Linger) -> Self {
         Self { linger, state: State::Attached(connection) }
+    }
+
+    /// From now on it waits this long.
+    pub fn set_linger(&mut self, linger: Linger) {
+        self.linger = linger;
     }
 
     /// `connection` wants the session.
     pub fn handle_attach(
         &mut self,
         now: Instant,
+        load: Load,
         connection: ConnectionId,
     ) -> Result<(), AttachError> {
+        self.handle_timeout(now, load);
         match self.state {
             State::Attached(holder) => Err(AttachError::AttachedTo(holder)),
-            State::Detached { until } if now < until => {
+            State::Expired => Err(AttachError::Expired),
+            State::Detached { .. } => {
                 self.state = State::Attached(connection);
                 Ok(())
-            }
-            State::Detached { .. } | State::Expired => {
-                self.state = State::Expired;
-                Err(AttachError::Expired)
             }
         }
     }
@@ -66,22 +88,26 @@ impl Attachment {
     pub fn handle_detach(&mut self, now: Instant, connection: ConnectionId) -> bool {
         let held = self.state == State::Attached(connection);
         if held {
-            self.state = State::Detached { until: now + self.linger };
+            self.state = State::Detached { since: now };
         }
         held
     }
 
-    /// When the session expires if nobody attaches.
-    pub fn poll_timeout(&self) -> Option<Instant> {
+    /// When the session expires if nobody attaches and its load stays the same.
+    pub fn poll_timeout(&self, load: Load) -> Option<Instant> {
+        let linger = match load {
+            Load::Busy => self.linger.busy,
+            Load::Empty => self.linger.empty,
+        };
         match self.state {
-            State::Detached { until } => Some(until),
+            State::Detached { since } => Some(since + linger),
             State::Attached(_) | State::Expired => None,
         }
     }
 
     /// Time has passed; says whether the session is expired.
-    pub fn handle_timeout(&mut self, now: Instant) -> bool {
-        if matches!(self.state, State::Detached { until } if now >= until) {
+    pub fn handle_timeout(&mut self, now: Instant, load: Load) -> bool {
+        if self.poll_timeout(load).is_some_and(|at| now >= at) {
             self.state = State::Expired;
         }
         self.state == State::Expired
@@ -92,7 +118,8 @@ impl Attachment {
 mod tests {
     use super::*;
 
-    const LINGER: Duration = Duration::from_secs(30);
+    const TIME: Duration = Duration::from_secs(30);
+    const LINGER: Linger = Linger { busy: TIME, empty: TIME };
     const A: ConnectionId = ConnectionId(1);
     const B: ConnectionId = ConnectionId(2);
 
@@ -100,23 +127,37 @@ mod tests {
     fn a_session_can_be_resumed_until_its_linger_ends() {
         let start = Instant::now();
         let mut session = Attachment::new(A, LINGER);
-        assert_eq!(session.handle_attach(start, B), Err(AttachError::AttachedTo(A)));
+        assert_eq!(session.handle_attach(start, Load::Busy, B), Err(AttachError::AttachedTo(A)));
         assert!(session.handle_detach(start, A));
-        assert_eq!(session.poll_timeout(), Some(start + LINGER));
-        assert!(!session.handle_timeout(start + LINGER / 2));
-        session.handle_attach(start + LINGER / 2, B).unwrap();
-        assert_eq!(session.poll_timeout(), None);
+        assert_eq!(session.poll_timeout(Load::Busy), Some(start + TIME));
+        assert!(!session.handle_timeout(start + TIME / 2, Load::Busy));
+        session.handle_attach(start + TIME / 2, Load::Busy, B).unwrap();
+        assert_eq!(session.poll_timeout(Load::Busy), None);
         assert!(!session.handle_detach(start, A), "the first connection no longer holds it");
-        assert!(session.handle_detach(start + LINGER, B), "the linger starts anew");
-        assert_eq!(session.handle_attach(start + LINGER * 2, A), Err(AttachError::Expired));
-        assert!(session.handle_timeout(start + LINGER * 2));
+        assert!(session.handle_detach(start + TIME, B), "the linger starts anew");
+        let late = start + TIME * 2;
+        assert_eq!(session.handle_attach(late, Load::Busy, A), Err(AttachError::Expired));
+        assert!(session.handle_timeout(late, Load::Busy));
     }
 
     #[test]
     fn without_linger_a_detached_session_is_expired_at_once() {
         let now = Instant::now();
-        let mut session = Attachment::new(A, Duration::ZERO);
+        let none = Linger { busy: Duration::ZERO, empty: Duration::ZERO };
+        let mut session = Attachment::new(A, none);
         session.handle_detach(now, A);
-        assert!(session.handle_timeout(now));
+        assert!(session.handle_timeout(now, Load::Empty));
+    }
+
+    #[test]
+    fn a_session_that_waits_long_for_its_processes_does_not_when_they_are_gone() {
+        let start = Instant::now();
+        let mut session = Attachment::new(A, LINGER);
+        session.set_linger(Linger { busy: TIME * 100, empty: TIME });
+        session.handle_detach(start, A);
+        let later = start + TIME * 50;
+        assert!(!session.handle_timeout(later, Load::Busy));
+        assert_eq!(session.poll_timeout(Load::Busy), Some(start + TIME * 100));
+        assert!(session.handle_timeout(later, Load::Empty));
     }
 }

@@ -77,6 +77,8 @@ capabilities! {
     process_output_retention  "`outputRetention` in `process/start`; gaps are reported."
     process_start_retry       "A start repeated on a resumed session answers with the running process."
     session_take_over         "A resume takes over from a connection whose peer is silent."
+    session_directory         "`session/list`; `sessionId` in `process/read`, `process/signal` and `process/terminate`; `takeOver` in `initialize`."
+    session_linger            "`lingerMs` in `initialize`, `session/setLinger`, and `closedRetentionMs` in `process/start`."
     sandboxed_file_streaming  "`fs/open` under a sandbox."
     process_sandbox_report    "`sandbox` in the answer to `process/start`: what really holds."
     process_limits            "`limits` in `process/start`, and in its answer."

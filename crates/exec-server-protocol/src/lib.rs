@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`envelope`] | requests, replies, notifications: the outside of every message |
 //! | [`methods`] | the table of methods, with their lanes |
-//! | [`initialize`], [`process`], [`fs`], [`http`], [`environment`] | the payloads of each family |
+//! | [`initialize`], [`session`], [`process`], [`fs`], [`http`], [`environment`] | the payloads of each family |
 //! | [`answers`] | what a client takes from a server of any age |
 //! | [`sandbox`] | what a request may touch |
 //! | [`encode`] | messages that are sent so often that they are written by hand |
@@ -31,6 +31,7 @@ pub mod params;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;
+pub mod session;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
 pub(crate) fn is_false(value: &bool) -> bool {

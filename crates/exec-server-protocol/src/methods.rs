@@ -16,6 +16,8 @@ pub enum Family {
     Lifecycle,
     /// `process/*`.
     Exec,
+    /// `session/*`.
+    Session,
     /// `fs/*`.
     FileSystem,
     /// `environment/info`.
@@ -36,6 +38,7 @@ impl Family {
         match self {
             Self::Lifecycle => "lifecycle",
             Self::Exec => "exec",
+            Self::Session => "session",
             Self::FileSystem => "filesystem",
             Self::EnvironmentInfo => "environment info",
             Self::EnvironmentStatus => "environment status",
@@ -94,6 +97,8 @@ methods! {
     ProcessResize          "process/resize"             Exec                Control  "A new size for the terminal."
     ProcessCloseStdin      "process/closeStdin"         Exec                Ordinary "End of input, after what was written."
     ProcessList            "process/list"               Exec                Control  "The processes of this session."
+    SessionList            "session/list"               Session             Control  "The sessions that the caller may use, and their processes."
+    SessionSetLinger       "session/setLinger"          Session             Control  "How long this session waits for its client."
     FsReadFile             "fs/readFile"                FileSystem          Ordinary "The whole of a file."
     FsOpen                 "fs/open"                    FileSystem          Ordinary "A handle for reading or replacing a file in blocks."
     FsReadBlock            "fs/readBlock"               FileSystem          Ordinary "Bytes of an open file."

@@ -151,6 +151,9 @@ pub struct ProcessReadParams {
     /// How long to wait for something to tell.
     #[serde(default)]
     pub wait_ms: Option<u64>,
+    /// The session that it belongs to, if not the caller's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
 }
 
 /// One retained piece of output.
@@ -243,6 +246,9 @@ pub struct ProcessSignalParams {
     pub process_id: ProcessId,
     /// Which signal.
     pub signal: ProcessSignal,
+    /// The session that it belongs to, if not the caller's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
 }
 
 /// A signal by name.
@@ -271,6 +277,9 @@ pub struct ProcessTerminateParams {
     /// How long to wait between SIGTERM and SIGKILL; without it, SIGKILL at once.
     #[serde(default)]
     pub grace_ms: Option<u64>,
+    /// The session that it belongs to, if not the caller's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<String>,
 }
 
 /// Result of `process/terminate`.

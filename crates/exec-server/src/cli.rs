@@ -88,6 +88,9 @@ pub struct Arguments {
     /// How long a session and its processes wait for their client after a lost connection; 0 ends them at once.
     #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "30s", value_parser = duration)]
     session_linger: Duration,
+    /// How long a client may ask to have its processes wait for it, and to have kept what they said.
+    #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "24h", value_parser = duration)]
+    max_session_linger: Duration,
     /// How often clients are asked for a sign of life.
     #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "30s", value_parser = positive_duration)]
     ping_interval: Duration,
@@ -265,6 +268,7 @@ impl Arguments {
             },
             timings: Timings {
                 session_linger: self.session_linger,
+                max_session_linger: self.max_session_linger,
                 ping_interval: self.ping_interval,
                 pong_deadline: self.pong_timeout,
                 ..Timings::default()

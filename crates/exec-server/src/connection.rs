@@ -1,6 +1,7 @@
 //! One connection: reads what the peer sends, keeps to the lifecycle, and hands requests on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use exec_server_machines::admission::{Admission, Admitted};
 use exec_server_machines::attachment::ConnectionId;
@@ -20,7 +21,7 @@ use crate::files::Files;
 use crate::http::Http;
 use crate::reply::Reply;
 use crate::server::Server;
-use crate::sessions::{ClientKind, Session};
+use crate::sessions::{Opener, Session, TakeOver};
 
 /// Serves one peer until its connection ends; its session then waits for the next.
 pub async fn run_connection(
@@ -208,17 +209,26 @@ impl Peer {
         let params: InitializeParams =
             params::decode(raw_params).map_err(RequestError::InvalidParams)?;
         self.phase.check_initialize()?;
+        let linger = params.linger_ms.map(Duration::from_millis);
         let session = match params.resume_session_id {
-            None => self.server.sessions.open(
-                &self.server,
-                self.id,
-                self.principal.clone(),
-                ClientKind::of(&params.client_name),
-                self.outbox.clone(),
-            )?,
+            None => {
+                let opener = Opener {
+                    connection: self.id,
+                    principal: self.principal.clone(),
+                    client_name: params.client_name.clone(),
+                    outbox: self.outbox.clone(),
+                    linger,
+                };
+                self.server.sessions.open(&self.server, opener)?
+            }
             Some(id) => {
                 let session = self.server.sessions.find(&id, &self.principal)?;
-                session.attach(self.id, self.outbox.clone()).await?;
+                let take_over =
+                    if params.take_over { TakeOver::Always } else { TakeOver::IfSilent };
+                session.attach(self.id, self.outbox.clone(), take_over).await?;
+                if let Some(linger) = linger {
+                    session.set_linger(&self.server, linger);
+                }
                 session
             }
         };
@@ -228,11 +238,10 @@ impl Peer {
             client = params.client_name,
             "client connected"
         );
-        let linger = self.server.config.timings.session_linger;
         let response = InitializeResponse {
             session_id: session.id().to_owned(),
             environment_info: self.server.environment.clone(),
-            session_linger_ms: u64::try_from(linger.as_millis()).unwrap_or(u64::MAX),
+            session_linger_ms: session.linger_ms(),
         };
         self.session = Some(session);
         self.phase.handle_initialize();

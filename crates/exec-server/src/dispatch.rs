@@ -11,12 +11,12 @@ use exec_server_protocol::environment::{
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::params::{self, NoParams};
 use exec_server_protocol::process::{
-    Empty, ProcessCloseStdinParams, ProcessListResponse, ProcessReadParams, ProcessResizeParams,
-    ProcessSignalParams, ProcessTerminateParams, ProcessTerminateResponse, ProcessWriteParams,
-    ProcessWriteResponse, WriteStatus,
+    Empty, ProcessCloseStdinParams, ProcessReadParams, ProcessResizeParams, ProcessSignalParams,
+    ProcessTerminateParams, ProcessTerminateResponse, ProcessWriteParams, ProcessWriteResponse,
+    WriteStatus,
 };
+use exec_server_protocol::session::{SessionSetLingerParams, SessionSetLingerResponse};
 use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
 
 use crate::errors::RequestError;
 use crate::files::{self, FileCall, Files};
@@ -24,6 +24,7 @@ use crate::http::{self, Http, HttpCall};
 use crate::processes::{self, Command, PreparedStart};
 use crate::reply::Reply;
 use crate::server::Server;
+use crate::session_directory;
 use crate::sessions::Session;
 
 /// A request whose params have been read.
@@ -55,6 +56,10 @@ pub enum Call {
     CloseStdin(ProcessCloseStdinParams),
     /// `process/list`.
     List,
+    /// `session/list`.
+    Sessions,
+    /// `session/setLinger`.
+    SetLinger(SessionSetLingerParams),
     /// `fs/*`.
     File(FileCall),
     /// `http/*`.
@@ -101,6 +106,8 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, Reques
         Method::HttpRequest | Method::HttpRequestBody | Method::HttpCancel => {
             Call::Http(http::decode(method, raw)?)
         }
+        Method::SessionList => read::<NoParams>(raw).map(|_| Call::Sessions)?,
+        Method::SessionSetLinger => Call::SetLinger(read(raw)?),
         method => Call::File(files::decode(server, method, raw)?),
     })
 }
@@ -126,12 +133,19 @@ pub fn run(caller: &Caller, call: Call, reply: Reply) {
         Call::Start(start) => {
             caller.session.start_process(caller.server, caller.connection, *start, reply);
         }
-        Call::List => list(caller, reply),
+        Call::List => session_directory::list_processes(caller, reply),
+        Call::Sessions => session_directory::list_sessions(caller, reply),
+        Call::SetLinger(params) => {
+            let wanted = Duration::from_millis(params.linger_ms);
+            let session_linger_ms = caller.session.set_linger(caller.server, wanted);
+            reply.ok(&SessionSetLingerResponse { session_linger_ms });
+        }
         Call::File(call) => caller.files.run(caller, call, reply),
         Call::Http(call) => caller.http.run(caller, call, reply),
         Call::Read(params) => {
             let id = params.process_id.clone();
-            ask(caller, &id, Command::Read(params, reply));
+            let session_id = params.session_id.clone();
+            ask_any(caller, session_id.as_deref(), &id, Command::Read(params, reply));
         }
         Call::Write(params) => {
             let command = Command::Write { id: params.write_id, bytes: params.chunk.0, reply };
@@ -139,20 +153,40 @@ pub fn run(caller: &Caller, call: Call, reply: Reply) {
         }
         Call::CloseStdin(params) => ask(caller, &params.process_id, Command::CloseStdin(reply)),
         Call::Signal(params) => {
-            ask(caller, &params.process_id, Command::Signal(params.signal, reply));
+            let command = Command::Signal(params.signal, reply);
+            ask_any(caller, params.session_id.as_deref(), &params.process_id, command);
         }
         Call::Resize(params) => {
             ask(caller, &params.process_id, Command::Resize(params.size, reply))
         }
         Call::Terminate(params) => {
             let grace = params.grace_ms.map(Duration::from_millis);
-            ask(caller, &params.process_id, Command::Terminate { grace, reply });
+            let command = Command::Terminate { grace, reply };
+            ask_any(caller, params.session_id.as_deref(), &params.process_id, command);
         }
     }
 }
 
 fn ask(caller: &Caller, process_id: &str, command: Command) {
-    let refused = match caller.session.process(process_id) {
+    ask_in(caller.session, process_id, command);
+}
+
+/// Asks a process of the caller's session, or of another that the caller may use.
+fn ask_any(caller: &Caller, session_id: Option<&str>, process_id: &str, command: Command) {
+    let Some(session_id) = session_id else { return ask(caller, process_id, command) };
+    match caller.server.sessions.find(session_id, caller.session.principal()) {
+        Ok(session) => ask_in(&session, process_id, command),
+        Err(error) => match command {
+            Command::Read(_, reply)
+            | Command::Signal(_, reply)
+            | Command::Terminate { reply, .. } => reply.fail(&error),
+            _ => unreachable!("only these name a session"),
+        },
+    }
+}
+
+fn ask_in(session: &Session, process_id: &str, command: Command) {
+    let refused = match session.process(process_id) {
         Some(process) => process.send(command).err(),
         None => Some(command),
     };
@@ -177,25 +211,4 @@ pub fn answer_unknown(process_id: &str, command: Command) {
         // Nobody waits for these.
         Command::Summarise(_) | Command::End { .. } => {}
     }
-}
-
-fn list(caller: &Caller, reply: Reply) {
-    let processes = caller.session.processes();
-    caller.server.spawn(async move {
-        let asked: Vec<_> = processes
-            .iter()
-            .map(|process| {
-                let (answer, summary) = oneshot::channel();
-                // A process that is gone is not listed.
-                let _ = process.send(Command::Summarise(answer));
-                summary
-            })
-            .collect();
-        let mut summaries = Vec::with_capacity(asked.len());
-        for summary in asked {
-            summaries.extend(summary.await);
-        }
-        summaries.sort_by(|a, b| a.process_id.cmp(&b.process_id));
-        reply.ok(&ProcessListResponse { processes: summaries });
-    });
 }

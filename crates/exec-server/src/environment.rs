@@ -41,6 +41,8 @@ fn capabilities() -> Capabilities {
         process_output_retention: true,
         process_start_retry: true,
         session_take_over: true,
+        session_directory: true,
+        session_linger: true,
         sandboxed_file_streaming: cfg!(target_os = "linux"),
         process_sandbox_report: cfg!(target_os = "linux"),
         process_limits: cfg!(target_os = "linux"),

@@ -108,6 +108,7 @@ mod reaper;
 mod reply;
 mod run;
 mod sandbox;
+mod session_directory;
 mod sessions;
 mod shell_snapshot;
 

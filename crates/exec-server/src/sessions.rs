@@ -6,9 +6,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use exec_server_machines::attachment::{AttachError, Attachment, ConnectionId};
+use exec_server_machines::attachment::{AttachError, Attachment, ConnectionId, Linger, Load};
 use exec_server_os::{SandboxNetwork, TreeTag};
 use exec_server_protocol::process::{ExitReason, ProcessId};
 use exec_server_transport::outbox::Outbox;
@@ -41,6 +41,10 @@ struct Shared {
     /// Only whoever opened the session may come back to it.
     principal: Principal,
     client: ClientKind,
+    client_name: String,
+    opened_at: SystemTime,
+    /// How long processes wait for their client, in milliseconds.
+    linger_ms: AtomicU64,
     commands: mpsc::UnboundedSender<SessionCommand>,
     /// The connection that may use the session now.
     connection: AtomicU64,
@@ -75,13 +79,41 @@ struct Processes {
     is_ended: bool,
 }
 
+/// Whether a session can be had from a connection that is alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TakeOver {
+    /// Only if its peer gives no sign of life.
+    IfSilent,
+    /// In any case.
+    Always,
+}
+
+/// What is known about whoever opens a session.
+#[derive(Debug)]
+pub struct Opener {
+    /// Its connection.
+    pub connection: ConnectionId,
+    /// Who it is.
+    pub principal: Principal,
+    /// What it calls itself.
+    pub client_name: String,
+    /// Where its events go.
+    pub outbox: Outbox,
+    /// How long it wants its processes to wait for it.
+    pub linger: Option<Duration>,
+}
+
 enum SessionCommand {
     Attach {
         connection: ConnectionId,
         outbox: Outbox,
+        take_over: TakeOver,
         answer: oneshot::Sender<Result<(), AttachError>>,
     },
     Detach(ConnectionId),
+    SetLinger(Linger),
+    /// The last process was forgotten.
+    Emptied,
     End {
         reason: ExitReason,
         grace: Option<Duration>,
@@ -91,14 +123,9 @@ enum SessionCommand {
 
 impl Sessions {
     /// Opens a session that `connection` is attached to.
-    pub fn open(
-        &self,
-        server: &Arc<Server>,
-        connection: ConnectionId,
-        principal: Principal,
-        client: ClientKind,
-        outbox: Outbox,
-    ) -> Result<Session, RequestError> {
+    pub fn open(&self, server: &Arc<Server>, opener: Opener) -> Result<Session, RequestError> {
+        let Opener { connection, principal, client_name, outbox, linger } = opener;
+        let linger = allowed_linger(server, linger);
         let limit = server.config.limits.sessions;
         let id: Arc<str> = uuid::Uuid::new_v4().to_string().into();
         let (commands, queue) = mpsc::unbounded_channel();
@@ -106,7 +133,10 @@ impl Sessions {
             shared: Arc::new(Shared {
                 id: id.clone(),
                 principal,
-                client,
+                client: ClientKind::of(&client_name),
+                client_name,
+                opened_at: SystemTime::now(),
+                linger_ms: AtomicU64::new(millis(linger.busy)),
                 commands,
                 connection: AtomicU64::new(connection.0),
                 attached: watch::Sender::new(Some(outbox)),
@@ -122,7 +152,7 @@ impl Sessions {
             }
             by_id.insert(id, session.clone());
         }
-        let attachment = Attachment::new(connection, server.config.timings.session_linger);
+        let attachment = Attachment::new(connection, linger);
         server.spawn(run_session(server.clone(), session.clone(), attachment, queue));
         Ok(session)
     }
@@ -136,6 +166,18 @@ impl Sessions {
             .cloned()
             // A session of somebody else looks like none at all, so that ids cannot be probed.
             .ok_or_else(|| RequestError::UnknownSession(id.to_owned()))
+    }
+
+    /// Every session that this client may have, oldest first.
+    pub fn of(&self, principal: &Principal) -> Vec<Session> {
+        let by_id = self.by_id.lock().expect("no holder panics");
+        let mut sessions: Vec<Session> = by_id
+            .values()
+            .filter(|session| session.shared.principal == *principal)
+            .cloned()
+            .collect();
+        sessions.sort_by_key(|session| (session.shared.opened_at, session.shared.id.clone()));
+        sessions
     }
 
     /// Ends every session with its processes.
@@ -166,17 +208,52 @@ impl Session {
         self.shared.client
     }
 
-    /// Attaches a connection, if the session is free or its connection gives no sign of life.
+    /// What the client that opened it calls itself.
+    pub fn client_name(&self) -> &str {
+        &self.shared.client_name
+    }
+
+    /// When it was opened.
+    pub fn opened_at(&self) -> SystemTime {
+        self.shared.opened_at
+    }
+
+    /// Who may come back to it.
+    pub fn principal(&self) -> &Principal {
+        &self.shared.principal
+    }
+
+    /// Whether a connection holds it.
+    pub fn is_attached(&self) -> bool {
+        self.shared.attached.borrow().is_some()
+    }
+
+    /// How long its processes wait for their client after a lost connection, in milliseconds.
+    pub fn linger_ms(&self) -> u64 {
+        self.shared.linger_ms.load(Ordering::Relaxed)
+    }
+
+    /// Asks for another linger; says in milliseconds what was given.
+    pub fn set_linger(&self, server: &Server, wanted: Duration) -> u64 {
+        let linger = allowed_linger(server, Some(wanted));
+        self.shared.linger_ms.store(millis(linger.busy), Ordering::Relaxed);
+        // A session that is already gone needs no linger.
+        let _ = self.shared.commands.send(SessionCommand::SetLinger(linger));
+        self.linger_ms()
+    }
+
+    /// Attaches a connection, if the session is free, can be taken over, or its connection gives no sign of life.
     pub async fn attach(
         &self,
         connection: ConnectionId,
         outbox: Outbox,
+        take_over: TakeOver,
     ) -> Result<(), RequestError> {
         let (answer, result) = oneshot::channel();
         let unknown = || RequestError::UnknownSession(self.id().to_owned());
         self.shared
             .commands
-            .send(SessionCommand::Attach { connection, outbox, answer })
+            .send(SessionCommand::Attach { connection, outbox, take_over, answer })
             .map_err(|_| unknown())?;
         match result.await.map_err(|_| unknown())? {
             Ok(()) => Ok(()),
@@ -274,7 +351,17 @@ impl Session {
 
     /// The id is free again.
     pub fn forget_process(&self, id: &str) {
-        self.shared.processes.lock().expect("no holder panics").by_id.remove(id);
+        let mut processes = self.shared.processes.lock().expect("no holder panics");
+        processes.by_id.remove(id);
+        if processes.by_id.is_empty() {
+            // A session that is already gone needs no word of it.
+            let _ = self.shared.commands.send(SessionCommand::Emptied);
+        }
+    }
+
+    fn load(&self) -> Load {
+        let processes = self.shared.processes.lock().expect("no holder panics");
+        if processes.by_id.is_empty() { Load::Empty } else { Load::Busy }
     }
 
     fn request_end(&self, reason: ExitReason, grace: Option<Duration>) -> oneshot::Receiver<()> {
@@ -282,6 +369,18 @@ impl Session {
         let _ = self.shared.commands.send(SessionCommand::End { reason, grace, done });
         end
     }
+}
+
+/// What a client gets of the linger that it wants; without processes there is no reason to wait for longer than usual.
+fn allowed_linger(server: &Server, wanted: Option<Duration>) -> Linger {
+    let usual = server.config.timings.session_linger;
+    let longest = server.config.timings.max_session_linger.max(usual);
+    let busy = wanted.map_or(usual, |wanted| wanted.min(longest));
+    Linger { busy, empty: busy.min(usual) }
+}
+
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Owns the attachment of one session until it expires; then its processes end with it.
@@ -297,15 +396,17 @@ async fn run_session(
     // Not what is published: that is empty from an attach until its `initialize` was answered.
     let mut holder = session.shared.attached.borrow().clone();
     loop {
-        if attachment.handle_timeout(Instant::now()) {
+        let load = session.load();
+        if attachment.handle_timeout(Instant::now(), load) {
             break;
         }
-        let deadline = attachment.poll_timeout();
+        let deadline = attachment.poll_timeout(load);
         tokio::select! {
             biased;
             command = commands.recv() => match command {
-                Some(SessionCommand::Attach { connection, outbox, answer }) => {
-                    let result = attach(&server, &session, &mut attachment, holder.as_ref(), connection, &outbox).await;
+                Some(SessionCommand::Attach { connection, outbox, take_over, answer }) => {
+                    let claim = Claim { connection, outbox: &outbox, take_over };
+                    let result = attach(&server, &session, &mut attachment, holder.as_ref(), claim).await;
                     if result.is_ok() {
                         holder = Some(outbox);
                     }
@@ -315,6 +416,8 @@ async fn run_session(
                     }
                 }
                 Some(SessionCommand::Detach(connection)) => detach(&session, &mut attachment, connection),
+                Some(SessionCommand::SetLinger(linger)) => attachment.set_linger(linger),
+                Some(SessionCommand::Emptied) => {}
                 Some(SessionCommand::End { reason, grace, done }) => {
                     ended = Some((reason, grace, done));
                     break;
@@ -337,30 +440,36 @@ async fn run_session(
     }
 }
 
+/// Who wants a session, and how much.
+struct Claim<'a> {
+    connection: ConnectionId,
+    outbox: &'a Outbox,
+    take_over: TakeOver,
+}
+
 async fn attach(
     server: &Server,
     session: &Session,
     attachment: &mut Attachment,
     held_by: Option<&Outbox>,
-    connection: ConnectionId,
-    outbox: &Outbox,
+    claim: Claim<'_>,
 ) -> Result<(), AttachError> {
-    let mut result = attachment.handle_attach(Instant::now(), connection);
+    let Claim { connection, outbox, take_over } = claim;
+    let mut result = attachment.handle_attach(Instant::now(), session.load(), connection);
     if let Err(AttachError::AttachedTo(holder)) = result {
-        let is_alive = match held_by {
-            Some(outbox) => outbox.probe(server.config.timings.take_over_probe).await,
-            None => false,
+        let may_stay = match held_by {
+            Some(outbox) if take_over == TakeOver::IfSilent => {
+                outbox.probe(server.config.timings.take_over_probe).await
+            }
+            _ => false,
         };
-        if !is_alive {
-            tracing::info!(
-                session_id = session.id(),
-                "session taken over from a silent connection"
-            );
+        if !may_stay {
+            tracing::info!(session_id = session.id(), ?take_over, "session taken over");
             detach(session, attachment, holder);
             if let Some(outbox) = held_by {
                 outbox.close(close_codes::SESSION_MOVED, "session resumed by another connection");
             }
-            result = attachment.handle_attach(Instant::now(), connection);
+            result = attachment.handle_attach(Instant::now(), session.load(), connection);
         }
     }
     if result.is_ok() && !outbox.is_closed() {

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 pub struct Timings {
     /// How long a session waits for its client after a lost connection.
     pub session_linger: Duration,
+    /// The longest that a session may ask to wait for its client, and to keep what a closed process said.
+    pub max_session_linger: Duration,
     /// From ping to ping.
     pub ping_interval: Duration,
     /// From a ping to giving up a silent peer.
@@ -35,6 +37,7 @@ impl Default for Timings {
     fn default() -> Self {
         Self {
             session_linger: Duration::from_secs(30),
+            max_session_linger: Duration::from_secs(24 * 3600),
             ping_interval: Duration::from_secs(30),
             pong_deadline: Duration::from_secs(30),
             // A client that resumes waits up to ten seconds for its answer; a living peer answers in milliseconds.

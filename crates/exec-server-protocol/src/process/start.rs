@@ -64,6 +64,9 @@ pub struct ProcessStartParams {
     /// How much the process may use.
     #[serde(default)]
     pub limits: Option<ProcessLimits>,
+    /// How long it can still be read after it is closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_retention_ms: Option<u64>,
 }
 
 /// Result of `process/start`.

@@ -64,6 +64,7 @@ pub(super) struct Birth {
     pub cwd: PathUri,
     pub is_terminal: bool,
     pub retain_bytes: usize,
+    pub retain_closed: Duration,
     pub timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub client: ClientKind,
@@ -134,10 +135,9 @@ impl Owner {
     ) -> Self {
         let now = Instant::now();
         let active = server.metrics.process();
-        let retention = server.config.timings.closed_retention;
         let outbox = attached.borrow_and_update().clone();
         Self {
-            log: ProcessLog::new(birth.retain_bytes, retention),
+            log: ProcessLog::new(birth.retain_bytes, birth.retain_closed),
             encoder: OutputEncoder::new(&birth.id),
             stdin: StdinLedger::new(spawned.input.is_some()),
             server,

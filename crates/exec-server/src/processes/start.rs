@@ -234,12 +234,18 @@ async fn plan(
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     });
+    let timings = &server.config.timings;
+    let retain_closed = params.closed_retention_ms.map_or(timings.closed_retention, |wanted| {
+        let longest = timings.max_session_linger.max(timings.closed_retention);
+        Duration::from_millis(wanted).min(longest)
+    });
     let birth = Birth {
         id: params.process_id,
         argv: params.argv,
         cwd: params.cwd,
         is_terminal: params.tty,
         retain_bytes: wanted.min(server.config.limits.retained_output),
+        retain_closed,
         timeout: params.timeout_ms.map(Duration::from_millis),
         idle_timeout: params.idle_timeout_ms.map(Duration::from_millis),
         client: session.client(),
@@ -275,6 +281,8 @@ async fn watch(
                     reply.ok(&ProcessTerminateResponse { running: true });
                 }
                 Command::End { .. } => is_cancelled = true,
+                // What is not there yet is not listed, and nobody waits for it.
+                Command::Summarise(_) => {}
                 command => held.push_back(command),
             },
         }

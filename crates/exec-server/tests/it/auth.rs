@@ -138,6 +138,15 @@ async fn a_session_belongs_to_the_token_that_opened_it() {
     let mut other = connect(bearer("eve", 60)).await;
     let error = other.resume(&session).await.unwrap_err();
     assert_eq!(error["message"], format!("unknown session id {session}"));
+    // Nor can it be seen or touched from a session of one's own.
+    other.initialize().await;
+    let list = other.call("session/list", Value::Null).await.unwrap();
+    let seen: Vec<&Value> = list["sessions"].as_array().unwrap().iter().collect();
+    assert_eq!(seen.len(), 1, "{list}");
+    assert_eq!(seen[0]["sessionId"], other.session_id);
+    let params = json!({"processId": "p", "sessionId": session});
+    let error = other.call("process/terminate", params).await.unwrap_err();
+    assert_eq!(error["message"], format!("unknown session id {session}"));
     drop(client);
     // Another token of the same subject is the same client; its old connection may not be gone yet.
     let mut again = connect(bearer("ada", 90)).await;

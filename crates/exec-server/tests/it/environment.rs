@@ -74,6 +74,8 @@ async fn every_announced_capability_is_there_and_no_other() {
         "processTerminateGrace",
         "processTimeouts",
         "sandboxedFileStreaming",
+        "sessionDirectory",
+        "sessionLinger",
         "sessionTakeOver",
         "shellSnapshotV2",
     ];

@@ -185,7 +185,9 @@ fn optional(method: Method) -> &'static [&'static str] {
         method if method.name().starts_with("fs/") => {
             &["sandbox", "detailed", "followSymlinks", "noReplace", "present"]
         }
-        _ => &["resumeSessionId", "sandbox", "timeoutMs", "graceMs", "size"],
+        _ => {
+            &["resumeSessionId", "sessionId", "lingerMs", "sandbox", "timeoutMs", "graceMs", "size"]
+        }
     }
 }
 
@@ -193,6 +195,8 @@ fn fitting(method: Method) -> Value {
     match method {
         Method::Initialize => json!({"clientName": "x"}),
         Method::EnvironmentInfo | Method::EnvironmentStatus | Method::ProcessList => json!({}),
+        Method::SessionList => json!({}),
+        Method::SessionSetLinger => json!({"lingerMs": 1}),
         Method::EnvironmentConfigRead => {
             json!({"cwd": "file:///nowhere", "configPaths": [["a"]], "requirementsPaths": []})
         }

@@ -35,6 +35,8 @@ mod sandbox;
 #[cfg(target_os = "linux")]
 mod sandbox_command;
 #[cfg(target_os = "linux")]
+mod session_directory;
+#[cfg(target_os = "linux")]
 mod sessions;
 #[cfg(target_os = "linux")]
 mod shell_snapshots;

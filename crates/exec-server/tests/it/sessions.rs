@@ -597,6 +597,8 @@ fn family_methods() -> Vec<(&'static str, Value, &'static str)> {
         ("process/terminate", process.clone(), "exec"),
         ("process/closeStdin", process, "exec"),
         ("process/list", Value::Null, "exec"),
+        ("session/list", Value::Null, "session"),
+        ("session/setLinger", json!({"lingerMs": 1}), "session"),
         ("environment/info", Value::Null, "environment info"),
         ("environment/status", Value::Null, "environment status"),
         (
