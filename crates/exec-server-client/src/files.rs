@@ -120,6 +120,9 @@ impl ExecutorFileSystem {
             if_absent: None,
             if_match: None,
             detailed: None,
+            mode_bits: None,
+            new_mode_bits: None,
+            modified_at_ms: None,
         };
         self.write_file_with(params).await
     }

@@ -310,6 +310,19 @@ pub struct WriteOptions {
     pub if_match: Option<String>,
     /// Whether the answer tells size and version.
     pub detailed: bool,
+    /// What the file is like afterwards beside its content.
+    pub attributes: FileAttributes,
+}
+
+/// What a file with new content is to be like.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileAttributes {
+    /// Its permission bits, whether it is new or not.
+    pub mode: Option<u32>,
+    /// The permission bits of a file that was not there before.
+    pub new_mode: Option<u32>,
+    /// When its content last changed, in milliseconds since 1970.
+    pub modified_at_ms: Option<i64>,
 }
 
 /// A part of a directory, in the order of the names' bytes.

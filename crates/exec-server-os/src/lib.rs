@@ -44,6 +44,7 @@ pub use platform::foreground::{
 };
 pub use platform::guardian::{Guardian, enter_guardian};
 pub use platform::oom::OomCounter;
+pub use platform::own_terminal::{RawMode, terminal_size};
 pub use platform::pipes::{ChildInput, ChildOutput};
 pub use platform::placeholders::{Claim as PlaceholderClaim, Journal as PlaceholderJournal};
 pub use platform::process_tree::{

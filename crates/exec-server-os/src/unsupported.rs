@@ -215,6 +215,30 @@ pub mod foreground {
     }
 }
 
+pub mod own_terminal {
+    //! The terminal that this process was started on.
+
+    use std::io;
+
+    use exec_server_protocol::process::TerminalSize;
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum RawMode {}
+
+    impl RawMode {
+        /// Fails, and says why.
+        pub fn enter() -> io::Result<Self> {
+            super::unsupported("a terminal in raw mode")
+        }
+    }
+
+    /// Nobody knows.
+    pub fn terminal_size() -> Option<TerminalSize> {
+        None
+    }
+}
+
 pub mod guardian {
     //! The guardian.
 

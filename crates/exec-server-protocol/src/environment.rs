@@ -88,6 +88,7 @@ capabilities! {
     fs_conditional_write      "`ifAbsent` and `ifMatch` where content is written."
     fs_detailed_metadata      "`detailed` in `fs/getMetadata`, `fs/readFile`, `fs/open` and where content is written."
     fs_directory_paging       "`limit`, `cursor` and `detailed` in `fs/readDirectory`; links and odd names are told."
+    fs_write_attributes       "`modeBits`, `newModeBits` and `modifiedAtMs` in `fs/writeFile` and `fs/open`."
     fs_append                 "`fs/append`."
     fs_truncate               "`fs/truncate`."
     fs_rename                 "`fs/rename`."

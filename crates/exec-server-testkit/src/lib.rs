@@ -6,6 +6,7 @@
 //! | [`client`] | a plain client that checks the order of events as it reads them |
 //! | [`desk`] | a directory on a disk and in memory, with a server beside it |
 //! | [`cable`] | a connection that a test can cut, stall and slow down |
+//! | [`terminal`] | a program on a terminal, and somebody who types and reads |
 //! | [`raw`] | a client that sends any frame, and reads only when it wants |
 //! | [`http`] | hand-written HTTP, for what no client library would send |
 //! | [`web`] | a web server whose every byte a test decides |
@@ -31,6 +32,9 @@ pub mod raw;
 pub mod reference;
 pub mod web;
 
+#[cfg(target_os = "linux")]
+pub mod terminal;
+
 use std::time::Duration;
 
 #[cfg(target_os = "linux")]
@@ -44,6 +48,8 @@ pub use footprint::Footprint;
 pub use http::{HttpConnection, HttpReply};
 pub use raw::RawClient;
 pub use web::Web;
+#[cfg(target_os = "linux")]
+pub use terminal::Terminal;
 
 /// Far longer than anything takes, also on a busy machine; only a test that fails waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(30);

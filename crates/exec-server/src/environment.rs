@@ -52,6 +52,7 @@ fn capabilities() -> Capabilities {
         fs_conditional_write: true,
         fs_detailed_metadata: true,
         fs_directory_paging: true,
+        fs_write_attributes: true,
         fs_append: true,
         fs_truncate: true,
         fs_rename: true,

@@ -69,6 +69,9 @@ impl Handle {
             durability: None,
             if_absent: None,
             if_match: None,
+            mode_bits: None,
+            new_mode_bits: None,
+            modified_at_ms: None,
         };
         let discard = (mode == OpenMode::Replace).then_some(true);
         let mut handle = Self { connection, id, discard, is_open: true };

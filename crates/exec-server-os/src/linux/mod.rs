@@ -8,6 +8,7 @@ pub mod guardian;
 pub mod litter;
 pub mod missing_watch;
 pub mod oom;
+pub mod own_terminal;
 pub mod pipes;
 pub mod placeholders;
 pub mod process_tree;

@@ -43,6 +43,15 @@ pub struct FsOpenParams {
     /// The version that may be replaced.
     #[serde(default)]
     pub if_match: Option<String>,
+    /// Its permission bits, whether it is new or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode_bits: Option<u32>,
+    /// The permission bits of a file that was not there before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_mode_bits: Option<u32>,
+    /// When its content last changed, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_at_ms: Option<i64>,
 }
 
 /// Result of `fs/open`.

@@ -45,6 +45,15 @@ pub struct FsWriteFileParams {
     /// Whether the answer names the version that was written.
     #[serde(default)]
     pub detailed: Option<bool>,
+    /// Its permission bits, whether it is new or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode_bits: Option<u32>,
+    /// The permission bits of a file that was not there before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub new_mode_bits: Option<u32>,
+    /// When its content last changed, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_at_ms: Option<i64>,
 }
 
 impl FsWriteFileParams {
@@ -60,7 +69,7 @@ impl FsWriteFileParams {
         json::scan_object(raw, |key, value| match key {
             "dataBase64" => data = Some(value),
             "path" | "followSymlinks" | "sandbox" | "durability" | "ifAbsent" | "ifMatch"
-            | "detailed" => {
+            | "detailed" | "modeBits" | "newModeBits" | "modifiedAtMs" => {
                 rest.extend([",\"", key, "\":", value]);
             }
             _ => {}

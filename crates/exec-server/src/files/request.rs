@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use exec_server_os::files::{Detail, FsRequest, Links, Page, WriteOptions, decode_cursor};
+use exec_server_os::files::{
+    Detail, FileAttributes, FsRequest, Links, Page, WriteOptions, decode_cursor,
+};
 use exec_server_protocol::fs::{
     Data64, Durability, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
     FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,
@@ -108,6 +110,11 @@ impl Decoder<'_> {
             OpenMode::Replace => {
                 let options = WriteOptions {
                     if_absent: params.if_absent == Some(true),
+                    attributes: attributes(
+                        params.mode_bits,
+                        params.new_mode_bits,
+                        params.modified_at_ms,
+                    )?,
                     ..change(params.durability, params.if_match, detailed)
                 };
                 FsRequest::Replace { path, options }
@@ -118,8 +125,10 @@ impl Decoder<'_> {
 
     fn write_file(&self, params: FsWriteFileParams) -> Result<FsRequest, RequestError> {
         let path = self.path(&params.path, &params.sandbox)?;
+        let attributes = attributes(params.mode_bits, params.new_mode_bits, params.modified_at_ms)?;
         let options = WriteOptions {
             if_absent: params.if_absent == Some(true),
+            attributes,
             ..change(params.durability, params.if_match, params.detailed == Some(true))
         };
         let data = content("fs/writeFile", params.data_base64)?;
@@ -225,10 +234,7 @@ impl Decoder<'_> {
     }
 
     fn set_permissions(&self, params: FsSetPermissionsParams) -> Result<FsRequest, RequestError> {
-        if params.mode > 0o7777 {
-            let reason = format!("mode {:#o} has more than permission bits", params.mode);
-            return Err(RequestError::InvalidParams(reason));
-        }
+        check_mode(params.mode)?;
         Ok(FsRequest::SetPermissions {
             path: self.path(&params.path, &params.sandbox)?,
             mode: params.mode,
@@ -276,7 +282,24 @@ fn change(
     detailed: bool,
 ) -> WriteOptions {
     let durability = durability.unwrap_or_default();
-    WriteOptions { durability, if_absent: false, if_match, detailed }
+    WriteOptions { durability, if_match, detailed, ..WriteOptions::default() }
+}
+
+fn attributes(
+    mode: Option<u32>,
+    new_mode: Option<u32>,
+    modified_at_ms: Option<i64>,
+) -> Result<FileAttributes, RequestError> {
+    [mode, new_mode].into_iter().flatten().try_for_each(check_mode)?;
+    Ok(FileAttributes { mode, new_mode, modified_at_ms })
+}
+
+fn check_mode(mode: u32) -> Result<(), RequestError> {
+    if mode > 0o7777 {
+        let reason = format!("mode {mode:#o} has more than permission bits");
+        return Err(RequestError::InvalidParams(reason));
+    }
+    Ok(())
 }
 
 fn content(method: &'static str, data: Data64) -> Result<Vec<u8>, RequestError> {

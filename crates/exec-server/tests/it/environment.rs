@@ -62,6 +62,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "httpErrorKinds",
         "httpHeaderEnvVars",
         "httpRequestBody",
+        "fsWriteAttributes",
         "processCloseStdin",
         "processExitDetails",
         "processLimits",

@@ -9,6 +9,7 @@ use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::{TestExecutor, eventually};
 use serde_json::{Value, json};
 
+mod attributes;
 mod batch;
 mod canonical;
 mod conditional;

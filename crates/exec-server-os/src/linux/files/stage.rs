@@ -20,11 +20,11 @@ use std::sync::LazyLock;
 
 use exec_server_protocol::fs::{Durability, FsWriteFileResponse};
 use rustix::fs::{
-    AtFlags, CWD, MemfdFlags, Mode, OFlags, RenameFlags, Timestamps, fdatasync, fsync, futimens,
-    linkat, memfd_create, openat, renameat, renameat_with, syncfs, unlinkat,
+    AtFlags, CWD, MemfdFlags, Mode, OFlags, RenameFlags, Timestamps, UTIME_NOW, fdatasync, fsync,
+    futimens, linkat, memfd_create, openat, renameat, renameat_with, syncfs, unlinkat,
 };
 use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::super::litter::{self, Note, PREFIX};
 use super::attributes;
@@ -43,7 +43,8 @@ pub struct StagedFile {
     place: Place,
     /// The permission bits of the new file, if they are not those of the old one.
     mode: Option<u32>,
-    /// The permission bits of the old file, in case that it is removed before the new one takes its place.
+    /// The permission bits of the old file, in case that it is removed before the new one takes its place; those that
+    /// were asked for, if there is none.
     old_mode: Option<u32>,
     options: WriteOptions,
 }
@@ -142,8 +143,9 @@ impl StagedFile {
                 (create_elsewhere()?, Aside::Elsewhere)
             }
         };
-        let old_mode = old.map(|old| old.facts.mode());
-        Ok(Self { file, aside, place, mode: None, old_mode, options })
+        let old_mode = old.map(|old| old.facts.mode()).or(options.attributes.new_mode);
+        let mode = options.attributes.mode;
+        Ok(Self { file, aside, place, mode, old_mode, options })
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -165,6 +167,7 @@ impl StagedFile {
         sync(&self.file, self.options.durability)?;
         let Put { in_place, facts } = {
             let _turn = turns::take(&self.place);
+            self.set_time(&self.file)?;
             self.put()?
         };
         if !in_place {
@@ -182,6 +185,17 @@ impl StagedFile {
         }
         let old = self.place.existing.take().and_then(|old| old.file);
         Ok((response, Leftovers { _old: old, ..Leftovers::default() }))
+    }
+
+    fn set_time(&self, file: &File) -> Result<(), FsError> {
+        let Some(millis) = self.options.attributes.modified_at_ms else { return Ok(()) };
+        let time = Timespec {
+            tv_sec: millis.div_euclid(1000),
+            tv_nsec: millis.rem_euclid(1000) * 1_000_000,
+        };
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: time };
+        futimens(file, &times).map_err(system)
     }
 
     fn sync_directory(&self) -> Result<(), FsError> {
@@ -245,7 +259,7 @@ impl StagedFile {
         if let Some(mode) = self.mode {
             attributes::set_mode(self.file.as_fd(), mode)?;
         }
-        if self.options.if_match.is_some() {
+        if self.options.if_match.is_some() && self.options.attributes.modified_at_ms.is_none() {
             // The clock of the file system is too coarse to tell two quick writes apart.
             let now = clock_gettime(ClockId::Realtime);
             let times = Timestamps { last_access: now, last_modification: now };
@@ -302,6 +316,7 @@ impl StagedFile {
         if let Some(mode) = self.mode {
             attributes::set_mode(old.as_fd(), mode)?;
         }
+        self.set_time(old)?;
         sync(old, self.options.durability)?;
         Ok(Put { in_place: true, facts: Facts::of_file(old.as_fd())? })
     }
