@@ -249,6 +249,7 @@ impl Command {
             output_retention: self.retention,
             limits: self.limits,
             closed_retention_ms: None,
+            wait_when_detached: false,
         };
         if self.limits.is_some() {
             self.caller.require(|can| can.process_limits, "limits of processes").await?;

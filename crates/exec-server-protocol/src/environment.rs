@@ -76,6 +76,7 @@ capabilities! {
     process_timeouts          "`timeoutMs` and `idleTimeoutMs` in `process/start`."
     process_output_retention  "`outputRetention` in `process/start`; gaps are reported."
     process_start_retry       "A start repeated on a resumed session answers with the running process."
+    process_wait_when_detached "`waitWhenDetached` in `process/start`."
     session_take_over         "A resume takes over from a connection whose peer is silent."
     session_directory         "`session/list`; `sessionId` in `process/read`, `process/signal` and `process/terminate`; `takeOver` in `initialize`."
     session_linger            "`lingerMs` in `initialize`, `session/setLinger`, and `closedRetentionMs` in `process/start`."

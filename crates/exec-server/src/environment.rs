@@ -40,6 +40,7 @@ fn capabilities() -> Capabilities {
         process_timeouts: true,
         process_output_retention: true,
         process_start_retry: true,
+        process_wait_when_detached: true,
         session_take_over: true,
         session_directory: true,
         session_linger: true,

@@ -64,6 +64,9 @@ pub struct ProcessStartParams {
     /// How much the process may use.
     #[serde(default)]
     pub limits: Option<ProcessLimits>,
+    /// Whether its output waits for the client while nobody is attached, instead of falling out of retention.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub wait_when_detached: bool,
     /// How long it can still be read after it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_retention_ms: Option<u64>,

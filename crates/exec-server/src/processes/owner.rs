@@ -2,7 +2,7 @@
 //!
 //! One task per process and nobody else changes its state. The task numbers events and sends them itself, so the
 //! order on the wire is the order of the numbers. Attached, it reads only what the client has room for; detached, it
-//! reads everything and the oldest output falls out of the log.
+//! reads everything and the oldest output falls out of the log, or nothing if the client asked for that.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -65,6 +65,8 @@ pub(super) struct Birth {
     pub is_terminal: bool,
     pub retain_bytes: usize,
     pub retain_closed: Duration,
+    /// Whether output waits while nobody is attached.
+    pub waits_when_detached: bool,
     pub timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub client: ClientKind,
@@ -193,7 +195,7 @@ impl Owner {
             }
             let deadline = self.deadline();
             let is_attached = self.outbox.is_some();
-            let may_read = !self.waits_for_listener();
+            let may_read = !self.waits_for_listener() && !self.waits_for_client();
             let first = self.ready_first();
             tokio::select! {
                 biased;
@@ -227,6 +229,14 @@ impl Owner {
             && self.ready.is_some()
             && self.output_bytes >= HEAD_START_BYTES
             && self.started.elapsed() < HEAD_START
+    }
+
+    /// Whether output stays where it is until a client is attached again, which then misses nothing.
+    fn waits_for_client(&self) -> bool {
+        self.birth.waits_when_detached
+            && self.outbox.is_none()
+            && self.ready.is_some()
+            && matches!(self.ending, Ending::Running)
     }
 
     /// Does everything that follows from what is known now.

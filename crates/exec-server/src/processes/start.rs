@@ -246,6 +246,7 @@ async fn plan(
         is_terminal: params.tty,
         retain_bytes: wanted.min(server.config.limits.retained_output),
         retain_closed,
+        waits_when_detached: params.wait_when_detached,
         timeout: params.timeout_ms.map(Duration::from_millis),
         idle_timeout: params.idle_timeout_ms.map(Duration::from_millis),
         client: session.client(),

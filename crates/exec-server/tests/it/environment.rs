@@ -74,6 +74,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "processStartRetry",
         "processTerminateGrace",
         "processTimeouts",
+        "processWaitWhenDetached",
         "sandboxedFileStreaming",
         "sessionDirectory",
         "sessionLinger",

@@ -168,6 +168,51 @@ async fn what_a_process_said_is_kept_as_long_as_was_asked() {
     assert_eq!(chunk(&client.read("long", 0, 0).await["chunks"][0]), b"hi\n");
 }
 
+#[tokio::test]
+async fn output_waits_for_its_client_if_that_was_asked_for() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let id = client.session_id.clone();
+    // A hundred MiB: far more than is kept, or than fits on the way.
+    let script = "i=0; while [ $i -lt 100 ]; do head -c 1048576 /dev/zero; i=$((i+1)); done";
+    let more = json!({"waitWhenDetached": true, "outputRetention": 16 * 1024 * 1024});
+    client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
+    client.process_event("p").await;
+    drop(client);
+    let mut client = TestClient::connect(server.url()).await;
+    while let Err(error) = client.resume(&id).await {
+        assert_eq!(error["code"], -32010, "{error}");
+    }
+    let mut seen = 0;
+    let mut total = 0;
+    loop {
+        let read = client.read("p", seen, 30_000).await;
+        assert_eq!(read.get("evictedBytes"), None, "nothing fell out");
+        for piece in read["chunks"].as_array().unwrap() {
+            total += chunk(piece).len();
+        }
+        seen = read["nextSeq"].as_u64().unwrap() - 1;
+        client.forget_order("p");
+        if read["closed"] == true {
+            break;
+        }
+    }
+    assert_eq!(total, 100 * 1024 * 1024);
+}
+
+#[tokio::test]
+async fn a_process_that_waits_for_its_client_ends_with_its_session() {
+    let server = TestExecutor::start_with(&["--session-linger", "0"]).await;
+    let mut client = server.client().await;
+    let id = client.session_id.clone();
+    let more = json!({"waitWhenDetached": true});
+    client.start("p", &["yes"], more).await.unwrap();
+    client.process_event("p").await;
+    drop(client);
+    let mut watcher = server.client().await;
+    until_gone(&mut watcher, &id).await;
+}
+
 async fn directory(client: &mut TestClient) -> Vec<Value> {
     let list = client.call("session/list", Value::Null).await.unwrap();
     list["sessions"].as_array().expect("a list").clone()
