@@ -31,6 +31,9 @@ use crate::process::ProcessSession;
 use crate::process_state::Process;
 use crate::routes::Routes;
 
+/// Output that a paced reader has not taken; with what the link brings in one turn it stays below what a process keeps.
+const MAX_UNREAD_BYTES: usize = 2 * 1024 * 1024;
+
 /// A server that does not put its machine's facts into the handshake is asked for them; some take their time.
 const INFO_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -104,7 +107,8 @@ impl ExecServerConnection {
         processes: &[Arc<Process>],
         survival: Survival,
     ) -> Result<Self, ExecServerError> {
-        let link = Connection::new(wire, options.pings());
+        let mut link = Connection::new(wire, options.pings());
+        link.set_held_limit(MAX_UNREAD_BYTES);
         let shared = Arc::new(Shared {
             outbox: link.outbox().clone(),
             routes: Mutex::default(),
@@ -278,7 +282,7 @@ impl Shared {
             client_name: options.client_name.clone(),
             resume_session_id: resume.clone(),
             linger_ms: None,
-            take_over: false,
+            take_over: options.take_over,
         };
         let pending = self.request(Method::Initialize.name(), &params)?;
         let timeout = options.initialize_timeout;

@@ -259,9 +259,13 @@ async fn attempt(
 ) -> Result<ExecServerConnection, ExecServerError> {
     let wire = shared.dial.dial().await?;
     let processes = if session_id.is_some() { shared.live_processes() } else { Vec::new() };
-    let options = &shared.options;
+    let mut options = shared.options.clone();
+    // Only to begin with: two clients that both insist would take a session from each other for ever.
+    options.take_over &= shared.is_first();
     let connection =
-        ExecServerConnection::open(wire, options, session_id, &processes, Survival::Resync).await?;
+        ExecServerConnection::open(wire, &options, session_id, &processes, Survival::Resync)
+            .await?;
+    shared.lock().was_connected = true;
     for some in processes.chunks(READS_AT_ONCE) {
         recover(&connection, some).await?;
     }

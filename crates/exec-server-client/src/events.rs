@@ -58,6 +58,10 @@ impl ProcessEvents {
         events
     }
 
+    pub(crate) fn pace(&self) {
+        self.reader.process.pace(self.reader.id);
+    }
+
     /// The process whose events these are.
     pub fn session(&self) -> &ProcessSession {
         &self.session

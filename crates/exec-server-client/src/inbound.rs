@@ -190,7 +190,7 @@ fn handle_process_event(
 ) {
     let process = shared.routes().process(id);
     let Some(process) = process else { return };
-    if let Some(read) = process.handle_event(event) {
+    if let Some(read) = process.handle_event(event, &shared.outbox) {
         repairs.spawn(repair(shared.clone(), process, read));
     }
 }

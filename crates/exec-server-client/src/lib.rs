@@ -73,14 +73,15 @@ pub use client::RemoteExecServerClient;
 pub use command::{Command, Stdin};
 pub use connection::ExecServerConnection;
 pub use dial::{Dial, DialWith, Dialing, OnceDial};
-pub use environments::{Environment, Environments, EnvironmentsError};
+pub use environments::{Environment, Environments, EnvironmentsError, Way};
 pub use error::ExecServerError;
 pub use events::ProcessEvents;
 pub use exec_server_machines::event_order::{Gap, ProcessEvent, ProcessExit};
 pub use exec_server_protocol as protocol;
 pub use exec_server_transport::connection::Wire;
-pub use exec_server_transport::dial::ServerUrlError;
+pub use exec_server_transport::dial::{DialError, ServerUrlError};
 pub use exec_server_transport::proxy::Proxies;
+pub use exec_server_transport::websocket::UpgradeFailure;
 pub use files::{
     ExecutorFileSystem, FileReadStream, FileWriteStream, MissingWatch, Parents, Removal,
 };

@@ -25,6 +25,8 @@ pub struct ExecServerClientConnectOptions {
     pub initialize_timeout: Duration,
     /// A session to go on with, or none for a new one.
     pub resume_session_id: Option<String>,
+    /// Whether the first connection takes that session from another one that is alive.
+    pub take_over: bool,
     /// How long a client tries to get its session back after the link broke.
     pub recovery_budget: Duration,
     /// From ping to ping; a link that is dead without a word is noticed by them.
@@ -39,6 +41,7 @@ impl Default for ExecServerClientConnectOptions {
             client_name: DEFAULT_CLIENT_NAME.to_owned(),
             initialize_timeout: DEFAULT_TIMEOUT,
             resume_session_id: None,
+            take_over: false,
             recovery_budget: exec_server_machines::recovery::RECOVERY_BUDGET,
             // Together well below the 30 s for which a server keeps a session that nobody is attached to.
             ping_interval: Duration::from_secs(10),

@@ -80,6 +80,16 @@ impl ProcessSession {
         ProcessEvents::new(self.clone(), seq)
     }
 
+    /// Every event of the process after number `seq`, with the whole link at the pace of this reader.
+    ///
+    /// While it does not read, nothing is read from the server, so that the process itself has to wait and nothing is
+    /// ever missed. Other calls of the same client wait as well.
+    pub fn paced_events_after(&self, seq: u64) -> ProcessEvents {
+        let events = self.events_after(seq);
+        events.pace();
+        events
+    }
+
     /// Tells the highest number that can be read, whenever it grows and when the link broke.
     pub fn subscribe_wake(&self) -> watch::Receiver<u64> {
         self.handle.process.subscribe_wake()
@@ -118,7 +128,8 @@ impl ProcessSession {
             process_id: self.id().clone(),
             after_seq: Some(after_seq),
             max_bytes,
-            wait_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)), session_id: None,
+            wait_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            session_id: None,
         };
         if let Some(answer) = self.handle.process.known_end(after_seq) {
             return Ok(answer);
@@ -198,7 +209,8 @@ impl ProcessSession {
 
     /// Sends a signal; never repeated after a cut, but then an error says so.
     pub async fn signal(&self, signal: ProcessSignal) -> Result<(), ExecServerError> {
-        let params = ProcessSignalParams { process_id: self.id().clone(), signal, session_id: None };
+        let params =
+            ProcessSignalParams { process_id: self.id().clone(), signal, session_id: None };
         self.call(Method::ProcessSignal, &params, Replay::Never).await.map(|Empty {}| ())
     }
 
@@ -207,7 +219,8 @@ impl ProcessSession {
     /// With a grace it is asked first (SIGTERM). Never repeated after a cut, but then an error says so.
     pub async fn terminate(&self, grace: Option<Duration>) -> Result<bool, ExecServerError> {
         let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
-        let params = ProcessTerminateParams { process_id: self.id().clone(), grace_ms, session_id: None };
+        let params =
+            ProcessTerminateParams { process_id: self.id().clone(), grace_ms, session_id: None };
         let answer: ProcessTerminateResponse =
             self.call(Method::ProcessTerminate, &params, Replay::Never).await?;
         Ok(answer.running)

@@ -3,6 +3,7 @@
 //! Owner: the connection's task puts events in; readers take them out. The state is behind a lock that is never held for
 //! longer than it takes to look or to append.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 
@@ -15,6 +16,7 @@ use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::{
     ExitDetails, ProcessId, ProcessReadParams, ProcessReadResponse,
 };
+use exec_server_transport::outbox::{Held, Outbox};
 use tokio::sync::watch;
 
 use crate::connection::Shared;
@@ -38,7 +40,17 @@ struct State {
     failure: Option<Arc<str>>,
     readers: Vec<(ReaderId, Option<Waker>)>,
     last_reader: u64,
+    paced: Option<Paced>,
 }
+
+/// A reader that must not miss anything: what it has not taken keeps the link from being read any further.
+struct Paced {
+    reader: ReaderId,
+    held: VecDeque<(u64, Held)>,
+}
+
+/// A small event takes more room than its bytes, so that events are bounded in number as well.
+const LEAST_HELD_BYTES: usize = 2048;
 
 /// Tells the readers of one process apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +81,7 @@ impl Process {
             failure: None,
             readers: Vec::new(),
             last_reader: 0,
+            paced: None,
         };
         Self { id, state: Mutex::new(state), wake: watch::Sender::new(0) }
     }
@@ -88,12 +101,16 @@ impl Process {
         })
     }
 
-    /// The server sent an event; says whether something must be read.
-    pub fn handle_event(&self, event: ProcessEvent) -> Option<NeededRead> {
-        self.update(|state| {
+    /// The server sent an event on the link of `outbox`; says whether something must be read.
+    pub fn handle_event(&self, event: ProcessEvent, outbox: &Outbox) -> Option<NeededRead> {
+        let (seq, len) = (event.seq(), event.len());
+        let before = self.lock().log.last_seq();
+        let read = self.update(|state| {
             state.order.handle_event(event);
             state.order.poll_read()
-        })
+        });
+        self.hold(before, seq, len, outbox);
+        read
     }
 
     /// The link broke, and another one will go on with this process.
@@ -129,7 +146,8 @@ impl Process {
             process_id: self.id.clone(),
             after_seq: Some(self.lock().order.last_seq()),
             max_bytes: None,
-            wait_ms: Some(0), session_id: None,
+            wait_ms: Some(0),
+            session_id: None,
         }
     }
 
@@ -171,13 +189,37 @@ impl Process {
     }
 
     pub fn remove_reader(&self, reader: ReaderId) {
-        self.lock().readers.retain(|(id, _)| *id != reader);
+        let mut state = self.lock();
+        state.readers.retain(|(id, _)| *id != reader);
+        state.paced.take_if(|paced| paced.reader == reader);
+    }
+
+    /// From now on nothing more is read than this reader takes.
+    pub fn pace(&self, reader: ReaderId) {
+        self.lock().paced = Some(Paced { reader, held: VecDeque::new() });
+    }
+
+    /// Counts an event against the link until the paced reader, if there is one, has taken it.
+    ///
+    /// Only what is new and can be taken: what waits for something that is missing must not keep that from being read.
+    fn hold(&self, before: u64, seq: Option<u64>, len: usize, outbox: &Outbox) {
+        let mut state = self.lock();
+        let last = state.log.last_seq();
+        let new = seq.filter(|seq| before < *seq && *seq <= last);
+        if let (Some(paced), Some(seq)) = (&mut state.paced, new) {
+            paced.held.push_back((seq, outbox.hold(len.max(LEAST_HELD_BYTES))));
+        }
     }
 
     /// What a reader finds at its place; if nothing yet, it is woken when there is more.
     pub fn next(&self, reader: ReaderId, cursor: &mut LogCursor, cx: &Context) -> Found {
         let mut state = self.lock();
         let found = state.log.next(cursor);
+        if let Some(paced) = state.paced.as_mut().filter(|paced| paced.reader == reader) {
+            while paced.held.front().is_some_and(|(seq, _)| *seq <= cursor.seq()) {
+                paced.held.pop_front();
+            }
+        }
         if found == Found::Nothing {
             state.park(reader, cx);
         }

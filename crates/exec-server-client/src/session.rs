@@ -61,6 +61,8 @@ pub(crate) struct SessionState {
     /// Why the last session could not be resumed; none after the next connection.
     pub terminal: Option<ExecServerError>,
     pub is_dialing: bool,
+    /// Whether there has been a connection.
+    pub was_connected: bool,
     processes: HashMap<ProcessId, Weak<Process>>,
 }
 
@@ -75,6 +77,7 @@ impl RemoteExecServerSession {
             session_id: options.resume_session_id.clone(),
             terminal: None,
             is_dialing: false,
+            was_connected: false,
             processes: HashMap::new(),
         };
         let shared = Arc::new(SessionShared { dial, options, state: Mutex::new(state) });
@@ -184,6 +187,11 @@ impl std::fmt::Debug for RemoteExecServerSession {
 impl SessionShared {
     pub fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().expect("no holder panics")
+    }
+
+    /// Whether there has been no connection yet.
+    pub fn is_first(&self) -> bool {
+        !self.lock().was_connected
     }
 
     /// The processes that somebody follows and that have not ended.

@@ -15,7 +15,7 @@ use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
 use exec_server_protocol::envelope::{self, Incoming, MalformedMessage};
 use tokio::time::Sleep;
 
-use crate::outbox::{CloseReason, Outbox, Slot};
+use crate::outbox::{Backlog, CloseReason, Outbox, Slot};
 
 /// Bytes to messages and back, for one kind of carrier.
 pub trait Wire: Send + Unpin {
@@ -150,6 +150,7 @@ pub struct Connection {
     blocked_at: Option<u64>,
     is_at_end: bool,
     keepalive: Option<(Keepalive, Pin<Box<Sleep>>)>,
+    held_limit: usize,
 }
 
 impl Connection {
@@ -169,7 +170,13 @@ impl Connection {
             blocked_at: None,
             is_at_end: false,
             keepalive,
+            held_limit: MAX_HELD_BYTES,
         }
+    }
+
+    /// Reads no further while more bytes than this are held.
+    pub fn set_held_limit(&mut self, bytes: usize) {
+        self.held_limit = bytes;
     }
 
     /// A handle to send to this peer.
@@ -202,10 +209,7 @@ impl Connection {
                 return Poll::Ready(Event::Finished(finished));
             }
             let backlog = self.outbox.backlog();
-            let may_read = self.closing.is_none()
-                && !self.is_at_end
-                && backlog.unsent_reply_bytes < MAX_UNSENT_REPLY_BYTES
-                && backlog.held_bytes < MAX_HELD_BYTES;
+            let may_read = self.may_read(&backlog);
             if backlog.unsent_reply_bytes >= WRITE_FIRST_BYTES && self.blocked_at.is_none() {
                 self.reads_left = 0;
             }
@@ -241,15 +245,16 @@ impl Connection {
             }
             let has_paused = self.reads_left == 0;
             self.reads_left = READS_PER_WRITE;
-            let has_written = match self.poll_write(cx) {
+            match self.poll_write(cx) {
                 Poll::Ready(Err(error)) => return self.end(Ended::Broken(error)),
-                Poll::Ready(Ok(())) => match self.closing.take() {
-                    Some(reason) => return self.end(Ended::ByUs(reason)),
-                    None => true,
-                },
-                Poll::Pending => false,
-            };
-            match self.poll_keepalive(cx) {
+                Poll::Ready(Ok(())) => {
+                    if let Some(reason) = self.closing.take() {
+                        return self.end(Ended::ByUs(reason));
+                    }
+                }
+                Poll::Pending => {}
+            }
+            match self.poll_keepalive(cx, may_read) {
                 Pings::None => {}
                 Pings::Due => continue,
                 Pings::Unanswered => {
@@ -260,11 +265,19 @@ impl Connection {
                 }
             }
             // What was written may have made room to read again.
-            let may_read_again = has_paused || (!may_read && has_written && !self.is_at_end);
+            let has_room = !may_read && self.may_read(&self.outbox.backlog());
+            let may_read_again = has_paused || has_room;
             if !may_read_again && self.outbox.fall_asleep(cx, self.writing.is_some()) {
                 return Poll::Pending;
             }
         }
+    }
+
+    fn may_read(&self, backlog: &Backlog) -> bool {
+        self.closing.is_none()
+            && !self.is_at_end
+            && backlog.unsent_reply_bytes < MAX_UNSENT_REPLY_BYTES
+            && backlog.held_bytes < self.held_limit
     }
 
     /// Ready when everything queued so far has been sent.
@@ -304,11 +317,15 @@ impl Connection {
         }
     }
 
-    fn poll_keepalive(&mut self, cx: &mut Context) -> Pings {
+    fn poll_keepalive(&mut self, cx: &mut Context, may_read: bool) -> Pings {
         let is_due =
             self.keepalive.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready());
         if is_due {
             self.handle_progress();
+            // Whoever is not listened to cannot be heard.
+            if !may_read {
+                self.handle_life();
+            }
         }
         let Some((keepalive, sleep)) = &mut self.keepalive else { return Pings::None };
         let mut pings = Pings::None;
