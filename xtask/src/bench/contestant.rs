@@ -74,6 +74,11 @@ impl Contestant {
         Contestant { seat, words, environment: Vec::new() }
     }
 
+    /// The program itself.
+    pub fn program(&self) -> &std::ffi::OsStr {
+        &self.words[0]
+    }
+
     /// The command, for the report.
     pub fn command_line(&self) -> String {
         let variables = self.environment.iter().map(|(name, value)| format!("{name}={value}"));

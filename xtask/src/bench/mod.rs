@@ -18,6 +18,7 @@ mod row;
 mod rows;
 mod scene;
 mod scratch;
+mod ssh;
 mod stats;
 mod table;
 mod transfer;

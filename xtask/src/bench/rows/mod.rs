@@ -4,6 +4,7 @@
 mod backlog;
 mod blocks;
 mod burst;
+mod client;
 mod directories;
 mod files;
 mod flood;
@@ -35,7 +36,7 @@ pub struct Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 16] = [
+pub const GROUPS: [Group; 17] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -52,6 +53,7 @@ pub const GROUPS: [Group; 16] = [
     blocks::GROUP,
     directories::GROUP,
     http::GROUP,
+    client::GROUP,
 ];
 
 const EVERY_ROUND: usize = usize::MAX;

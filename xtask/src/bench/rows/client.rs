@@ -1,0 +1,164 @@
+//! The client commands, against ssh, scp and rsync on the same loopback.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::Group;
+use crate::bench::contestant::Seat;
+use crate::bench::failure::Result;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::scratch::pattern;
+use crate::bench::ssh::{Link, Ssh, run};
+use crate::bench::stats::{ms, percentile};
+
+const RUN: &str = "client.run";
+const SSH: &str = "client.ssh";
+const SSH_SHARED: &str = "client.ssh-shared";
+const OUTPUT: &str = "client.output";
+const UP: &str = "client.up";
+const DOWN: &str = "client.down";
+const SCP: &str = "client.scp";
+const TREE: &str = "client.tree";
+const TREE_BACK: &str = "client.tree-back";
+const RSYNC: &str = "client.rsync";
+
+const LARGE: usize = 256 * 1024 * 1024;
+const FILES: usize = 10_000;
+
+/// Whole invocations, as somebody types them.
+pub const GROUP: Group = Group {
+    name: "client",
+    most_rounds: 2,
+    rows: &[
+        row(RUN, "`exec-server run URL -- true`, p50", "ms", &[Bar::AtMost(1.0, Of::OurRow(SSH))]),
+        row(SSH, "… `ssh HOST true`", "ms", &[]),
+        row(SSH_SHARED, "… over a control socket that is open", "ms", &[]),
+        rate(OUTPUT, "`run URL -- cat` of 256 MiB", &[]),
+        rate(UP, "`cp` of 256 MiB to the server", &[Bar::AtLeast(1.0, Of::OurRow(SCP))]),
+        rate(DOWN, "… from the server", &[Bar::AtLeast(1.0, Of::OurRow(SCP))]),
+        rate(SCP, "… `scp` to the server", &[]),
+        row(TREE, "`cp -r` of 10,000 files of 1 KiB to the server", "s", &[]),
+        row(TREE_BACK, "… from the server", "s", &[]),
+        row(RSYNC, "… `rsync -r` over ssh to the server", "s", &[]),
+    ],
+    measure,
+};
+
+const fn row(
+    id: &'static str,
+    label: &'static str,
+    unit: &'static str,
+    bars: &'static [Bar],
+) -> Row {
+    Row { id, label, unit: Unit::Named(unit), better: Better::Lower, bars }
+}
+
+const fn rate(id: &'static str, label: &'static str, bars: &'static [Bar]) -> Row {
+    Row { id, label, unit: Unit::Named("MB/s"), better: Better::Higher, bars }
+}
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    // The others have no client of their own to compare with.
+    if scene.contestant.seat != Seat::Ours {
+        return Ok(());
+    }
+    let program = scene.contestant.program();
+    let url = format!("ws://{}", scene.server.address);
+    let ours = |words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words);
+        command
+    };
+    let large = scene.scratch.once("client-large", |path| Ok(fs::write(path, pattern(LARGE))?))?;
+    let tree = scene.scratch.once("client-tree", make_tree)?;
+    let copy = large.with_file_name("client-copy");
+    let spot = |path: &Path| format!("{url}:{}", path.display());
+    let (large_here, copy_here) = (large.display().to_string(), copy.display().to_string());
+    let tree_here = tree.display().to_string();
+
+    readings.enter(RUN, p50(scene, || ours(&["run", "-n", &url, "--", "true"]))?);
+    readings.enter(OUTPUT, mb_per_s(&mut ours(&["run", "-n", &url, "--", "cat", &large_here]))?);
+    readings.enter(UP, copied(&copy, &mut ours(&["cp", &large_here, &spot(&copy)]))?);
+    readings.enter(DOWN, copied(&copy, &mut ours(&["cp", &spot(&large), &copy_here]))?);
+    readings.enter(TREE, tree_time(&copy, &mut ours(&["cp", "-r", &tree_here, &spot(&copy)]))?);
+    readings
+        .enter(TREE_BACK, tree_time(&copy, &mut ours(&["cp", "-r", &spot(&tree), &copy_here]))?);
+
+    let ssh = match Ssh::start(&large.with_file_name("client-ssh"), scene.warden) {
+        Ok(ssh) => ssh,
+        Err(failure) => {
+            eprintln!("bench: the rows of ssh are left out: {failure}");
+            return Ok(());
+        }
+    };
+    readings.enter(SSH, p50(scene, || ssh.command(Link::New, &["true"]))?);
+    ssh.share()?;
+    readings.enter(SSH_SHARED, p50(scene, || ssh.command(Link::Shared, &["true"]))?);
+    readings.enter(SCP, copied(&copy, &mut ssh.scp(&large, &copy))?);
+    if let Some(mut rsync) = ssh.rsync(&tree, &copy) {
+        readings.enter(RSYNC, tree_time(&copy, &mut rsync)?);
+    }
+    Ok(())
+}
+
+fn p50(scene: &Scene<'_>, command: impl Fn() -> Command) -> Result<f64> {
+    let mut times = Vec::new();
+    let pace = scene.effort.pace(100, Duration::from_secs(10)).for_slow_steps();
+    pace.run(|| {
+        times.push(ms(timed(&mut command())?));
+        Ok(())
+    })?;
+    Ok(percentile(&times, 0.5))
+}
+
+fn timed(command: &mut Command) -> Result<Duration> {
+    let begun = Instant::now();
+    run(command)?;
+    Ok(begun.elapsed())
+}
+
+fn mb_per_s(command: &mut Command) -> Result<f64> {
+    Ok(LARGE as f64 / 1e6 / timed(command)?.as_secs_f64())
+}
+
+/// The best of three copies to a name that is free.
+fn copied(copy: &Path, command: &mut Command) -> Result<f64> {
+    let mut best: f64 = 0.0;
+    for _ in 0..3 {
+        remove(copy)?;
+        best = best.max(mb_per_s(command)?);
+    }
+    remove(copy)?;
+    Ok(best)
+}
+
+fn tree_time(copy: &Path, command: &mut Command) -> Result<f64> {
+    remove(copy)?;
+    let time = timed(command)?;
+    remove(copy)?;
+    Ok(time.as_secs_f64())
+}
+
+fn remove(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        fs::remove_dir_all(path)?;
+    } else if path.exists() {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+fn make_tree(root: &Path) -> Result<()> {
+    let content = pattern(1024);
+    for folder in 0..FILES / 100 {
+        let folder = root.join(folder.to_string());
+        fs::create_dir_all(&folder)?;
+        for file in 0..100 {
+            fs::write(folder.join(file.to_string()), &content)?;
+        }
+    }
+    Ok(())
+}
