@@ -34,9 +34,14 @@ impl Footprint {
         json!({"env": {"PATH": path, VARIABLE: self.name}})
     }
 
+    /// The variable that leaves the mark, as `NAME=VALUE`.
+    pub fn variable(&self) -> String {
+        format!("{VARIABLE}={}", self.name)
+    }
+
     /// The living processes with the mark.
     pub fn living(&self) -> Vec<i32> {
-        let entry = format!("{VARIABLE}={}", self.name);
+        let entry = self.variable();
         let all = fs::read_dir("/proc").expect("/proc is mounted");
         all.flatten()
             .filter_map(|process| process.file_name().to_str()?.parse().ok())

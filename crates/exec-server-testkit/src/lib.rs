@@ -47,9 +47,9 @@ pub use fifo::Fifo;
 pub use footprint::Footprint;
 pub use http::{HttpConnection, HttpReply};
 pub use raw::RawClient;
-pub use web::Web;
 #[cfg(target_os = "linux")]
 pub use terminal::Terminal;
+pub use web::Web;
 
 /// Far longer than anything takes, also on a busy machine; only a test that fails waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(30);

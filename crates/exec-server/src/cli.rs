@@ -1,12 +1,14 @@
 //! The command line of the server.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use exec_server::ListenUrl;
 use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
 use exec_server::config::{
@@ -17,6 +19,7 @@ use exec_server::protocol::path_uri::NativePaths;
 use exec_server::protocol::process::{LimitName, ProcessLimits};
 use exec_server::timings::Timings;
 
+use crate::commands::ClientCommand;
 use crate::doctor::DoctorArguments;
 use crate::try_sandbox::SandboxArguments;
 
@@ -34,6 +37,11 @@ Examples:
       --tls-cert cert.pem --tls-key key.pem
       for clients on the network that have the token";
 
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  exec-server completions bash > ~/.local/share/bash-completion/completions/exec-server
+  exec-server completions zsh > ~/.zfunc/_exec-server";
+
 const SANDBOX_EXAMPLES: &str = "\
 Examples:
   exec-server sandbox -- make
@@ -48,7 +56,7 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(name = "exec-server", version, about, max_term_width = 100, after_help = EXAMPLES)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-#[command(subcommand_help_heading = "Instead of serving")]
+#[command(subcommand_help_heading = "Instead of serving", subcommand_value_name = "COMMAND")]
 pub struct Arguments {
     /// What to do instead of serving.
     #[command(subcommand)]
@@ -157,7 +165,7 @@ pub struct Arguments {
 /// What the program does beside serving.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Say what this machine can enforce for sandboxed commands, and how to get what is missing.
+    /// Say what this machine or a server can enforce for sandboxed commands, and how to get what is missing.
     ///
     /// Exits with 0 if everything that a policy can ask for is enforced, and with 1 if not.
     Doctor(DoctorArguments),
@@ -167,6 +175,15 @@ pub enum Command {
     /// run, 127 if it is not there, 125 if something went wrong before.
     #[command(after_help = SANDBOX_EXAMPLES)]
     Sandbox(SandboxArguments),
+    /// Do something on a server.
+    #[command(flatten)]
+    Client(ClientCommand),
+    /// Print the completions for a shell.
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -347,6 +364,15 @@ impl AuthArguments {
     }
 }
 
+/// Prints the completions for a shell.
+pub fn print_completions(shell: clap_complete::Shell) -> ExitCode {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "exec-server", &mut text);
+    // Whoever stopped reading has seen enough.
+    let _ = std::io::stdout().write_all(&text);
+    ExitCode::SUCCESS
+}
+
 /// One per core, but more than a few only help with many busy connections.
 fn event_loops() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(8)
@@ -374,7 +400,7 @@ fn parse_digest(hex: &str) -> Option<[u8; 32]> {
 }
 
 /// `500ms`, `30s`, `5m`, `2h`; a bare number is seconds.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let number: u64 = digits.parse().map_err(|_| {
         "expected a whole number with a unit, such as 30s, 500ms, 5m or 2h".to_owned()
@@ -394,7 +420,8 @@ pub fn in_range(name: LimitName) -> RangedU64ValueParser<u64> {
     clap::value_parser!(u64).range(name.range())
 }
 
-fn positive_duration(text: &str) -> Result<Duration, String> {
+/// The same, but not zero.
+pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("must be longer than zero".to_owned()),
         duration => Ok(duration),
@@ -403,8 +430,6 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

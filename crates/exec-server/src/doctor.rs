@@ -8,6 +8,8 @@ use exec_server_os::Mechanism;
 use exec_server_os::probe::{Finding, LimitProbe, Probe, SandboxLevel};
 use serde::Serialize;
 
+use crate::commands::{self, Failure, Targeted};
+
 /// What the doctor is asked.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArguments {
@@ -20,6 +22,9 @@ pub struct DoctorArguments {
     /// The cgroup directory that the server would be given.
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
+    /// What a server says about its own machine, instead of this one.
+    #[command(flatten)]
+    target: Targeted,
 }
 
 #[derive(Debug, Serialize)]
@@ -42,6 +47,9 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     if arguments.apparmor_profile {
         return print_profile();
     }
+    if arguments.target.target.is_some() {
+        return commands::finish(examine_server(arguments));
+    }
     let diagnosis = Diagnosis::make(arguments.cgroup.as_deref());
     let text = if arguments.json {
         let text = serde_json::to_string_pretty(&diagnosis).expect("plain data can be written");
@@ -52,6 +60,34 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     // Whoever stopped reading has seen enough.
     let _ = std::io::stdout().write_all(text.as_bytes());
     if diagnosis.level == SandboxLevel::Full { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Prints what a server says about its machine.
+async fn examine_server(arguments: &DoctorArguments) -> Result<u8, Failure> {
+    let info = arguments.target.environment().await?;
+    let Some(report) = &info.sandbox else {
+        println!("the server says nothing about sandboxes");
+        return Ok(1);
+    };
+    let is_full = report.level == SandboxLevel::Full.name();
+    let text = if arguments.json {
+        serde_json::to_string_pretty(report).expect("plain data can be written") + "\n"
+    } else {
+        let lines = [
+            Line::of("enforced", report.enforced.join(", "), None),
+            Line::of("missing", report.missing.join(", "), None),
+        ];
+        let lines: String = lines.iter().map(Line::to_text).collect();
+        let hint = if is_full {
+            ""
+        } else {
+            "`exec-server doctor` on that machine says how to get the rest\n"
+        };
+        format!("{lines}\nsandbox level: {}\n{hint}", report.level)
+    };
+    // Whoever stopped reading has seen enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(u8::from(!is_full))
 }
 
 impl Diagnosis {

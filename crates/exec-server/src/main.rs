@@ -1,6 +1,7 @@
 //! The `exec-server` program.
 
 mod cli;
+mod commands;
 mod doctor;
 mod try_sandbox;
 
@@ -20,6 +21,8 @@ fn main() -> ExitCode {
     match arguments.command {
         Some(cli::Command::Doctor(arguments)) => return doctor::run(&arguments),
         Some(cli::Command::Sandbox(arguments)) => return try_sandbox::run(arguments),
+        Some(cli::Command::Client(command)) => return commands::run(command),
+        Some(cli::Command::Completions { shell }) => return cli::print_completions(shell),
         None => {}
     }
     let config = match arguments.server_config() {
@@ -52,10 +55,13 @@ fn main() -> ExitCode {
 fn refuse(error: &clap::Error) -> ExitCode {
     // Without a terminal to print to, the code still tells.
     let _ = error.print();
-    let is_sandbox = std::env::args_os().nth(1).is_some_and(|argument| argument == "sandbox");
+    // These exit as the command that they run.
+    let is_like_a_command = std::env::args_os().nth(1).is_some_and(|argument| {
+        ["sandbox", "run", "shell", "attach"].iter().any(|name| argument == *name)
+    });
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
-        _ if is_sandbox => ExitCode::from(try_sandbox::OUR_FAILURE),
+        _ if is_like_a_command => ExitCode::from(commands::OUR_FAILURE),
         code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
     }
 }

@@ -19,7 +19,9 @@ impl DetachKeys {
 
 /// Why a sequence of keys is none.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no key; use single characters or ctrl-X (X is a-z, @, [, \\, ], ^ or _), with commas between")]
+#[error(
+    "`{0}` is no key; use single characters or ctrl-X (X is a-z, @, [, \\, ], ^ or _), with commas between"
+)]
 pub struct KeyError(String);
 
 impl std::str::FromStr for DetachKeys {
@@ -37,7 +39,9 @@ fn key(text: &str) -> Result<u8, KeyError> {
     let unknown = || KeyError(text.to_owned());
     let letter = text.strip_prefix("ctrl-");
     match (letter.unwrap_or(text).as_bytes(), letter.is_some()) {
-        ([letter @ (b'a'..=b'z' | b'A'..=b'Z')], true) => Ok(letter.to_ascii_lowercase() - b'a' + 1),
+        ([letter @ (b'a'..=b'z' | b'A'..=b'Z')], true) => {
+            Ok(letter.to_ascii_lowercase() - b'a' + 1)
+        }
         ([b'@'], true) => Ok(0),
         ([sign @ b'['..=b'_'], true) => Ok(sign - b'[' + 27),
         ([letter], false) if letter.is_ascii_graphic() => Ok(*letter),
@@ -86,7 +90,8 @@ impl DetachWatch {
             held.push(byte);
             // What broke the sequence may end in a new beginning of it.
             let is_beginning = |count: &usize| held.ends_with(&self.keys[..*count]);
-            self.matched = (0..held.len().min(self.keys.len())).rev().find(is_beginning).unwrap_or(0);
+            self.matched =
+                (0..held.len().min(self.keys.len())).rev().find(is_beginning).unwrap_or(0);
             bytes.extend_from_slice(&held[..held.len() - self.matched]);
         }
         self.since = (self.matched > 0).then_some(now);
@@ -145,7 +150,10 @@ mod tests {
     #[test]
     fn keys_are_written_as_docker_writes_them() {
         assert_eq!("ctrl-p,ctrl-q".parse(), Ok(DetachKeys(vec![0x10, 0x11])));
-        assert_eq!("ctrl-@,ctrl-[,ctrl-\\,ctrl-_,x".parse(), Ok(DetachKeys(vec![0, 27, 28, 31, b'x'])));
+        assert_eq!(
+            "ctrl-@,ctrl-[,ctrl-\\,ctrl-_,x".parse(),
+            Ok(DetachKeys(vec![0, 27, 28, 31, b'x']))
+        );
         for wrong in ["ctrl-", "ctrl-1", "xy", "ctrl-p,", "é"] {
             assert!(wrong.parse::<DetachKeys>().is_err(), "{wrong}");
         }

@@ -6,6 +6,8 @@ mod cgroups;
 mod client;
 mod command_line;
 #[cfg(target_os = "linux")]
+mod commands;
+#[cfg(target_os = "linux")]
 mod concurrency;
 mod doctor;
 #[cfg(target_os = "linux")]

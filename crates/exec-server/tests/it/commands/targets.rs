@@ -1,0 +1,89 @@
+//! Which server is meant: URLs, names, variables, tokens.
+
+use exec_server_testkit::TestExecutor;
+use exec_server_testkit::executor::binary;
+
+use super::{cli, command, finish, ran};
+
+#[tokio::test]
+async fn a_name_is_looked_up_in_the_list() {
+    let server = TestExecutor::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("environments.toml");
+    let program = binary();
+    let text = format!(
+        "default = \"box\"\n[[environments]]\nid = \"box\"\nurl = \"{}\"\n\
+         [[environments]]\nid = \"child\"\nprogram = \"{}\"\nargs = [\"--listen\", \"stdio\"]\n",
+        server.url(),
+        program.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let list = ["--environments", file.to_str().unwrap()];
+    for target in [&["box"][..], &["child"], &[]] {
+        let run = [&["run"], &list[..], target, &["--", "echo", "hi"]].concat();
+        assert_eq!(cli(&run).await, ran(0, "hi\n", ""), "{target:?}");
+    }
+    let home =
+        command(&["run", "--", "echo", "hi"]).env("CODEX_HOME", directory.path()).spawn().unwrap();
+    assert_eq!(finish(home).await, ran(0, "hi\n", ""));
+    let unknown = cli(&[&["run"], &list[..], &["nobody", "--", "true"]].concat()).await;
+    assert_eq!(unknown.code, 125);
+    assert!(
+        unknown.err.contains("`nobody`") && unknown.err.contains("environments.toml"),
+        "{}",
+        unknown.err
+    );
+}
+
+#[tokio::test]
+async fn variables_name_the_default_server() {
+    let server = TestExecutor::start().await;
+    for variable in ["EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"] {
+        let run =
+            command(&["run", "--", "echo", "hi"]).env(variable, server.url()).spawn().unwrap();
+        assert_eq!(finish(run).await, ran(0, "hi\n", ""), "{variable}");
+    }
+    let nowhere = cli(&["run", "--", "true"]).await;
+    assert_eq!(nowhere.code, 125);
+    assert!(nowhere.err.contains("EXEC_SERVER_URL"), "{}", nowhere.err);
+}
+
+#[tokio::test]
+async fn a_program_on_stdio_and_a_unix_socket_are_targets() {
+    let program = format!("stdio:{} --listen stdio", binary().display());
+    assert_eq!(cli(&["run", &program, "--", "echo", "hi"]).await, ran(0, "hi\n", ""));
+    let left = cli(&["run", "-d", &program, "--", "echo", "hi"]).await;
+    assert_eq!((left.code, left.out.as_str()), (125, ""));
+    assert!(left.err.contains("ends with us"), "{}", left.err);
+    let directory = tempfile::tempdir().unwrap();
+    let url = format!("unix://{}", directory.path().join("server.sock").display());
+    let _server = TestExecutor::start_with(&["--listen", &url]).await;
+    assert_eq!(cli(&["run", &url, "--", "echo", "hi"]).await, ran(0, "hi\n", ""));
+    let file = directory.path().join("file");
+    std::fs::write(&file, "x\n").unwrap();
+    assert_eq!(cli(&["cat", &format!("{url}:{}", file.display())]).await, ran(0, "x\n", ""));
+}
+
+#[tokio::test]
+async fn a_token_comes_from_a_file_or_a_variable() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("token");
+    std::fs::write(&path, "open-sesame\n").unwrap();
+    let path = path.to_str().unwrap();
+    let server =
+        TestExecutor::start_with(&["--ws-auth", "capability-token", "--ws-token-file", path]).await;
+    let run = ["run", server.url(), "--", "echo", "hi"];
+    let without = cli(&run).await;
+    assert_eq!(without.code, 255);
+    assert!(without.err.contains("401") && without.err.contains("--token-file"), "{}", without.err);
+    assert_eq!(
+        cli(&["run", "--token-file", path, server.url(), "--", "echo", "hi"]).await,
+        ran(0, "hi\n", "")
+    );
+    for (variable, value) in
+        [("EXEC_SERVER_TOKEN", "open-sesame"), ("EXEC_SERVER_TOKEN_FILE", path)]
+    {
+        let child = command(&run).env(variable, value).spawn().unwrap();
+        assert_eq!(finish(child).await, ran(0, "hi\n", ""), "{variable}");
+    }
+}
