@@ -7,6 +7,7 @@
 //! | [`initialize`], [`session`], [`process`], [`fs`], [`http`], [`environment`] | the payloads of each family |
 //! | [`answers`] | what a client takes from a server of any age |
 //! | [`sandbox`] | what a request may touch |
+//! | [`relay_frame`], [`registry`] | how an executor and a harness meet at a rendezvous |
 //! | [`encode`] | messages that are sent so often that they are written by hand |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`errors`] | codes and the shape of `error.data` |
@@ -30,6 +31,8 @@ pub mod methods;
 pub mod params;
 pub mod path_uri;
 pub mod process;
+pub mod registry;
+pub mod relay_frame;
 pub mod sandbox;
 pub mod session;
 
