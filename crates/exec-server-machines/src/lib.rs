@@ -13,6 +13,8 @@
 //! | [`event_order`] | the events of a process in order, and what is missing | the client's process |
 //! | [`event_log`] | the latest events, for readers at their own pace | the client's process |
 //! | [`recovery`], [`backoff`] | when a client dials, and when it gives up | the client's driver |
+//! | [`noise`] | the encrypted channel through a relay | the task of a relay socket |
+//! | [`relay`] | streams through a relay, at either end | the task of a relay socket |
 
 pub mod admission;
 pub mod attachment;
@@ -23,7 +25,9 @@ pub mod event_log;
 pub mod event_order;
 pub mod handle_table;
 pub mod keepalive;
+pub mod noise;
 pub mod phase;
 pub mod process_log;
 pub mod recovery;
+pub mod relay;
 pub mod stdin_ledger;

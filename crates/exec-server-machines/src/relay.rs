@@ -1,0 +1,44 @@
+//! Streams through a rendezvous: what each end makes of the frames that it gets, and what it sends.
+//!
+//! | machine | at | does |
+//! |---|---|---|
+//! | [`harness`] | the harness | one stream: handshake, then messages |
+//! | [`mux`] | the executor | all streams of one socket, fairly |
+//! | [`framing`] | both | messages to records and back |
+//! | [`reorder`] | both | records into their order |
+
+pub mod framing;
+pub mod harness;
+pub mod mux;
+pub mod reorder;
+
+use crate::noise::records::RecordError;
+
+/// Why a stream is over.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// The other side, or the relay, ended it.
+    #[error("the stream was reset ({reason})")]
+    Reset {
+        /// The word that came with it; nobody vouches for it.
+        reason: String,
+    },
+    /// The handshake failed.
+    #[error(transparent)]
+    Handshake(#[from] crate::noise::handshake::HandshakeError),
+    /// A record was not what the peer sent.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// Records came too far out of order.
+    #[error(transparent)]
+    Order(#[from] reorder::OrderError),
+    /// A message of a length that is not allowed.
+    #[error("a message has a length that is not allowed")]
+    MessageLength,
+    /// A frame that has no place at this point.
+    #[error("an unexpected {0} frame")]
+    Unexpected(&'static str),
+    /// Something that is no frame.
+    #[error(transparent)]
+    Frame(#[from] exec_server_protocol::relay_frame::FrameError),
+}

@@ -1,0 +1,106 @@
+use exec_server_protocol::relay_frame::{RelayBody, RelayFrame};
+use proptest::prelude::*;
+
+use super::*;
+use crate::noise::records::RecordError;
+
+#[test]
+fn a_message_of_any_length_arrives() {
+    for length in [1, 61_436, 61_437, 61_440, 200_000, 3 << 20] {
+        let (mut out, mut inbound) = pair();
+        let message = Bytes::from((0..length).map(|at| at as u8).collect::<Vec<_>>());
+        out.send(message.clone()).unwrap();
+        assert_eq!(out.queued_bytes(), length);
+        let frames = frames(&mut out);
+        assert_eq!(frames.len(), (length + LENGTH_BYTES).div_ceil(MAX_PLAINTEXT_BYTES));
+        assert_eq!(out.queued_bytes(), 0);
+        assert_eq!(feed(&mut inbound, frames), Ok(vec![message]));
+    }
+}
+
+#[test]
+fn lengths_are_refused_before_anything_is_waited_for() {
+    let (mut out, _) = pair();
+    assert_eq!(out.send(Bytes::new()), Err(StreamError::MessageLength));
+    let huge = Bytes::from(vec![0; MAX_MESSAGE_BYTES + 1]);
+    assert_eq!(out.send(huge), Err(StreamError::MessageLength));
+    for length in [0, MAX_MESSAGE_BYTES as u32 + 1, u32::MAX] {
+        let (mut sealer, mut inbound) = raw_pair();
+        let record = record(&mut sealer, 0, &length.to_be_bytes());
+        assert_eq!(feed(&mut inbound, [record]), Err(StreamError::MessageLength));
+    }
+}
+
+#[test]
+fn a_changed_or_repeated_record_is_noticed() {
+    let (mut sealer, mut inbound) = raw_pair();
+    let mut changed = record(&mut sealer, 0, b"\0\0\0\x01a");
+    changed.payload = changed.payload.iter().map(|byte| byte ^ 1).collect();
+    let error = StreamError::Record(RecordError::NotAuthentic);
+    assert_eq!(feed(&mut inbound, [changed]), Err(error.clone()));
+
+    let (mut sealer, mut inbound) = raw_pair();
+    let first = record(&mut sealer, 0, b"\0\0\0\x01a");
+    let again = RelayData { seq: 1, ..first.clone() };
+    assert_eq!(feed(&mut inbound, [first]), Ok(vec![Bytes::from_static(b"a")]));
+    assert_eq!(feed(&mut inbound, [again]), Err(error));
+}
+
+proptest! {
+    /// A peer may cut its stream wherever it likes.
+    #[test]
+    fn cuts_do_not_matter(
+        messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..300), 1..20),
+        cuts in prop::collection::vec(0..400usize, 0..40),
+    ) {
+        let mut stream = Vec::new();
+        for message in &messages {
+            stream.extend_from_slice(&(message.len() as u32).to_be_bytes());
+            stream.extend_from_slice(message);
+        }
+        let (mut sealer, mut inbound) = raw_pair();
+        let (mut got, mut rest, mut seq) = (Vec::new(), &stream[..], 0);
+        for cut in cuts.into_iter().chain([usize::MAX]) {
+            let (piece, later) = rest.split_at(cut.min(rest.len()));
+            rest = later;
+            got.extend(feed(&mut inbound, [record(&mut sealer, seq, piece)]).unwrap());
+            seq += 1;
+        }
+        prop_assert_eq!(got, messages);
+    }
+}
+
+fn pair() -> (Outbound, Inbound) {
+    let (sealer, inbound) = raw_pair();
+    (Outbound::new(sealer), inbound)
+}
+
+fn raw_pair() -> (Sealer, Inbound) {
+    (Sealer::new(&[9; 32]), Inbound::new(Opener::new(&[9; 32])))
+}
+
+fn record(sealer: &mut Sealer, seq: u32, plain: &[u8]) -> RelayData {
+    let mut payload = plain.to_vec();
+    sealer.seal(&mut payload, 0).unwrap();
+    RelayData { seq, segment_index: 0, segment_count: 1, payload: payload.into() }
+}
+
+fn frames(out: &mut Outbound) -> Vec<RelayData> {
+    let next = || out.poll_frame("s", Ack::default()).unwrap();
+    let data = |frame: Vec<u8>| match RelayFrame::decode(frame.into()).unwrap().body {
+        RelayBody::Data(data) => data,
+        other => panic!("{other:?}"),
+    };
+    std::iter::from_fn(next).map(data).collect()
+}
+
+fn feed(
+    inbound: &mut Inbound,
+    records: impl IntoIterator<Item = RelayData>,
+) -> Result<Vec<Bytes>, StreamError> {
+    let mut messages = Vec::new();
+    for record in records {
+        inbound.handle_data(record, |message| messages.push(message))?;
+    }
+    Ok(messages)
+}

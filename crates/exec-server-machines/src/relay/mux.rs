@@ -1,0 +1,338 @@
+//! The executor's end of all streams of one relay socket.
+//!
+//! ```text
+//!            handshake        registry says yes
+//! unknown ──────────▶ pending ─────────────────▶ open ─reset, close, broken rule▶ gone
+//!                        └─no, too late, a second frame▶ gone (counted)
+//! ```
+//!
+//! Owner: the task of the relay socket. Streams take turns, one frame each, so that a large reply delays nobody else.
+//! Too many failed handshakes close the door for a while; streams that are open do not notice.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use exec_server_protocol::registry::PublicKey;
+use exec_server_protocol::relay_frame::{RESET_PROTOCOL_ERROR, RelayBody, RelayData, RelayFrame};
+
+use super::StreamError;
+use super::framing::{Inbound, Outbound};
+use crate::noise::Rng;
+use crate::noise::handshake::{Binding, Hello};
+use crate::noise::identity::Identity;
+
+/// How many streams may be open at once.
+pub const MAX_STREAMS: usize = 128;
+
+/// How many harnesses may wait for the registry's word at once.
+pub const MAX_PENDING: usize = 32;
+
+/// As many failed handshakes close the door.
+pub const FAILURES_BEFORE_COOLDOWN: u32 = 8;
+
+/// How long the door stays closed.
+pub const COOLDOWN: Duration = Duration::from_secs(10);
+
+/// Resets are a courtesy; a flood of nonsense must not become a flood of answers.
+const MAX_QUEUED_RESETS: usize = 128;
+
+/// Names a stream for its owner; unlike its id it never returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamKey(u64);
+
+/// What the owner must do now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum MuxOutput {
+    /// Ask the registry whether this harness may in, and answer with [`Mux::handle_validated`].
+    Validate {
+        /// The stream that asks.
+        stream: StreamKey,
+        /// Its id, for the registry's logs.
+        stream_id: String,
+        /// Who asks.
+        harness: PublicKey,
+        /// What it brought.
+        authorization: String,
+    },
+    /// A harness came in.
+    Opened {
+        /// Its stream.
+        stream: StreamKey,
+        /// Its id, for logs.
+        stream_id: String,
+        /// Who it is.
+        harness: PublicKey,
+    },
+    /// A message of an open stream.
+    Message {
+        /// Its stream.
+        stream: StreamKey,
+        /// As the harness sent it.
+        message: Bytes,
+    },
+    /// An open stream is over.
+    Ended {
+        /// Which one.
+        stream: StreamKey,
+        /// Why.
+        why: StreamError,
+    },
+}
+
+/// All streams of one socket.
+pub struct Mux<R: Rng> {
+    identity: Identity,
+    environment_id: String,
+    registration_id: String,
+    streams: BTreeMap<String, Stream<R>>,
+    ids: BTreeMap<StreamKey, String>,
+    next_key: u64,
+    /// Streams with something to send, in the order of their turns.
+    turns: VecDeque<StreamKey>,
+    control: VecDeque<Vec<u8>>,
+    outputs: VecDeque<MuxOutput>,
+    door: Door,
+}
+
+struct Stream<R: Rng> {
+    key: StreamKey,
+    state: State<R>,
+}
+
+enum State<R: Rng> {
+    Pending(Box<Hello<R>>),
+    Open(Box<Open>),
+}
+
+struct Open {
+    inbound: Inbound,
+    outbound: Outbound,
+    has_turn: bool,
+}
+
+impl<R: Rng> Mux<R> {
+    /// No streams yet, for an executor that is registered as this.
+    pub fn new(identity: Identity, environment_id: String, registration_id: String) -> Self {
+        Self {
+            identity,
+            environment_id,
+            registration_id,
+            streams: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            next_key: 0,
+            turns: VecDeque::new(),
+            control: VecDeque::new(),
+            outputs: VecDeque::new(),
+            door: Door::default(),
+        }
+    }
+
+    /// A frame arrived. What is no frame is dropped: nobody can be told.
+    pub fn handle_frame(&mut self, now: Instant, frame: Bytes) {
+        let Ok(RelayFrame { stream_id, body, .. }) = RelayFrame::decode(frame) else { return };
+        match body {
+            RelayBody::Handshake(message) => self.handle_handshake(now, stream_id, &message),
+            RelayBody::Data(data) => self.handle_data(now, stream_id, data),
+            RelayBody::Reset { reason } => self.end(&stream_id, StreamError::Reset { reason }),
+            RelayBody::Ack | RelayBody::Resume { .. } | RelayBody::Heartbeat => {}
+        }
+    }
+
+    /// The registry's word on a harness came, or did not come in time.
+    pub fn handle_validated(&mut self, now: Instant, stream: StreamKey, allowed: bool) {
+        // The stream may be gone by now, and its id may be another's.
+        let Some(stream_id) = self.ids.get(&stream).cloned() else { return };
+        if !allowed {
+            return self.fail_handshake(now, &stream_id);
+        }
+        let Some(Stream { state: State::Pending(hello), .. }) = self.streams.remove(&stream_id)
+        else {
+            unreachable!("a key that waits for validation names a pending stream");
+        };
+        let harness = hello.harness.clone();
+        let Ok((message, keys)) = hello.accept() else {
+            self.ids.remove(&stream);
+            self.door.count_failure(now);
+            return self.reset(&stream_id);
+        };
+        self.push_control(&stream_id, RelayBody::Handshake(message.into()));
+        let (inbound, outbound) = (Inbound::new(keys.opener), Outbound::new(keys.sealer));
+        let state = State::Open(Box::new(Open { inbound, outbound, has_turn: false }));
+        self.streams.insert(stream_id.clone(), Stream { key: stream, state });
+        self.outputs.push_back(MuxOutput::Opened { stream, stream_id, harness });
+    }
+
+    /// Queues a message for an open stream; one that is gone takes nothing more.
+    pub fn send(&mut self, stream: StreamKey, message: Bytes) -> Result<(), StreamError> {
+        let Some(open) = self.open_stream(stream) else { return Ok(()) };
+        open.outbound.send(message)?;
+        if !open.has_turn {
+            open.has_turn = true;
+            self.turns.push_back(stream);
+        }
+        Ok(())
+    }
+
+    /// How much waits to leave on a stream; its owner waits with more while that is much.
+    pub fn queued_bytes(&self, stream: StreamKey) -> usize {
+        match self.ids.get(&stream).and_then(|id| self.streams.get(id)) {
+            Some(Stream { state: State::Open(open), .. }) => open.outbound.queued_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// The owner ends a stream; what is queued for it is dropped.
+    pub fn close(&mut self, stream: StreamKey) {
+        if let Some(stream_id) = self.ids.remove(&stream) {
+            self.streams.remove(&stream_id);
+            self.reset(&stream_id);
+        }
+    }
+
+    /// What the owner must do next.
+    pub fn poll_output(&mut self) -> Option<MuxOutput> {
+        self.outputs.pop_front()
+    }
+
+    /// The next frame for the socket.
+    pub fn poll_frame(&mut self) -> Option<Vec<u8>> {
+        if let Some(frame) = self.control.pop_front() {
+            return Some(frame);
+        }
+        while let Some(stream) = self.turns.pop_front() {
+            let Some(stream_id) = self.ids.get(&stream).cloned() else { continue };
+            let Some(open) = self.open_stream(stream) else { continue };
+            match open.outbound.poll_frame(&stream_id, open.inbound.ack()) {
+                Ok(Some(frame)) => {
+                    open.has_turn = open.outbound.queued_bytes() > 0;
+                    if open.has_turn {
+                        self.turns.push_back(stream);
+                    }
+                    return Some(frame);
+                }
+                Ok(None) => open.has_turn = false,
+                Err(why) => self.break_off(&stream_id, why),
+            }
+        }
+        None
+    }
+
+    fn handle_handshake(&mut self, now: Instant, stream_id: String, message: &[u8]) {
+        match self.streams.get(&stream_id).map(|stream| &stream.state) {
+            Some(State::Pending(_)) => return self.fail_handshake(now, &stream_id),
+            Some(State::Open(_)) => {
+                return self.break_off(&stream_id, StreamError::Unexpected("handshake"));
+            }
+            None => {}
+        }
+        let is_pending = |stream: &&Stream<R>| matches!(stream.state, State::Pending(_));
+        let pending = self.streams.values().filter(is_pending).count();
+        let is_full = self.streams.len() - pending >= MAX_STREAMS || pending >= MAX_PENDING;
+        if is_full || self.door.is_closed(now) {
+            return self.reset(&stream_id);
+        }
+        let binding = Binding {
+            environment_id: &self.environment_id,
+            registration_id: &self.registration_id,
+            stream_id: &stream_id,
+        };
+        let Ok(hello) = Hello::read(&self.identity, binding, message) else {
+            self.door.count_failure(now);
+            return self.reset(&stream_id);
+        };
+        let key = StreamKey(self.next_key);
+        self.next_key += 1;
+        self.outputs.push_back(MuxOutput::Validate {
+            stream: key,
+            stream_id: stream_id.clone(),
+            harness: hello.harness.clone(),
+            authorization: hello.authorization.clone(),
+        });
+        self.ids.insert(key, stream_id.clone());
+        let state = State::Pending(Box::new(hello));
+        self.streams.insert(stream_id, Stream { key, state });
+    }
+
+    fn handle_data(&mut self, now: Instant, stream_id: String, data: RelayData) {
+        let Some(stream) = self.streams.get_mut(&stream_id) else {
+            return self.reset(&stream_id);
+        };
+        let State::Open(open) = &mut stream.state else {
+            return self.fail_handshake(now, &stream_id);
+        };
+        let (key, outputs) = (stream.key, &mut self.outputs);
+        let result = open.inbound.handle_data(data, |message| {
+            outputs.push_back(MuxOutput::Message { stream: key, message });
+        });
+        if let Err(why) = result {
+            self.break_off(&stream_id, why);
+        }
+    }
+
+    /// A handshake came to nothing.
+    fn fail_handshake(&mut self, now: Instant, stream_id: &str) {
+        if let Some(stream) = self.streams.remove(stream_id) {
+            self.ids.remove(&stream.key);
+        }
+        self.door.count_failure(now);
+        self.reset(stream_id);
+    }
+
+    /// The peer of a stream broke the rules.
+    fn break_off(&mut self, stream_id: &str, why: StreamError) {
+        self.end(stream_id, why);
+        self.reset(stream_id);
+    }
+
+    fn end(&mut self, stream_id: &str, why: StreamError) {
+        let Some(stream) = self.streams.remove(stream_id) else { return };
+        self.ids.remove(&stream.key);
+        if let State::Open(_) = stream.state {
+            self.outputs.push_back(MuxOutput::Ended { stream: stream.key, why });
+        }
+    }
+
+    fn reset(&mut self, stream_id: &str) {
+        if self.control.len() < MAX_QUEUED_RESETS {
+            self.push_control(stream_id, RelayBody::Reset { reason: RESET_PROTOCOL_ERROR.into() });
+        }
+    }
+
+    fn push_control(&mut self, stream_id: &str, body: RelayBody) {
+        self.control.push_back(RelayFrame::new(stream_id, body).encode());
+    }
+
+    fn open_stream(&mut self, stream: StreamKey) -> Option<&mut Open> {
+        match &mut self.streams.get_mut(self.ids.get(&stream)?)?.state {
+            State::Open(open) => Some(open),
+            State::Pending(_) => None,
+        }
+    }
+}
+
+/// Counts failed handshakes and stays closed for a while when there were too many.
+#[derive(Debug, Default)]
+struct Door {
+    failures: u32,
+    closed_until: Option<Instant>,
+}
+
+impl Door {
+    fn is_closed(&mut self, now: Instant) -> bool {
+        if self.closed_until.is_some_and(|until| now >= until) {
+            *self = Self::default();
+        }
+        self.closed_until.is_some()
+    }
+
+    fn count_failure(&mut self, now: Instant) {
+        self.failures += 1;
+        if self.failures >= FAILURES_BEFORE_COOLDOWN && self.closed_until.is_none() {
+            self.closed_until = Some(now + COOLDOWN);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
