@@ -11,6 +11,7 @@ pub mod framing;
 pub mod harness;
 pub mod mux;
 pub mod reorder;
+mod stream;
 
 use crate::noise::records::RecordError;
 
@@ -35,6 +36,9 @@ pub enum StreamError {
     /// A message of a length that is not allowed.
     #[error("a message has a length that is not allowed")]
     MessageLength,
+    /// More messages than are taken.
+    #[error("the peer sends faster than it is served")]
+    Overrun,
     /// A frame that has no place at this point.
     #[error("an unexpected {0} frame")]
     Unexpected(&'static str),

@@ -13,7 +13,7 @@ use exec_server_protocol::registry::{ConnectResponse, PublicKey};
 use exec_server_protocol::relay_frame::{RelayBody, RelayFrame};
 
 use super::StreamError;
-use super::framing::{Inbound, Outbound};
+use super::stream::OpenStream;
 use crate::noise::Rng;
 use crate::noise::handshake::{Binding, Initiator};
 use crate::noise::identity::Identity;
@@ -30,13 +30,8 @@ pub struct HarnessStream<R: Rng> {
 
 enum State<R: Rng> {
     Handshaking(Box<Initiator<R>>),
-    Open(Box<Open>),
+    Open(Box<OpenStream>),
     Over,
-}
-
-struct Open {
-    outbound: Outbound,
-    inbound: Inbound,
 }
 
 impl<R: Rng> HarnessStream<R> {
@@ -88,21 +83,23 @@ impl<R: Rng> HarnessStream<R> {
         if frame.stream_id != self.stream_id {
             return Ok(());
         }
+        if let State::Open(stream) = &mut self.state {
+            stream.handle_ack(frame.ack, &frame.body);
+        }
         match (frame.body, std::mem::replace(&mut self.state, State::Over)) {
             (RelayBody::Reset { reason }, _) => Err(StreamError::Reset { reason }),
             (RelayBody::Handshake(answer), State::Handshaking(initiator)) => {
                 let keys = initiator.finish(&answer)?;
-                let (mut outbound, inbound) =
-                    (Outbound::new(keys.sealer), Inbound::new(keys.opener));
+                let mut stream = OpenStream::new(keys);
                 for message in self.early.drain(..) {
-                    outbound.send(message)?;
+                    stream.send(message)?;
                 }
-                self.state = State::Open(Box::new(Open { outbound, inbound }));
+                self.state = State::Open(Box::new(stream));
                 Ok(())
             }
-            (RelayBody::Data(data), State::Open(mut open)) => {
-                open.inbound.handle_data(data, message)?;
-                self.state = State::Open(open);
+            (RelayBody::Data(data), State::Open(mut stream)) => {
+                stream.handle_data(data, message)?;
+                self.state = State::Open(stream);
                 Ok(())
             }
             (RelayBody::Handshake(_), _) => Err(StreamError::Unexpected("handshake")),
@@ -117,17 +114,24 @@ impl<R: Rng> HarnessStream<R> {
     /// Queues a message; the owner waits with more while [`Self::queued_bytes`] are many.
     pub fn send(&mut self, message: Bytes) -> Result<(), StreamError> {
         match &mut self.state {
-            State::Open(open) => open.outbound.send(message)?,
+            State::Open(stream) => stream.send(message)?,
             State::Handshaking(_) => self.early.push(message),
             State::Over => {}
         }
         Ok(())
     }
 
+    /// The owner passed on a message of this length.
+    pub fn take(&mut self, bytes: usize) {
+        if let State::Open(stream) = &mut self.state {
+            stream.take(bytes);
+        }
+    }
+
     /// How much is waiting to leave.
     pub fn queued_bytes(&self) -> usize {
         match &self.state {
-            State::Open(open) => open.outbound.queued_bytes(),
+            State::Open(stream) => stream.queued_bytes(),
             State::Handshaking(_) | State::Over => self.early.iter().map(Bytes::len).sum(),
         }
     }
@@ -138,7 +142,7 @@ impl<R: Rng> HarnessStream<R> {
             return Ok(Some(frame));
         }
         match &mut self.state {
-            State::Open(open) => open.outbound.poll_frame(&self.stream_id, open.inbound.ack()),
+            State::Open(stream) => stream.poll_frame(&self.stream_id),
             State::Handshaking(_) | State::Over => Ok(None),
         }
     }

@@ -17,7 +17,7 @@ use exec_server_protocol::registry::PublicKey;
 use exec_server_protocol::relay_frame::{RESET_PROTOCOL_ERROR, RelayBody, RelayData, RelayFrame};
 
 use super::StreamError;
-use super::framing::{Inbound, Outbound};
+use super::stream::OpenStream;
 use crate::noise::Rng;
 use crate::noise::handshake::{Binding, Hello};
 use crate::noise::identity::Identity;
@@ -106,8 +106,7 @@ enum State<R: Rng> {
 }
 
 struct Open {
-    inbound: Inbound,
-    outbound: Outbound,
+    stream: OpenStream,
     has_turn: bool,
 }
 
@@ -130,7 +129,11 @@ impl<R: Rng> Mux<R> {
 
     /// A frame arrived. What is no frame is dropped: nobody can be told.
     pub fn handle_frame(&mut self, now: Instant, frame: Bytes) {
-        let Ok(RelayFrame { stream_id, body, .. }) = RelayFrame::decode(frame) else { return };
+        let Ok(RelayFrame { stream_id, ack, body }) = RelayFrame::decode(frame) else { return };
+        if let Some(Stream { key, state: State::Open(open) }) = self.streams.get_mut(&stream_id) {
+            open.stream.handle_ack(ack, &body);
+            open.queue_up(*key, &mut self.turns);
+        }
         match body {
             RelayBody::Handshake(message) => self.handle_handshake(now, stream_id, &message),
             RelayBody::Data(data) => self.handle_data(now, stream_id, data),
@@ -157,27 +160,26 @@ impl<R: Rng> Mux<R> {
             return self.reset(&stream_id);
         };
         self.push_control(&stream_id, RelayBody::Handshake(message.into()));
-        let (inbound, outbound) = (Inbound::new(keys.opener), Outbound::new(keys.sealer));
-        let state = State::Open(Box::new(Open { inbound, outbound, has_turn: false }));
+        let open = Open { stream: OpenStream::new(keys), has_turn: false };
+        let state = State::Open(Box::new(open));
         self.streams.insert(stream_id.clone(), Stream { key: stream, state });
         self.outputs.push_back(MuxOutput::Opened { stream, stream_id, harness });
     }
 
     /// Queues a message for an open stream; one that is gone takes nothing more.
     pub fn send(&mut self, stream: StreamKey, message: Bytes) -> Result<(), StreamError> {
-        let Some(open) = self.open_stream(stream) else { return Ok(()) };
-        open.outbound.send(message)?;
-        if !open.has_turn {
-            open.has_turn = true;
-            self.turns.push_back(stream);
-        }
-        Ok(())
+        self.with_open(stream, |open| open.stream.send(message)).unwrap_or(Ok(()))
+    }
+
+    /// The owner passed on a message of this length.
+    pub fn take(&mut self, stream: StreamKey, bytes: usize) {
+        self.with_open(stream, |open| open.stream.take(bytes));
     }
 
     /// How much waits to leave on a stream; its owner waits with more while that is much.
     pub fn queued_bytes(&self, stream: StreamKey) -> usize {
         match self.ids.get(&stream).and_then(|id| self.streams.get(id)) {
-            Some(Stream { state: State::Open(open), .. }) => open.outbound.queued_bytes(),
+            Some(Stream { state: State::Open(open), .. }) => open.stream.queued_bytes(),
             _ => 0,
         }
     }
@@ -202,17 +204,14 @@ impl<R: Rng> Mux<R> {
         }
         while let Some(stream) = self.turns.pop_front() {
             let Some(stream_id) = self.ids.get(&stream).cloned() else { continue };
-            let Some(open) = self.open_stream(stream) else { continue };
-            match open.outbound.poll_frame(&stream_id, open.inbound.ack()) {
-                Ok(Some(frame)) => {
-                    open.has_turn = open.outbound.queued_bytes() > 0;
-                    if open.has_turn {
-                        self.turns.push_back(stream);
-                    }
-                    return Some(frame);
-                }
-                Ok(None) => open.has_turn = false,
-                Err(why) => self.break_off(&stream_id, why),
+            let polled = self.with_open(stream, |open| {
+                open.has_turn = false;
+                open.stream.poll_frame(&stream_id)
+            });
+            match polled {
+                Some(Ok(Some(frame))) => return Some(frame),
+                Some(Ok(None)) | None => {}
+                Some(Err(why)) => self.break_off(&stream_id, why),
             }
         }
         None
@@ -262,9 +261,10 @@ impl<R: Rng> Mux<R> {
             return self.fail_handshake(now, &stream_id);
         };
         let (key, outputs) = (stream.key, &mut self.outputs);
-        let result = open.inbound.handle_data(data, |message| {
+        let result = open.stream.handle_data(data, |message| {
             outputs.push_back(MuxOutput::Message { stream: key, message });
         });
+        open.queue_up(key, &mut self.turns);
         if let Err(why) = result {
             self.break_off(&stream_id, why);
         }
@@ -303,10 +303,24 @@ impl<R: Rng> Mux<R> {
         self.control.push_back(RelayFrame::new(stream_id, body).encode());
     }
 
-    fn open_stream(&mut self, stream: StreamKey) -> Option<&mut Open> {
-        match &mut self.streams.get_mut(self.ids.get(&stream)?)?.state {
-            State::Open(open) => Some(open),
-            State::Pending(_) => None,
+    /// Does something with an open stream, which then gets a turn if it has something to send.
+    fn with_open<T>(&mut self, stream: StreamKey, act: impl FnOnce(&mut Open) -> T) -> Option<T> {
+        let Stream { key, state: State::Open(open) } =
+            self.streams.get_mut(self.ids.get(&stream)?)?
+        else {
+            return None;
+        };
+        let result = act(open);
+        open.queue_up(*key, &mut self.turns);
+        Some(result)
+    }
+}
+
+impl Open {
+    fn queue_up(&mut self, key: StreamKey, turns: &mut VecDeque<StreamKey>) {
+        if !self.has_turn && self.stream.has_frame() {
+            self.has_turn = true;
+            turns.push_back(key);
         }
     }
 }

@@ -46,6 +46,61 @@ fn a_changed_or_repeated_record_is_noticed() {
     assert_eq!(feed(&mut inbound, [again]), Err(error));
 }
 
+#[test]
+fn a_peer_that_acknowledges_is_sent_no_more_than_a_window() {
+    let (mut out, mut inbound) = pair();
+    out.handle_ack(Ack::default(), true);
+    out.send(Bytes::from(vec![1; 3 * WINDOW_BYTES])).unwrap();
+    let first = frames(&mut out);
+    let bytes: usize = first.iter().map(|data| data.payload.len()).sum();
+    assert!((WINDOW_BYTES..WINDOW_BYTES + (64 << 10)).contains(&bytes));
+    assert!(!out.can_send());
+    assert_eq!(feed(&mut inbound, first), Ok(Vec::new()));
+    assert!(inbound.owes_ack());
+    out.handle_ack(inbound.tell_ack(), true);
+    assert!(!inbound.owes_ack());
+    let mut messages = Vec::new();
+    while out.can_send() {
+        messages.extend(feed(&mut inbound, frames(&mut out)).unwrap());
+        out.handle_ack(inbound.tell_ack(), false);
+    }
+    assert_eq!(messages.len(), 1);
+}
+
+#[test]
+fn a_peer_that_leaves_the_numbers_at_zero_is_not_waited_for() {
+    let (mut out, _) = pair();
+    out.send(Bytes::from(vec![1; 3 * WINDOW_BYTES])).unwrap();
+    out.handle_ack(Ack::default(), false);
+    let sent: usize = frames(&mut out).iter().map(|data| data.payload.len()).sum();
+    assert!(sent > 3 * WINDOW_BYTES);
+}
+
+#[test]
+fn what_is_not_taken_is_not_acknowledged() {
+    let (mut out, mut inbound) = pair();
+    out.handle_ack(Ack::default(), true);
+    let message = Bytes::from(vec![1; UNTAKEN_BYTES + 1]);
+    out.send(message.clone()).unwrap();
+    assert_eq!(feed(&mut inbound, frames(&mut out)), Ok(vec![message.clone()]));
+    assert!(!inbound.owes_ack());
+    assert_eq!(inbound.tell_ack(), Ack::default());
+    inbound.take(message.len());
+    assert!(inbound.owes_ack());
+    assert!(inbound.tell_ack().through > 0);
+}
+
+#[test]
+fn a_peer_that_sends_on_regardless_is_cut_off() {
+    let (mut out, mut inbound) = pair();
+    let mut send = || {
+        out.send(Bytes::from(vec![1; WINDOW_BYTES])).unwrap();
+        feed(&mut inbound, frames(&mut out))
+    };
+    let taken = (0..100).take_while(|_| send().is_ok()).count();
+    assert_eq!(taken, MAX_UNTAKEN_BYTES / WINDOW_BYTES);
+}
+
 proptest! {
     /// A peer may cut its stream wherever it likes.
     #[test]

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::noise::SystemRandom;
+use crate::relay::framing::WINDOW_BYTES;
 use crate::relay::harness::HarnessStream;
 
 #[test]
@@ -149,6 +150,22 @@ fn streams_take_turns() {
     let order: Vec<String> = link.sent().into_iter().map(|(id, _)| id).collect();
     assert_eq!(order[..3], ["large", "small", "large"]);
     assert_eq!(link.mux.queued_bytes(large), 0);
+}
+
+#[test]
+fn a_slow_harness_holds_back_its_own_stream_only() {
+    let mut link = Link::new();
+    let (slow, quick) = (link.open("slow"), link.open("quick"));
+    // The first message makes the harness say that it acknowledges.
+    link.mux.send(slow, Bytes::from_static(b"hello")).unwrap();
+    link.carry();
+    link.carry();
+    link.mux.send(slow, Bytes::from(vec![0; 4 * WINDOW_BYTES])).unwrap();
+    let held_up: usize = link.sent().len();
+    assert!(held_up <= WINDOW_BYTES / (60 << 10) + 1);
+    link.mux.send(quick, Bytes::from_static(b"here")).unwrap();
+    link.carry();
+    assert_eq!(link.received("quick"), [b"here"]);
 }
 
 proptest! {
