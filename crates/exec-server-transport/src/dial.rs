@@ -11,10 +11,13 @@ use url::{Host, Url};
 use crate::connection::Wire;
 use crate::proxy::{Proxies, ProxyError};
 use crate::tls::{self, TlsError};
-use crate::websocket::{UpgradeFailure, WebSocketWire};
+use crate::websocket::{Sends, UpgradeFailure, WebSocketWire};
 
 /// The largest message that is taken from a server: its whole files and bodies come in one, and some put no limit to them.
 pub const MAX_REPLY_BYTES: usize = 128 * 1024 * 1024;
+
+/// Both ends of a relay drop a link that carries more in one message.
+pub const MAX_RELAY_MESSAGE_BYTES: usize = 256 * 1024;
 
 /// What a websocket can run over.
 pub trait Link: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -136,18 +139,34 @@ pub async fn dial(server: &ServerUrl, options: &DialOptions) -> Result<Box<dyn W
     }
 }
 
-async fn dial_websocket(url: &Url, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
-    let host = url.host().expect("was checked when the URL was parsed");
-    let port = url.port_or_known_default().expect("ws and wss have default ports");
+/// Opens a websocket to a relay, whose URL is taken as it is.
+pub async fn dial_relay(url: &Url, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
+    let link = open_link(url, options).await?;
+    let limit = MAX_RELAY_MESSAGE_BYTES;
+    let wire = WebSocketWire::connect(link, url.as_str(), &options.headers, limit).await?;
+    Ok(Box::new(wire.sending(Sends::Binary)))
+}
+
+/// Opens what a URL of a websocket or of HTTP asks for: a connection, with TLS if it is a secure one.
+pub(crate) async fn open_link(
+    url: &Url,
+    options: &DialOptions,
+) -> Result<Box<dyn Link>, DialError> {
+    let nowhere = || DialError::Connect(io::Error::other("the URL names no host"));
+    let host = url.host().ok_or_else(nowhere)?;
+    let port = url.port_or_known_default().ok_or_else(nowhere)?;
     let link: Box<dyn Link> = match options.proxies.for_server(url) {
         Some(proxy) => proxy.connect(&host, port, options.authorities.as_deref()).await?,
         None => Box::new(connect_tcp(&host, port).await.map_err(DialError::Connect)?),
     };
-    let link = if url.scheme() == "wss" {
-        wrap_in_tls(link, &host, options.authorities.as_deref()).await?
-    } else {
-        link
-    };
+    match url.scheme() {
+        "wss" | "https" => wrap_in_tls(link, &host, options.authorities.as_deref()).await,
+        _ => Ok(link),
+    }
+}
+
+async fn dial_websocket(url: &Url, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
+    let link = open_link(url, options).await?;
     let mut headers = options.headers.clone();
     if let Some(header) = basic_auth(url)
         && !headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization"))

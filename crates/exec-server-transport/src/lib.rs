@@ -8,6 +8,8 @@
 //! | [`lines`] | messages as lines, over stdio or memory |
 //! | [`text`] | messages that are written by hand |
 //! | [`dial`], [`proxy`] | links to a server, through a proxy where the environment says so |
+//! | [`relay_harness`], [`relay_mux`] | messages through a relay, at either end |
+//! | [`registry`] | what a registry is asked |
 //! | [`tls`] | certificates and keys from files |
 
 pub mod connection;
@@ -15,6 +17,9 @@ pub mod dial;
 pub mod lines;
 pub mod outbox;
 pub mod proxy;
+pub mod registry;
+pub mod relay_harness;
+pub mod relay_mux;
 pub mod text;
 pub mod tls;
 pub mod websocket;

@@ -76,7 +76,7 @@ impl Proxies {
 
     /// The proxy on the way to `server`, if any.
     pub fn for_server(&self, server: &Url) -> Option<Proxy> {
-        let text = if server.scheme() == "wss" { &self.tls } else { &self.plain };
+        let text = if matches!(server.scheme(), "wss" | "https") { &self.tls } else { &self.plain };
         let text = text.as_ref()?;
         (!self.is_direct(server)).then(|| Proxy { text: text.trim().to_owned() })
     }

@@ -24,6 +24,17 @@ const DRAINS_PER_TURN: usize = 16;
 pub struct WebSocketWire<S> {
     stream: WebSocketStream<Metered<S>>,
     peer: String,
+    sends: Sends,
+}
+
+/// What kind of messages a peer expects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sends {
+    /// JSON.
+    #[default]
+    Text,
+    /// Frames of a relay.
+    Binary,
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
@@ -33,7 +44,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
             .config(config())
             .limits(Limits::default().max_payload_len(Some(max_message)))
             .serve(Metered { stream, sent: 0 });
-        Self { stream, peer }
+        Self { stream, peer, sends: Sends::Text }
     }
 
     /// Asks the peer for an upgrade to a websocket; messages above `max_message` bytes end it.
@@ -55,13 +66,18 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
             builder = builder.add_header(parsed, value).map_err(|_| wrong())?;
         }
         match builder.connect_on(Metered { stream, sent: 0 }).await {
-            Ok((stream, _)) => Ok(Self { stream, peer: url.to_owned() }),
+            Ok((stream, _)) => Ok(Self { stream, peer: url.to_owned(), sends: Sends::Text }),
             Err(Error::Upgrade(UpgradeError::DidNotSwitchProtocols(status))) => {
                 Err(UpgradeFailure::Status(status))
             }
             Err(Error::Io(error)) => Err(UpgradeFailure::Io(error)),
             Err(error) => Err(UpgradeFailure::Answer(error.to_string())),
         }
+    }
+
+    /// Sends binary messages from now on.
+    pub fn sending(self, sends: Sends) -> Self {
+        Self { sends, ..self }
     }
 
     fn queue(&mut self, message: Message) -> Result<(), WireError> {
@@ -124,7 +140,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     }
 
     fn start_send(&mut self, message: Bytes) -> Result<(), WireError> {
-        self.queue(Message::text(message))
+        self.queue(match self.sends {
+            Sends::Text => Message::text(message),
+            Sends::Binary => Message::binary(message),
+        })
     }
 
     fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {

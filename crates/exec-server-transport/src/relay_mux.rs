@@ -1,0 +1,396 @@
+//! An executor's socket to a relay, and the streams on it.
+//!
+//! Owner: one task per socket ([`run_relay`]). Each stream that a harness opens is a [`StreamWire`], which its connection
+//! owns like any other wire; the two meet in a small shared state with a waker for each side.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
+use exec_server_machines::noise::SystemRandom;
+use exec_server_machines::relay::StreamError;
+use exec_server_machines::relay::mux::{Mux, MuxOutput, StreamKey};
+use exec_server_protocol::registry::PublicKey;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::Sleep;
+
+use crate::connection::{Ended, InMessage, PingTimes, Received, Wire, WireError};
+use crate::outbox::CloseReason;
+
+/// What the owner of an executor does for its relay socket.
+pub trait RelayHost {
+    /// Asks the registry whether a harness may in; bounds its own time.
+    fn validate(
+        &self,
+        stream_id: String,
+        harness: PublicKey,
+        authorization: String,
+    ) -> impl Future<Output = bool> + Send + 'static;
+    /// A harness came in; its connection is served until the wire ends.
+    fn serve(&self, wire: StreamWire, harness: PublicKey);
+}
+
+/// Frames that are handed to the socket before it is asked to send them.
+const BATCH_BYTES: usize = 256 * 1024;
+/// A stream with more than this waiting in the socket's task takes no more from its connection.
+const MAX_QUEUED_BYTES: usize = 512 * 1024;
+/// Frames read before what they caused is written, when the relay never pauses.
+const READS_PER_WRITE: usize = 64;
+
+/// Serves a socket to a relay until it ends; its streams end with it.
+pub async fn run_relay(
+    socket: Box<dyn Wire>,
+    mux: Mux<SystemRandom>,
+    pings: PingTimes,
+    host: &impl RelayHost,
+) -> Ended {
+    let keepalive = Keepalive::new(Instant::now(), pings.interval, pings.deadline);
+    let sleep = Box::pin(tokio::time::sleep_until(keepalive.poll_timeout().into()));
+    let (news_sender, news) = mpsc::unbounded_channel();
+    let mut relay = Relay {
+        socket,
+        mux,
+        host,
+        streams: BTreeMap::new(),
+        news,
+        news_sender,
+        validations: JoinSet::new(),
+        keepalive,
+        sleep,
+    };
+    poll_fn(|cx| relay.poll(cx)).await
+}
+
+struct Relay<'a, H> {
+    socket: Box<dyn Wire>,
+    mux: Mux<SystemRandom>,
+    host: &'a H,
+    streams: BTreeMap<StreamKey, Arc<Shared>>,
+    /// Streams whose connection did something.
+    news: mpsc::UnboundedReceiver<StreamKey>,
+    news_sender: mpsc::UnboundedSender<StreamKey>,
+    validations: JoinSet<(StreamKey, bool)>,
+    keepalive: Keepalive,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl<H: RelayHost> Relay<'_, H> {
+    fn poll(&mut self, cx: &mut Context) -> Poll<Ended> {
+        loop {
+            let mut is_paused = self.poll_streams(cx);
+            match self.poll_socket(cx) {
+                Ok(more) => is_paused |= more,
+                Err(ended) => return Poll::Ready(ended),
+            }
+            self.handle_outputs();
+            // After new ones have been asked for, so that each of them is waited for.
+            self.poll_validations(cx);
+            self.handle_outputs();
+            match self.poll_pump(cx) {
+                Poll::Ready(Err(error)) => return Poll::Ready(Ended::Broken(error)),
+                Poll::Ready(Ok(())) | Poll::Pending => {}
+            }
+            match self.poll_keepalive(cx) {
+                Ok(true) => is_paused = true,
+                Ok(false) => {}
+                Err(ended) => return Poll::Ready(ended),
+            }
+            if !is_paused {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes what connections did; true if there may be more.
+    fn poll_streams(&mut self, cx: &mut Context) -> bool {
+        for _ in 0..READS_PER_WRITE {
+            match self.news.poll_recv(cx) {
+                Poll::Ready(Some(key)) => self.handle_news(key),
+                Poll::Ready(None) | Poll::Pending => return false,
+            }
+        }
+        true
+    }
+
+    /// Takes what the registry said.
+    fn poll_validations(&mut self, cx: &mut Context) {
+        while let Poll::Ready(Some(done)) = self.validations.poll_join_next(cx) {
+            // A validation that panicked lets nobody in; its stream waits for the harness to go.
+            if let Ok((key, allowed)) = done {
+                self.mux.handle_validated(Instant::now(), key, allowed);
+            }
+        }
+    }
+
+    /// Reads frames; true if there may be more.
+    fn poll_socket(&mut self, cx: &mut Context) -> Result<bool, Ended> {
+        for _ in 0..READS_PER_WRITE {
+            match self.socket.poll_next(cx) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(None) => return Err(Ended::ByPeer),
+                Poll::Ready(Some(Err(error))) => return Err(Ended::Broken(error)),
+                Poll::Ready(Some(Ok(received))) => {
+                    self.keepalive.handle_life();
+                    // Text has no meaning here and is ignored, as the other executors do.
+                    if let Received::Message(InMessage::Bytes(frame)) = received {
+                        self.mux.handle_frame(Instant::now(), frame);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn handle_outputs(&mut self) {
+        while let Some(output) = self.mux.poll_output() {
+            match output {
+                MuxOutput::Validate { stream, stream_id, harness, authorization } => {
+                    let asked = self.host.validate(stream_id, harness, authorization);
+                    self.validations.spawn(async move { (stream, asked.await) });
+                }
+                MuxOutput::Opened { stream, stream_id, harness } => {
+                    tracing::debug!(%stream_id, "relay stream opened");
+                    let shared = Arc::new(Shared {
+                        key: stream,
+                        news: self.news_sender.clone(),
+                        state: Mutex::default(),
+                    });
+                    self.streams.insert(stream, shared.clone());
+                    self.host.serve(StreamWire { shared }, harness);
+                }
+                MuxOutput::Message { stream, message } => {
+                    if let Some(shared) = self.streams.get(&stream) {
+                        let mut state = shared.lock();
+                        state.inbox.push_back(message);
+                        wake(&mut state.reader);
+                    }
+                }
+                MuxOutput::Ended { stream, why } => {
+                    tracing::debug!(%why, "relay stream ended");
+                    if let Some(shared) = self.streams.remove(&stream) {
+                        shared.end(Some(why));
+                    }
+                }
+            }
+        }
+    }
+
+    /// A connection took messages, has some to send, or is over.
+    fn handle_news(&mut self, key: StreamKey) {
+        let Some(shared) = self.streams.get(&key).cloned() else { return };
+        let mut state = shared.lock();
+        state.has_news = false;
+        self.mux.take(key, std::mem::take(&mut state.taken_bytes));
+        for message in std::mem::take(&mut state.outgoing) {
+            // The outbox makes no message that a stream cannot carry.
+            if let Err(error) = self.mux.send(key, message) {
+                tracing::warn!(%error, "message not sent");
+            }
+        }
+        self.settle(&mut state, key);
+    }
+
+    /// Tells a connection how far its messages are.
+    fn settle(&mut self, state: &mut State, key: StreamKey) {
+        state.queued_bytes = self.mux.queued_bytes(key);
+        if state.queued_bytes < MAX_QUEUED_BYTES {
+            wake(&mut state.writer);
+        }
+        if state.is_closing && state.queued_bytes == 0 {
+            self.mux.close(key);
+            self.streams.remove(&key);
+        }
+    }
+
+    /// Ready when the socket has taken all that may leave now.
+    fn poll_pump(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
+        loop {
+            ready!(self.socket.poll_flush(cx))?;
+            let mut batch = 0;
+            while batch < BATCH_BYTES
+                && let Some(frame) = self.mux.poll_frame()
+            {
+                batch += frame.len();
+                self.socket.start_send(frame.into())?;
+            }
+            if batch == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            let waiting: Vec<_> = self.streams.values().cloned().collect();
+            for shared in waiting {
+                let mut state = shared.lock();
+                if state.queued_bytes > 0 {
+                    self.settle(&mut state, shared.key);
+                }
+            }
+        }
+    }
+
+    /// True if there is something new to send.
+    fn poll_keepalive(&mut self, cx: &mut Context) -> Result<bool, Ended> {
+        let mut has_ping = false;
+        while self.sleep.as_mut().poll(cx).is_ready() {
+            match self.keepalive.handle_timeout(Instant::now()) {
+                Some(KeepaliveAction::GiveUp) => return Err(Ended::Silent),
+                Some(KeepaliveAction::Ping) => {
+                    self.socket.start_ping(0).map_err(Ended::Broken)?;
+                    has_ping = true;
+                }
+                None => {}
+            }
+            self.sleep.as_mut().reset(self.keepalive.poll_timeout().into());
+        }
+        Ok(has_ping)
+    }
+}
+
+impl<H> Drop for Relay<'_, H> {
+    fn drop(&mut self) {
+        for shared in self.streams.values() {
+            shared.end(None);
+        }
+    }
+}
+
+/// One stream of a harness, as its connection sees it.
+pub struct StreamWire {
+    shared: Arc<Shared>,
+}
+
+/// Where the socket's task and a stream's connection meet.
+struct Shared {
+    key: StreamKey,
+    news: mpsc::UnboundedSender<StreamKey>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    inbox: VecDeque<Bytes>,
+    /// What the connection took since the socket's task last looked.
+    taken_bytes: usize,
+    outgoing: Vec<Bytes>,
+    /// What waits in the socket's task.
+    queued_bytes: usize,
+    sent_bytes: u64,
+    has_news: bool,
+    is_closing: bool,
+    end: Option<Option<StreamError>>,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    /// Says once that the socket's task should look.
+    fn tell(&self, state: &mut State) {
+        if !std::mem::replace(&mut state.has_news, true) {
+            // A task that is gone has ended the stream.
+            let _ = self.news.send(self.key);
+        }
+    }
+
+    fn end(&self, why: Option<StreamError>) {
+        let mut state = self.lock();
+        state.end.get_or_insert(why);
+        wake(&mut state.reader);
+        wake(&mut state.writer);
+    }
+}
+
+impl Wire for StreamWire {
+    fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>> {
+        let mut state = self.shared.lock();
+        if let Some(message) = state.inbox.pop_front() {
+            state.taken_bytes += message.len();
+            self.shared.tell(&mut state);
+            return Poll::Ready(Some(Ok(Received::Message(InMessage::Bytes(message)))));
+        }
+        match state.end.take() {
+            Some(why) => {
+                state.end = Some(None);
+                Poll::Ready(why.map(|why| Err(why.into())))
+            }
+            None => {
+                state.reader = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn start_send(&mut self, message: Bytes) -> Result<(), WireError> {
+        let mut state = self.shared.lock();
+        if state.end.is_none() {
+            state.sent_bytes += message.len() as u64;
+            state.outgoing.push(message);
+            self.shared.tell(&mut state);
+        }
+        Ok(())
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
+        let mut state = self.shared.lock();
+        let has_left = state.outgoing.is_empty() && state.queued_bytes < MAX_QUEUED_BYTES;
+        if has_left || state.end.is_some() {
+            return Poll::Ready(Ok(()));
+        }
+        state.writer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn start_ping(&mut self, _number: u64) -> Result<(), WireError> {
+        Ok(())
+    }
+
+    fn start_close(&mut self, _reason: &CloseReason) -> Result<(), WireError> {
+        Ok(())
+    }
+
+    fn bytes_sent(&self) -> u64 {
+        let state = self.shared.lock();
+        state.sent_bytes - state.queued_bytes.min(state.sent_bytes as usize) as u64
+    }
+
+    fn poll_drain(&mut self, _cx: &mut Context) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    fn can_ping(&self) -> bool {
+        false
+    }
+
+    fn can_half_close(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> String {
+        "failed to parse JSON-RPC message from relay stream".to_owned()
+    }
+}
+
+impl Drop for StreamWire {
+    /// What is queued still leaves; then the harness is told.
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.is_closing = true;
+        self.shared.tell(&mut state);
+    }
+}
+
+fn wake(waker: &mut Option<Waker>) {
+    if let Some(waker) = waker.take() {
+        waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests;
