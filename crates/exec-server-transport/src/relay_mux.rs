@@ -4,8 +4,8 @@
 //! owns like any other wire; the two meet in a small shared state with a waker for each side.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::{Future, pending, poll_fn};
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use exec_server_machines::noise::SystemRandom;
 use exec_server_machines::relay::StreamError;
 use exec_server_machines::relay::mux::{Mux, MuxOutput, StreamKey};
 use exec_server_protocol::registry::PublicKey;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Sleep;
 
@@ -43,12 +43,13 @@ const MAX_QUEUED_BYTES: usize = 512 * 1024;
 /// Frames read before what they caused is written, when the relay never pauses.
 const READS_PER_WRITE: usize = 64;
 
-/// Serves a socket to a relay until it ends; its streams end with it.
+/// Serves a socket to a relay until it ends, and its streams with it; or until it is time to leave, after the last stream.
 pub async fn run_relay(
     socket: Box<dyn Wire>,
     mux: Mux<SystemRandom>,
     pings: PingTimes,
     host: &impl RelayHost,
+    leaving: watch::Receiver<bool>,
 ) -> Ended {
     let keepalive = Keepalive::new(Instant::now(), pings.interval, pings.deadline);
     let sleep = Box::pin(tokio::time::sleep_until(keepalive.poll_timeout().into()));
@@ -63,8 +64,21 @@ pub async fn run_relay(
         validations: JoinSet::new(),
         keepalive,
         sleep,
+        is_leaving: false,
     };
-    poll_fn(|cx| relay.poll(cx)).await
+    let mut leaving = pin!(has_to_leave(leaving));
+    let ended = poll_fn(|cx| {
+        relay.is_leaving = relay.is_leaving || leaving.as_mut().poll(cx).is_ready();
+        relay.poll(cx)
+    });
+    ended.await
+}
+
+/// Whoever drops the sender does not want anything of the kind.
+async fn has_to_leave(mut leaving: watch::Receiver<bool>) {
+    if leaving.wait_for(|leave| *leave).await.is_err() {
+        pending::<()>().await;
+    }
 }
 
 struct Relay<'a, H> {
@@ -78,6 +92,7 @@ struct Relay<'a, H> {
     validations: JoinSet<(StreamKey, bool)>,
     keepalive: Keepalive,
     sleep: Pin<Box<Sleep>>,
+    is_leaving: bool,
 }
 
 impl<H: RelayHost> Relay<'_, H> {
@@ -94,6 +109,9 @@ impl<H: RelayHost> Relay<'_, H> {
             self.handle_outputs();
             match self.poll_pump(cx) {
                 Poll::Ready(Err(error)) => return Poll::Ready(Ended::Broken(error)),
+                Poll::Ready(Ok(())) if self.is_leaving && self.streams.is_empty() => {
+                    return Poll::Ready(self.say_goodbye(cx));
+                }
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
             match self.poll_keepalive(cx) {
@@ -230,6 +248,15 @@ impl<H: RelayHost> Relay<'_, H> {
                 }
             }
         }
+    }
+
+    /// It is sent if it can be sent at once.
+    fn say_goodbye(&mut self, cx: &mut Context) -> Ended {
+        let reason = CloseReason { code: 1001, reason: "the executor is shutting down".into() };
+        if self.socket.start_close(&reason).is_ok() {
+            let _ = self.socket.poll_flush(cx);
+        }
+        Ended::ByUs(reason)
     }
 
     /// True if there is something new to send.

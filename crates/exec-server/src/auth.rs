@@ -43,6 +43,8 @@ pub enum Principal {
     Anyone,
     /// The bearer of this very token.
     Token(SecretDigest),
+    /// The harness with this key, however it came.
+    Harness(String),
     /// The subject that an issuer vouches for, whichever token says so.
     Subject {
         /// Who vouches.
@@ -129,6 +131,7 @@ impl fmt::Debug for Principal {
             Self::Anyone => formatter.write_str("Anyone"),
             Self::Token(_) => formatter.write_str("Token(…)"),
             Self::Subject { subject, .. } => write!(formatter, "Subject({subject})"),
+            Self::Harness(fingerprint) => write!(formatter, "Harness({fingerprint})"),
         }
     }
 }

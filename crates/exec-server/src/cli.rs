@@ -17,6 +17,7 @@ use exec_server::config::{
 use exec_server::logging::LogFormat;
 use exec_server::protocol::path_uri::NativePaths;
 use exec_server::protocol::process::{LimitName, ProcessLimits};
+use exec_server::remote::{Credential, CredentialError, RemoteEnvironmentConfig};
 use exec_server::timings::Timings;
 
 use crate::commands::ClientCommand;
@@ -25,6 +26,7 @@ use crate::try_sandbox::SandboxArguments;
 
 const LISTENING: &str = "Listening";
 const AUTHENTICATION: &str = "Authentication";
+const REMOTE: &str = "Reached through a relay";
 const TIMES: &str = "Times (500ms, 30s, 5m, 2h)";
 const LIMITS: &str = "Limits";
 const HTTP: &str = "HTTP requests from this machine";
@@ -65,6 +67,9 @@ pub struct Arguments {
     /// Where to listen: ws://IP:PORT (port 0 lets the system pick one; wss:// with --tls-cert), unix:///PATH, or stdio.
     #[arg(long, value_name = "URL", help_heading = LISTENING, default_value = exec_server::DEFAULT_LISTEN_URL)]
     listen: String,
+
+    #[command(flatten)]
+    remote: RemoteArguments,
 
     #[command(flatten)]
     auth: AuthArguments,
@@ -187,6 +192,31 @@ pub enum Command {
 }
 
 #[derive(Debug, clap::Args)]
+struct RemoteArguments {
+    /// The registry to join in place of listening; the token comes from EXEC_SERVER_REMOTE_TOKEN or _TOKEN_FILE.
+    #[arg(
+        long,
+        value_name = "URL",
+        help_heading = REMOTE,
+        requires = "environment_id",
+        conflicts_with_all = ["listen", "ws_auth", "tls_cert"]
+    )]
+    remote: Option<url::Url>,
+    /// What clients ask the registry for.
+    #[arg(long, value_name = "ID", help_heading = REMOTE, requires = "remote")]
+    environment_id: Option<String>,
+    /// What people see in lists, if not the id.
+    #[arg(long, value_name = "NAME", help_heading = REMOTE, requires = "remote")]
+    name: Option<String>,
+    /// Where the key is kept by which clients recognise this machine; made on first use.
+    #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
+    identity: Option<PathBuf>,
+    /// Take tokens for the registry from stdin, as JSON lines, until it ends.
+    #[arg(long, help_heading = REMOTE, requires = "remote")]
+    executor_credential_stdin: bool,
+}
+
+#[derive(Debug, clap::Args)]
 struct AuthArguments {
     /// What clients must show in their Authorization header.
     #[arg(long, value_name = "KIND", help_heading = AUTHENTICATION)]
@@ -234,6 +264,9 @@ pub enum ArgumentError {
     /// A state directory that cannot be used.
     #[error(transparent)]
     StateDir(#[from] exec_server::state_dir::StateDirError),
+    /// Nothing to show to the registry.
+    #[error("{}", exec_server::logging::chain(.0))]
+    Credential(#[from] CredentialError),
     /// A secret that can be guessed.
     #[error("the secret in {} must be at least 32 bytes", .0.display())]
     ShortSecret(PathBuf),
@@ -267,8 +300,10 @@ impl Arguments {
         };
         let native_paths =
             if self.accept_native_paths { NativePaths::Accept } else { NativePaths::Reject };
+        let state_dir = exec_server::state_dir::find(self.state_dir.as_deref())?;
         Ok(ServerConfig {
             listen,
+            remote: self.remote.build(state_dir.as_deref())?,
             auth,
             insecure_no_auth: self.insecure_no_auth,
             tls,
@@ -294,14 +329,41 @@ impl Arguments {
             more_event_loops: event_loops() - 1,
             cgroup: self.cgroup.clone(),
             sandbox_fallback: self.sandbox_fallback,
-            state_dir: exec_server::state_dir::find(self.state_dir.as_deref())?,
             process_limits: ProcessLimits {
                 memory_bytes: self.max_memory,
                 pids: self.max_pids,
                 ..ProcessLimits::default()
             },
             http: Reach { allowed: self.http_allow.clone(), metadata: self.http_allow_metadata },
+            state_dir,
         })
+    }
+}
+
+impl RemoteArguments {
+    fn build(
+        &self,
+        state_dir: Option<&Path>,
+    ) -> Result<Option<RemoteEnvironmentConfig>, ArgumentError> {
+        let (Some(registry), Some(environment_id)) = (&self.remote, &self.environment_id) else {
+            return Ok(None);
+        };
+        if environment_id.trim().is_empty() {
+            return Err(ArgumentError::Combination("--environment-id must not be empty"));
+        }
+        let credential = if self.executor_credential_stdin {
+            Credential::from_stdin()
+        } else {
+            Credential::from_environment(|name| std::env::var(name).ok())?
+        };
+        let of_state_dir = || state_dir.map(|dir| dir.join("identity.json"));
+        Ok(Some(RemoteEnvironmentConfig {
+            registry: registry.clone(),
+            environment_id: environment_id.clone(),
+            name: self.name.clone(),
+            credential,
+            identity_file: self.identity.clone().or_else(of_state_dir),
+        }))
     }
 }
 

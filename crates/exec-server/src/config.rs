@@ -11,6 +11,7 @@ use exec_server_protocol::process::ProcessLimits;
 use crate::auth::Auth;
 pub use crate::http::{AllowedHost, AllowedHostError, Reach};
 use crate::listen_url::ListenUrl;
+use crate::remote::RemoteEnvironmentConfig;
 use crate::timings::Timings;
 
 /// What a server is told when it starts.
@@ -18,6 +19,8 @@ use crate::timings::Timings;
 pub struct ServerConfig {
     /// Where to listen.
     pub listen: ListenUrl,
+    /// A registry to join in place of listening.
+    pub remote: Option<RemoteEnvironmentConfig>,
     /// Who may connect.
     pub auth: Auth,
     /// Whether an open listener without auth is intended.
@@ -129,6 +132,7 @@ impl ServerConfig {
             state_dir: None,
             process_limits: ProcessLimits::default(),
             http: Reach::default(),
+            remote: None,
         }
     }
 }

@@ -17,6 +17,17 @@ pub enum LogFormat {
     Json,
 }
 
+/// An error with everything that led to it, on one line.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}
+
 /// Starts logging; `RUST_LOG` decides what is said, `warn` without it.
 pub fn init(format: LogFormat) {
     let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_else(|_| "warn".to_owned());

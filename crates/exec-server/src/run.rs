@@ -12,6 +12,7 @@ use crate::config::ServerConfig;
 use crate::listen::{ListenError, Listener, serve_metrics, serve_stdio};
 use crate::listen_url::ListenUrl;
 use crate::reaper::run_reaper;
+use crate::remote::{RemoteError, RemoteRun};
 use crate::server::Server;
 
 /// Why a server could not start or go on.
@@ -31,6 +32,9 @@ pub enum RunError {
         /// Why.
         source: io::Error,
     },
+    /// It cannot be reached through its registry.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// Nobody can be told where it listens.
     #[error("could not write to stdout: {0}")]
     Stdout(#[source] io::Error),
@@ -47,25 +51,40 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
         Some(address) => Some(bind_metrics(address).await?),
         None => None,
     };
+    let mut remote = RemoteRun::start(&server);
     let listener = match server.config.listen {
+        _ if remote.is_some() => None,
         ListenUrl::Stdio => None,
         _ => Some(Listener::bind(&server).await?),
     };
     if let Some(listener) = &listener {
         announce(listener).map_err(RunError::Stdout)?;
     }
-    tokio::select! {
-        () = stop => tracing::info!("told to stop"),
+    let outcome = tokio::select! {
+        () = stop => {
+            tracing::info!("told to stop");
+            Ok(())
+        }
         () = stdin_end(), if server.config.exit_on_stdin_close && listener.is_some() => {
             tracing::info!("stdin was closed");
+            Ok(())
         }
-        result = serve(&server, listener.as_ref()) => result.map_err(RunError::SetUp)?,
-        () = observe(&server, metrics.as_ref()) => {}
-        () = run_reaper(&server) => {}
-    }
+        result = RemoteRun::ended(&mut remote) => {
+            remote = None;
+            result.map_err(RunError::Remote)
+        }
+        result = serve(&server, listener.as_ref()), if remote.is_none() => {
+            result.map_err(RunError::SetUp)
+        }
+        () = observe(&server, metrics.as_ref()) => Ok(()),
+        () = run_reaper(&server) => Ok(()),
+    };
     drop(listener);
     server.shut_down().await;
-    Ok(())
+    if let Some(remote) = remote {
+        remote.leave().await;
+    }
+    outcome
 }
 
 async fn bind_metrics(address: SocketAddr) -> Result<TcpListener, RunError> {

@@ -130,8 +130,9 @@ impl Link {
         let near = Cable::new(to_executor, from_executor, Arc::default());
         let far = Cable::new(to_harness, from_harness, carried.clone());
         let mux = Mux::new(executor, "env".into(), "registration".into());
+        let (_, stay) = watch::channel(false);
         let running =
-            tokio::spawn(async move { run_relay(Box::new(far), mux, PINGS, &serve).await });
+            tokio::spawn(async move { run_relay(Box::new(far), mux, PINGS, &serve, stay).await });
         let key = &way.executor_public_key;
         let wire = HarnessWire::open(Box::new(near), "s".into(), &harness, &way, key).await?;
         let harness = Connection::new(Box::new(wire), PINGS);

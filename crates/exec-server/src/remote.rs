@@ -1,0 +1,377 @@
+//! Serves harnesses that come through a relay: registers, keeps one socket, and comes back whenever that is lost.
+//!
+//! ```text
+//! registering ─ok▶ connecting ─ok▶ attached ─socket lost▶ connecting (at once, then ever more slowly)
+//!      ▲                └─refused, or not reachable for a while─┐
+//!      └─────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! Owner: one task per server. Only a registry that says no for good ends it; an outage is waited for.
+
+mod credential;
+mod identity_file;
+
+use std::future::pending;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exec_server_machines::backoff::Backoff;
+use exec_server_machines::noise::identity::{Identity, fingerprint};
+use exec_server_machines::relay::mux::Mux;
+use exec_server_protocol::registry::{
+    PublicKey, RegisterRequest, RegisterResponse, SECURITY_PROFILE, STREAM_ID_HEADER,
+    ValidateRequest, ValidateResponse,
+};
+use exec_server_transport::connection::{Connection, PingTimes};
+use exec_server_transport::dial::{DialError, DialOptions, dial_relay};
+use exec_server_transport::proxy::Proxies;
+use exec_server_transport::registry::{Registry, RegistryError, RegistryUrlError};
+use exec_server_transport::relay_mux::{RelayHost, StreamWire, run_relay};
+use exec_server_transport::websocket::UpgradeFailure;
+use hyper::header::{HeaderName, HeaderValue};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use url::Url;
+
+pub use self::credential::{Credential, CredentialError};
+pub use self::identity_file::IdentityFileError;
+use crate::auth::Principal;
+use crate::connection::run_connection;
+use crate::server::Server;
+
+/// How an executor makes itself known to a registry.
+#[derive(Debug)]
+pub struct RemoteEnvironmentConfig {
+    /// Where the registry is.
+    pub registry: Url,
+    /// What harnesses ask for.
+    pub environment_id: String,
+    /// What people see in lists.
+    pub name: Option<String>,
+    /// How it proves that it may.
+    pub credential: Credential,
+    /// Where its key is kept; without a file it has a new one every time.
+    pub identity_file: Option<PathBuf>,
+}
+
+/// Why an executor cannot be reached through its registry for good.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// The key cannot be kept.
+    #[error(transparent)]
+    Identity(#[from] IdentityFileError),
+    /// The registry's address is none.
+    #[error(transparent)]
+    Registry(#[from] RegistryUrlError),
+    /// The token would travel in the clear.
+    #[error(
+        "refusing to send a credential to {0} without TLS; use https://, or http:// on loopback only"
+    )]
+    InTheClear(String),
+    /// The credential is gone or broken.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    /// The registry said no.
+    #[error("could not register environment `{environment_id}`: {source}")]
+    Refused {
+        /// The environment.
+        environment_id: String,
+        /// What the registry said.
+        source: RegistryError,
+    },
+}
+
+/// A registration takes no longer than this, and a validation either.
+const REGISTRY_PATIENCE: Duration = Duration::from_secs(10);
+/// The same for the websocket to the relay.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// A relay that cannot be reached for so many attempts may have moved, so the registry is asked again.
+const ATTEMPTS_BEFORE_ASKING_AGAIN: u32 = 3;
+/// A socket that lasted this long was a good one: the next attempt is made at once.
+const GOOD_SOCKET: Duration = Duration::from_secs(5);
+
+/// What is pinged, and when it counts as gone.
+const PINGS: PingTimes =
+    PingTimes { interval: Duration::from_secs(20), deadline: Duration::from_secs(40) };
+
+/// The task that keeps a server within reach of its relay.
+pub(crate) struct RemoteRun {
+    task: JoinHandle<Result<(), RemoteError>>,
+    leave: watch::Sender<bool>,
+}
+
+/// What is on its way to harnesses when the server stops may take this long.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+impl RemoteRun {
+    /// Begins, if the server is to be reached through a relay.
+    pub fn start(server: &Arc<Server>) -> Option<Self> {
+        server.config.remote.as_ref()?;
+        let (leave, leaving) = watch::channel(false);
+        let server = server.clone();
+        let task = tokio::spawn(async move {
+            let config = server.config.remote.as_ref().expect("was looked at");
+            let reading = read_stdin(config);
+            let running = run_remote_environment(server.clone(), config, leaving);
+            tokio::select! {
+                ended = running => ended,
+                ended = reading => Ok(ended?),
+            }
+        });
+        Some(Self { task, leave })
+    }
+
+    /// Waits until it is over, which it is only if the registry or the parent process says so.
+    pub async fn ended(run: &mut Option<Self>) -> Result<(), RemoteError> {
+        match run {
+            Some(run) => (&mut run.task).await.expect("the task does not panic"),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Says goodbye to the relay, after all connections have ended.
+    pub async fn leave(mut self) {
+        self.leave.send_replace(true);
+        // A relay that takes nothing is left without a word.
+        if tokio::time::timeout(FAREWELL, &mut self.task).await.is_err() {
+            self.task.abort();
+        }
+    }
+}
+
+/// Takes tokens from stdin, if that is where they come from; its end is the end of the server.
+async fn read_stdin(config: &RemoteEnvironmentConfig) -> Result<(), CredentialError> {
+    let Credential::Stdin(tokens) = &config.credential else { return pending().await };
+    let stdin = tokio::io::BufReader::new(tokio::io::stdin());
+    credential::read_tokens(stdin, &config.environment_id, tokens).await
+}
+
+/// Serves harnesses that come through the relay, until the registry says no for good or it is time to leave.
+pub async fn run_remote_environment(
+    server: Arc<Server>,
+    config: &RemoteEnvironmentConfig,
+    leaving: watch::Receiver<bool>,
+) -> Result<(), RemoteError> {
+    let identity = identity_file::open(config.identity_file.as_deref())?;
+    let dial = DialOptions { proxies: Proxies::from_environment(), ..DialOptions::default() };
+    let registry = Registry::new(config.registry.as_str(), dial.clone(), REGISTRY_PATIENCE)?;
+    if !registry.is_secure() {
+        let host = config.registry.host_str().unwrap_or_default();
+        return Err(RemoteError::InTheClear(host.to_owned()));
+    }
+    tracing::info!(
+        environment_id = config.environment_id,
+        fingerprint = fingerprint(&identity.public_key()),
+        "joining"
+    );
+    let executor = Executor { server, config, identity, registry, dial, leaving };
+    while !*executor.leaving.borrow() {
+        let registration = executor.register().await?;
+        executor.stay_attached(&registration).await;
+    }
+    Ok(())
+}
+
+struct Executor<'a> {
+    server: Arc<Server>,
+    config: &'a RemoteEnvironmentConfig,
+    identity: Identity,
+    registry: Registry,
+    dial: DialOptions,
+    leaving: watch::Receiver<bool>,
+}
+
+impl Executor<'_> {
+    /// Registers; goes on trying unless the registry says no for good.
+    async fn register(&self) -> Result<RegisterResponse, RemoteError> {
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
+        loop {
+            let error = match self.try_to_register().await {
+                Ok(Ok(registration)) => return Ok(registration),
+                Ok(Err(error)) => error,
+                // The parent process may send another token at any time.
+                Err(CredentialError::Expired) => {
+                    tracing::warn!("the credential has expired; waiting for another");
+                    tokio::time::sleep(backoff.next(fastrand::f64())).await;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let is_final = matches!(
+                error,
+                RegistryError::Auth { .. } | RegistryError::Refused { status: 410, .. }
+            );
+            if is_final {
+                let environment_id = self.config.environment_id.clone();
+                return Err(RemoteError::Refused { environment_id, source: error });
+            }
+            let pause = backoff.next(fastrand::f64());
+            let cause = crate::logging::chain(&error);
+            tracing::warn!(cause, ?pause, "could not register; trying again");
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn try_to_register(
+        &self,
+    ) -> Result<Result<RegisterResponse, RegistryError>, CredentialError> {
+        let headers = self.config.credential.headers().await?;
+        let request = RegisterRequest {
+            security_profile: SECURITY_PROFILE.into(),
+            executor_public_key: self.identity.public_key(),
+        };
+        let id = &self.config.environment_id;
+        let answer: Result<RegisterResponse, _> =
+            self.registry.ask(id, "register", &headers, &request).await;
+        Ok(answer.and_then(|registration| {
+            let is_ours = registration.environment_id == *id
+                && registration.security_profile == SECURITY_PROFILE
+                && Url::parse(&registration.url).is_ok();
+            if is_ours {
+                Ok(registration)
+            } else {
+                Err(RegistryError::Malformed("it registered something else".to_owned()))
+            }
+        }))
+    }
+
+    /// Keeps a socket to the relay until the registration is worth nothing any more.
+    async fn stay_attached(&self, registration: &RegisterResponse) {
+        let url = Url::parse(&registration.url).expect("was checked when it came");
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
+        let mut failures = 0;
+        loop {
+            let dialled =
+                tokio::time::timeout(CONNECT_PATIENCE, dial_relay(&url, &self.dial_options()))
+                    .await;
+            match dialled {
+                Ok(Ok(socket)) => {
+                    failures = 0;
+                    let environment_id = &self.config.environment_id;
+                    tracing::info!(environment_id, "attached to the relay");
+                    let since = Instant::now();
+                    let host = Host { executor: self.shared(registration) };
+                    let mux = Mux::new(
+                        self.identity.clone(),
+                        environment_id.clone(),
+                        registration.executor_registration_id.clone(),
+                    );
+                    let leaving = self.leaving.clone();
+                    let ended = run_relay(socket, mux, PINGS, &host, leaving).await;
+                    tracing::info!(environment_id, ?ended, "the relay is gone");
+                    if *self.leaving.borrow() {
+                        return;
+                    }
+                    if since.elapsed() >= GOOD_SOCKET {
+                        backoff.reset();
+                        continue;
+                    }
+                }
+                Ok(Err(DialError::Upgrade(UpgradeFailure::Status(status))))
+                    if (400..500).contains(&status) =>
+                {
+                    tracing::info!(status, "the relay does not know this registration any more");
+                    return;
+                }
+                Ok(Err(error)) => {
+                    let cause = crate::logging::chain(&error);
+                    tracing::warn!(cause, "could not reach the relay");
+                    failures += 1;
+                }
+                Err(_) => {
+                    tracing::warn!("the relay does not answer");
+                    failures += 1;
+                }
+            }
+            tokio::time::sleep(backoff.next(fastrand::f64())).await;
+            if failures >= ATTEMPTS_BEFORE_ASKING_AGAIN {
+                return;
+            }
+        }
+    }
+
+    /// Each attempt can be found in the relay's log.
+    fn dial_options(&self) -> DialOptions {
+        let id = format!("req_{}", uuid::Uuid::new_v4().simple());
+        DialOptions { headers: vec![("x-request-id".to_owned(), id)], ..self.dial.clone() }
+    }
+
+    fn shared(&self, registration: &RegisterResponse) -> Arc<Shared> {
+        Arc::new(Shared {
+            server: self.server.clone(),
+            registry: self.registry.clone(),
+            environment_id: self.config.environment_id.clone(),
+            registration_id: registration.executor_registration_id.clone(),
+            credential: self.config.credential.clone(),
+        })
+    }
+}
+
+/// What is needed to ask about a harness and to serve it.
+struct Shared {
+    server: Arc<Server>,
+    registry: Registry,
+    environment_id: String,
+    registration_id: String,
+    credential: Credential,
+}
+
+struct Host {
+    executor: Arc<Shared>,
+}
+
+impl RelayHost for Host {
+    fn validate(
+        &self,
+        stream_id: String,
+        harness: PublicKey,
+        authorization: String,
+    ) -> impl Future<Output = bool> + Send + 'static {
+        let executor = self.executor.clone();
+        async move { executor.validate(stream_id, harness, authorization).await }
+    }
+
+    fn serve(&self, wire: StreamWire, harness: PublicKey) {
+        let server = self.executor.server.clone();
+        let principal = Principal::Harness(fingerprint(&harness));
+        let connection = Connection::new(Box::new(wire), PINGS);
+        self.executor.server.spawn(async move {
+            run_connection(server, connection, principal).await;
+        });
+    }
+}
+
+impl Shared {
+    async fn validate(&self, stream_id: String, harness: PublicKey, authorization: String) -> bool {
+        let Ok(mut headers) = self.credential.headers().await else {
+            return false;
+        };
+        if let Ok(value) = HeaderValue::from_str(&stream_id) {
+            headers.push((HeaderName::from_static(STREAM_ID_HEADER), value));
+        }
+        let who = fingerprint(&harness);
+        let request = ValidateRequest {
+            executor_registration_id: self.registration_id.clone(),
+            harness_public_key: harness,
+            harness_key_authorization: authorization,
+        };
+        let answer: Result<ValidateResponse, _> =
+            self.registry.ask(&self.environment_id, "validate", &headers, &request).await;
+        match answer {
+            Ok(ValidateResponse { valid: true }) => {
+                tracing::info!(stream_id, harness = who, "a harness came in");
+                true
+            }
+            Ok(ValidateResponse { valid: false }) => {
+                tracing::warn!(stream_id, harness = who, "the registry refused a harness");
+                false
+            }
+            Err(error) => {
+                let cause = crate::logging::chain(&error);
+                tracing::warn!(stream_id, harness = who, cause, "a harness could not be checked");
+                false
+            }
+        }
+    }
+}

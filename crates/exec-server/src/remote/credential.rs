@@ -1,0 +1,238 @@
+//! How an executor proves to its registry that it may register.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use exec_server_transport::registry::Header;
+use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use serde::Deserialize;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
+use tokio::sync::watch;
+
+/// A line of the credential pipe is no longer, its newline included.
+const MAX_LINE_BYTES: u64 = 16_384;
+
+/// What is shown to the registry.
+#[derive(Clone)]
+pub enum Credential {
+    /// A token.
+    Bearer(Arc<str>),
+    /// The token of somebody who is signed in, and the account that it is for.
+    Account {
+        /// The access token.
+        token: Arc<str>,
+        /// The account.
+        account_id: Arc<str>,
+    },
+    /// Tokens that the parent process sends on stdin, each until its time is up.
+    Stdin(Arc<watch::Sender<Option<Piped>>>),
+}
+
+/// A token with an end.
+#[derive(Clone)]
+pub struct Piped {
+    token: Arc<str>,
+    expires_at: i64,
+}
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialError {
+    /// Nobody said anything.
+    #[error(
+        "no credential for the registry; set EXEC_SERVER_REMOTE_TOKEN or EXEC_SERVER_REMOTE_TOKEN_FILE \
+         (`exec-server token create` makes a token)"
+    )]
+    Missing,
+    /// A file with a token cannot be read.
+    #[error("could not read {}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It cannot be sent in a header.
+    #[error(
+        "the credential for the registry is empty or has characters that a header cannot carry"
+    )]
+    Unusable,
+    /// A line of the pipe is not what it should be.
+    #[error("the credential on stdin is not usable: {0}")]
+    Line(&'static str),
+    /// The pipe's last token is over.
+    #[error("the credential from stdin has expired")]
+    Expired,
+}
+
+impl Credential {
+    /// Looks where people put tokens, the most specific place first.
+    pub fn from_environment(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, CredentialError> {
+        let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
+        if let Some(token) = set("EXEC_SERVER_REMOTE_TOKEN") {
+            return Self::bearer(&token);
+        }
+        if let Some(path) = set("EXEC_SERVER_REMOTE_TOKEN_FILE") {
+            let path = PathBuf::from(path);
+            let token = std::fs::read_to_string(&path)
+                .map_err(|source| CredentialError::File { path, source })?;
+            return Self::bearer(&token);
+        }
+        for name in ["CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN", "CODEX_API_KEY"] {
+            if let Some(token) = set(name) {
+                return Self::bearer(&token);
+            }
+        }
+        let home = set("CODEX_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(Path::new(&set("HOME")?).join(".codex")));
+        match home {
+            Some(home) => Self::from_sign_in(&home.join("auth.json")),
+            None => Err(CredentialError::Missing),
+        }
+    }
+
+    /// The sign-in state of the reference's command line.
+    fn from_sign_in(path: &Path) -> Result<Self, CredentialError> {
+        #[derive(Deserialize)]
+        struct SignIn {
+            #[serde(rename = "OPENAI_API_KEY")]
+            key: Option<String>,
+            tokens: Option<Tokens>,
+        }
+        #[derive(Deserialize)]
+        struct Tokens {
+            access_token: String,
+            account_id: Option<String>,
+        }
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(CredentialError::Missing);
+            }
+            Err(source) => return Err(CredentialError::File { path: path.to_owned(), source }),
+        };
+        let state: SignIn = serde_json::from_slice(&text).map_err(|error| {
+            CredentialError::File { path: path.to_owned(), source: error.into() }
+        })?;
+        match state {
+            SignIn { key: Some(key), .. } => Self::bearer(&key),
+            SignIn { tokens: Some(Tokens { access_token, account_id: Some(account) }), .. } => {
+                check(&access_token)?;
+                check(&account)?;
+                Ok(Self::Account { token: access_token.into(), account_id: account.into() })
+            }
+            SignIn { tokens: Some(Tokens { access_token, .. }), .. } => Self::bearer(&access_token),
+            SignIn { .. } => Err(CredentialError::Missing),
+        }
+    }
+
+    fn bearer(token: &str) -> Result<Self, CredentialError> {
+        let token = token.trim();
+        check(token)?;
+        Ok(Self::Bearer(token.into()))
+    }
+
+    /// Tokens that come on stdin, once [`read_tokens`] runs.
+    pub fn from_stdin() -> Self {
+        Self::Stdin(Arc::new(watch::Sender::new(None)))
+    }
+
+    /// The headers for one request. A token that a parent process sends is waited for if none has come yet.
+    pub async fn headers(&self) -> Result<Vec<Header>, CredentialError> {
+        match self {
+            Self::Bearer(token) => Ok(vec![bearer(token)]),
+            Self::Account { token, account_id } => {
+                let account = HeaderValue::from_str(account_id).expect("was checked");
+                let name = HeaderName::from_static("chatgpt-account-id");
+                Ok(vec![bearer(token), (name, account)])
+            }
+            Self::Stdin(tokens) => {
+                let mut tokens = tokens.subscribe();
+                let current = tokens.wait_for(Option::is_some).await;
+                let current = current.map_err(|_| CredentialError::Missing)?.clone();
+                let current = current.expect("was waited for");
+                if current.expires_at <= now() {
+                    return Err(CredentialError::Expired);
+                }
+                Ok(vec![bearer(&current.token)])
+            }
+        }
+    }
+}
+
+/// Reads tokens from a pipe, a line each, until it ends; a line that is not right is the end as well.
+pub async fn read_tokens(
+    mut pipe: impl AsyncBufRead + Unpin,
+    environment_id: &str,
+    tokens: &watch::Sender<Option<Piped>>,
+) -> Result<(), CredentialError> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = (&mut pipe).take(MAX_LINE_BYTES).read_until(b'\n', &mut line).await;
+        match read {
+            Ok(0) => return Ok(()),
+            Ok(_) => tokens.send_replace(Some(parse(&line, environment_id)?)),
+            Err(_) => return Err(CredentialError::Line("it cannot be read")),
+        };
+    }
+}
+
+fn parse(line: &[u8], environment_id: &str) -> Result<Piped, CredentialError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Line {
+        version: u64,
+        environment_id: String,
+        token: String,
+        expires_at: i64,
+    }
+    let Some(line) = line.strip_suffix(b"\n") else {
+        return Err(CredentialError::Line("a line is too long or does not end"));
+    };
+    let line: Line =
+        serde_json::from_slice(line).map_err(|_| CredentialError::Line("it has another form"))?;
+    if line.version != 1 {
+        return Err(CredentialError::Line("its version is not 1"));
+    }
+    if line.environment_id != environment_id {
+        return Err(CredentialError::Line("it is for another environment"));
+    }
+    if line.expires_at <= now() {
+        return Err(CredentialError::Line("it has expired"));
+    }
+    check(&line.token).map_err(|_| CredentialError::Line("its token cannot be sent"))?;
+    Ok(Piped { token: line.token.into(), expires_at: line.expires_at })
+}
+
+fn check(token: &str) -> Result<(), CredentialError> {
+    let is_usable = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_usable { Ok(()) } else { Err(CredentialError::Unusable) }
+}
+
+fn bearer(token: &str) -> Header {
+    let mut value = HeaderValue::from_str(&format!("Bearer {token}")).expect("was checked");
+    value.set_sensitive(true);
+    (AUTHORIZATION, value)
+}
+
+fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+}
+
+impl std::fmt::Debug for Credential {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bearer(_) => "Bearer",
+            Self::Account { .. } => "Account",
+            Self::Stdin(_) => "Stdin",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
