@@ -15,6 +15,7 @@
 //! | [`recovery`], [`backoff`] | when a client dials, and when it gives up | the client's driver |
 //! | [`noise`] | the encrypted channel through a relay | the task of a relay socket |
 //! | [`relay`] | streams through a relay, at either end | the task of a relay socket |
+//! | [`switchboard`] | who is attached to a rendezvous, and which frame goes to whom | the rendezvous |
 
 pub mod admission;
 pub mod attachment;
@@ -31,3 +32,4 @@ pub mod process_log;
 pub mod recovery;
 pub mod relay;
 pub mod stdin_ledger;
+pub mod switchboard;

@@ -1,0 +1,607 @@
+//! Scripts of who comes, says what and goes, and what everybody got.
+
+use exec_server_protocol::relay_frame::RelayData;
+use proptest::prelude::*;
+
+use super::*;
+
+#[test]
+fn frames_go_both_ways_by_stream() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        harness B env r1
+        A a resume
+        B b resume
+        A a data one
+        E a data answer
+        E b data other
+        E c data nobody
+        ",
+        "
+        E: a resume, b resume, a one
+        A: a answer
+        B: b other
+        ",
+    );
+}
+
+#[test]
+fn a_harness_has_only_the_stream_that_it_claimed_first() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        harness B env r1
+        harness C env r1
+        A a resume
+        B b resume
+        B a data forged
+        B a reset forged
+        C a handshake
+        ",
+        "
+        E: a resume, b resume
+        A: 
+        B: 
+        C: closed 1008 stream_taken
+        ",
+    );
+}
+
+#[test]
+fn environments_never_meet() {
+    check(
+        "
+        executor E env r1 1
+        executor F other r2 1
+        harness A env r1
+        harness B other r2
+        A same data a
+        B same data b
+        F same data from-f
+        ",
+        "
+        E: same a
+        F: same b
+        A: 
+        B: same from-f
+        ",
+    );
+}
+
+#[test]
+fn an_executor_hears_when_a_harness_goes_after_all_that_it_said() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        harness B env r1
+        A a resume
+        A a data last-words
+        A gone
+        B gone
+        E a data too-late
+        harness A2 env r1
+        ",
+        "
+        E: a resume, a last-words, a reset harness_disconnected
+        A2: 
+        ",
+    );
+}
+
+#[test]
+fn an_id_is_free_again_once_the_executor_has_the_reset() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        A a resume
+        A gone
+        harness B env r1
+        B a resume
+        read E
+        harness C env r1
+        C a resume
+        ",
+        "
+        E: a resume, a reset harness_disconnected, a resume
+        B: closed 1008 stream_taken
+        C: 
+        ",
+    );
+}
+
+#[test]
+fn harnesses_go_with_their_executor_but_get_what_it_sent() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        harness B env r1
+        A a resume
+        E a data last
+        E gone
+        harness C env r1
+        ",
+        "
+        A: a last, closed 1012 executor_gone
+        B: closed 1012 executor_gone
+        C: refused, no executor is attached
+        ",
+    );
+}
+
+#[test]
+fn a_newer_executor_takes_the_place_of_an_older_one_and_never_the_other_way_round() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        A a resume
+        executor F env r2 2
+        executor G env r1 1
+        harness B env r1
+        harness C env r2
+        C a resume
+        E a data late
+        E gone
+        executor H env r2 2
+        ",
+        "
+        F: closed 1008 superseded
+        G: refused, the registration is not current
+        H: 
+        A: closed 1012 executor_gone
+        B: refused, the registration is not current
+        C: closed 1012 executor_gone
+        ",
+    );
+}
+
+#[test]
+fn a_newer_registration_ends_the_executor_before_its_own_comes() {
+    check(
+        "
+        executor E env r1 1
+        supersede env 1
+        harness A env r1
+        supersede env 2
+        harness B env r1
+        executor F env r2 2
+        ",
+        "
+        E: closed 1008 superseded
+        F: 
+        A: closed 1012 executor_gone
+        B: refused, no executor is attached
+        ",
+    );
+}
+
+#[test]
+fn a_reset_of_the_executor_arrives_and_then_the_harness_is_closed() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        A a resume
+        E a data x
+        E a reset over
+        A a data late
+        ",
+        "
+        E: a resume, a reset harness_disconnected
+        A: a x, a reset over, closed 1000 stream_ended
+        ",
+    );
+}
+
+#[test]
+fn a_harness_shakes_hands_once() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        A a handshake
+        A a handshake
+        ",
+        "
+        E: a handshake, a reset harness_disconnected
+        A: closed 1008 second_handshake
+        ",
+    );
+}
+
+#[test]
+fn what_is_no_frame_ends_a_harness_and_is_nothing_to_an_executor() {
+    check(
+        "
+        executor E env r1 1
+        harness A env r1
+        harness B env r1
+        harness C env r1
+        A raw 3
+        B raw 262145
+        C text
+        E raw 3
+        ",
+        "
+        E: 
+        A: closed 1002 not_a_frame
+        B: closed 1009 message_too_big
+        C: closed 1003 text_message
+        ",
+    );
+}
+
+#[test]
+fn limits_of_an_environment_and_of_a_token_are_kept() {
+    let mut board = Switchboard::new(LIMITS);
+    let now = Instant::now();
+    board.attach_executor(now, ticket("env", "r1", "executor"), 1).unwrap();
+    let mut attach =
+        |token: &str, max| board.attach_harness(now, ticket("env", "r1", token), max).map(|_| ());
+    assert_eq!(attach("one", Some(1)), Ok(()));
+    assert_eq!(attach("one", Some(1)), Err(AttachError::TokenFull));
+    for _ in 1..LIMITS.streams_per_environment {
+        assert_eq!(attach("many", None), Ok(()));
+    }
+    assert_eq!(attach("many", None), Err(AttachError::Full));
+    assert!(board.presence("env").unwrap().is_full);
+}
+
+#[test]
+fn a_revoked_token_ends_its_sockets_and_nobody_elses() {
+    let mut board = Switchboard::new(LIMITS);
+    let now = Instant::now();
+    let executor = board.attach_executor(now, ticket("env", "r1", "executor"), 1).unwrap();
+    let one = board.attach_harness(now, ticket("env", "r1", "one"), None).unwrap();
+    let two = board.attach_harness(now, ticket("env", "r1", "two"), None).unwrap();
+    board.revoke("one");
+    assert_eq!(board.poll_goodbye(one), Some(Goodbye::Revoked));
+    assert_eq!((board.poll_goodbye(two), board.poll_goodbye(executor)), (None, None));
+    board.revoke("executor");
+    assert_eq!(board.poll_goodbye(executor), Some(Goodbye::Revoked));
+    assert_eq!(board.poll_goodbye(two), Some(Goodbye::ExecutorGone));
+}
+
+#[test]
+fn streams_take_turns_at_the_executor() {
+    let mut board = Switchboard::new(LIMITS);
+    let now = Instant::now();
+    let executor = board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
+    let busy = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
+    let calm = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
+    for _ in 0..50 {
+        board.handle_frame(now, busy, data("busy", 1000));
+    }
+    board.handle_frame(now, calm, data("calm", 10));
+    let first_two: Vec<_> = (0..2).map(|_| describe(board.poll_frame(executor).unwrap())).collect();
+    assert!(first_two[1].starts_with("calm "), "{first_two:?}");
+}
+
+#[test]
+fn a_harness_that_sends_faster_than_its_executor_reads_waits() {
+    let mut board = Switchboard::new(LIMITS);
+    let now = Instant::now();
+    let executor = board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
+    let harness = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
+    let mut sent = 0;
+    while board.is_reading(harness) {
+        board.handle_frame(now, harness, data("a", 60_000));
+        sent += 1;
+    }
+    assert!(sent < 12, "{sent}");
+    while board.poll_wake().is_some() {}
+    board.poll_frame(executor).unwrap();
+    assert!(board.is_reading(harness));
+    assert_eq!(board.poll_wake(), Some(harness));
+}
+
+#[test]
+fn an_executor_waits_for_a_slow_harness_for_a_while() {
+    let mut board = Switchboard::new(LIMITS);
+    let now = Instant::now();
+    let executor = board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
+    let slow = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
+    let other = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
+    board.handle_frame(now, slow, data("slow", 1));
+    board.handle_frame(now, other, data("other", 1));
+    let fill = |board: &mut Switchboard| {
+        while board.is_reading(executor) {
+            board.handle_frame(now, executor, data("slow", 60_000));
+        }
+    };
+    fill(&mut board);
+    assert_eq!(board.poll_timeout(slow), Some(now + LIMITS.patience));
+    assert_eq!(board.poll_timeout(other), None);
+    // It catches up: the executor goes on.
+    while !board.is_reading(executor) {
+        board.poll_frame(slow).unwrap();
+    }
+    assert_eq!(board.poll_timeout(slow), None);
+    // It does not: the executor goes on without it.
+    fill(&mut board);
+    board.handle_timeout(now + LIMITS.patience - Duration::from_millis(1), slow);
+    assert!(!board.is_reading(executor));
+    board.handle_timeout(now + LIMITS.patience, slow);
+    assert!(board.is_reading(executor));
+    assert_eq!(board.poll_frame(slow), None);
+    assert_eq!(board.poll_goodbye(slow), Some(Goodbye::Slow));
+    assert_eq!(board.poll_goodbye(other), None);
+}
+
+#[test]
+fn a_harness_that_claims_nothing_is_let_go() {
+    let mut board = Switchboard::new(LIMITS);
+    let now = Instant::now();
+    board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
+    let harness = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
+    board.handle_timeout(now + LIMITS.claim, harness);
+    assert_eq!(board.poll_goodbye(harness), Some(Goodbye::Silent));
+}
+
+#[derive(Debug, Clone)]
+enum Move {
+    Executor { env: usize, generation: u64 },
+    Harness { env: usize },
+    Frame { socket: usize, stream: usize, kind: usize, size: usize },
+    Read { socket: usize, count: usize },
+    Gone { socket: usize },
+    Late { socket: usize },
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let socket = 0..12_usize;
+    let one = prop_oneof![
+        1 => (0..2_usize, 1..4_u64).prop_map(|(env, generation)| Move::Executor { env, generation }),
+        3 => (0..2_usize).prop_map(|env| Move::Harness { env }),
+        12 => (socket.clone(), 0..4_usize, 0..5_usize, 1..200_000_usize)
+            .prop_map(|(socket, stream, kind, size)| Move::Frame { socket, stream, kind, size }),
+        4 => (socket.clone(), 1..8_usize).prop_map(|(socket, count)| Move::Read { socket, count }),
+        1 => socket.clone().prop_map(|socket| Move::Gone { socket }),
+        1 => socket.prop_map(|socket| Move::Late { socket }),
+    ];
+    prop::collection::vec(one, 1..200)
+}
+
+/// What a test knows of a socket: its environment, and the stream that it first spoke of.
+struct Peer {
+    id: SocketId,
+    env: usize,
+    is_executor: bool,
+}
+
+proptest! {
+    /// Peers that say anything on any stream; every frame carries who sent it.
+    #[test]
+    fn hostile_peers_never_cross_streams_or_environments_and_fill_no_memory(moves in moves()) {
+        let mut board = Switchboard::new(LIMITS);
+        let now = Instant::now();
+        let names = ["one", "two"];
+        let mut peers: Vec<Peer> = Vec::new();
+        // Which harness socket owns (environment, stream) from the executor's view: by its frames alone.
+        let mut first_words: BTreeMap<SocketId, String> = BTreeMap::new();
+        for one in moves {
+            match one {
+                Move::Executor { env, generation } => {
+                    let ticket = ticket(names[env], &format!("r{generation}"), "t");
+                    if let Ok(id) = board.attach_executor(now, ticket, generation) {
+                        peers.push(Peer { id, env, is_executor: true });
+                    }
+                }
+                Move::Harness { env } => {
+                    for generation in 1..4 {
+                        let ticket = ticket(names[env], &format!("r{generation}"), "t");
+                        if let Ok(id) = board.attach_harness(now, ticket, None) {
+                            peers.push(Peer { id, env, is_executor: false });
+                        }
+                    }
+                }
+                Move::Frame { socket, stream, kind, size } if !peers.is_empty() => {
+                    let peer = &peers[socket % peers.len()];
+                    if !board.is_reading(peer.id) { continue }
+                    let stream = format!("s{stream}");
+                    let mark = format!("{}:{}", peer.id.0, peer.env);
+                    let frame = match kind {
+                        0 => frame(&stream, RelayBody::Handshake(mark.into())),
+                        1 => frame(&stream, RelayBody::Reset { reason: mark }),
+                        2 => Bytes::from(vec![0xff; size % 100]),
+                        _ => {
+                            let mut payload = mark.into_bytes();
+                            payload.push(b' ');
+                            payload.resize(size.max(payload.len()), b'.');
+                            frame(&stream, RelayBody::Data(RelayData {
+                                seq: 0, segment_index: 0, segment_count: 1, payload: payload.into(),
+                            }))
+                        }
+                    };
+                    let is_valid = RelayFrame::decode(frame.clone()).is_ok();
+                    if !peer.is_executor && is_valid && board.poll_goodbye(peer.id).is_none() {
+                        first_words.entry(peer.id).or_insert(stream);
+                    }
+                    board.handle_frame(now, peer.id, frame);
+                }
+                Move::Read { socket, count } if !peers.is_empty() => {
+                    let peer = &peers[socket % peers.len()];
+                    for _ in 0..count {
+                        let Some(bytes) = board.poll_frame(peer.id) else { break };
+                        let frame = RelayFrame::decode(bytes).unwrap();
+                        let Some((sender, env)) = mark_of(&frame) else { continue };
+                        prop_assert_eq!(env, peer.env, "a frame left its environment");
+                        if peer.is_executor {
+                            let claimed = first_words.get(&SocketId(sender));
+                            prop_assert_eq!(Some(&frame.stream_id), claimed, "a foreign stream");
+                        } else {
+                            prop_assert_eq!(Some(&frame.stream_id), first_words.get(&peer.id));
+                        }
+                    }
+                }
+                Move::Gone { socket } if !peers.is_empty() => {
+                    let peer = peers.swap_remove(socket % peers.len());
+                    board.handle_gone(peer.id);
+                }
+                Move::Late { socket } if !peers.is_empty() => {
+                    let peer = &peers[socket % peers.len()];
+                    board.handle_timeout(now + LIMITS.patience + LIMITS.claim, peer.id);
+                }
+                _ => {}
+            }
+            while board.poll_wake().is_some() {}
+            assert_bounded(&board)?;
+        }
+        for peer in peers {
+            board.handle_gone(peer.id);
+        }
+        prop_assert!(board.sockets.is_empty() && board.environments.is_empty());
+        prop_assert!(board.by_token.is_empty() && board.wakes.is_empty());
+    }
+}
+
+fn assert_bounded(board: &Switchboard) -> Result<(), TestCaseError> {
+    for env in board.environments.values() {
+        // One executor's worth of harnesses, and none beyond.
+        prop_assert!(env.harnesses.len() <= LIMITS.streams_per_environment);
+        prop_assert!(env.streams.len() <= LIMITS.streams_per_environment);
+        for stream in env.streams.values() {
+            prop_assert!(stream.queue.bytes() <= STREAM_QUEUE.bytes + MAX_FRAME_BYTES);
+            prop_assert!(stream.queue.len() <= STREAM_QUEUE.frames + 1);
+        }
+    }
+    for socket in board.sockets.values() {
+        if let Side::Harness(harness) = &socket.side {
+            prop_assert!(harness.outgoing.bytes() <= HARNESS_QUEUE.bytes + MAX_FRAME_BYTES);
+        }
+    }
+    Ok(())
+}
+
+/// Who sent a frame, from where; nobody, if the switchboard made it.
+fn mark_of(frame: &RelayFrame) -> Option<(u64, usize)> {
+    let text = match &frame.body {
+        RelayBody::Data(data) => String::from_utf8_lossy(&data.payload).into_owned(),
+        RelayBody::Handshake(payload) => String::from_utf8_lossy(payload).into_owned(),
+        RelayBody::Reset { reason } => reason.clone(),
+        _ => return None,
+    };
+    let (sender, env) = text.split(' ').next()?.split_once(':')?;
+    Some((sender.parse().ok()?, env.parse().ok()?))
+}
+
+const LIMITS: SwitchboardLimits = SwitchboardLimits {
+    streams_per_environment: 6,
+    claim: Duration::from_secs(10),
+    patience: Duration::from_secs(5),
+};
+
+fn ticket(environment: &str, registration: &str, token: &str) -> Ticket {
+    Ticket {
+        environment: environment.into(),
+        registration: registration.into(),
+        token: token.into(),
+    }
+}
+
+fn frame(stream: &str, body: RelayBody) -> Bytes {
+    RelayFrame::new(stream, body).encode().into()
+}
+
+fn data(stream: &str, size: usize) -> Bytes {
+    let payload = vec![b'x'; size].into();
+    let data = RelayData { seq: 0, segment_index: 0, segment_count: 1, payload };
+    frame(stream, RelayBody::Data(data))
+}
+
+fn describe(bytes: Bytes) -> String {
+    let RelayFrame { stream_id, body, .. } = RelayFrame::decode(bytes).unwrap();
+    match body {
+        RelayBody::Data(data) => format!("{stream_id} {}", String::from_utf8_lossy(&data.payload)),
+        RelayBody::Reset { reason } => format!("{stream_id} reset {reason}"),
+        RelayBody::Resume { .. } => format!("{stream_id} resume"),
+        RelayBody::Handshake(_) => format!("{stream_id} handshake"),
+        body => format!("{stream_id} {body:?}"),
+    }
+}
+
+/// Plays a script and compares what each socket got; executors first, in the order in which they came.
+fn check(script: &str, expected: &str) {
+    let mut board = Switchboard::new(LIMITS);
+    let now = Instant::now();
+    let mut sockets: Vec<(String, bool, Result<SocketId, AttachError>)> = Vec::new();
+    let mut got: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut read = |board: &mut Switchboard, name: &str, id: SocketId| {
+        while let Some(frame) = board.poll_frame(id) {
+            got.entry(name.to_owned()).or_default().push(describe(frame));
+        }
+    };
+    for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let id_of = |name: &str, sockets: &[(String, bool, Result<SocketId, AttachError>)]| {
+            sockets.iter().find(|(known, ..)| known == name).unwrap().2.unwrap()
+        };
+        match words[..] {
+            ["executor", name, env, registration, generation] => {
+                let ticket = ticket(env, registration, "t");
+                let id = board.attach_executor(now, ticket, generation.parse().unwrap());
+                sockets.push((name.into(), true, id));
+            }
+            ["harness", name, env, registration] => {
+                let id = board.attach_harness(now, ticket(env, registration, "t"), None);
+                sockets.push((name.into(), false, id));
+            }
+            ["supersede", env, generation] => board.supersede(env, generation.parse().unwrap()),
+            ["read", name] => read(&mut board, name, id_of(name, &sockets)),
+            [name, "gone"] => {
+                let id = id_of(name, &sockets);
+                board.handle_gone(id);
+                sockets.retain(|(known, ..)| known != name);
+            }
+            [name, "text"] => board.handle_misuse(id_of(name, &sockets), Goodbye::Text),
+            [name, "raw", length] => {
+                let bytes = vec![0xff; length.parse().unwrap()];
+                board.handle_frame(now, id_of(name, &sockets), bytes.into());
+            }
+            [name, stream, ref rest @ ..] => {
+                let body = match rest {
+                    ["resume"] => RelayBody::Resume { next_seq: 0 },
+                    ["handshake"] => RelayBody::Handshake(Bytes::from_static(b"hello")),
+                    ["reset", reason] => RelayBody::Reset { reason: (*reason).into() },
+                    ["data", text] => RelayBody::Data(RelayData {
+                        seq: 0,
+                        segment_index: 0,
+                        segment_count: 1,
+                        payload: text.as_bytes().to_vec().into(),
+                    }),
+                    _ => panic!("{line}"),
+                };
+                board.handle_frame(now, id_of(name, &sockets), frame(stream, body));
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    for (name, _, id) in &sockets {
+        if let Ok(id) = id {
+            read(&mut board, name, *id);
+        }
+    }
+    sockets.sort_by_key(|(_, is_executor, _)| !is_executor);
+    let mut lines = String::new();
+    for (name, _, id) in sockets {
+        let mut said = got.remove(&name).unwrap_or_default();
+        match id {
+            Err(error) => said.push(format!("refused, {error}")),
+            Ok(id) => {
+                let goodbye = board.poll_goodbye(id);
+                said.extend(goodbye.map(|it| format!("closed {} {}", it.code(), it.reason())));
+            }
+        }
+        lines.push_str(&format!("{name}: {}\n", said.join(", ")));
+    }
+    let expected: Vec<_> =
+        expected.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let lines: Vec<_> = lines.lines().map(str::trim).collect();
+    assert_eq!(lines, expected);
+}
