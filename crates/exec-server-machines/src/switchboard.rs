@@ -321,6 +321,11 @@ impl Switchboard {
         }
     }
 
+    /// Whether a socket is to be closed, once its frames are out.
+    pub fn is_ending(&self, id: SocketId) -> bool {
+        self.sockets.get(&id).is_none_or(|socket| socket.goodbye.is_some())
+    }
+
     /// Whether more is taken from a socket now.
     pub fn is_reading(&self, id: SocketId) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };

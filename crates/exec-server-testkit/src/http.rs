@@ -45,6 +45,24 @@ pub async fn request(url: &str, method: &str, path: &str, headers: &[(&str, &str
     HttpConnection::open(url).await.request(method, path, headers).await
 }
 
+/// One request with a body, on a connection of its own.
+pub async fn request_with_body(
+    url: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> HttpReply {
+    let mut connection = HttpConnection::open(url).await;
+    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: {}\r\n", connection.host);
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    text.push_str(&format!("Content-Length: {}\r\n\r\n", body.len()));
+    connection.send(&[text.as_bytes(), body].concat()).await;
+    connection.reply(method).await
+}
+
 /// Asks for a websocket with one more header, and says what came back.
 pub async fn upgrade(url: &str, more: &[(&str, &str)]) -> HttpReply {
     let headers: Vec<_> = UPGRADE.iter().chain(more).copied().collect();

@@ -12,6 +12,7 @@
 //! | [`web`] | a web server whose every byte a test decides |
 //! | [`fifo`] | a door between a test and a child |
 //! | [`footprint`] | every process that came from a test, and when they are gone |
+//! | [`rendezvous`] | a meeting point, and sockets that say anything |
 //! | [`mod@reference`] | the unmodified reference client, driven by a scripted model |
 //!
 //! Everything waits for events, with one deadline each.
@@ -30,10 +31,10 @@ pub mod http;
 pub mod raw;
 #[cfg(unix)]
 pub mod reference;
-pub mod web;
-
+pub mod rendezvous;
 #[cfg(target_os = "linux")]
 pub mod terminal;
+pub mod web;
 
 use std::time::Duration;
 
@@ -47,6 +48,7 @@ pub use fifo::Fifo;
 pub use footprint::Footprint;
 pub use http::{HttpConnection, HttpReply};
 pub use raw::RawClient;
+pub use rendezvous::{RelaySocket, Relayed, TestRendezvous};
 #[cfg(target_os = "linux")]
 pub use terminal::Terminal;
 pub use web::Web;

@@ -17,6 +17,7 @@
 //! deadline bounds the whole run.
 
 mod child;
+mod executor;
 mod folder;
 mod install;
 mod model;
@@ -32,6 +33,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use child::run_to_end;
+pub use executor::ReferenceExecutor;
 use folder::RunFolder;
 use install::find_binary;
 use model::ScriptedModel;
@@ -72,10 +74,15 @@ impl ReferenceClient {
     ///
     /// Panics with all that was said so far if the client fails, stops half-way, or outlives `deadline`.
     pub fn run(&self, url: &str, scenario: Scenario, deadline: Duration) -> Run {
+        self.run_at(&Place::Server { url }, scenario, deadline)
+    }
+
+    /// The same with an environment that may also be at a rendezvous.
+    pub fn run_at(&self, place: &Place, scenario: Scenario, deadline: Duration) -> Run {
         let task = scenario.task.clone().unwrap_or_else(|| "go".to_owned());
         let (folder, model) = prepare(scenario);
         let arguments = ["exec", "--skip-git-repo-check", "--ephemeral", "--color", "never", &task];
-        let codex = self.command(url, &folder, &arguments);
+        let codex = self.command(place, &folder, &arguments);
         let ended = run_to_end(codex, deadline).expect("the client can be started");
         let scenario = model.stop();
 
@@ -99,11 +106,16 @@ impl ReferenceClient {
     /// Starts a conversation whose turns the test takes one by one.
     pub fn start_thread(&self, url: &str, scenario: Scenario, deadline: Duration) -> Thread {
         let (folder, model) = prepare(scenario);
-        let codex = self.command(url, &folder, &["app-server"]);
+        let codex = self.command(&Place::Server { url }, &folder, &["app-server"]);
         Thread::start(codex, folder, model, deadline)
     }
 
-    fn command(&self, url: &str, folder: &RunFolder, arguments: &[&str]) -> Command {
+    /// Starts the reference's own executor for an environment at a rendezvous.
+    pub fn start_executor(&self, url: &str, environment: &str, token: &str) -> ReferenceExecutor {
+        ReferenceExecutor::start(&self.binary, url, environment, token)
+    }
+
+    fn command(&self, place: &Place, folder: &RunFolder, arguments: &[&str]) -> Command {
         let mut codex = folder.command_without_workspace(&self.binary);
         codex
             .args(arguments)
@@ -112,10 +124,35 @@ impl ReferenceClient {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", folder.home())
             .env("CODEX_HOME", folder.home())
-            .env("CODEX_EXEC_SERVER_URL", url)
             .env("SCRIPTED_MODEL_KEY", "unused");
+        match place {
+            Place::Server { url } => codex.env("CODEX_EXEC_SERVER_URL", url),
+            Place::Rendezvous { url, environment, token } => codex
+                .env("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", url)
+                .env("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", environment)
+                .env("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", token),
+        };
         codex
     }
+}
+
+/// Where the client's only environment is.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// At a server that it connects to.
+    Server {
+        /// The server's URL.
+        url: &'a str,
+    },
+    /// At an executor that it meets at a rendezvous.
+    Rendezvous {
+        /// The rendezvous' URL.
+        url: &'a str,
+        /// The environment.
+        environment: &'a str,
+        /// A harness's token.
+        token: &'a str,
+    },
 }
 
 /// Fills the folders, and starts the model.

@@ -5,6 +5,7 @@
 //! | [`connection`] | one peer: what it sends, and what is sent to it |
 //! | [`outbox`] | the queue in front of a peer, with a fast lane for replies |
 //! | [`websocket`] | messages as websocket messages |
+//! | [`upgrade`] | the step from HTTP to a websocket |
 //! | [`lines`] | messages as lines, over stdio or memory |
 //! | [`text`] | messages that are written by hand |
 //! | [`dial`], [`proxy`] | links to a server, through a proxy where the environment says so |
@@ -22,4 +23,5 @@ pub mod relay_harness;
 pub mod relay_mux;
 pub mod text;
 pub mod tls;
+pub mod upgrade;
 pub mod websocket;

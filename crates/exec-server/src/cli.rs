@@ -22,6 +22,9 @@ use exec_server::timings::Timings;
 
 use crate::commands::ClientCommand;
 use crate::doctor::DoctorArguments;
+use crate::environments_command::EnvironmentsArguments;
+use crate::rendezvous_command::RendezvousArguments;
+use crate::token_command::TokenCommand;
 use crate::try_sandbox::SandboxArguments;
 
 const LISTENING: &str = "Listening";
@@ -50,6 +53,15 @@ Examples:
       writes only below this directory and in the directories for temporary files; no network
   exec-server sandbox --policy read-only --network -- curl https://example.org
   exec-server sandbox --policy policy.json --cwd /srv/project -- npm test";
+
+const RENDEZVOUS_EXAMPLES: &str = "\
+Examples:
+  exec-server rendezvous --listen http://127.0.0.1:7780 --public-url https://meet.example.org
+      behind a proxy that has the certificate
+  exec-server rendezvous --listen https://0.0.0.0:443 --public-url https://meet.example.org \\
+      --tls-cert cert.pem --tls-key key.pem
+  exec-server token create --environment build-1 --role executor --expires 30d
+      prints the line to paste on the machine that is to be build-1";
 
 /// Gives an agent hands on this machine: starts and controls processes for whoever connects.
 ///
@@ -183,6 +195,17 @@ pub enum Command {
     /// Do something on a server.
     #[command(flatten)]
     Client(ClientCommand),
+    /// Be the meeting point of executors and harnesses that cannot reach each other.
+    ///
+    /// Prints the URL under which both come as the first line on stdout, and an admin token on stderr at the first start.
+    /// What the two say is encrypted between them.
+    #[command(after_help = RENDEZVOUS_EXAMPLES)]
+    Rendezvous(Box<RendezvousArguments>),
+    /// Make, list and revoke the tokens with which executors, harnesses and admins come to a rendezvous.
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// List the environments of a rendezvous, and whether their executors are there.
+    Environments(EnvironmentsArguments),
     /// Print the completions for a shell.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

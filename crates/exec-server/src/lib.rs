@@ -132,5 +132,5 @@ pub use exec_server_protocol::process::*;
 pub use listen::{ListenError, Listener};
 pub use listen_url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
 pub use remote::{RemoteEnvironmentConfig, run_remote_environment};
-pub use run::{RunError, run_main};
+pub use run::{RunError, run_main, stop_signal};
 pub use server::Server;

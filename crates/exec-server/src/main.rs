@@ -1,8 +1,12 @@
 //! The `exec-server` program.
 
+mod admin;
 mod cli;
 mod commands;
 mod doctor;
+mod environments_command;
+mod rendezvous_command;
+mod token_command;
 mod try_sandbox;
 
 use std::process::ExitCode;
@@ -23,6 +27,9 @@ fn main() -> ExitCode {
         Some(cli::Command::Sandbox(arguments)) => return try_sandbox::run(arguments),
         Some(cli::Command::Client(command)) => return commands::run(command),
         Some(cli::Command::Completions { shell }) => return cli::print_completions(shell),
+        Some(cli::Command::Rendezvous(arguments)) => return rendezvous_command::run(*arguments),
+        Some(cli::Command::Token(command)) => return token_command::run(command),
+        Some(cli::Command::Environments(arguments)) => return environments_command::run(arguments),
         None => {}
     }
     let config = match arguments.server_config() {

@@ -134,8 +134,9 @@ async fn stdin_end() {
     while stdin.read(&mut ignored).await.is_ok_and(|count| count > 0) {}
 }
 
+/// Ends when somebody asks the program to: SIGTERM, Ctrl-C or the end of its terminal.
 #[cfg(unix)]
-fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+pub fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -149,8 +150,9 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
+/// Ends when somebody asks the program to.
 #[cfg(not(unix))]
-fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+pub fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     Ok(async {
         // Without the signal there is no way to be told, so serving goes on.
         if tokio::signal::ctrl_c().await.is_err() {

@@ -6,15 +6,12 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use exec_server_protocol::base64;
 use exec_server_transport::connection::{Connection, PingTimes};
+use exec_server_transport::upgrade;
 use exec_server_transport::websocket::WebSocketWire;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{
-    ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderName, HeaderValue, ORIGIN,
-    SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE,
-};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, ORIGIN};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -85,7 +82,7 @@ fn answer(server: &Server, request: Request<Incoming>) -> Result<Upgrade, Reply>
     }
     check_host(server, &request)?;
     match request.uri().path() {
-        "/" => upgrade(server, request),
+        "/" => open_websocket(server, request),
         "/readyz" | "/healthz" | "/livez" => Err(health(server, &request)),
         "/version" => Err(only_get(&request).unwrap_or_else(|| {
             let version = env!("CARGO_PKG_VERSION");
@@ -155,26 +152,14 @@ fn only_get(request: &Request<Incoming>) -> Option<Reply> {
     Some(reply)
 }
 
-fn upgrade(server: &Server, mut request: Request<Incoming>) -> Result<Upgrade, Reply> {
+fn open_websocket(server: &Server, mut request: Request<Incoming>) -> Result<Upgrade, Reply> {
     if request.method() != Method::GET {
         let mut reply = text(StatusCode::METHOD_NOT_ALLOWED, "");
         reply.headers_mut().insert(ALLOW, HeaderValue::from_static("GET"));
         return Err(reply);
     }
-    let bad = |what: &str| text(StatusCode::BAD_REQUEST, what);
-    if !has_token(&request, CONNECTION, "upgrade") {
-        return Err(bad("Connection header did not include 'upgrade'"));
-    }
-    if !has_token(&request, UPGRADE, "websocket") {
-        return Err(bad("Upgrade header did not include 'websocket'"));
-    }
-    if request.headers().get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
-        return Err(bad("Sec-WebSocket-Version header must be '13'"));
-    }
-    let Some(key) = request.headers().get(SEC_WEBSOCKET_KEY) else {
-        return Err(bad("Sec-WebSocket-Key header is missing"));
-    };
-    let accept = accept_key(key.as_bytes());
+    let accepted = upgrade::accept(request.headers())
+        .map_err(|error| text(StatusCode::BAD_REQUEST, &error.to_string()))?;
     let principal = server
         .config
         .auth
@@ -185,30 +170,8 @@ fn upgrade(server: &Server, mut request: Request<Incoming>) -> Result<Upgrade, R
         .map_err(|error| text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))?;
     let mut reply = Response::new(Full::default());
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = reply.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(SEC_WEBSOCKET_ACCEPT, accept);
+    *reply.headers_mut() = accepted;
     Ok(Upgrade { reply, stream: hyper::upgrade::on(&mut request), principal })
-}
-
-fn has_token(request: &Request<Incoming>, header: HeaderName, token: &str) -> bool {
-    request
-        .headers()
-        .get_all(header)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|value| value.trim().eq_ignore_ascii_case(token))
-}
-
-/// Proves to the client that a websocket server has read its key (RFC 6455, section 4.2.2).
-fn accept_key(key: &[u8]) -> HeaderValue {
-    let mut context = aws_lc_rs::digest::Context::new(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY);
-    context.update(key);
-    context.update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    let text = base64::encode(context.finish().as_ref());
-    HeaderValue::try_from(text).expect("base64 is a valid header value")
 }
 
 fn text(status: StatusCode, body: &str) -> Reply {
@@ -272,11 +235,6 @@ pub async fn serve_metrics(server: &Arc<Server>, listener: &TcpListener) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_accept_key_is_the_one_of_the_standard() {
-        assert_eq!(accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
-    }
 
     #[test]
     fn host_names_lose_their_port_and_brackets() {

@@ -1,0 +1,185 @@
+//! The registry: what executors, harnesses and administrators ask by HTTP.
+//!
+//! | look here | for |
+//! |---|---|
+//! | this file | which request is for whom, and who asks |
+//! | `registry` | register, connect and validate |
+//! | `admin` | tokens and environments |
+//! | `reply` | answers and refusals |
+
+mod admin;
+mod registry;
+mod reply;
+
+use exec_server_protocol::registry::STREAM_ID_HEADER;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{AUTHORIZATION, HeaderName};
+use hyper::{Method, Request};
+use serde::de::DeserializeOwned;
+
+use crate::clock;
+use crate::secrets::sha256;
+use crate::server::Rendezvous;
+use crate::signed_url::decode_segment;
+use crate::store::{Token, TokenRole};
+
+pub use reply::{Refusal, Reply, json, text};
+
+/// A key has 1.7 kB; nothing that is asked here has ten times that.
+const MAX_BODY_BYTES: usize = 32 * 1024;
+
+/// The header by which a peer names an attempt in its own logs.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// A request that this file knows, by its path.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Route {
+    Register(String),
+    Connect(String),
+    Validate(String),
+    Tokens,
+    Token(String),
+    Environments,
+    Environment(String),
+}
+
+impl Route {
+    /// Which request a path is.
+    pub fn find(path: &str) -> Option<Self> {
+        let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+        Some(match segments[..] {
+            ["cloud", "environment", id, "register"] => Self::Register(decode_segment(id)?),
+            ["cloud", "environment", id, "connect"] => Self::Connect(decode_segment(id)?),
+            ["cloud", "environment", id, "validate"] => Self::Validate(decode_segment(id)?),
+            ["admin", "tokens"] => Self::Tokens,
+            ["admin", "tokens", id] => Self::Token(decode_segment(id)?),
+            ["admin", "environments"] => Self::Environments,
+            ["admin", "environments", id] => Self::Environment(decode_segment(id)?),
+            _ => return None,
+        })
+    }
+
+    /// The request as metrics name it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Register(_) => "register",
+            Self::Connect(_) => "connect",
+            Self::Validate(_) => "validate",
+            Self::Tokens | Self::Token(_) | Self::Environments | Self::Environment(_) => "admin",
+        }
+    }
+}
+
+/// Answers a request.
+pub async fn answer(
+    rendezvous: &Rendezvous,
+    route: Route,
+    request: Request<Incoming>,
+) -> Result<Reply, Refusal> {
+    let asked = Asked { rendezvous, request };
+    match route {
+        Route::Register(environment) => registry::register(asked, environment).await,
+        Route::Connect(environment) => registry::connect(asked, environment).await,
+        Route::Validate(environment) => registry::validate(asked, environment).await,
+        Route::Tokens => admin::tokens(asked).await,
+        Route::Token(id) => admin::token(asked, id).await,
+        Route::Environments => admin::environments(asked).await,
+        Route::Environment(id) => admin::environment(asked, id).await,
+    }
+}
+
+/// A request, and whom it was asked.
+struct Asked<'a> {
+    rendezvous: &'a Rendezvous,
+    request: Request<Incoming>,
+}
+
+impl Asked<'_> {
+    fn only(&self, allowed: &'static [Method]) -> Result<(), Refusal> {
+        let is_allowed = allowed.contains(self.request.method());
+        if is_allowed { Ok(()) } else { Err(Refusal::Method(allowed)) }
+    }
+
+    /// The token of who asks, which must be good for this.
+    async fn authenticate(
+        &self,
+        role: TokenRole,
+        environment: Option<&str>,
+    ) -> Result<Token, Refusal> {
+        let token = authenticate(self.rendezvous, &self.request).await?;
+        if token.role != role || token.environment.as_deref() != environment {
+            return Err(Refusal::Forbidden);
+        }
+        Ok(token)
+    }
+
+    async fn body<T: DeserializeOwned>(self) -> Result<T, Refusal> {
+        let limited = Limited::new(self.request.into_body(), MAX_BODY_BYTES).collect();
+        let body = tokio::time::timeout(self.rendezvous.config.timings.handshake, limited).await;
+        let body: Bytes = match body {
+            Err(_) => return Err(Refusal::Invalid("the body took too long".to_owned())),
+            Ok(Err(_)) => {
+                return Err(Refusal::Invalid("the body is too large, or broken".to_owned()));
+            }
+            Ok(Ok(body)) => body.to_bytes(),
+        };
+        serde_json::from_slice(&body).map_err(|error| Refusal::Invalid(error.to_string()))
+    }
+
+    fn header(&self, name: &str) -> Option<String> {
+        header_for_logs(&self.request, name)
+    }
+
+    fn request_id(&self) -> Option<String> {
+        header_for_logs(&self.request, REQUEST_ID.as_str())
+    }
+
+    fn stream_id(&self) -> Option<String> {
+        self.header(STREAM_ID_HEADER)
+    }
+}
+
+/// The token of who asks, if it is good at all.
+pub async fn authenticate(
+    rendezvous: &Rendezvous,
+    request: &Request<Incoming>,
+) -> Result<Token, Refusal> {
+    let header = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let (scheme, secret) = header.and_then(|text| text.split_once(' ')).ok_or(Refusal::NoToken)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(Refusal::NoToken);
+    }
+    let (hash, now) = (sha256(secret.trim().as_bytes()), clock::now());
+    let found = rendezvous.storage.ask(move |store| store.use_token(&hash, now)).await;
+    let found = found.map_err(|error| {
+        tracing::error!(%error, "could not look a token up");
+        Refusal::CannotAuthenticate
+    })?;
+    found.filter(|token| token.is_good(now)).ok_or(Refusal::BadToken)
+}
+
+/// A header's value, if it is fit for a log line.
+pub fn header_for_logs<B>(request: &Request<B>, name: &str) -> Option<String> {
+    let value = request.headers().get(name)?.to_str().ok()?;
+    (value.len() <= 256).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_may_be_percent_encoded() {
+        let route = |path| Route::find(path);
+        let register = |id: &str| Some(Route::Register(id.to_owned()));
+        assert_eq!(route("/cloud/environment/env-1/register"), register("env-1"));
+        assert_eq!(route("/cloud/environment/env%2D1/register"), register("env-1"));
+        assert_eq!(route("/cloud/environment/a%20b/register"), register("a b"));
+        assert_eq!(route("/cloud/environment/a%2Fb/register"), register("a/b"));
+        assert_eq!(route("/cloud/environment/a/b/register"), None);
+        assert_eq!(route("/cloud/environment//register"), None);
+        assert_eq!(route("/cloud/environment/%ff/register"), None);
+        assert_eq!(route("/cloud/environment/a/direct/register"), None);
+    }
+}

@@ -1,0 +1,81 @@
+//! Tokens and environments, for whoever has an admin token.
+
+use std::time::Instant;
+
+use hyper::{Method, StatusCode};
+
+use super::{Asked, Refusal, Reply, json};
+use crate::admin::{self, AdminError, EnvironmentChange, NewToken};
+use crate::clock::{self, Seconds};
+use crate::store::{StoreError, TokenRole};
+
+/// Lists tokens, or makes one.
+pub async fn tokens(asked: Asked<'_>) -> Result<Reply, Refusal> {
+    asked.only(&[Method::GET, Method::POST])?;
+    asked.authenticate(TokenRole::Admin, None).await?;
+    let storage = asked.rendezvous.storage.clone();
+    if asked.request.method() == Method::GET {
+        let tokens = storage.ask(|store| store.tokens()).await?;
+        return Ok(json(StatusCode::OK, &serde_json::json!({ "tokens": tokens })));
+    }
+    let new: NewToken = asked.body().await?;
+    let made = storage.ask(move |store| {
+        Ok(match admin::create_token(store, &new, clock::now()) {
+            Err(AdminError::Store(error)) => return Err(error),
+            made => made,
+        })
+    });
+    let made = made.await??;
+    tracing::info!(token = %made.token.id, role = made.token.role.name(), environment = made.token.environment, "token made");
+    Ok(json(StatusCode::CREATED, &made))
+}
+
+/// Revokes a token.
+pub async fn token(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
+    asked.only(&[Method::DELETE])?;
+    asked.authenticate(TokenRole::Admin, None).await?;
+    let rendezvous = asked.rendezvous;
+    let revoked = id.clone();
+    let is_there = rendezvous.storage.ask(move |store| store.revoke_token(&revoked, clock::now()));
+    if !is_there.await? {
+        return Err(Refusal::NotFound);
+    }
+    rendezvous.bus.revoke(&id).await;
+    tracing::info!(token = %id, "token revoked");
+    Ok(json(StatusCode::OK, &serde_json::json!({ "revoked": id })))
+}
+
+/// Lists environments, and whether their executors are attached.
+pub async fn environments(asked: Asked<'_>) -> Result<Reply, Refusal> {
+    asked.only(&[Method::GET])?;
+    asked.authenticate(TokenRole::Admin, None).await?;
+    let rendezvous = asked.rendezvous;
+    let mut environments =
+        rendezvous.storage.ask(|store| admin::stored_environments(store)).await?;
+    for environment in &mut environments {
+        let presence = rendezvous.bus.presence(&environment.id).await;
+        environment.online = Some(presence.is_some());
+        if let Some(presence) = presence {
+            let ago = Instant::now().saturating_duration_since(presence.since).as_secs();
+            environment.online_since = Some(clock::now() - Seconds::try_from(ago).unwrap_or(0));
+            environment.streams = Some(presence.streams);
+        }
+    }
+    Ok(json(StatusCode::OK, &serde_json::json!({ "environments": environments })))
+}
+
+/// Changes an environment.
+pub async fn environment(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
+    asked.only(&[Method::PATCH])?;
+    asked.authenticate(TokenRole::Admin, None).await?;
+    let storage = asked.rendezvous.storage.clone();
+    let change: EnvironmentChange = asked.body().await?;
+    let name = id.clone();
+    let set = move |store: &dyn crate::store::Store| -> Result<bool, StoreError> {
+        store.set_policy(&name, change.policy)
+    };
+    if !storage.ask(set).await? {
+        return Err(Refusal::NotFound);
+    }
+    Ok(json(StatusCode::OK, &serde_json::json!({ "id": id, "policy": change.policy })))
+}

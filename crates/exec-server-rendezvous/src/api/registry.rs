@@ -1,0 +1,156 @@
+//! Register, connect and validate: how an executor and a harness come to trust each other.
+
+use std::time::Duration;
+
+use exec_server_machines::switchboard::Presence;
+use exec_server_protocol::registry::{
+    ConnectRequest, ConnectResponse, MAX_AUTHORIZATION_BYTES, RegisterRequest, RegisterResponse,
+    SECURITY_PROFILE, ValidateRequest, ValidateResponse,
+};
+use hyper::{Method, StatusCode};
+
+use super::{Asked, Refusal, Reply, json};
+use crate::clock::{self, Seconds};
+use crate::secrets::{key_digest, new_id, new_secret, sha256};
+use crate::signed_url::{Claims, SocketRole};
+use crate::store::{
+    Authorization, Environment, NewRegistration, Registration, RegistrationPolicy, TokenRole,
+};
+
+/// An executor comes, and is told where to wait.
+pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Refusal> {
+    asked.only(&[Method::POST])?;
+    let token = asked.authenticate(TokenRole::Executor, Some(&environment)).await?;
+    let (rendezvous, request_id) = (asked.rendezvous, asked.request_id());
+    let request: RegisterRequest = asked.body().await?;
+    if request.security_profile != SECURITY_PROFILE {
+        return Err(Refusal::Invalid(format!("the security profile must be {SECURITY_PROFILE}")));
+    }
+    let id = environment.clone();
+    let stored = rendezvous.storage.ask(move |store| store.environment(&id)).await?;
+    let stored = stored.ok_or(Refusal::NotFound)?;
+    let presence = rendezvous.bus.presence(&environment).await;
+    if is_taken(&stored, presence.as_ref(), &request) {
+        return Err(Refusal::Taken);
+    }
+    let new = NewRegistration {
+        id: new_id("reg_"),
+        environment: environment.clone(),
+        executor_key: request.executor_public_key,
+        after: stored.generation,
+    };
+    let registration = new.id.clone();
+    let now = clock::now();
+    let generation = rendezvous.storage.ask(move |store| store.register(&new, now)).await?;
+    rendezvous.bus.supersede(&environment, generation).await;
+    let claims = Claims {
+        environment: environment.clone(),
+        registration: registration.clone(),
+        token: token.id.clone(),
+        expires: now + seconds(rendezvous.config.timings.executor_url),
+        role: SocketRole::Executor,
+    };
+    tracing::info!(%environment, %registration, token = %token.id, request_id, "executor registered");
+    Ok(json(
+        StatusCode::OK,
+        &RegisterResponse {
+            environment_id: environment,
+            url: rendezvous.keys.sign(&rendezvous.base.websocket, &claims),
+            security_profile: SECURITY_PROFILE.to_owned(),
+            executor_registration_id: registration,
+        },
+    ))
+}
+
+/// Whether somebody else is there whose place is his; the same executor may always come again.
+fn is_taken(stored: &Environment, presence: Option<&Presence>, request: &RegisterRequest) -> bool {
+    let Some(current) = current_registration(stored, presence) else { return false };
+    stored.policy == RegistrationPolicy::FirstWins
+        && current.executor_key != request.executor_public_key
+}
+
+/// A harness asks for a way to an executor.
+pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Refusal> {
+    asked.only(&[Method::POST])?;
+    let token = asked.authenticate(TokenRole::Harness, Some(&environment)).await?;
+    let (rendezvous, request_id) = (asked.rendezvous, asked.request_id());
+    let request: ConnectRequest = asked.body().await?;
+    let presence = rendezvous.bus.presence(&environment).await.ok_or(Refusal::Offline)?;
+    if presence.is_full {
+        return Err(Refusal::Busy);
+    }
+    let secret = new_secret("xs_auth_");
+    let now = clock::now();
+    let expires = now + seconds(rendezvous.config.timings.harness_bundle);
+    let (hash, harness_key) = (sha256(secret.as_bytes()), key_digest(&request.harness_public_key));
+    let (id, token_id) = (environment.clone(), token.id.clone());
+    let max_unused = rendezvous.config.limits.unused_authorizations;
+    let answer = rendezvous.storage.ask(move |store| {
+        let Some(stored) = store.environment(&id)? else { return Ok(Err(Refusal::NotFound)) };
+        let Some(current) = current_registration(&stored, Some(&presence)) else {
+            return Ok(Err(Refusal::Offline));
+        };
+        let registration = current.id.clone();
+        let authorization = Authorization { hash, environment: id, registration, harness_key };
+        if store.add_authorization(&authorization, &token_id, expires, max_unused)? {
+            Ok(Ok(current.clone()))
+        } else {
+            Ok(Err(Refusal::TooMany))
+        }
+    });
+    let current = answer.await??;
+    let claims = Claims {
+        environment: environment.clone(),
+        registration: current.id.clone(),
+        token: token.id.clone(),
+        expires,
+        role: SocketRole::Harness { nonce: new_id("") },
+    };
+    tracing::info!(%environment, registration = %current.id, token = %token.id, request_id, "harness asked for a way");
+    Ok(json(
+        StatusCode::OK,
+        &ConnectResponse {
+            environment_id: environment,
+            url: rendezvous.keys.sign(&rendezvous.base.websocket, &claims),
+            security_profile: SECURITY_PROFILE.to_owned(),
+            executor_registration_id: current.id,
+            executor_public_key: current.executor_key,
+            harness_key_authorization: secret,
+        },
+    ))
+}
+
+/// An executor asks whether a harness may in.
+pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Refusal> {
+    asked.only(&[Method::POST])?;
+    asked.authenticate(TokenRole::Executor, Some(&environment)).await?;
+    let (rendezvous, stream_id) = (asked.rendezvous, asked.stream_id());
+    let request: ValidateRequest = asked.body().await?;
+    let registration = request.executor_registration_id.clone();
+    let valid = request.harness_key_authorization.len() <= MAX_AUTHORIZATION_BYTES && {
+        let authorization = Authorization {
+            hash: sha256(request.harness_key_authorization.as_bytes()),
+            environment: environment.clone(),
+            registration: request.executor_registration_id,
+            harness_key: key_digest(&request.harness_public_key),
+        };
+        let now = clock::now();
+        rendezvous.storage.ask(move |store| store.use_authorization(&authorization, now)).await?
+    };
+    rendezvous.metrics.handshake(valid);
+    tracing::info!(%environment, %registration, stream_id, valid, "executor asked about a harness");
+    Ok(json(StatusCode::OK, &ValidateResponse { valid }))
+}
+
+/// The registration that counts, if it is the one whose executor is attached.
+fn current_registration<'a>(
+    stored: &'a Environment,
+    presence: Option<&Presence>,
+) -> Option<&'a Registration> {
+    let attached = &presence?.registration;
+    stored.registration.as_ref().filter(|current| current.id == *attached)
+}
+
+fn seconds(duration: Duration) -> Seconds {
+    Seconds::try_from(duration.as_secs()).unwrap_or(Seconds::MAX / 2)
+}

@@ -1,0 +1,126 @@
+//! The directory that a rendezvous keeps: its database and the keys that sign its URLs.
+//!
+//! Only its owner can read it. The keys outlive the process, so that executors come back after a restart with the URLs
+//! that they have.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::secrets::{hex, new_id, random, unhex};
+use crate::signed_url::SigningKeys;
+
+const DATABASE: &str = "rendezvous.sqlite3";
+const KEYS: &str = "signing-keys";
+
+/// The directory, made sure to exist.
+#[derive(Debug, Clone)]
+pub struct DataDir {
+    path: PathBuf,
+}
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// It or something in it cannot be made or read.
+    #[error("could not use {}: {source}", path.display())]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is nothing there yet.
+    #[error("{} holds no rendezvous; start one there with: exec-server rendezvous --data {}", .0.display(), .0.display())]
+    Missing(PathBuf),
+    /// The key file has no key that can be read.
+    #[error("{} has no usable key: each line is an id, a space, and at least 32 bytes in hex", .0.display())]
+    Keys(PathBuf),
+}
+
+impl DataDir {
+    /// Makes the directory if it is not there, and keeps everyone else out.
+    pub fn create(path: &Path) -> Result<Self, DataDirError> {
+        let failed = |source| DataDirError::Io { path: path.to_owned(), source };
+        fs::create_dir_all(path).map_err(failed)?;
+        keep_to_owner(path, 0o700).map_err(failed)?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    /// A directory in which a rendezvous has been before.
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        let dir = Self { path: path.to_owned() };
+        if dir.database().is_file() { Ok(dir) } else { Err(DataDirError::Missing(dir.path)) }
+    }
+
+    /// Where the database is.
+    pub fn database(&self) -> PathBuf {
+        self.path.join(DATABASE)
+    }
+
+    /// The keys; a first one is made if there is none.
+    pub fn signing_keys(&self) -> Result<SigningKeys, DataDirError> {
+        let path = self.path.join(KEYS);
+        let failed = |source| DataDirError::Io { path: path.clone(), source };
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let text = format!("{} {}\n", new_id("k"), hex(&random::<32>()));
+                self.write_new(&path, text.as_bytes()).map_err(failed)?;
+                text
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        keep_to_owner(&path, 0o600).map_err(failed)?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let keys = lines.map(|line| {
+            let (id, secret) = line.split_once(' ')?;
+            let secret = unhex(secret.trim()).filter(|secret| secret.len() >= 32)?;
+            Some((id.to_owned(), secret))
+        });
+        let keys = keys.collect::<Option<Vec<_>>>();
+        keys.and_then(SigningKeys::new).ok_or(DataDirError::Keys(path))
+    }
+
+    /// Complete or not there: half a key would be a key that nobody has signed with.
+    fn write_new(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        let staged = self.path.join(new_id(".new-"));
+        let mut file = owner_only().open(&staged)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&staged, path)?;
+        fs::File::open(&self.path)?.sync_all()
+    }
+
+    /// Makes the database's file before SQLite does, which would let others read it.
+    pub fn prepare_database(&self) -> Result<PathBuf, DataDirError> {
+        let path = self.database();
+        let failed = |source| DataDirError::Io { path: path.clone(), source };
+        match owner_only().open(&path) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed(error)),
+        }
+        keep_to_owner(&path, 0o600).map_err(failed)?;
+        Ok(path)
+    }
+}
+
+fn owner_only() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+#[cfg(unix)]
+fn keep_to_owner(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+#[cfg(not(unix))]
+fn keep_to_owner(_path: &Path, _mode: u32) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,293 @@
+//! Routes, and the step from HTTP to a websocket.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use exec_server_machines::switchboard::{AttachError, Ticket};
+use exec_server_protocol::registry::REJECTION_REASON_HEADER;
+use exec_server_transport::upgrade::accept;
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::api::{self, REQUEST_ID, Refusal, Reply, Route, header_for_logs, json, text};
+use crate::bus::Link;
+use crate::clock;
+use crate::server::Rendezvous;
+use crate::signed_url::{self, Claims, SocketRole};
+use crate::socket::run_socket;
+use crate::store::TokenRole;
+
+/// A websocket that was promised and is about to be one.
+struct Promised {
+    stream: OnUpgrade,
+    link: Box<dyn Link>,
+    claims: Claims,
+    request_id: Option<String>,
+}
+
+/// Serves HTTP on one stream, and the websocket that it may become.
+pub async fn serve<S>(rendezvous: Arc<Rendezvous>, stream: S, peer: SocketAddr)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let promised = Mutex::new(None);
+    serve_requests(&rendezvous, stream, peer, &promised).await;
+    let Some(promised) = promised.into_inner().expect("no holder panics") else { return };
+    let Promised { stream, link, claims, request_id } = promised;
+    let stream = match stream.await {
+        Ok(stream) => TokioIo::new(stream),
+        Err(error) => {
+            tracing::debug!(%peer, %error, "a websocket did not become one");
+            return;
+        }
+    };
+    let Claims { environment, registration, role, token, .. } = &claims;
+    let role = role.name();
+    tracing::info!(%peer, %environment, %registration, role, %token, request_id, "attached");
+    let meter = rendezvous.metrics.relay_meter();
+    let end = run_socket(stream, link, &rendezvous.config.timings, meter).await;
+    let reason = end.reason();
+    rendezvous.metrics.close(reason);
+    tracing::info!(%peer, %environment, %registration, role, %token, request_id, reason, "detached");
+}
+
+/// Until the connection ends, or becomes something else.
+async fn serve_requests<S>(
+    rendezvous: &Arc<Rendezvous>,
+    stream: S,
+    peer: SocketAddr,
+    promised: &Mutex<Option<Promised>>,
+) where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let service = service_fn(|request| async move {
+        let reply = match answer(rendezvous, request).await {
+            Ok((reply, promise)) => {
+                *promised.lock().expect("no holder panics") = Some(promise);
+                reply
+            }
+            Err(reply) => *reply,
+        };
+        Ok::<_, Infallible>(reply)
+    });
+    let serving = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(rendezvous.config.timings.handshake)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut serving = pin!(serving);
+    let result = tokio::select! {
+        result = serving.as_mut() => result,
+        () = rendezvous.wait_for_draining() => {
+            serving.as_mut().graceful_shutdown();
+            serving.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%peer, %error, "HTTP connection failed");
+    }
+}
+
+/// An answer, or a websocket.
+async fn answer(
+    rendezvous: &Arc<Rendezvous>,
+    request: Request<Incoming>,
+) -> Result<(Reply, Promised), Box<Reply>> {
+    if request.headers().contains_key(ORIGIN) {
+        // No browser has business here, whatever site it is on.
+        return Err(Box::new(text(StatusCode::FORBIDDEN, "")));
+    }
+    let started = Instant::now();
+    let path = request.uri().path();
+    if let Some(segment) = path.strip_prefix(signed_url::PATH).filter(|it| !it.contains('/')) {
+        let segment = segment.to_owned();
+        let opened = open_websocket(rendezvous, request, &segment).await;
+        rendezvous.metrics.request("attach", opened.is_ok(), started);
+        return opened.map_err(|rejection| Box::new(rejection.into_reply(rendezvous)));
+    }
+    if let Some(route) = Route::find(path) {
+        let method = route.name();
+        let answered = if rendezvous.is_draining() {
+            Err(Refusal::Draining)
+        } else {
+            api::answer(rendezvous, route, request).await
+        };
+        rendezvous.metrics.request(method, answered.is_ok(), started);
+        return Err(Box::new(answered.unwrap_or_else(Refusal::into_reply)));
+    }
+    Err(Box::new(observe(rendezvous, &request).await.unwrap_or_else(Refusal::into_reply)))
+}
+
+/// Health, version and metrics.
+async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result<Reply, Refusal> {
+    const LOOK: &[Method] = &[Method::GET, Method::HEAD];
+    let version = env!("CARGO_PKG_VERSION");
+    let path = request.uri().path();
+    if !matches!(path, "/livez" | "/readyz" | "/healthz" | "/version" | "/metrics") {
+        return Err(Refusal::NotFound);
+    }
+    if !LOOK.contains(request.method()) {
+        return Err(Refusal::Method(LOOK));
+    }
+    match path {
+        "/version" => {
+            let body = serde_json::json!({"name": "exec-server-rendezvous", "version": version});
+            Ok(json(StatusCode::OK, &body))
+        }
+        "/metrics" => {
+            // Who meets whom and how often is nobody's business but the owner's.
+            let token = api::authenticate(rendezvous, request).await?;
+            if token.role != TokenRole::Admin {
+                return Err(Refusal::Forbidden);
+            }
+            Ok(metrics(rendezvous))
+        }
+        path => {
+            let is_ready = path == "/livez" || rendezvous.is_ready().await;
+            let (code, status) = if is_ready {
+                (StatusCode::OK, "ok")
+            } else {
+                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
+            };
+            Ok(json(code, &serde_json::json!({"status": status, "version": version})))
+        }
+    }
+}
+
+/// What is counted, in the form that Prometheus reads.
+pub fn metrics(rendezvous: &Rendezvous) -> Reply {
+    let mut reply = text(StatusCode::OK, rendezvous.metrics.render(rendezvous.bus.counts()));
+    // Read as plain text, counters would lose their type.
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    reply
+}
+
+/// Why a websocket is refused. The status decides what a peer does next, the reason is for its log.
+///
+/// An executor registers again on 4xx and comes back later on 5xx. A harness that connects for the first time asks for
+/// a new way on 401, and gives up on everything else.
+struct Rejection {
+    status: StatusCode,
+    reason: Option<&'static str>,
+    text: String,
+}
+
+impl Rejection {
+    fn new(status: StatusCode, reason: &'static str) -> Self {
+        Self { status, reason: Some(reason), text: reason.to_owned() }
+    }
+
+    fn into_reply(self, rendezvous: &Rendezvous) -> Reply {
+        let mut reply = text(self.status, self.text);
+        let reason = self.reason.unwrap_or("not_a_websocket");
+        rendezvous.metrics.rejection(reason);
+        if self.reason.is_some() {
+            let value = HeaderValue::from_static(reason);
+            reply.headers_mut().insert(REJECTION_REASON_HEADER, value);
+        }
+        reply
+    }
+}
+
+async fn open_websocket(
+    rendezvous: &Arc<Rendezvous>,
+    mut request: Request<Incoming>,
+    segment: &str,
+) -> Result<(Reply, Promised), Rejection> {
+    let draining = || Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "pod_draining");
+    if rendezvous.is_draining() {
+        return Err(draining());
+    }
+    let accepted = match accept(request.headers()) {
+        Ok(accepted) if request.method() == Method::GET => accepted,
+        Ok(_) => return Err(no_websocket("a websocket begins with GET")),
+        Err(error) => return Err(no_websocket(&error.to_string())),
+    };
+    let request_id = header_for_logs(&request, REQUEST_ID.as_str());
+    let query = request.uri().query().unwrap_or_default();
+    let claims = rendezvous.keys.verify(segment, query, clock::now()).map_err(|error| {
+        let status = match error.0 {
+            "unknown_route" => StatusCode::NOT_FOUND,
+            _ => StatusCode::UNAUTHORIZED,
+        };
+        tracing::info!(environment = segment, request_id, reason = error.0, "websocket refused");
+        Rejection::new(status, error.0)
+    })?;
+    let link = attach(rendezvous, &claims).await.inspect_err(|rejection| {
+        let Claims { environment, registration, token, role, .. } = &claims;
+        let (role, reason) = (role.name(), rejection.reason);
+        tracing::info!(%environment, %registration, %token, role, request_id, reason, "websocket refused");
+    })?;
+    // Whoever came in between would be the one that nobody tells to go.
+    if rendezvous.is_draining() {
+        return Err(draining());
+    }
+    let mut reply = Response::new(http_body_util::Full::default());
+    *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *reply.headers_mut() = accepted;
+    let stream = hyper::upgrade::on(&mut request);
+    Ok((reply, Promised { stream, link, claims, request_id }))
+}
+
+fn no_websocket(why: &str) -> Rejection {
+    Rejection { status: StatusCode::BAD_REQUEST, reason: None, text: why.to_owned() }
+}
+
+/// Checks what a signature cannot know: that the token, the registration and the nonce are still good.
+async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link>, Rejection> {
+    let unauthorized = |reason| Rejection::new(StatusCode::UNAUTHORIZED, reason);
+    let asked = claims.clone();
+    let answer = rendezvous.storage.ask(move |store| {
+        let now = clock::now();
+        let token = store.token(&asked.token)?.filter(|token| token.is_good(now));
+        let Some(token) = token else { return Ok(Err("invalid_secret")) };
+        let stored = store.environment(&asked.environment)?;
+        let current = stored.and_then(|it| it.registration);
+        let Some(current) = current.filter(|it| it.id == asked.registration) else {
+            return Ok(Err("expired"));
+        };
+        if let SocketRole::Harness { nonce } = &asked.role
+            && !store.use_nonce(nonce, asked.expires)?
+        {
+            return Ok(Err("expired"));
+        }
+        Ok(Ok((current.generation, token.max_streams)))
+    });
+    let (generation, max_streams) = match answer.await {
+        Ok(Ok(facts)) => facts,
+        Ok(Err(reason)) => return Err(unauthorized(reason)),
+        Err(error) => {
+            tracing::error!(%error, "the store failed");
+            return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "route_unavailable"));
+        }
+    };
+    let ticket = Ticket {
+        environment: claims.environment.clone(),
+        registration: claims.registration.clone(),
+        token: claims.token.clone(),
+    };
+    let attached = match claims.role {
+        SocketRole::Executor => rendezvous.bus.attach_executor(ticket, generation).await,
+        SocketRole::Harness { .. } => {
+            let max_streams = max_streams.and_then(|max| usize::try_from(max).ok());
+            rendezvous.bus.attach_harness(ticket, max_streams).await
+        }
+    };
+    attached.map_err(|error| match error {
+        // A harness asks once more on 401, and then meets the registry's own words for it.
+        AttachError::Offline | AttachError::Full => unauthorized("route_unavailable"),
+        AttachError::Stale => unauthorized("expired"),
+        AttachError::TokenFull => {
+            Rejection::new(StatusCode::TOO_MANY_REQUESTS, "route_unavailable")
+        }
+    })
+}

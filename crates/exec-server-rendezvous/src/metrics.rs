@@ -1,0 +1,184 @@
+//! What a rendezvous counts, in the form that Prometheus reads.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+/// What a rendezvous counts.
+pub struct Metrics {
+    registry: Registry,
+    connections_active: Gauge,
+    connections: Counter,
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<MethodLabel, Histogram>,
+    executors_active: Gauge,
+    streams_active: Gauge,
+    frames: Family<DirectionLabel, Counter>,
+    bytes: Family<DirectionLabel, Counter>,
+    handshakes: Family<ResultLabel, Counter>,
+    rejections: Family<ReasonLabel, Counter>,
+    closes: Family<ReasonLabel, Counter>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    method: &'static str,
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct MethodLabel {
+    method: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DirectionLabel {
+    dir: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("exec_server");
+        let connections_active = Gauge::default();
+        let connections = Counter::default();
+        let requests = Family::<RequestLabels, Counter>::default();
+        let durations = Family::<MethodLabel, Histogram>::new_with_constructor(|| {
+            Histogram::new(exponential_buckets(0.0005, 4.0, 8))
+        });
+        let executors_active = Gauge::default();
+        let streams_active = Gauge::default();
+        let frames = Family::<DirectionLabel, Counter>::default();
+        let bytes = Family::<DirectionLabel, Counter>::default();
+        let handshakes = Family::<ResultLabel, Counter>::default();
+        let rejections = Family::<ReasonLabel, Counter>::default();
+        let closes = Family::<ReasonLabel, Counter>::default();
+        registry.register("connections_active", "Open connections", connections_active.clone());
+        registry.register("connections", "Connections accepted", connections.clone());
+        registry.register("requests", "Requests answered", requests.clone());
+        registry.register("request_duration_seconds", "From request to answer", durations.clone());
+        registry.register("relay_executors_active", "Executors attached", executors_active.clone());
+        registry.register("relay_streams_active", "Harnesses attached", streams_active.clone());
+        registry.register("relay_frames", "Frames received and sent", frames.clone());
+        registry.register("relay_bytes", "Bytes of frames received and sent", bytes.clone());
+        registry.register(
+            "noise_handshakes",
+            "Harnesses that asked to come in",
+            handshakes.clone(),
+        );
+        registry.register("relay_rejections", "Websockets refused", rejections.clone());
+        registry.register("relay_closes", "Websockets ended", closes.clone());
+        Self {
+            registry,
+            connections_active,
+            connections,
+            requests,
+            durations,
+            executors_active,
+            streams_active,
+            frames,
+            bytes,
+            handshakes,
+            rejections,
+            closes,
+        }
+    }
+}
+
+impl Metrics {
+    /// Everything as text, with so many executors and harnesses attached.
+    pub fn render(&self, (executors, harnesses): (usize, usize)) -> String {
+        self.executors_active.set(i64::try_from(executors).unwrap_or(i64::MAX));
+        self.streams_active.set(i64::try_from(harnesses).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)
+            .expect("a string takes everything");
+        text
+    }
+
+    /// A connection was accepted; it counts as open until the guard is dropped.
+    pub fn connection(self: &Arc<Self>) -> ConnectionGuard {
+        self.connections.inc();
+        self.connections_active.inc();
+        ConnectionGuard(self.clone())
+    }
+
+    /// A request was answered.
+    pub fn request(&self, method: &'static str, is_ok: bool, started: Instant) {
+        let result = if is_ok { "ok" } else { "error" };
+        self.requests.get_or_create(&RequestLabels { method, result }).inc();
+        let seconds = started.elapsed().as_secs_f64();
+        self.durations.get_or_create(&MethodLabel { method }).observe(seconds);
+    }
+
+    /// An executor asked whether a harness may in.
+    pub fn handshake(&self, is_allowed: bool) {
+        let result = if is_allowed { "ok" } else { "refused" };
+        self.handshakes.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// A websocket was refused.
+    pub fn rejection(&self, reason: &'static str) {
+        self.rejections.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    /// A websocket ended.
+    pub fn close(&self, reason: &'static str) {
+        self.closes.get_or_create(&ReasonLabel { reason }).inc();
+    }
+
+    /// Counts the frames of one socket.
+    pub fn relay_meter(&self) -> RelayMeter {
+        let frames = |dir| self.frames.get_or_create_owned(&DirectionLabel { dir });
+        let bytes = |dir| self.bytes.get_or_create_owned(&DirectionLabel { dir });
+        RelayMeter {
+            incoming: (frames("in"), bytes("in")),
+            outgoing: (frames("out"), bytes("out")),
+        }
+    }
+}
+
+/// Counts the frames of one socket.
+pub struct RelayMeter {
+    incoming: (Counter<u64, AtomicU64>, Counter<u64, AtomicU64>),
+    outgoing: (Counter<u64, AtomicU64>, Counter<u64, AtomicU64>),
+}
+
+impl RelayMeter {
+    /// A frame came.
+    pub fn received(&self, bytes: usize) {
+        self.incoming.0.inc();
+        self.incoming.1.inc_by(bytes as u64);
+    }
+
+    /// A frame went.
+    pub fn sent(&self, bytes: usize) {
+        self.outgoing.0.inc();
+        self.outgoing.1.inc_by(bytes as u64);
+    }
+}
+
+/// Counts a connection as open while it is held.
+pub struct ConnectionGuard(Arc<Metrics>);
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.connections_active.dec();
+    }
+}

@@ -1,0 +1,279 @@
+//! One socket of an executor or a harness: reads frames, writes frames, and asks for signs of life.
+//!
+//! ```text
+//! look ▶ write what is queued ▶ read what may be read ▶ wait for the peer, the switchboard or the clock
+//!   └─ goodbye ▶ close frame ▶ the rest is drained, so that the peer sees why
+//! ```
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
+use exec_server_machines::switchboard::{Goodbye, MAX_FRAME_BYTES};
+use futures_core::Stream;
+use futures_sink::Sink;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::{Sleep, sleep_until};
+use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
+
+use crate::bus::{Link, Outlook};
+use crate::config::Timings;
+use crate::metrics::RelayMeter;
+
+/// A peer that never pauses must not keep others from their turn.
+const MESSAGES_PER_TURN: usize = 32;
+
+/// So many bytes leave in one write; more would only wait in our memory instead of in the queue that is fair.
+const WRITE_AT_ONCE: usize = 64 * 1024;
+
+/// Answers to pings that a peer does not read fill our memory.
+const MAX_UNREAD_PONGS: usize = 64;
+
+/// How a socket ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SocketEnd {
+    /// The peer closed it, or the network did.
+    ByPeer,
+    /// The peer gave no sign of life.
+    PongTimeout,
+    /// We said why.
+    Said(Goodbye),
+    /// We wanted to say why, but the peer took nothing any more.
+    Unsaid(Goodbye),
+}
+
+impl SocketEnd {
+    /// A word for logs and metrics.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::ByPeer => "closed_by_peer",
+            Self::PongTimeout => "pong_timeout",
+            Self::Said(goodbye) | Self::Unsaid(goodbye) => goodbye.reason(),
+        }
+    }
+}
+
+/// Serves an upgraded connection until it ends.
+pub async fn run_socket<S>(
+    stream: S,
+    link: Box<dyn Link>,
+    timings: &Timings,
+    meter: RelayMeter,
+) -> SocketEnd
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let stream = ServerBuilder::new()
+        .config(Config::default().frame_size(MAX_FRAME_BYTES).flush_threshold(WRITE_AT_ONCE))
+        .limits(Limits::default().max_payload_len(Some(MAX_FRAME_BYTES)))
+        .serve(stream);
+    let now = Instant::now();
+    let mut socket = Socket {
+        stream,
+        link,
+        meter,
+        keepalive: Keepalive::new(now, timings.ping_interval, timings.pong_deadline),
+        timer: Box::pin(sleep_until((now + timings.ping_interval).into())),
+        close_time: timings.close,
+        close_deadline: None,
+        is_flushed: true,
+        unread_pongs: 0,
+        last_word: None,
+    };
+    let end = std::future::poll_fn(|cx| socket.poll(cx)).await;
+    let Socket { stream, link, .. } = socket;
+    // The place is given up first: the other side need not wait for the rest.
+    drop(link);
+    if let SocketEnd::Said(_) = end {
+        let _ = tokio::time::timeout(timings.close, drain(stream.into_inner())).await;
+    }
+    end
+}
+
+/// Reads what the peer still sends; a socket that is closed on unread bytes takes its last words back.
+async fn drain(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let mut ignored = [0; 4096];
+    if stream.shutdown().await.is_ok() {
+        while stream.read(&mut ignored).await.is_ok_and(|count| count > 0) {}
+    }
+}
+
+struct Socket<S> {
+    stream: WebSocketStream<S>,
+    link: Box<dyn Link>,
+    meter: RelayMeter,
+    keepalive: Keepalive,
+    timer: Pin<Box<Sleep>>,
+    close_time: std::time::Duration,
+    close_deadline: Option<Instant>,
+    is_flushed: bool,
+    unread_pongs: usize,
+    /// What the close frame says that is on its way.
+    last_word: Option<Goodbye>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
+    fn poll(&mut self, cx: &mut Context) -> Poll<SocketEnd> {
+        let mut budget = MESSAGES_PER_TURN;
+        loop {
+            let outlook = self.link.look(cx.waker());
+            if let Some(end) = self.write(cx) {
+                return Poll::Ready(end);
+            }
+            if let Some(end) = self.say_goodbye(cx) {
+                return Poll::Ready(end);
+            }
+            let outcome = if self.last_word.is_none() && outlook.is_reading {
+                self.read(cx)
+            } else {
+                // It cannot be heard while it is not listened to.
+                self.keepalive.handle_life();
+                Read::Nothing
+            };
+            match outcome {
+                Read::Ended(end) => return Poll::Ready(end),
+                Read::Message => {
+                    budget -= 1;
+                    if budget == 0 {
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                }
+                Read::Nothing => match self.wait(cx, &outlook) {
+                    Poll::Ready(Some(end)) => return Poll::Ready(end),
+                    Poll::Ready(None) => {}
+                    Poll::Pending => return Poll::Pending,
+                },
+            }
+        }
+    }
+
+    /// Writes as much of what is queued as the peer takes.
+    fn write(&mut self, cx: &mut Context) -> Option<SocketEnd> {
+        let was_flushed = self.is_flushed;
+        loop {
+            match Pin::new(&mut self.stream).poll_ready(cx) {
+                Poll::Pending => {
+                    self.is_flushed = false;
+                    return None;
+                }
+                Poll::Ready(Err(_)) => return Some(self.end_without_a_word()),
+                Poll::Ready(Ok(())) => {}
+            }
+            let Some(frame) = self.link.poll_frame() else { break };
+            self.meter.sent(frame.len());
+            // A peer that said goodbye takes nothing more; that it is gone is seen by reading.
+            let _ = Pin::new(&mut self.stream).start_send(Message::binary(frame));
+        }
+        match Pin::new(&mut self.stream).poll_flush(cx) {
+            Poll::Pending => self.is_flushed = false,
+            Poll::Ready(Err(_)) => return Some(self.end_without_a_word()),
+            Poll::Ready(Ok(())) => {
+                self.is_flushed = true;
+                self.unread_pongs = 0;
+                if !was_flushed {
+                    // It took what it had not taken before, and so it lives.
+                    self.keepalive.handle_life();
+                }
+            }
+        }
+        None
+    }
+
+    /// Once all frames are out: says why this is the end, and ends when that is out too.
+    fn say_goodbye(&mut self, cx: &mut Context) -> Option<SocketEnd> {
+        let outlook = self.link.look(cx.waker());
+        if outlook.is_ending && self.close_deadline.is_none() {
+            self.close_deadline = Some(Instant::now() + self.close_time);
+        }
+        if let Some(goodbye) = outlook.goodbye.filter(|_| self.last_word.is_none()) {
+            self.last_word = Some(goodbye);
+            let code = CloseCode::try_from(goodbye.code()).ok();
+            // Fails if the library or the peer has closed already.
+            let _ = Pin::new(&mut self.stream).start_send(Message::close(code, goodbye.reason()));
+        }
+        let goodbye = self.last_word?;
+        match Pin::new(&mut self.stream).poll_flush(cx) {
+            Poll::Pending => None,
+            Poll::Ready(Ok(())) => Some(SocketEnd::Said(goodbye)),
+            Poll::Ready(Err(_)) => Some(SocketEnd::Unsaid(goodbye)),
+        }
+    }
+
+    /// Reads one message.
+    fn read(&mut self, cx: &mut Context) -> Read {
+        let message = match Pin::new(&mut self.stream).poll_next(cx) {
+            Poll::Pending => return Read::Nothing,
+            Poll::Ready(None) => return Read::Ended(self.end_without_a_word()),
+            Poll::Ready(Some(Err(Error::PayloadTooLong { .. }))) => {
+                self.link.handle_misuse(Goodbye::TooBig);
+                return Read::Message;
+            }
+            Poll::Ready(Some(Err(error))) => {
+                tracing::debug!(%error, "a socket broke");
+                return Read::Ended(self.end_without_a_word());
+            }
+            Poll::Ready(Some(Ok(message))) => message,
+        };
+        if message.is_binary() {
+            let frame = Bytes::from(message.into_payload());
+            self.meter.received(frame.len());
+            self.link.handle_frame(frame);
+        } else if message.is_text() {
+            self.link.handle_misuse(Goodbye::Text);
+        } else if message.is_pong() {
+            self.keepalive.handle_life();
+        } else if message.is_ping() {
+            self.unread_pongs += 1;
+            if self.unread_pongs > MAX_UNREAD_PONGS {
+                self.link.handle_misuse(Goodbye::PingFlood);
+            }
+        }
+        Read::Message
+    }
+
+    /// Nothing can be read or written: waits for the clock.
+    fn wait(&mut self, cx: &mut Context, outlook: &Outlook) -> Poll<Option<SocketEnd>> {
+        let now = Instant::now();
+        if self.close_deadline.is_some_and(|deadline| now >= deadline) {
+            return Poll::Ready(Some(self.end_without_a_word()));
+        }
+        if outlook.timeout.is_some_and(|timeout| now >= timeout) {
+            self.link.handle_timeout();
+            return Poll::Ready(None);
+        }
+        match self.keepalive.handle_timeout(now) {
+            Some(KeepaliveAction::GiveUp) => return Poll::Ready(Some(SocketEnd::PongTimeout)),
+            Some(KeepaliveAction::Ping) => {
+                let _ = Pin::new(&mut self.stream).start_send(Message::ping(Bytes::new()));
+                return Poll::Ready(None);
+            }
+            None => {}
+        }
+        let keepalive = Some(self.keepalive.poll_timeout());
+        let deadlines = [keepalive, outlook.timeout, self.close_deadline];
+        let next = deadlines.into_iter().flatten().min().expect("the first is always there");
+        if self.timer.deadline().into_std() != next {
+            self.timer.as_mut().reset(next.into());
+        }
+        self.timer.as_mut().poll(cx).map(|()| None)
+    }
+
+    fn end_without_a_word(&mut self) -> SocketEnd {
+        let noop = std::task::Waker::noop();
+        let goodbye = self.last_word.or(self.link.look(noop).goodbye);
+        goodbye.map_or(SocketEnd::ByPeer, SocketEnd::Unsaid)
+    }
+}
+
+/// What reading brought.
+enum Read {
+    /// A message, which was handed on.
+    Message,
+    /// Nothing for now.
+    Nothing,
+    /// The end.
+    Ended(SocketEnd),
+}

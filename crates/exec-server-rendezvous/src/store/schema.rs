@@ -1,0 +1,70 @@
+//! The tables, and how an older database becomes one of today.
+
+use rusqlite::Connection;
+
+use super::StoreError;
+
+/// One step per version; a step that was released is never changed.
+const STEPS: [&str; 1] = ["
+    CREATE TABLE environments (
+        id TEXT PRIMARY KEY,
+        policy TEXT NOT NULL DEFAULT 'newest-wins',
+        created_at INTEGER NOT NULL,
+        generation INTEGER NOT NULL DEFAULT 0,
+        registration TEXT
+    ) STRICT;
+    CREATE TABLE registrations (
+        id TEXT PRIMARY KEY,
+        environment TEXT NOT NULL REFERENCES environments (id),
+        generation INTEGER NOT NULL,
+        executor_key TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        superseded_at INTEGER
+    ) STRICT;
+    CREATE INDEX registrations_by_environment ON registrations (environment);
+    CREATE TABLE tokens (
+        id TEXT PRIMARY KEY,
+        hash BLOB NOT NULL UNIQUE,
+        role TEXT NOT NULL,
+        environment TEXT REFERENCES environments (id),
+        created_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        revoked_at INTEGER,
+        last_used_at INTEGER,
+        max_streams INTEGER
+    ) STRICT;
+    CREATE TABLE authorizations (
+        hash BLOB PRIMARY KEY,
+        environment TEXT NOT NULL,
+        registration TEXT NOT NULL,
+        harness_key BLOB NOT NULL,
+        token TEXT NOT NULL,
+        expires_at INTEGER NOT NULL,
+        used_at INTEGER
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX authorizations_by_token ON authorizations (token, used_at);
+    CREATE INDEX authorizations_by_expiry ON authorizations (expires_at);
+    CREATE TABLE nonces (
+        nonce TEXT PRIMARY KEY,
+        expires_at INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX nonces_by_expiry ON nonces (expires_at);
+    CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+"];
+
+/// Brings a database up to date; two programs that do it at once do it once.
+pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
+    let transaction =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let known = i64::try_from(STEPS.len()).expect("few steps");
+    let Some(steps) = usize::try_from(found).ok().and_then(|done| STEPS.get(done..)) else {
+        return Err(StoreError::TooNew { found, known });
+    };
+    for step in steps {
+        transaction.execute_batch(step)?;
+    }
+    transaction.pragma_update(None, "user_version", known)?;
+    transaction.commit()?;
+    Ok(())
+}

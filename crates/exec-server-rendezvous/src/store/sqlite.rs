@@ -1,0 +1,379 @@
+//! The store as one SQLite database.
+//!
+//! Written by one connection under a lock: a statement takes microseconds, and the write-ahead log lets the commands of
+//! an administrator work on the same file meanwhile.
+
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+
+use exec_server_protocol::registry::PublicKey;
+use rusqlite::{
+    Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params,
+};
+
+use super::{
+    Authorization, Environment, NewRegistration, Registration, RegistrationPolicy, Store,
+    StoreError, Token, TokenRole, schema,
+};
+use crate::clock::Seconds;
+use crate::secrets::Digest;
+
+/// Another program that writes, an administrator's command, takes far less.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Noting every use of a token would be a write per request.
+const USE_NOTED_EVERY: Seconds = 60;
+
+/// Registrations that were replaced, and tokens that were revoked or have expired, can be looked at for a while.
+const KEPT_AFTER_THEIR_END: Seconds = 30 * 24 * 3600;
+
+/// A used authorization is kept until it would have expired, and then a little, for clocks that differ.
+const CLOCK_DIFFERENCE: Seconds = 60;
+
+const TOKEN: &str = "SELECT id, role, environment, created_at, expires_at, revoked_at, last_used_at, max_streams FROM tokens";
+const ENVIRONMENT: &str = "
+    SELECT e.id, e.policy, e.created_at, e.generation, r.id, r.generation, r.executor_key, r.created_at
+    FROM environments e LEFT JOIN registrations r ON r.id = e.registration";
+
+/// One SQLite database.
+pub struct SqliteStore {
+    connection: Mutex<Connection>,
+}
+
+impl SqliteStore {
+    /// Opens a database, and brings it up to date.
+    pub fn open(path: &Path) -> Result<Self, StoreError> {
+        let mut connection = Connection::open(path)?;
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        connection.pragma_update(None, "foreign_keys", true)?;
+        connection.pragma_update(None, "synchronous", "normal")?;
+        schema::migrate(&mut connection)?;
+        Ok(Self { connection: Mutex::new(connection) })
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        self.connection.lock().expect("no holder panics")
+    }
+
+    /// Writes what must not be forgotten even if the power fails right after the answer.
+    fn write_durably<T>(
+        &self,
+        write: impl FnOnce(&Transaction) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut connection = self.connection();
+        connection.pragma_update(None, "synchronous", "full")?;
+        let result = (|| {
+            let transaction =
+                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = write(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        })();
+        connection.pragma_update(None, "synchronous", "normal")?;
+        result.map_err(busy)
+    }
+}
+
+impl Store for SqliteStore {
+    fn use_token(&self, hash: &Digest, now: Seconds) -> Result<Option<Token>, StoreError> {
+        let connection = self.connection();
+        let token = connection
+            .prepare_cached(&format!("{TOKEN} WHERE hash = ?"))?
+            .query_row([&hash[..]], |row| Ok(read_token(row)))
+            .optional()
+            .map_err(database)?
+            .transpose()?;
+        if let Some(token) = &token
+            && token.last_used_at.is_none_or(|last| now >= last + USE_NOTED_EVERY)
+        {
+            let noted = connection
+                .prepare_cached("UPDATE tokens SET last_used_at = ? WHERE id = ?")?
+                .execute(params![now, token.id]);
+            // A note that somebody else's long write prevents is not worth a refusal.
+            match noted.map_err(database) {
+                Ok(_) | Err(StoreError::Busy) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(token)
+    }
+
+    fn token(&self, id: &str) -> Result<Option<Token>, StoreError> {
+        self.connection()
+            .prepare_cached(&format!("{TOKEN} WHERE id = ?"))?
+            .query_row([id], |row| Ok(read_token(row)))
+            .optional()
+            .map_err(database)?
+            .transpose()
+    }
+
+    fn tokens(&self) -> Result<Vec<Token>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare(&format!("{TOKEN} ORDER BY created_at, id"))?;
+        let rows = statement.query_map([], |row| Ok(read_token(row)))?;
+        rows.map(|row| row.map_err(database)?).collect()
+    }
+
+    fn add_token(&self, token: &Token, hash: &Digest) -> Result<(), StoreError> {
+        self.write_durably(|transaction| {
+            if let Some(environment) = &token.environment {
+                transaction.execute(
+                    "INSERT INTO environments (id, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                    params![environment, token.created_at],
+                )?;
+            }
+            transaction.execute(
+                "INSERT INTO tokens (id, hash, role, environment, created_at, expires_at, max_streams)
+                 VALUES (?, ?, ?, ?, ?, ?, ?)",
+                params![
+                    token.id,
+                    &hash[..],
+                    token.role.name(),
+                    token.environment,
+                    token.created_at,
+                    token.expires_at,
+                    token.max_streams
+                ],
+            )?;
+            Ok(())
+        })
+    }
+
+    fn revoke_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError> {
+        self.write_durably(|transaction| {
+            let revoke = "UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?";
+            let changed = transaction.execute(revoke, params![now, id])?;
+            // What it was used for a moment ago must not open anything either.
+            transaction.execute("DELETE FROM authorizations WHERE token = ?", [id])?;
+            Ok(changed == 1)
+        })
+    }
+
+    fn revoked_since(&self, since: Seconds) -> Result<Vec<String>, StoreError> {
+        let connection = self.connection();
+        let mut statement =
+            connection.prepare_cached("SELECT id FROM tokens WHERE revoked_at >= ?")?;
+        let rows = statement.query_map([since], |row| row.get(0))?;
+        rows.collect::<Result<_, _>>().map_err(database)
+    }
+
+    fn environment(&self, id: &str) -> Result<Option<Environment>, StoreError> {
+        find_environment(&self.connection(), id)
+    }
+
+    fn environments(&self) -> Result<Vec<Environment>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare(&format!("{ENVIRONMENT} ORDER BY e.id"))?;
+        let rows = statement.query_map([], |row| Ok(read_environment(row)))?;
+        rows.map(|row| row.map_err(database)?).collect()
+    }
+
+    fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<bool, StoreError> {
+        self.write_durably(|transaction| {
+            let set = "UPDATE environments SET policy = ? WHERE id = ?";
+            Ok(transaction.execute(set, params![policy.name(), id])? == 1)
+        })
+    }
+
+    fn register(&self, new: &NewRegistration, now: Seconds) -> Result<u64, StoreError> {
+        let generation = new.after + 1;
+        let key = serde_json::to_string(&new.executor_key).expect("a key can be written");
+        self.write_durably(|transaction| {
+            let changed = transaction.execute(
+                "UPDATE environments SET generation = ?, registration = ? WHERE id = ? AND generation = ?",
+                params![number(generation)?, new.id, new.environment, number(new.after)?],
+            )?;
+            if changed == 0 {
+                return Err(StoreError::Conflict);
+            }
+            transaction.execute(
+                "UPDATE registrations SET superseded_at = ? WHERE environment = ? AND superseded_at IS NULL",
+                params![now, new.environment],
+            )?;
+            transaction.execute(
+                "INSERT INTO registrations (id, environment, generation, executor_key, created_at)
+                 VALUES (?, ?, ?, ?, ?)",
+                params![new.id, new.environment, number(generation)?, key, now],
+            )?;
+            Ok(generation)
+        })
+    }
+
+    fn add_authorization(
+        &self,
+        authorization: &Authorization,
+        token: &str,
+        expires: Seconds,
+        max_unused: u32,
+    ) -> Result<bool, StoreError> {
+        let added = self
+            .connection()
+            .prepare_cached(
+                "INSERT INTO authorizations (hash, environment, registration, harness_key, token, expires_at)
+                 SELECT ?1, ?2, ?3, ?4, ?5, ?6
+                 WHERE (SELECT count(*) FROM authorizations WHERE token = ?5 AND used_at IS NULL) < ?7",
+            )?
+            .execute(params![
+                &authorization.hash[..],
+                authorization.environment,
+                authorization.registration,
+                &authorization.harness_key[..],
+                token,
+                expires,
+                max_unused
+            ])
+            .map_err(database)?;
+        Ok(added == 1)
+    }
+
+    fn use_authorization(
+        &self,
+        authorization: &Authorization,
+        now: Seconds,
+    ) -> Result<bool, StoreError> {
+        let used = self
+            .connection()
+            .prepare_cached(
+                "UPDATE authorizations SET used_at = ?1
+                 WHERE hash = ?2 AND environment = ?3 AND registration = ?4 AND harness_key = ?5
+                   AND used_at IS NULL AND expires_at > ?1
+                   AND EXISTS (SELECT 1 FROM environments WHERE id = ?3 AND registration = ?4)",
+            )?
+            .execute(params![
+                now,
+                &authorization.hash[..],
+                authorization.environment,
+                authorization.registration,
+                &authorization.harness_key[..]
+            ])
+            .map_err(database)?;
+        Ok(used == 1)
+    }
+
+    fn use_nonce(&self, nonce: &str, expires: Seconds) -> Result<bool, StoreError> {
+        let added = self
+            .connection()
+            .prepare_cached(
+                "INSERT INTO nonces (nonce, expires_at) VALUES (?, ?) ON CONFLICT DO NOTHING",
+            )?
+            .execute(params![nonce, expires])
+            .map_err(database)?;
+        Ok(added == 1)
+    }
+
+    fn note(&self, name: &str) -> Result<Option<String>, StoreError> {
+        let connection = self.connection();
+        let mut statement = connection.prepare("SELECT value FROM notes WHERE name = ?")?;
+        statement.query_row([name], |row| row.get(0)).optional().map_err(database)
+    }
+
+    fn set_note(&self, name: &str, value: &str) -> Result<(), StoreError> {
+        self.write_durably(|transaction| {
+            let set = "INSERT INTO notes (name, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value";
+            transaction.execute(set, params![name, value])?;
+            Ok(())
+        })
+    }
+
+    fn prune(&self, now: Seconds) -> Result<(), StoreError> {
+        let connection = self.connection();
+        let fresh = now - CLOCK_DIFFERENCE;
+        let old = now - KEPT_AFTER_THEIR_END;
+        for (delete, before) in [
+            ("DELETE FROM authorizations WHERE expires_at < ?", fresh),
+            ("DELETE FROM nonces WHERE expires_at < ?", fresh),
+            ("DELETE FROM registrations WHERE superseded_at < ?", old),
+            ("DELETE FROM tokens WHERE revoked_at < ?1 OR expires_at < ?1", old),
+        ] {
+            connection.prepare_cached(delete)?.execute([before]).map_err(database)?;
+        }
+        Ok(())
+    }
+}
+
+fn find_environment(connection: &Connection, id: &str) -> Result<Option<Environment>, StoreError> {
+    connection
+        .prepare_cached(&format!("{ENVIRONMENT} WHERE e.id = ?"))?
+        .query_row([id], |row| Ok(read_environment(row)))
+        .optional()
+        .map_err(database)?
+        .transpose()
+}
+
+fn read_environment(row: &Row) -> Result<Environment, StoreError> {
+    let policy = match row.get_ref(1)?.as_str() {
+        Ok("newest-wins") => RegistrationPolicy::NewestWins,
+        Ok("first-wins") => RegistrationPolicy::FirstWins,
+        _ => return Err(StoreError::Corrupt("a registration policy")),
+    };
+    let registration = match row.get::<_, Option<String>>(4)? {
+        None => None,
+        Some(id) => {
+            let key: String = row.get(6)?;
+            let executor_key: PublicKey = serde_json::from_str(&key)
+                .map_err(|_| StoreError::Corrupt("an executor's public key"))?;
+            let (generation, created_at) = (count(row, 5)?, row.get(7)?);
+            Some(Registration { id, generation, executor_key, created_at })
+        }
+    };
+    let (id, created_at, generation) = (row.get(0)?, row.get(2)?, count(row, 3)?);
+    Ok(Environment { id, policy, created_at, generation, registration })
+}
+
+fn read_token(row: &Row) -> Result<Token, StoreError> {
+    let role = match row.get_ref(1)?.as_str() {
+        Ok("executor") => TokenRole::Executor,
+        Ok("harness") => TokenRole::Harness,
+        Ok("admin") => TokenRole::Admin,
+        _ => return Err(StoreError::Corrupt("a token's role")),
+    };
+    Ok(Token {
+        id: row.get(0)?,
+        role,
+        environment: row.get(2)?,
+        created_at: row.get(3)?,
+        expires_at: row.get(4)?,
+        revoked_at: row.get(5)?,
+        last_used_at: row.get(6)?,
+        max_streams: row.get(7)?,
+    })
+}
+
+/// A number that is never negative.
+fn count(row: &Row, index: usize) -> Result<u64, StoreError> {
+    u64::try_from(row.get::<_, i64>(index)?).map_err(|_| StoreError::Corrupt("a generation"))
+}
+
+fn number(count: u64) -> Result<i64, StoreError> {
+    i64::try_from(count).map_err(|_| StoreError::Corrupt("a generation"))
+}
+
+fn database(error: rusqlite::Error) -> StoreError {
+    busy(error.into())
+}
+
+/// A lock that could not be had in time, and a disk that takes nothing, leave everything as it was.
+fn busy(error: StoreError) -> StoreError {
+    match &error {
+        StoreError::Database(source)
+            if matches!(
+                source.sqlite_error_code(),
+                Some(
+                    ErrorCode::DatabaseBusy
+                        | ErrorCode::DatabaseLocked
+                        | ErrorCode::DiskFull
+                        | ErrorCode::ReadOnly
+                        | ErrorCode::CannotOpen
+                )
+            ) =>
+        {
+            StoreError::Busy
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests;

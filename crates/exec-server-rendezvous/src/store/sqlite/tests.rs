@@ -1,0 +1,146 @@
+use exec_server_protocol::registry::{MLKEM768_PUBLIC_KEY_BYTES, X25519_PUBLIC_KEY_BYTES};
+
+use super::*;
+use crate::secrets::sha256;
+
+const NOW: Seconds = 1_000_000;
+
+#[test]
+fn a_registration_that_saw_an_older_one_writes_nothing() {
+    let (store, _dir) = store();
+    assert_eq!(store.register(&registration("r1", 0), NOW).unwrap(), 1);
+    let late = store.register(&registration("r2", 0), NOW);
+    assert!(matches!(late, Err(StoreError::Conflict)), "{late:?}");
+    let environment = store.environment("env").unwrap().unwrap();
+    assert_eq!(environment.generation, 1);
+    assert_eq!(environment.registration.unwrap().id, "r1");
+    assert_eq!(store.register(&registration("r3", 1), NOW).unwrap(), 2);
+}
+
+#[test]
+fn an_authorization_is_used_once_and_only_for_what_it_was_given() {
+    let (store, _dir) = store();
+    store.register(&registration("r1", 0), NOW).unwrap();
+    let good = authorization(1);
+    assert!(store.add_authorization(&good, "t", NOW + 60, 10).unwrap());
+    for other in [
+        Authorization { hash: [9; 32], ..good.clone() },
+        Authorization { environment: "other".into(), ..good.clone() },
+        Authorization { registration: "r2".into(), ..good.clone() },
+        Authorization { harness_key: [9; 32], ..good.clone() },
+    ] {
+        assert!(!store.use_authorization(&other, NOW).unwrap(), "{other:?}");
+    }
+    assert!(!store.use_authorization(&good, NOW + 60).unwrap(), "too late");
+    assert!(store.use_authorization(&good, NOW + 59).unwrap());
+    assert!(!store.use_authorization(&good, NOW + 59).unwrap(), "a second time");
+}
+
+#[test]
+fn an_authorization_dies_with_its_registration_and_its_token() {
+    let (store, _dir) = store();
+    store.register(&registration("r1", 0), NOW).unwrap();
+    store.add_authorization(&authorization(1), "t", NOW + 60, 10).unwrap();
+    store.add_token(&token("t", TokenRole::Harness), &[1; 32]).unwrap();
+    store.add_authorization(&authorization(2), "t", NOW + 60, 10).unwrap();
+    assert!(store.revoke_token("t", NOW).unwrap());
+    assert!(!store.use_authorization(&authorization(2), NOW).unwrap());
+    store.add_authorization(&authorization(3), "u", NOW + 60, 10).unwrap();
+    store.register(&registration("r2", 1), NOW).unwrap();
+    assert!(!store.use_authorization(&authorization(3), NOW).unwrap());
+}
+
+#[test]
+fn unused_authorizations_of_a_token_are_few() {
+    let (store, _dir) = store();
+    store.register(&registration("r1", 0), NOW).unwrap();
+    assert!(store.add_authorization(&authorization(1), "t", NOW + 60, 2).unwrap());
+    assert!(store.add_authorization(&authorization(2), "t", NOW + 60, 2).unwrap());
+    assert!(!store.add_authorization(&authorization(3), "t", NOW + 60, 2).unwrap());
+    assert!(store.add_authorization(&authorization(4), "u", NOW + 60, 2).unwrap());
+    assert!(store.use_authorization(&authorization(1), NOW).unwrap());
+    assert!(store.add_authorization(&authorization(3), "t", NOW + 60, 2).unwrap());
+}
+
+#[test]
+fn tokens_are_found_by_their_digest_and_their_use_is_noted() {
+    let (store, _dir) = store();
+    store.add_token(&token("t", TokenRole::Harness), &sha256(b"secret")).unwrap();
+    assert_eq!(store.use_token(&sha256(b"other"), NOW).unwrap(), None);
+    let found = store.use_token(&sha256(b"secret"), NOW).unwrap().unwrap();
+    assert_eq!((found.role, found.last_used_at), (TokenRole::Harness, None));
+    assert_eq!(store.token("t").unwrap().unwrap().last_used_at, Some(NOW));
+    store.use_token(&sha256(b"secret"), NOW + 59).unwrap();
+    assert_eq!(store.token("t").unwrap().unwrap().last_used_at, Some(NOW));
+    assert!(store.revoke_token("t", NOW + 1).unwrap() && !store.revoke_token("x", NOW).unwrap());
+    assert_eq!(store.revoked_since(NOW + 1).unwrap(), ["t"]);
+    assert!(store.revoked_since(NOW + 2).unwrap().is_empty());
+    assert!(!store.token("t").unwrap().unwrap().is_good(NOW + 1));
+}
+
+#[test]
+fn a_nonce_is_used_once_and_what_is_over_is_forgotten() {
+    let (store, _dir) = store();
+    assert!(store.use_nonce("n", NOW + 60).unwrap());
+    assert!(!store.use_nonce("n", NOW + 60).unwrap());
+    store.register(&registration("r1", 0), NOW).unwrap();
+    store.add_authorization(&authorization(1), "t", NOW + 60, 10).unwrap();
+    store.prune(NOW + 60).unwrap();
+    assert!(!store.use_nonce("n", NOW + 60).unwrap(), "clocks differ a little");
+    store.prune(NOW + 121).unwrap();
+    let rows = |table: &str| -> i64 {
+        let count = format!("SELECT count(*) FROM {table}");
+        store.connection().query_row(&count, [], |row| row.get(0)).unwrap()
+    };
+    assert_eq!((rows("nonces"), rows("authorizations"), rows("registrations")), (0, 0, 1));
+}
+
+#[test]
+fn a_database_is_opened_again_and_one_of_the_future_is_refused() {
+    let (store, dir) = store();
+    store.set_policy("env", RegistrationPolicy::FirstWins).unwrap();
+    drop(store);
+    let path = dir.path().join("db");
+    let store = SqliteStore::open(&path).unwrap();
+    assert_eq!(store.environment("env").unwrap().unwrap().policy, RegistrationPolicy::FirstWins);
+    store.connection().pragma_update(None, "user_version", 99).unwrap();
+    drop(store);
+    assert!(matches!(SqliteStore::open(&path), Err(StoreError::TooNew { found: 99, known: 1 })));
+}
+
+fn store() -> (SqliteStore, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = SqliteStore::open(&dir.path().join("db")).unwrap();
+    store.add_token(&token("owner", TokenRole::Executor), &[0; 32]).unwrap();
+    (store, dir)
+}
+
+fn token(id: &str, role: TokenRole) -> Token {
+    Token {
+        id: id.into(),
+        role,
+        environment: Some("env".into()),
+        created_at: NOW,
+        expires_at: None,
+        revoked_at: None,
+        last_used_at: None,
+        max_streams: None,
+    }
+}
+
+fn registration(id: &str, after: u64) -> NewRegistration {
+    let executor_key = PublicKey {
+        x25519: [1; X25519_PUBLIC_KEY_BYTES],
+        mlkem768: Box::new([2; MLKEM768_PUBLIC_KEY_BYTES]),
+    };
+    NewRegistration { id: id.into(), environment: "env".into(), executor_key, after }
+}
+
+fn authorization(number: u8) -> Authorization {
+    Authorization {
+        hash: [number; 32],
+        environment: "env".into(),
+        registration: "r1".into(),
+        harness_key: [5; 32],
+    }
+}

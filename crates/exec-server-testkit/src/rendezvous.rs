@@ -1,0 +1,258 @@
+//! A rendezvous of its own for each test, and sockets that say what the test wants.
+
+use bytes::Bytes;
+use exec_server_protocol::registry::{
+    MLKEM768_PUBLIC_KEY_BYTES, PublicKey, SECURITY_PROFILE, X25519_PUBLIC_KEY_BYTES,
+};
+use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
+use exec_server_rendezvous::admin::{NewToken, create_token};
+use exec_server_rendezvous::store::{Storage, TokenRole};
+use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, clock};
+use futures_util::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_websockets::{ClientBuilder, Limits, MaybeTlsStream, Message, WebSocketStream};
+
+use crate::DEADLINE;
+use crate::http::{HttpConnection, HttpReply, UPGRADE, request_with_body};
+
+/// A rendezvous in this process; it ends with the test.
+pub struct TestRendezvous {
+    url: String,
+    admin_token: String,
+    storage: Storage,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<()>,
+    _data: tempfile::TempDir,
+}
+
+impl TestRendezvous {
+    /// A rendezvous on a loopback port of its own.
+    pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// A rendezvous that is set up differently.
+    pub async fn start_with(change: impl FnOnce(&mut RendezvousConfig)) -> Self {
+        let data = tempfile::tempdir().expect("there is room for a directory");
+        let listen = "127.0.0.1:0".parse().expect("an address");
+        let mut config = RendezvousConfig::new(listen, data.path().join("data"));
+        change(&mut config);
+        let bound = BoundRendezvous::bind(config).await.expect("a rendezvous can be started");
+        let url = bound.base_url().to_owned();
+        let admin_token = bound.admin_token().expect("its data is new").to_owned();
+        let storage = bound.storage();
+        let (stop, stopped) = oneshot::channel();
+        let task = tokio::spawn(bound.serve(async move {
+            let _ = stopped.await;
+        }));
+        Self { url, admin_token, storage, stop: Some(stop), task, _data: data }
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The token of its owner.
+    pub fn admin_token(&self) -> &str {
+        &self.admin_token
+    }
+
+    /// What it remembers.
+    pub fn storage(&self) -> &Storage {
+        &self.storage
+    }
+
+    /// A token for an environment.
+    pub async fn token(&self, role: TokenRole, environment: &str) -> String {
+        let environment = Some(environment.to_owned());
+        self.new_token(NewToken { role, environment, expires_in_seconds: None, max_streams: None })
+            .await
+    }
+
+    /// A token with limits.
+    pub async fn new_token(&self, new: NewToken) -> String {
+        let made = self
+            .storage
+            .ask(move |store| Ok(create_token(store, &new, clock::now()).expect("a valid token")));
+        made.await.expect("the store works").secret
+    }
+
+    /// Tells it to stop, and waits until it has.
+    pub async fn stop(mut self) {
+        self.begin_stop();
+        timeout(DEADLINE, &mut self.task).await.expect("it stops in time").expect("no panic");
+    }
+
+    /// Tells it to stop.
+    pub fn begin_stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+    }
+
+    /// A request with a JSON body to a path below an environment.
+    pub async fn post(&self, path: &str, token: &str, body: &Value) -> HttpReply {
+        self.ask("POST", &format!("/cloud/environment/{path}"), token, body).await
+    }
+
+    /// Any request with a JSON body.
+    pub async fn ask(&self, method: &str, path: &str, token: &str, body: &Value) -> HttpReply {
+        let authorization = format!("Bearer {token}");
+        let headers =
+            [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        request_with_body(&self.url, method, path, &headers, body.as_bytes()).await
+    }
+
+    /// Registers an executor, and returns the answer.
+    pub async fn register(&self, environment: &str, token: &str, key: &PublicKey) -> Value {
+        let reply = self.post(&format!("{environment}/register"), token, &register_body(key)).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        serde_json::from_str(&reply.body).expect("JSON")
+    }
+
+    /// Asks for a way to an executor, and returns the answer.
+    pub async fn connect(&self, environment: &str, token: &str, key: &PublicKey) -> Value {
+        let reply = self.post(&format!("{environment}/connect"), token, &connect_body(key)).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        serde_json::from_str(&reply.body).expect("JSON")
+    }
+}
+
+impl Drop for TestRendezvous {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What an executor with this key posts to register.
+pub fn register_body(key: &PublicKey) -> Value {
+    json!({"security_profile": SECURITY_PROFILE, "executor_public_key": key})
+}
+
+/// What a harness with this key posts to connect.
+pub fn connect_body(key: &PublicKey) -> Value {
+    json!({"harness_public_key": key})
+}
+
+/// A key that nobody has the other half of; a rendezvous cannot tell.
+pub fn public_key(number: u8) -> PublicKey {
+    PublicKey {
+        x25519: [number; X25519_PUBLIC_KEY_BYTES],
+        mlkem768: Box::new([number; MLKEM768_PUBLIC_KEY_BYTES]),
+    }
+}
+
+/// Asks for a websocket at a whole URL, and says what came back.
+pub async fn upgrade_at(url: &str) -> HttpReply {
+    let (base, path) = split(url);
+    HttpConnection::open(&base).await.request("GET", &path, &UPGRADE).await
+}
+
+/// The address and the path of a URL.
+fn split(url: &str) -> (String, String) {
+    let (scheme, rest) = url.split_once("://").expect("a URL has a scheme");
+    let (host, path) = rest.split_once('/').expect("a URL has a path");
+    (format!("{scheme}://{host}"), format!("/{path}"))
+}
+
+/// An executor's or a harness's socket, which encrypts nothing and does what it is told.
+pub struct RelaySocket {
+    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+}
+
+/// What comes out of a relay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Relayed {
+    /// A frame.
+    Frame(RelayFrame),
+    /// A goodbye: its code and reason.
+    Closed(u16, String),
+    /// The end, without a word.
+    Cut,
+}
+
+impl RelaySocket {
+    /// Opens the websocket of a URL that a registry gave out.
+    pub async fn open(url: &str) -> Self {
+        let uri = url.parse().expect("a URL");
+        let limits = Limits::default().max_payload_len(None);
+        let client = ClientBuilder::from_uri(uri).limits(limits);
+        let connected = timeout(DEADLINE, client.connect()).await.expect("an answer comes in time");
+        let (socket, _) = connected.expect("the websocket is opened");
+        Self { socket }
+    }
+
+    /// Sends a frame.
+    pub async fn send(&mut self, stream: &str, body: RelayBody) {
+        self.send_bytes(RelayFrame::new(stream, body).encode()).await;
+    }
+
+    /// Sends a record.
+    pub async fn send_data(&mut self, stream: &str, payload: impl Into<Bytes>) {
+        let data =
+            RelayData { seq: 0, segment_index: 0, segment_count: 1, payload: payload.into() };
+        self.send(stream, RelayBody::Data(data)).await;
+    }
+
+    /// Claims a stream.
+    pub async fn resume(&mut self, stream: &str) {
+        self.send(stream, RelayBody::Resume { next_seq: 0 }).await;
+    }
+
+    /// Sends any binary message.
+    pub async fn send_bytes(&mut self, bytes: impl Into<Bytes>) {
+        self.send_message(Message::binary(bytes.into())).await;
+    }
+
+    /// Sends a text message.
+    pub async fn send_text(&mut self, text: &str) {
+        self.send_message(Message::text(text.to_owned())).await;
+    }
+
+    async fn send_message(&mut self, message: Message) {
+        let sent = timeout(DEADLINE, self.socket.send(message)).await;
+        sent.expect("it is taken in time").expect("the socket holds");
+    }
+
+    /// The next thing that comes.
+    pub async fn next(&mut self) -> Relayed {
+        loop {
+            let next =
+                timeout(DEADLINE, self.socket.next()).await.expect("something comes in time");
+            let Some(Ok(message)) = next else { return Relayed::Cut };
+            if let Some((code, reason)) = message.as_close() {
+                return Relayed::Closed(code.into(), reason.to_owned());
+            }
+            if message.is_binary() {
+                let bytes = Bytes::from(message.into_payload());
+                return Relayed::Frame(RelayFrame::decode(bytes).expect("a frame"));
+            }
+        }
+    }
+
+    /// The next frame, which must be a record; its stream and payload.
+    pub async fn next_data(&mut self) -> (String, Bytes) {
+        match self.next().await {
+            Relayed::Frame(RelayFrame { stream_id, body: RelayBody::Data(data), .. }) => {
+                (stream_id, data.payload)
+            }
+            other => panic!("a record was expected: {other:?}"),
+        }
+    }
+
+    /// The next frame, which must be of this stream and about this.
+    pub async fn expect(&mut self, stream: &str, body: RelayBody) {
+        assert_eq!(self.next().await, Relayed::Frame(RelayFrame::new(stream, body)));
+    }
+
+    /// The goodbye, which must come next.
+    pub async fn expect_closed(&mut self, code: u16, reason: &str) {
+        assert_eq!(self.next().await, Relayed::Closed(code, reason.to_owned()));
+    }
+}

@@ -1,0 +1,171 @@
+//! Administering a rendezvous: over HTTP from anywhere, or on its data from where it runs.
+
+mod remote;
+
+use std::path::PathBuf;
+
+use exec_server_rendezvous::StartError;
+use exec_server_rendezvous::admin::{
+    self, AdminError, EnvironmentStatus, MadeToken, NewToken, PUBLIC_URL,
+};
+use exec_server_rendezvous::clock;
+use exec_server_rendezvous::data_dir::{DataDir, DataDirError};
+use exec_server_rendezvous::server::open_store;
+use exec_server_rendezvous::store::{RegistrationPolicy, SqliteStore, Store, StoreError, Token};
+
+use remote::{RemoteError, RemoteRegistry};
+
+/// Which rendezvous is meant.
+#[derive(Debug, clap::Args)]
+pub struct RegistryArguments {
+    /// The rendezvous' URL; needs an admin token in EXEC_SERVER_ADMIN_TOKEN, or in the file that
+    /// EXEC_SERVER_ADMIN_TOKEN_FILE names.
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    remote: Option<String>,
+    /// The rendezvous' data directory, on the machine where it runs [default: the one that `exec-server rendezvous`
+    /// uses].
+    #[arg(long, value_name = "DIR", env = "EXEC_SERVER_RENDEZVOUS_DATA")]
+    data: Option<PathBuf>,
+}
+
+/// How an answer looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutputFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Why something is not done.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// Nobody said which rendezvous is meant.
+    #[error("which rendezvous? Say --remote URL, or --data DIR where it runs")]
+    Which,
+    /// Its data cannot be used.
+    #[error(transparent)]
+    Data(#[from] DataDirError),
+    /// Its database cannot be used.
+    #[error(transparent)]
+    Open(#[from] StartError),
+    /// It is not done.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// Its database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It did not answer, or with a refusal.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// There is no such thing.
+    #[error("there is no {0} `{1}`")]
+    NotFound(&'static str, String),
+}
+
+/// A rendezvous that can be administered.
+pub enum Registry {
+    /// By its data.
+    Local(SqliteStore),
+    /// By HTTP.
+    Remote(RemoteRegistry),
+}
+
+impl RegistryArguments {
+    /// The rendezvous that is meant.
+    pub fn open(&self) -> Result<Registry, RegistryError> {
+        if let Some(url) = &self.remote {
+            return Ok(Registry::Remote(RemoteRegistry::new(url)?));
+        }
+        let data = self.data.clone().or_else(default_data_dir).ok_or(RegistryError::Which)?;
+        Ok(Registry::Local(open_store(&DataDir::open(&data)?)?))
+    }
+}
+
+impl Registry {
+    /// Makes a token.
+    pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RegistryError> {
+        Ok(match self {
+            Self::Local(store) => admin::create_token(store, new, clock::now())?,
+            Self::Remote(remote) => remote.create_token(new)?,
+        })
+    }
+
+    /// All tokens.
+    pub fn tokens(&self) -> Result<Vec<Token>, RegistryError> {
+        Ok(match self {
+            Self::Local(store) => store.tokens()?,
+            Self::Remote(remote) => remote.tokens()?,
+        })
+    }
+
+    /// Revokes a token.
+    pub fn revoke_token(&self, id: &str) -> Result<(), RegistryError> {
+        let is_there = match self {
+            Self::Local(store) => store.revoke_token(id, clock::now())?,
+            Self::Remote(remote) => remote.revoke_token(id)?,
+        };
+        is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
+    }
+
+    /// All environments; whether their executors are attached is only known by HTTP.
+    pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RegistryError> {
+        Ok(match self {
+            Self::Local(store) => admin::stored_environments(store)?,
+            Self::Remote(remote) => remote.environments()?,
+        })
+    }
+
+    /// Sets who wins when two executors register for one environment.
+    pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<(), RegistryError> {
+        let is_there = match self {
+            Self::Local(store) => store.set_policy(id, policy)?,
+            Self::Remote(remote) => remote.set_policy(id, policy)?,
+        };
+        is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
+    }
+
+    /// Under which URL it is reached.
+    pub fn url(&self) -> Result<String, RegistryError> {
+        Ok(match self {
+            Self::Local(store) => store.note(PUBLIC_URL)?.unwrap_or_default(),
+            Self::Remote(remote) => remote.url().to_owned(),
+        })
+    }
+}
+
+/// Where a rendezvous keeps its data unless it is told otherwise.
+pub fn default_data_dir() -> Option<PathBuf> {
+    let from = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = from("XDG_STATE_HOME").or_else(|| Some(from("HOME")?.join(".local/state")))?;
+    Some(state.join("exec-server/rendezvous"))
+}
+
+/// A moment as people say it: `3h ago`, `in 29d`.
+pub fn relative(moment: clock::Seconds) -> String {
+    let distance = moment - clock::now();
+    let (count, unit) = match distance.abs() {
+        seconds @ 0..120 => (seconds, "s"),
+        seconds @ 120..7200 => (seconds / 60, "m"),
+        seconds @ 7200..172_800 => (seconds / 3600, "h"),
+        seconds => (seconds / 86_400, "d"),
+    };
+    if distance > 0 { format!("in {count}{unit}") } else { format!("{count}{unit} ago") }
+}
+
+/// Rows under a heading, in columns.
+pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let heading: Vec<String> = heading.iter().map(|&word| word.to_owned()).collect();
+    let all: Vec<&Vec<String>> = std::iter::once(&heading).chain(rows).collect();
+    let width =
+        |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let mut text = String::new();
+    for row in all {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}

@@ -1,0 +1,252 @@
+//! A rendezvous over HTTP, with an admin token.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server::protocol::registry::RegistryFailureDetail;
+use exec_server_rendezvous::admin::{EnvironmentChange, EnvironmentStatus, MadeToken, NewToken};
+use exec_server_rendezvous::store::{RegistrationPolicy, Token};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use url::Url;
+
+const TOKEN: &str = "EXEC_SERVER_ADMIN_TOKEN";
+const TOKEN_FILE: &str = "EXEC_SERVER_ADMIN_TOKEN_FILE";
+
+/// A person waits for it.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Room for a hundred thousand tokens.
+const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
+
+/// Why a rendezvous cannot be asked, or what it says against it.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// Not a URL that can be asked.
+    #[error("`{0}` is not http://HOST or https://HOST")]
+    Url(String),
+    /// Nobody said who asks.
+    #[error("an admin token is needed, in {TOKEN} or in the file that {TOKEN_FILE} names")]
+    NoToken,
+    /// The token's file cannot be read.
+    #[error("could not read {}: {source}", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It cannot be reached.
+    #[error("could not reach {url}: {source}")]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It was reached, and something went wrong on the way.
+    #[error("{url} did not answer: {why}")]
+    Broken {
+        /// Where.
+        url: String,
+        /// What.
+        why: String,
+    },
+    /// It refuses.
+    #[error("{url} refuses: {message} ({status})")]
+    Refused {
+        /// Where.
+        url: String,
+        /// The status.
+        status: StatusCode,
+        /// Why.
+        message: String,
+    },
+}
+
+/// A rendezvous over HTTP.
+pub struct RemoteRegistry {
+    url: Url,
+    text: String,
+    token: String,
+}
+
+impl RemoteRegistry {
+    /// The rendezvous at this URL, with the token from the environment.
+    pub fn new(text: &str) -> Result<Self, RemoteError> {
+        let text = text.trim().trim_end_matches('/').to_owned();
+        let url = Url::parse(&text).ok().filter(|url| {
+            matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none()
+        });
+        let url = url.ok_or_else(|| RemoteError::Url(text.clone()))?;
+        Ok(Self { url, text, token: admin_token()? })
+    }
+
+    /// The URL as it was given.
+    pub fn url(&self) -> &str {
+        &self.text
+    }
+
+    /// Makes a token.
+    pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RemoteError> {
+        let body = serde_json::to_vec(new).expect("plain data can be written");
+        Ok(self.ask(Method::POST, "/admin/tokens", body)?.expect("a made token is always found"))
+    }
+
+    /// All tokens.
+    pub fn tokens(&self) -> Result<Vec<Token>, RemoteError> {
+        #[derive(Deserialize)]
+        struct Tokens {
+            tokens: Vec<Token>,
+        }
+        let answer: Option<Tokens> = self.ask(Method::GET, "/admin/tokens", Vec::new())?;
+        Ok(answer.map(|it| it.tokens).unwrap_or_default())
+    }
+
+    /// Revokes a token; whether there was one.
+    pub fn revoke_token(&self, id: &str) -> Result<bool, RemoteError> {
+        let path = format!("/admin/tokens/{}", encoded(id));
+        Ok(self.ask::<serde_json::Value>(Method::DELETE, &path, Vec::new())?.is_some())
+    }
+
+    /// All environments.
+    pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RemoteError> {
+        #[derive(Deserialize)]
+        struct Environments {
+            environments: Vec<EnvironmentStatus>,
+        }
+        let answer: Option<Environments> =
+            self.ask(Method::GET, "/admin/environments", Vec::new())?;
+        Ok(answer.map(|it| it.environments).unwrap_or_default())
+    }
+
+    /// Sets who wins; whether there is such an environment.
+    pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<bool, RemoteError> {
+        let path = format!("/admin/environments/{}", encoded(id));
+        let body = serde_json::to_vec(&EnvironmentChange { policy }).expect("plain data");
+        Ok(self.ask::<serde_json::Value>(Method::PATCH, &path, body)?.is_some())
+    }
+
+    /// One request; nothing if there is no such thing there.
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Option<T>, RemoteError> {
+        let unreachable = |source| RemoteError::Unreachable { url: self.text.clone(), source };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(unreachable)?;
+        let asking = tokio::time::timeout(DEADLINE, self.request(method, path, body));
+        let answer = runtime.block_on(async { asking.await });
+        let (status, body) = answer.unwrap_or_else(|_| Err(self.broken("it took too long")))?;
+        // An answer without our words is from somebody else: a proxy, or another server.
+        let detail = RegistryFailureDetail::parse(&body);
+        if status == StatusCode::NOT_FOUND && detail.code.as_deref() == Some("not_found") {
+            return Ok(None);
+        }
+        if !status.is_success() {
+            let message = detail.message.unwrap_or_else(|| "no reason given".to_owned());
+            return Err(RemoteError::Refused { url: self.text.clone(), status, message });
+        }
+        serde_json::from_slice(&body).map(Some).map_err(|error| self.broken(error))
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), RemoteError> {
+        let host = self.url.host_str().expect("checked when it was made").to_owned();
+        let port = self.url.port_or_known_default().expect("http and https have ports");
+        let unreachable = |source| RemoteError::Unreachable { url: self.text.clone(), source };
+        let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let stream = TcpStream::connect((name.as_str(), port)).await.map_err(unreachable)?;
+        let authority = match self.url.port() {
+            Some(port) => format!("{host}:{port}"),
+            None => host,
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
+            .header(HOST, authority)
+            .header(CONTENT_TYPE, "application/json")
+            .header(AUTHORIZATION, format!("Bearer {}", self.token))
+            .body(Full::from(body))
+            .map_err(|error| self.broken(error))?;
+        if self.url.scheme() == "http" {
+            return self.exchange(stream, request).await;
+        }
+        let server = ServerName::try_from(name).map_err(|error| self.broken(error))?;
+        let connector = tokio_rustls::TlsConnector::from(self.tls()?);
+        let stream = connector.connect(server, stream).await.map_err(unreachable)?;
+        self.exchange(stream, request).await
+    }
+
+    async fn exchange(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        request: Request<Full<Bytes>>,
+    ) -> Result<(StatusCode, Bytes), RemoteError> {
+        let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+        let (mut sender, connection) = connected.map_err(|error| self.broken(error))?;
+        let exchange = async {
+            let answer = sender.send_request(request).await.map_err(|error| self.broken(error))?;
+            let status = answer.status();
+            let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+            Ok((status, body.map_err(|error| self.broken(error))?.to_bytes()))
+        };
+        tokio::pin!(exchange);
+        tokio::select! {
+            answer = &mut exchange => answer,
+            _ = connection => exchange.await,
+        }
+    }
+
+    fn tls(&self) -> Result<Arc<rustls::ClientConfig>, RemoteError> {
+        let mut roots = rustls::RootCertStore::empty();
+        // A certificate that cannot be used is one less to trust; without any, the handshake says so.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| self.broken(error))?;
+        Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+    }
+
+    fn broken(&self, why: impl ToString) -> RemoteError {
+        RemoteError::Broken { url: self.text.clone(), why: why.to_string() }
+    }
+}
+
+fn admin_token() -> Result<String, RemoteError> {
+    let from = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    if let Some(token) = from(TOKEN) {
+        return Ok(token.trim().to_owned());
+    }
+    let path = from(TOKEN_FILE).map(PathBuf::from).ok_or(RemoteError::NoToken)?;
+    read_token(&path)
+}
+
+fn read_token(path: &Path) -> Result<String, RemoteError> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|source| RemoteError::TokenFile { path: path.to_owned(), source })?;
+    let token = text.trim().to_owned();
+    if token.is_empty() { Err(RemoteError::NoToken) } else { Ok(token) }
+}
+
+/// A path segment as it goes over the wire.
+fn encoded(segment: &str) -> String {
+    percent_encoding::utf8_percent_encode(segment, percent_encoding::NON_ALPHANUMERIC).to_string()
+}

@@ -1,0 +1,204 @@
+//! `exec-server token`: who may be an executor, a harness or an admin at a rendezvous.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use exec_server_rendezvous::admin::{MadeToken, NewToken};
+use exec_server_rendezvous::clock;
+use exec_server_rendezvous::store::{Token, TokenRole};
+
+use crate::admin::{OutputFormat, RegistryArguments, RegistryError, relative, table};
+
+/// What to do with tokens.
+#[derive(Debug, Subcommand)]
+pub enum TokenCommand {
+    /// Make a token, and print the line to paste on the machine that is to have it. It is not shown again.
+    Create(CreateArguments),
+    /// List all tokens; their secrets are not kept.
+    List {
+        #[command(flatten)]
+        registry: RegistryArguments,
+        /// How it looks.
+        #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+        output: OutputFormat,
+    },
+    /// Revoke a token: whoever uses it is cut off within seconds.
+    Revoke {
+        /// Its id, as `token list` has it.
+        id: String,
+        #[command(flatten)]
+        registry: RegistryArguments,
+    },
+}
+
+/// The token to make.
+#[derive(Debug, clap::Args)]
+pub struct CreateArguments {
+    /// The environment it is for: a name that you choose for the machine, or for what it is used for.
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_if_eq_any([("role", "executor"), ("role", "harness")])
+    )]
+    environment: Option<String>,
+    /// What its bearer may be.
+    #[arg(long, value_name = "ROLE")]
+    role: Role,
+    /// How long it is good: 12h, 30d; for ever without this.
+    #[arg(long, value_name = "DURATION", value_parser = lifetime)]
+    expires: Option<u32>,
+    /// How many streams its bearer may have at once.
+    #[arg(long, value_name = "COUNT")]
+    max_streams: Option<u32>,
+    #[command(flatten)]
+    registry: RegistryArguments,
+    /// How it looks.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    output: OutputFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Role {
+    /// The machine that does the work.
+    Executor,
+    /// The agent that has it done.
+    Harness,
+    /// Who makes and revokes tokens.
+    Admin,
+}
+
+/// Does it, and says what there is to say.
+pub fn run(command: TokenCommand) -> ExitCode {
+    let text = match command {
+        TokenCommand::Create(arguments) => create(arguments),
+        TokenCommand::List { registry, output } => list(&registry, output),
+        TokenCommand::Revoke { id, registry } => {
+            registry.open().and_then(|registry| registry.revoke_token(&id)).map(|()| String::new())
+        }
+    };
+    match text {
+        Ok(text) => {
+            // Whoever stopped reading has seen enough.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => crate::fail(&error),
+    }
+}
+
+fn create(arguments: CreateArguments) -> Result<String, RegistryError> {
+    let registry = arguments.registry.open()?;
+    let made = registry.create_token(&NewToken {
+        role: match arguments.role {
+            Role::Executor => TokenRole::Executor,
+            Role::Harness => TokenRole::Harness,
+            Role::Admin => TokenRole::Admin,
+        },
+        environment: arguments.environment,
+        expires_in_seconds: arguments.expires,
+        max_streams: arguments.max_streams,
+    })?;
+    match arguments.output {
+        OutputFormat::Json => Ok(json(&made)),
+        OutputFormat::Text => Ok(line_to_paste(&made, &registry.url()?)),
+    }
+}
+
+/// What to type where the token is to be used.
+fn line_to_paste(made: &MadeToken, url: &str) -> String {
+    let secret = &made.secret;
+    let (url, environment) = (quoted(url), made.token.environment.as_deref().map(quoted));
+    match (made.token.role, environment) {
+        (TokenRole::Executor, Some(environment)) => format!(
+            "EXEC_SERVER_REMOTE_TOKEN={secret} exec-server --remote {url} --environment-id {environment}\n"
+        ),
+        (TokenRole::Harness, Some(environment)) => format!(
+            "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL={url} CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID={environment} \
+             CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN={secret} codex\n"
+        ),
+        _ => format!("EXEC_SERVER_ADMIN_TOKEN={secret} exec-server environments --remote {url}\n"),
+    }
+}
+
+fn list(registry: &RegistryArguments, output: OutputFormat) -> Result<String, RegistryError> {
+    let tokens = registry.open()?.tokens()?;
+    if output == OutputFormat::Json {
+        return Ok(json(&tokens));
+    }
+    let rows: Vec<_> = tokens.iter().map(row).collect();
+    Ok(table(&["ID", "ROLE", "ENVIRONMENT", "CREATED", "LAST USED", "STATE"], &rows))
+}
+
+fn row(token: &Token) -> Vec<String> {
+    let state = match (token.revoked_at, token.expires_at) {
+        (Some(revoked), _) => format!("revoked {}", relative(revoked)),
+        (None, Some(expires)) if expires <= clock::now() => {
+            format!("expired {}", relative(expires))
+        }
+        (None, Some(expires)) => format!("expires {}", relative(expires)),
+        (None, None) => "good".to_owned(),
+    };
+    vec![
+        token.id.clone(),
+        token.role.name().to_owned(),
+        token.environment.clone().unwrap_or_else(|| "-".to_owned()),
+        relative(token.created_at),
+        token.last_used_at.map_or_else(|| "never".to_owned(), relative),
+        state,
+    ]
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string_pretty(value).expect("plain data can be written") + "\n"
+}
+
+/// A word that a shell takes as it is.
+fn quoted(word: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._~:/@[]".contains(letter);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// `90s`, `15m`, `12h`, `30d`, in seconds.
+fn lifetime(text: &str) -> Result<u32, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let expected =
+        || "expected a whole number with a unit, such as 90s, 15m, 12h or 30d".to_owned();
+    let number: u32 = digits.parse().map_err(|_| expected())?;
+    let seconds = match &text[digits.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => return Err(expected()),
+    };
+    match number.checked_mul(seconds) {
+        Some(0) => Err("must be longer than zero".to_owned()),
+        Some(seconds) => Ok(seconds),
+        None => Err("too long".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetimes_have_units() {
+        assert_eq!(lifetime("30d"), Ok(2_592_000));
+        assert_eq!(lifetime("90s"), Ok(90));
+        for bad in ["", "30", "d", "-1d", "0h", "99999999d", "1w"] {
+            assert!(lifetime(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn words_survive_a_shell() {
+        assert_eq!(quoted("http://127.0.0.1:1"), "http://127.0.0.1:1");
+        assert_eq!(quoted("my box"), "'my box'");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
+}
