@@ -147,8 +147,9 @@ impl RemoteRegistry {
         let unreachable = |source| RemoteError::Unreachable { url: self.text.clone(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(unreachable)?;
-        let asking = tokio::time::timeout(DEADLINE, self.request(method, path, body));
-        let answer = runtime.block_on(async { asking.await });
+        let answer = runtime.block_on(async {
+            tokio::time::timeout(DEADLINE, self.request(method, path, body)).await
+        });
         let (status, body) = answer.unwrap_or_else(|_| Err(self.broken("it took too long")))?;
         // An answer without our words is from somebody else: a proxy, or another server.
         let detail = RegistryFailureDetail::parse(&body);

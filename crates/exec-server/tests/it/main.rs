@@ -32,6 +32,7 @@ mod reference_client;
 mod reference_client_files;
 #[cfg(target_os = "linux")]
 mod reference_client_sandbox;
+mod rendezvous;
 #[cfg(target_os = "linux")]
 mod sandbox;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,53 @@
+//! The rendezvous as executors, harnesses and its owner see it: real sockets, a real database.
+
+mod commands;
+mod crowd;
+mod lifecycle;
+#[cfg(unix)]
+mod reference;
+mod registry;
+mod relay;
+mod routes;
+
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::http::HttpReply;
+use exec_server_testkit::rendezvous::public_key;
+use exec_server_testkit::{RelaySocket, TestRendezvous};
+use serde_json::Value;
+
+/// An environment with its tokens.
+struct Env {
+    name: &'static str,
+    executor: String,
+    harness: String,
+}
+
+async fn env(rendezvous: &TestRendezvous, name: &'static str) -> Env {
+    let executor = rendezvous.token(TokenRole::Executor, name).await;
+    let harness = rendezvous.token(TokenRole::Harness, name).await;
+    Env { name, executor, harness }
+}
+
+impl Env {
+    /// Registers and attaches an executor.
+    async fn executor(&self, rendezvous: &TestRendezvous) -> RelaySocket {
+        let answer = rendezvous.register(self.name, &self.executor, &public_key(1)).await;
+        RelaySocket::open(url(&answer)).await
+    }
+
+    /// Asks for a way and attaches a harness.
+    async fn harness(&self, rendezvous: &TestRendezvous) -> RelaySocket {
+        let bundle = rendezvous.connect(self.name, &self.harness, &public_key(2)).await;
+        RelaySocket::open(url(&bundle)).await
+    }
+}
+
+fn url(answer: &Value) -> &str {
+    answer["url"].as_str().expect("an answer has a URL")
+}
+
+/// The status and the code of a refusal.
+fn refusal(reply: &HttpReply) -> (u16, String) {
+    let body: Value = serde_json::from_str(&reply.body).unwrap_or_default();
+    (reply.status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
+}

@@ -1,0 +1,218 @@
+//! The commands of its owner, and the program itself.
+
+use std::path::{Path, PathBuf};
+
+use exec_server_protocol::registry::PublicKey;
+use exec_server_testkit::RelaySocket;
+use exec_server_testkit::executor::TestExecutor;
+use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::rendezvous::{connect_body, public_key, register_body};
+use serde_json::Value;
+
+/// `exec-server rendezvous`, running.
+pub struct Program {
+    process: TestExecutor,
+    data: PathBuf,
+    pub url: String,
+    pub admin_token: Option<String>,
+}
+
+impl Program {
+    pub async fn start(data: &Path, listen: &str) -> Self {
+        let directory = data.display().to_string();
+        let arguments = ["rendezvous", "--listen", listen, "--data", &directory];
+        let builder = TestExecutor::builder().args(&arguments).env("RUST_LOG", "info");
+        let mut process = builder.piped_stderr().start().await;
+        let url = process.url().to_owned();
+        let mut admin_token = None;
+        // Its log says that it listens after everything else that it has to say.
+        while let Some(line) = process.next_stderr_line().await {
+            if line.trim().starts_with("xs_admin_") {
+                admin_token = Some(line.trim().to_owned());
+            }
+            if line.contains("\"listening\"") {
+                break;
+            }
+        }
+        Self { process, data: data.to_owned(), url, admin_token }
+    }
+
+    /// Makes a token for the environment `env` with the command, on the data.
+    pub async fn token(&self, role: &str) -> String {
+        let data = self.data.display().to_string();
+        let arguments = [
+            "token",
+            "create",
+            "--data",
+            &data,
+            "--environment",
+            "env",
+            "--role",
+            role,
+            "-o",
+            "json",
+        ];
+        let (code, stdout, stderr) = run(&arguments, &[]).await;
+        assert_eq!((code, stderr.as_str()), (0, ""));
+        let made: Value = serde_json::from_str(&stdout).unwrap();
+        made["secret"].as_str().unwrap().to_owned()
+    }
+
+    pub async fn register(&self, token: &str, key: &PublicKey) -> Value {
+        self.post("register", token, register_body(key)).await
+    }
+
+    pub async fn connect(&self, token: &str, key: &PublicKey) -> Value {
+        self.post("connect", token, connect_body(key)).await
+    }
+
+    async fn post(&self, what: &str, token: &str, body: Value) -> Value {
+        let authorization = format!("Bearer {token}");
+        let headers = [("Authorization", authorization.as_str())];
+        let path = format!("/cloud/environment/env/{what}");
+        let body = body.to_string();
+        let reply = request_with_body(&self.url, "POST", &path, &headers, body.as_bytes()).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        serde_json::from_str(&reply.body).unwrap()
+    }
+
+    #[cfg(unix)]
+    pub async fn kill(&mut self) {
+        self.process.signal(exec_server_testkit::executor::Signal::KILL);
+        self.process.wait().await;
+    }
+
+    #[cfg(unix)]
+    pub fn terminate(&self) {
+        self.process.signal(exec_server_testkit::executor::Signal::TERM);
+    }
+
+    pub async fn wait(&mut self) -> Option<i32> {
+        self.process.wait().await.code()
+    }
+}
+
+#[tokio::test]
+async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
+    let data = tempfile::tempdir().unwrap();
+    let program = Program::start(data.path(), "ws://127.0.0.1:0").await;
+    assert!(program.url.starts_with("http://127.0.0.1:"));
+    let admin = program.admin_token.clone().expect("the first start shows it");
+    let admin = [("EXEC_SERVER_ADMIN_TOKEN", admin.as_str())];
+    let create = |role| {
+        ["token", "create", "--remote", &program.url, "--environment", "build-1", "--role", role]
+    };
+    let (code, line, stderr) = run(&create("executor"), &admin).await;
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    let start = "EXEC_SERVER_REMOTE_TOKEN=xs_exec_";
+    let end = format!(" exec-server --remote {} --environment-id build-1\n", program.url);
+    assert!(line.starts_with(start) && line.ends_with(&end) && line.lines().count() == 1, "{line}");
+    let (_, line, _) = run(&create("harness"), &admin).await;
+    let start = format!("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL={} ", program.url);
+    assert!(line.starts_with(&start) && line.contains("_ENVIRONMENT_ID=build-1 "), "{line}");
+    assert!(line.ends_with(" codex\n") && line.lines().count() == 1, "{line}");
+}
+
+#[tokio::test]
+async fn environments_are_listed_with_who_is_there() {
+    let data = tempfile::tempdir().unwrap();
+    let program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let admin = program.admin_token.clone().unwrap();
+    let admin = [("EXEC_SERVER_ADMIN_TOKEN", admin.as_str())];
+    let executor = program.token("executor").await;
+    let list = ["environments", "--remote", &program.url];
+    let (code, before, _) = run(&list, &admin).await;
+    assert!(code == 0 && before.contains("offline"), "{before}");
+    let registered = program.register(&executor, &public_key(1)).await;
+    let _socket = RelaySocket::open(super::url(&registered)).await;
+    let (_, after, _) = run(&list, &admin).await;
+    assert!(after.contains("online since"), "{after}");
+    let policy = ["environments", "policy", "env", "first-wins", "--remote", &program.url];
+    assert_eq!(run(&policy, &admin).await.0, 0);
+    let (_, json, _) = run(&["environments", "--remote", &program.url, "-o", "json"], &admin).await;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["online"], &json[0]["policy"]), (&true.into(), &"first-wins".into()));
+}
+
+#[tokio::test]
+async fn a_token_is_listed_and_revoked_by_its_id() {
+    let data = tempfile::tempdir().unwrap();
+    let program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let secret = program.token("executor").await;
+    let place = data.path().display().to_string();
+    let (_, json, _) = run(&["token", "list", "--data", &place, "-o", "json"], &[]).await;
+    assert!(!json.contains(&secret));
+    let tokens: Vec<Value> = serde_json::from_str(&json).unwrap();
+    let token = tokens.iter().find(|token| token["role"] == "executor").unwrap();
+    let id = token["id"].as_str().unwrap();
+    let registered = program.register(&secret, &public_key(1)).await;
+    let mut socket = RelaySocket::open(super::url(&registered)).await;
+    assert_eq!(run(&["token", "revoke", id, "--data", &place], &[]).await.0, 0);
+    socket.expect_closed(1008, "token_revoked").await;
+    let (_, list, _) = run(&["token", "list", "--data", &place], &[]).await;
+    assert!(list.contains("revoked"), "{list}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_done_is_said_in_one_line() {
+    let data = tempfile::tempdir().unwrap();
+    let place = data.path().display().to_string();
+    let program = Program::start(&data.path().join("there"), "http://127.0.0.1:0").await;
+    let wrong = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_wrong")];
+    let nothing: [(&str, &str); 0] = [];
+    for (arguments, environment, says) in [
+        (vec!["token", "list", "--data", &place], &nothing[..], "holds no rendezvous"),
+        (vec!["token", "list", "--remote", &program.url], &nothing, "EXEC_SERVER_ADMIN_TOKEN"),
+        (vec!["token", "list", "--remote", &program.url], &wrong, "unknown, expired or revoked"),
+        (vec!["token", "list", "--remote", "http://127.0.0.1:1"], &wrong, "could not reach"),
+        (vec!["token", "list", "--remote", "nowhere"], &wrong, "is not http://HOST"),
+        (
+            vec!["rendezvous", "--listen", "http://0.0.0.0:0", "--data", &place],
+            &nothing,
+            "--public-url",
+        ),
+        (
+            vec!["rendezvous", "--listen", "https://127.0.0.1:0", "--data", &place],
+            &nothing,
+            "--tls-cert",
+        ),
+    ] {
+        let (code, stdout, stderr) = run(&arguments, environment).await;
+        assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
+    }
+    let (code, ..) = run(&["token", "create", "--data", &place, "--role", "executor"], &[]).await;
+    assert_eq!(code, 2, "an executor's token needs an environment");
+}
+
+#[tokio::test]
+async fn logs_name_who_came_and_hold_no_secret() {
+    let data = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let executor = program.token("executor").await;
+    let harness = program.token("harness").await;
+    let registered = program.register(&executor, &public_key(1)).await;
+    let socket = RelaySocket::open(super::url(&registered)).await;
+    let bundle = program.connect(&harness, &public_key(2)).await;
+    let authorization = bundle["harness_key_authorization"].as_str().unwrap().to_owned();
+    drop(socket);
+    let mut log = String::new();
+    while !log.contains("\"detached\"") {
+        log += &program.process.next_stderr_line().await.expect("it says so");
+    }
+    let registration = registered["executor_registration_id"].as_str().unwrap();
+    assert!(log.contains(registration) && log.contains("\"environment\":\"env\""), "{log}");
+    let sig = super::url(&registered).split("sig=").nth(1).unwrap().to_owned();
+    for secret in [executor, harness, authorization, sig] {
+        assert!(!log.contains(&secret), "{log}");
+    }
+}
+
+async fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
+    let mut builder = TestExecutor::builder().args(arguments);
+    builder.command().env_remove("EXEC_SERVER_ADMIN_TOKEN");
+    for (name, value) in environment {
+        builder = builder.env(name, value);
+    }
+    builder.run().await
+}

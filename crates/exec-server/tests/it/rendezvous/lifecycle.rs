@@ -1,0 +1,90 @@
+//! Starting, stopping and being killed.
+
+use exec_server_protocol::relay_frame::RelayBody;
+use exec_server_testkit::http::HttpConnection;
+use exec_server_testkit::{RelaySocket, TestRendezvous};
+
+use super::env;
+
+#[tokio::test]
+async fn a_rendezvous_that_stops_says_goodbye_to_everybody() {
+    let mut rendezvous = TestRendezvous::start().await;
+    let env = env(&rendezvous, "env").await;
+    let mut executor = env.executor(&rendezvous).await;
+    let mut harness = env.harness(&rendezvous).await;
+    harness.resume("s").await;
+    executor.expect("s", RelayBody::Resume { next_seq: 0 }).await;
+    let mut waiting = HttpConnection::open(rendezvous.url()).await;
+    assert_eq!(waiting.request("GET", "/readyz", &[]).await.status, 200);
+    rendezvous.begin_stop();
+    executor.expect_closed(1001, "draining").await;
+    // The executor may be told first, and then the harness hears of that.
+    match harness.next().await {
+        exec_server_testkit::Relayed::Closed(1001 | 1012, _) => {}
+        other => panic!("{other:?}"),
+    }
+    drop((executor, harness, waiting));
+    rendezvous.stop().await;
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn after_a_crash_an_executor_comes_back_with_the_url_that_it_has() {
+    use super::commands::Program;
+    let data = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let address = program.url.clone();
+    let admin = program.admin_token.clone().expect("the first start makes one");
+    let executor = program.token("executor").await;
+    let harness = program.token("harness").await;
+    let key = exec_server_testkit::rendezvous::public_key(1);
+    let registered = program.register(&executor, &key).await;
+    let socket = RelaySocket::open(super::url(&registered)).await;
+    program.kill().await;
+    drop(socket);
+    let program = Program::start(data.path(), &address).await;
+    assert_eq!((program.url.as_str(), program.admin_token.as_ref()), (address.as_str(), None));
+    let mut socket = RelaySocket::open(super::url(&registered)).await;
+    let bundle = program.connect(&harness, &key).await;
+    let mut stream = RelaySocket::open(super::url(&bundle)).await;
+    stream.resume("s").await;
+    socket.expect("s", RelayBody::Resume { next_seq: 0 }).await;
+    assert!(!admin.is_empty());
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn sigterm_ends_it_in_order_and_with_0() {
+    use super::commands::Program;
+    let data = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let executor = program.token("executor").await;
+    let key = exec_server_testkit::rendezvous::public_key(1);
+    let registered = program.register(&executor, &key).await;
+    let mut socket = RelaySocket::open(super::url(&registered)).await;
+    program.terminate();
+    socket.expect_closed(1001, "draining").await;
+    drop(socket);
+    assert_eq!(program.wait().await, Some(0));
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn only_the_owner_can_read_what_it_keeps() {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::commands::Program;
+    let data = tempfile::tempdir().unwrap();
+    let place = data.path().join("new");
+    let program = Program::start(&place, "http://127.0.0.1:0").await;
+    program.token("executor").await;
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&place), 0o700);
+    let names: Vec<_> =
+        std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(names.len() >= 2, "{names:?}");
+    for name in names {
+        assert_eq!(mode(&name), 0o600, "{}", name.display());
+    }
+}

@@ -1,0 +1,47 @@
+//! The unmodified reference meets itself at our rendezvous.
+
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::TestRendezvous;
+use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall};
+use serde_json::Value;
+
+use crate::reference_client::{DEADLINE, blocking};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reference_as_executor_and_as_harness_run_a_command_through_it() {
+    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    let rendezvous = TestRendezvous::start().await;
+    let executor_token = rendezvous.token(TokenRole::Executor, "env-1").await;
+    let token = rendezvous.token(TokenRole::Harness, "env-1").await;
+    let mut executor = client.start_executor(rendezvous.url(), "env-1", &executor_token);
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    loop {
+        let admin = rendezvous.admin_token();
+        let list = rendezvous.ask("GET", "/admin/environments", admin, &Value::Null).await.body;
+        if list.contains("\"online\":true") {
+            break;
+        }
+        assert!(executor.is_running(), "the executor gave up");
+        assert!(tokio::time::Instant::now() < deadline, "the executor never came");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let url = rendezvous.url().to_owned();
+    let run = blocking(move || {
+        let scenario = Scenario::new()
+            .turn([ToolCall::exec(
+                "hello",
+                "echo through the relay; seq 1 20000 | tail -1; exit 3",
+            )])
+            .say("done");
+        let place = Place::Rendezvous { url: &url, environment: "env-1", token: &token };
+        client.run_at(&place, scenario, DEADLINE)
+    })
+    .await;
+    let hello = run.result("hello");
+    assert_eq!(hello.exit_code, Some(3), "{hello:?}");
+    assert!(hello.output.contains("through the relay\n20000\n"), "{hello:?}");
+    let metrics = rendezvous.ask("GET", "/metrics", rendezvous.admin_token(), &Value::Null).await;
+    let allowed = "exec_server_noise_handshakes_total{result=\"ok\"} 1";
+    assert!(metrics.body.lines().any(|line| line == allowed), "{}", metrics.body);
+    assert!(executor.is_running());
+}
