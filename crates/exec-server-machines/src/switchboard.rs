@@ -321,6 +321,14 @@ impl Switchboard {
         }
     }
 
+    /// The stream that a harness has claimed.
+    pub fn stream_id(&self, id: SocketId) -> Option<&str> {
+        match &self.sockets.get(&id)?.side {
+            Side::Harness(harness) => harness.stream.as_deref(),
+            Side::Executor => None,
+        }
+    }
+
     /// Whether a socket is to be closed, once its frames are out.
     pub fn is_ending(&self, id: SocketId) -> bool {
         self.sockets.get(&id).is_none_or(|socket| socket.goodbye.is_some())

@@ -51,6 +51,8 @@ pub trait Link: Send + 'static {
     fn handle_misuse(&self, why: Goodbye);
     /// Time has passed.
     fn handle_timeout(&self);
+    /// The stream that a harness has claimed.
+    fn stream_id(&self) -> Option<String>;
     /// The next frame to write.
     fn poll_frame(&self) -> Option<Bytes>;
     /// What else there is to do; the waker is called when that changes.

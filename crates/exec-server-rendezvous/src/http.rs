@@ -16,6 +16,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tracing::Instrument;
 
 use crate::api::{self, REQUEST_ID, Refusal, Reply, Route, header_for_logs, json, text};
 use crate::bus::Link;
@@ -51,12 +52,17 @@ where
     };
     let Claims { environment, registration, role, token, .. } = &claims;
     let role = role.name();
-    tracing::info!(%peer, %environment, %registration, role, %token, request_id, "attached");
-    let meter = rendezvous.metrics.relay_meter();
-    let end = run_socket(stream, link, &rendezvous.config.timings, meter).await;
-    let reason = end.reason();
-    rendezvous.metrics.close(reason);
-    tracing::info!(%peer, %environment, %registration, role, %token, request_id, reason, "detached");
+    let span =
+        tracing::info_span!("socket", %peer, %environment, %registration, role, %token, request_id);
+    let running = async {
+        tracing::info!("attached");
+        let meter = rendezvous.metrics.relay_meter();
+        let end = run_socket(stream, link, &rendezvous.config.timings, meter).await;
+        let reason = end.reason();
+        rendezvous.metrics.close(reason);
+        tracing::info!(reason, "detached");
+    };
+    running.instrument(span).await;
 }
 
 /// Until the connection ends, or becomes something else.
@@ -219,7 +225,8 @@ async fn open_websocket(
             "unknown_route" => StatusCode::NOT_FOUND,
             _ => StatusCode::UNAUTHORIZED,
         };
-        tracing::info!(environment = segment, request_id, reason = error.0, "websocket refused");
+        // Anybody can say anything, and as often as they like.
+        tracing::debug!(request_id, reason = error.0, "websocket refused");
         Rejection::new(status, error.0)
     })?;
     let link = attach(rendezvous, &claims).await.inspect_err(|rejection| {
@@ -240,6 +247,13 @@ async fn open_websocket(
 
 fn no_websocket(why: &str) -> Rejection {
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, text: why.to_owned() }
+}
+
+async fn is_current(rendezvous: &Rendezvous, claims: &Claims) -> bool {
+    let environment = claims.environment.clone();
+    let found = rendezvous.storage.ask(move |store| store.environment(&environment)).await;
+    let current = found.ok().flatten().and_then(|it| it.registration);
+    current.is_some_and(|it| it.id == claims.registration)
 }
 
 /// Checks what a signature cannot know: that the token, the registration and the nonce are still good.
@@ -276,7 +290,14 @@ async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link
         token: claims.token.clone(),
     };
     let attached = match claims.role {
-        SocketRole::Executor => rendezvous.bus.attach_executor(ticket, generation).await,
+        SocketRole::Executor => {
+            let attached = rendezvous.bus.attach_executor(ticket, generation).await;
+            // A registration that came in between did not find it, and so did not end it.
+            if !is_current(rendezvous, claims).await {
+                return Err(unauthorized("expired"));
+            }
+            attached
+        }
         SocketRole::Harness { .. } => {
             let max_streams = max_streams.and_then(|max| usize::try_from(max).ok());
             rendezvous.bus.attach_harness(ticket, max_streams).await

@@ -27,6 +27,9 @@ use crate::metrics::Metrics;
 use crate::signed_url::SigningKeys;
 use crate::store::{SqliteStore, Storage, Store, StoreError, TokenRole};
 
+/// What is over harms nobody while it is there.
+const ROUNDS_BETWEEN_PRUNES: u64 = 15;
+
 /// A rendezvous that is bound and not yet serving.
 pub struct BoundRendezvous {
     listener: TcpListener,
@@ -316,11 +319,13 @@ async fn serve_metrics(listener: Option<&TcpListener>, rendezvous: &Arc<Rendezvo
 async fn maintain(rendezvous: &Rendezvous) {
     let every = rendezvous.config.timings.maintenance;
     let mut since = clock::now();
-    loop {
+    for round in 0_u64.. {
         tokio::time::sleep(every).await;
         let now = clock::now();
         let found = rendezvous.storage.ask(move |store| {
-            store.prune(now)?;
+            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES) {
+                store.prune(now)?;
+            }
             store.revoked_since(since)
         });
         match found.await {

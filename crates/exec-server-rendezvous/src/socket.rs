@@ -80,6 +80,7 @@ where
         close_deadline: None,
         is_flushed: true,
         unread_pongs: 0,
+        has_spoken: false,
         last_word: None,
     };
     let end = std::future::poll_fn(|cx| socket.poll(cx)).await;
@@ -110,6 +111,8 @@ struct Socket<S> {
     close_deadline: Option<Instant>,
     is_flushed: bool,
     unread_pongs: usize,
+    /// Its first frame is the one that claims a stream.
+    has_spoken: bool,
     /// What the close frame says that is on its way.
     last_word: Option<Goodbye>,
 }
@@ -221,6 +224,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             let frame = Bytes::from(message.into_payload());
             self.meter.received(frame.len());
             self.link.handle_frame(frame);
+            if !std::mem::replace(&mut self.has_spoken, true)
+                && let Some(stream_id) = self.link.stream_id()
+            {
+                tracing::info!(%stream_id, "stream claimed");
+            }
         } else if message.is_text() {
             self.link.handle_misuse(Goodbye::Text);
         } else if message.is_pong() {
@@ -276,4 +284,37 @@ enum Read {
     Nothing,
     /// The end.
     Ended(SocketEnd),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use exec_server_machines::switchboard::{SwitchboardLimits, Ticket};
+
+    use super::*;
+    use crate::bus::{Bus, LocalBus};
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_peer_that_pings_and_never_reads_the_answers_is_let_go() {
+        let second = Duration::from_secs(1);
+        let limits =
+            SwitchboardLimits { streams_per_environment: 1, claim: second, patience: second };
+        let bus = LocalBus::new(limits);
+        let ticket =
+            Ticket { environment: "env".into(), registration: "reg".into(), token: "token".into() };
+        let link = bus.attach_executor(ticket, 1).await.expect("nobody is there");
+        let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
+        let (ours, mut theirs) = tokio::io::duplex(64);
+        let meter = Metrics::default().relay_meter();
+        let socket = run_socket(ours, link, &timings, meter);
+        let peer = async {
+            let ping = [0x89, 0x80, 0, 0, 0, 0];
+            while theirs.write_all(&ping).await.is_ok() {}
+        };
+        let (end, ()) = tokio::join!(socket, peer);
+        assert_eq!(end, SocketEnd::Unsaid(Goodbye::PingFlood));
+        assert!(bus.presence("env").await.is_none());
+    }
 }

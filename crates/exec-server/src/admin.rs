@@ -23,8 +23,8 @@ pub struct RegistryArguments {
     #[arg(long, value_name = "URL", conflicts_with = "data")]
     remote: Option<String>,
     /// The rendezvous' data directory, on the machine where it runs [default: the one that `exec-server rendezvous`
-    /// uses].
-    #[arg(long, value_name = "DIR", env = "EXEC_SERVER_RENDEZVOUS_DATA")]
+    /// uses, also by EXEC_SERVER_RENDEZVOUS_DATA].
+    #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
 
@@ -138,6 +138,9 @@ impl Registry {
 /// Where a rendezvous keeps its data unless it is told otherwise.
 pub fn default_data_dir() -> Option<PathBuf> {
     let from = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(data) = from("EXEC_SERVER_RENDEZVOUS_DATA") {
+        return Some(data);
+    }
     let state = from("XDG_STATE_HOME").or_else(|| Some(from("HOME")?.join(".local/state")))?;
     Some(state.join("exec-server/rendezvous"))
 }

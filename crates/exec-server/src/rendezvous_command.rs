@@ -23,8 +23,8 @@ pub struct RendezvousArguments {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7780", value_parser = listen_address)]
     listen: ListenAddress,
     /// Where tokens, registrations and signing keys are kept; only its owner can read it
-    /// [default: ~/.local/state/exec-server/rendezvous].
-    #[arg(long, value_name = "DIR", env = "EXEC_SERVER_RENDEZVOUS_DATA")]
+    /// [default: EXEC_SERVER_RENDEZVOUS_DATA, or ~/.local/state/exec-server/rendezvous].
+    #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Under which URL others reach it: the name of a proxy in front of it, or of this machine.
     #[arg(long, value_name = "URL")]

@@ -50,8 +50,7 @@ pub async fn environments(asked: Asked<'_>) -> Result<Reply, Refusal> {
     asked.only(&[Method::GET])?;
     asked.authenticate(TokenRole::Admin, None).await?;
     let rendezvous = asked.rendezvous;
-    let mut environments =
-        rendezvous.storage.ask(|store| admin::stored_environments(store)).await?;
+    let mut environments = rendezvous.storage.ask(admin::stored_environments).await?;
     for environment in &mut environments {
         let presence = rendezvous.bus.presence(&environment.id).await;
         environment.online = Some(presence.is_some());

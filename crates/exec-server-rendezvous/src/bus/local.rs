@@ -139,6 +139,11 @@ impl Link for LocalLink {
         self.shard.with(|board| board.handle_timeout(Instant::now(), self.socket));
     }
 
+    fn stream_id(&self) -> Option<String> {
+        let board = self.shard.0.lock().expect("no holder panics");
+        board.switchboard.stream_id(self.socket).map(str::to_owned)
+    }
+
     fn poll_frame(&self) -> Option<Bytes> {
         self.shard.with(|board| board.poll_frame(self.socket))
     }

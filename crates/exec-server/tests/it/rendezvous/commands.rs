@@ -76,6 +76,15 @@ impl Program {
         serde_json::from_str(&reply.body).unwrap()
     }
 
+    /// Waits until its log says this.
+    pub async fn wait_for_log(&mut self, words: &str) {
+        while !self.process.next_stderr_line().await.expect("it runs").contains(words) {}
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     #[cfg(unix)]
     pub async fn kill(&mut self) {
         self.process.signal(exec_server_testkit::executor::Signal::KILL);
@@ -192,12 +201,16 @@ async fn logs_name_who_came_and_hold_no_secret() {
     let executor = program.token("executor").await;
     let harness = program.token("harness").await;
     let registered = program.register(&executor, &public_key(1)).await;
-    let socket = RelaySocket::open(super::url(&registered)).await;
+    let mut socket = RelaySocket::open(super::url(&registered)).await;
     let bundle = program.connect(&harness, &public_key(2)).await;
+    let mut stream = RelaySocket::open(super::url(&bundle)).await;
+    stream.resume("a-stream-id").await;
+    socket.next().await;
     let authorization = bundle["harness_key_authorization"].as_str().unwrap().to_owned();
     drop(socket);
     let mut log = String::new();
-    while !log.contains("\"detached\"") {
+    let is_complete = |log: &str| ["detached", "a-stream-id"].iter().all(|word| log.contains(word));
+    while !is_complete(&log) {
         log += &program.process.next_stderr_line().await.expect("it says so");
     }
     let registration = registered["executor_registration_id"].as_str().unwrap();

@@ -5,6 +5,7 @@ use exec_server_testkit::TestRendezvous;
 use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall};
 use serde_json::Value;
 
+use super::commands::Program;
 use crate::reference_client::{DEADLINE, blocking};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -43,5 +44,32 @@ async fn the_reference_as_executor_and_as_harness_run_a_command_through_it() {
     let metrics = rendezvous.ask("GET", "/metrics", rendezvous.admin_token(), &Value::Null).await;
     let allowed = "exec_server_noise_handshakes_total{result=\"ok\"} 1";
     assert!(metrics.body.lines().any(|line| line == allowed), "{}", metrics.body);
+    assert!(executor.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_ends_of_the_reference_come_back_after_a_crash_of_the_rendezvous() {
+    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    let data = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let url = program.url.clone();
+    let token = program.token("harness").await;
+    let executor_token = program.token("executor").await;
+    let mut executor = client.start_executor(&url, "env", &executor_token);
+    program.wait_for_log("\"attached\"").await;
+    let place_url = url.clone();
+    // The command itself kills what stands between the two. The reference never repeats a request, so this one is lost.
+    let command = format!("kill -9 {}", program.pid());
+    let running = tokio::task::spawn_blocking(move || {
+        let scenario = Scenario::new()
+            .turn([ToolCall::exec("crash", &command)])
+            .turn([ToolCall::exec("after", "echo still the same machine")]);
+        let place = Place::Rendezvous { url: &place_url, environment: "env", token: &token };
+        client.run_at(&place, scenario, DEADLINE)
+    });
+    program.wait().await;
+    let _program = Program::start(data.path(), &url).await;
+    let run = running.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    assert_eq!(run.result("after").output, "still the same machine\n");
     assert!(executor.is_running());
 }

@@ -178,6 +178,29 @@ async fn a_newer_registration_ends_everything_of_the_older_one() {
 }
 
 #[tokio::test]
+async fn of_many_registrations_at_once_each_counts_or_says_that_nothing_was_written() {
+    let rendezvous = TestRendezvous::start().await;
+    let env = env(&rendezvous, "env").await;
+    let body = register_body(&public_key(1));
+    let all = (0..16).map(|_| rendezvous.post("env/register", &env.executor, &body));
+    let replies = futures_util::future::join_all(all).await;
+    let mut registered = 0;
+    for reply in &replies {
+        match refusal(reply) {
+            (200, _) => registered += 1,
+            refused => assert_eq!(refused, (503, "registration_conflict".to_owned())),
+        }
+    }
+    let stored = rendezvous.storage().ask(|store| store.environment("env")).await.unwrap().unwrap();
+    assert_eq!(stored.generation, registered);
+    let current = stored.registration.unwrap().id;
+    let is_current = |reply: &&exec_server_testkit::HttpReply| reply.body.contains(&current);
+    let reply = replies.iter().find(is_current).expect("the last one was told");
+    let answer: Value = serde_json::from_str(&reply.body).unwrap();
+    let _executor = RelaySocket::open(url(&answer)).await;
+}
+
+#[tokio::test]
 async fn where_the_first_wins_another_executor_waits_until_it_is_gone() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
