@@ -17,6 +17,7 @@ mod goodbye;
 mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -130,7 +131,7 @@ struct Stream {
 }
 
 struct Socket {
-    environment: String,
+    environment: Arc<str>,
     token: String,
     /// Set once; from then on nothing is taken from it.
     goodbye: Option<Goodbye>,
@@ -337,7 +338,7 @@ impl Switchboard {
     /// Whether more is taken from a socket now.
     pub fn is_reading(&self, id: SocketId) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
-        let Some(env) = self.environments.get(&socket.environment) else { return true };
+        let Some(env) = self.environments.get(&*socket.environment) else { return true };
         match &socket.side {
             // What a socket that is to go still sends is read and thrown away, so that its own goodbye is seen.
             _ if socket.goodbye.is_some() => true,
@@ -382,7 +383,7 @@ impl Switchboard {
         };
         let socket = self.sockets.get_mut(&id).expect("the caller looked it up");
         let Side::Harness(harness) = &mut socket.side else { return };
-        let env = self.environments.get_mut(&socket.environment);
+        let env = self.environments.get_mut(&*socket.environment);
         let env = env.expect("an attached harness has an environment");
         match &harness.stream {
             None if env.streams.contains_key(&frame.stream_id) => {
@@ -413,7 +414,7 @@ impl Switchboard {
         // Whose it would be cannot be known.
         let Ok(frame) = RelayFrame::decode(bytes.clone()) else { return };
         let environment = self.sockets[&id].environment.clone();
-        let Some(env) = self.environments.get_mut(&environment) else { return };
+        let Some(env) = self.environments.get_mut(&*environment) else { return };
         let Some(to) = env.streams.get(&frame.stream_id).and_then(|stream| stream.harness) else {
             return;
         };
@@ -522,6 +523,7 @@ impl Switchboard {
     fn insert(&mut self, environment: String, token: String, side: Side) -> SocketId {
         let id = SocketId(self.next_socket);
         self.next_socket += 1;
+        let environment = environment.into();
         self.sockets.insert(id, Socket { environment, token, goodbye: None, side });
         id
     }

@@ -3,7 +3,7 @@
 //! Only its owner can read it. The keys outlive the process, so that executors come back after a restart with the URLs
 //! that they have.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,7 @@ use crate::signed_url::SigningKeys;
 
 const DATABASE: &str = "rendezvous.sqlite3";
 const KEYS: &str = "signing-keys";
+const LOCK: &str = "lock";
 
 /// The directory, made sure to exist.
 #[derive(Debug, Clone)]
@@ -33,6 +34,9 @@ pub enum DataDirError {
     /// There is nothing there yet.
     #[error("{} holds no rendezvous; start one there with: exec-server rendezvous --data {}", .0.display(), .0.display())]
     Missing(PathBuf),
+    /// Another rendezvous has it, and knows who is attached there; two would not know of each other.
+    #[error("another rendezvous uses {}", .0.display())]
+    InUse(PathBuf),
     /// The key file has no key that can be read.
     #[error("{} has no usable key: each line is an id, a space, and at least 32 bytes in hex", .0.display())]
     Keys(PathBuf),
@@ -51,6 +55,19 @@ impl DataDir {
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let dir = Self { path: path.to_owned() };
         if dir.database().is_file() { Ok(dir) } else { Err(DataDirError::Missing(dir.path)) }
+    }
+
+    /// Keeps every other rendezvous out, for as long as the result is held.
+    pub fn lock(&self) -> Result<File, DataDirError> {
+        let path = self.path.join(LOCK);
+        let mut options = owner_only();
+        let opened = options.create_new(false).create(true).open(&path);
+        let file = opened.map_err(|source| DataDirError::Io { path: path.clone(), source })?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse(self.path.clone())),
+            Err(TryLockError::Error(source)) => Err(DataDirError::Io { path, source }),
+        }
     }
 
     /// Where the database is.
@@ -89,7 +106,10 @@ impl DataDir {
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&staged, path)?;
-        fs::File::open(&self.path)?.sync_all()
+        // Only here can a directory be asked to remember the name, too.
+        #[cfg(unix)]
+        File::open(&self.path)?.sync_all()?;
+        Ok(())
     }
 
     /// Makes the database's file before SQLite does, which would let others read it.

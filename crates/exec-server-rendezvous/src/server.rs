@@ -1,5 +1,6 @@
 //! A rendezvous: binds, serves, and goes without leaving anybody hanging.
 
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,6 +38,8 @@ pub struct BoundRendezvous {
     tls: Option<TlsAcceptor>,
     rendezvous: Arc<Rendezvous>,
     admin_token: Option<String>,
+    /// The data is ours until this is closed.
+    data_lock: File,
 }
 
 /// What all connections share.
@@ -104,6 +107,7 @@ impl BoundRendezvous {
             return Err(StartError::NeedsPublicUrl(config.listen));
         }
         let data = DataDir::create(&config.data)?;
+        let data_lock = data.lock()?;
         let keys = data.signing_keys()?;
         let store = open_store(&data)?;
         let admin_token = first_admin_token(&store)?;
@@ -131,7 +135,7 @@ impl BoundRendezvous {
             base,
             draining: watch::Sender::new(false),
         });
-        Ok(Self { listener, metrics_listener, tls: acceptor, rendezvous, admin_token })
+        Ok(Self { listener, metrics_listener, tls: acceptor, rendezvous, admin_token, data_lock })
     }
 
     /// Under which URL executors, harnesses and administrators reach it.
@@ -156,7 +160,7 @@ impl BoundRendezvous {
 
     /// Serves until `stop`, then says goodbye to everybody.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let Self { listener, metrics_listener, tls, rendezvous, .. } = self;
+        let Self { listener, metrics_listener, tls, rendezvous, data_lock: _held, .. } = self;
         let mut connections = JoinSet::new();
         tokio::select! {
             () = stop => {}

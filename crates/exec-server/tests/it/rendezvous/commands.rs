@@ -19,9 +19,13 @@ pub struct Program {
 
 impl Program {
     pub async fn start(data: &Path, listen: &str) -> Self {
+        Self::start_with(data, listen, &[]).await
+    }
+
+    pub async fn start_with(data: &Path, listen: &str, more: &[&str]) -> Self {
         let directory = data.display().to_string();
         let arguments = ["rendezvous", "--listen", listen, "--data", &directory];
-        let builder = TestExecutor::builder().args(&arguments).env("RUST_LOG", "info");
+        let builder = TestExecutor::builder().args(&arguments).args(more).env("RUST_LOG", "info");
         let mut process = builder.piped_stderr().start().await;
         let url = process.url().to_owned();
         let mut admin_token = None;
@@ -120,6 +124,41 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
     let start = format!("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL={} ", program.url);
     assert!(line.starts_with(&start) && line.contains("_ENVIRONMENT_ID=build-1 "), "{line}");
     assert!(line.ends_with(" codex\n") && line.lines().count() == 1, "{line}");
+}
+
+#[tokio::test]
+async fn the_owner_asks_over_tls_as_well() {
+    let data = tempfile::tempdir().unwrap();
+    let file = |name: &str| data.path().join(name).display().to_string();
+    let (certificate, key) = (file("cert.pem"), file("key.pem"));
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let more = ["--tls-cert", certificate.as_str(), "--tls-key", key.as_str()];
+    let program =
+        Program::start_with(&data.path().join("data"), "https://127.0.0.1:0", &more).await;
+    assert!(program.url.starts_with("https://127.0.0.1:"));
+    let admin = program.admin_token.clone().unwrap();
+    std::fs::write(file("admin"), format!("{admin}\n")).unwrap();
+    let token_file = file("admin");
+    let list = ["token", "list", "--remote", program.url.as_str()];
+    let trusted =
+        [("SSL_CERT_FILE", certificate.as_str()), ("EXEC_SERVER_ADMIN_TOKEN_FILE", &token_file)];
+    let (code, stdout, stderr) = run(&list, &trusted).await;
+    assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
+    let (code, _, stderr) = run(&list, &trusted[1..]).await;
+    assert!(code == 1 && stderr.contains("certificate"), "nobody vouches for it: {stderr}");
+}
+
+#[tokio::test]
+async fn two_of_them_never_share_their_data() {
+    let data = tempfile::tempdir().unwrap();
+    let _first = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let place = data.path().display().to_string();
+    let second = ["rendezvous", "--listen", "http://127.0.0.1:0", "--data", &place];
+    let (code, stdout, stderr) = run(&second, &[]).await;
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("another rendezvous uses"), "{stderr}");
 }
 
 #[tokio::test]
