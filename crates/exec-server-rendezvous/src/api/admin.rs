@@ -5,9 +5,9 @@ use std::time::Instant;
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal, Reply, json};
-use crate::admin::{self, AdminError, EnvironmentChange, NewToken};
+use crate::admin::{self, EnvironmentChange, NewToken};
 use crate::clock::{self, Seconds};
-use crate::store::{StoreError, TokenRole};
+use crate::store::TokenRole;
 
 /// Lists tokens, or makes one.
 pub async fn tokens(asked: Asked<'_>) -> Result<Reply, Refusal> {
@@ -19,12 +19,7 @@ pub async fn tokens(asked: Asked<'_>) -> Result<Reply, Refusal> {
         return Ok(json(StatusCode::OK, &serde_json::json!({ "tokens": tokens })));
     }
     let new: NewToken = asked.body().await?;
-    let made = storage.ask(move |store| {
-        Ok(match admin::create_token(store, &new, clock::now()) {
-            Err(AdminError::Store(error)) => return Err(error),
-            made => made,
-        })
-    });
+    let made = storage.ask(move |store| Ok(admin::create_token(store, &new, clock::now())));
     let made = made.await??;
     tracing::info!(token = %made.token.id, role = made.token.role.name(), environment = made.token.environment, "token made");
     Ok(json(StatusCode::CREATED, &made))
@@ -70,10 +65,7 @@ pub async fn environment(asked: Asked<'_>, id: String) -> Result<Reply, Refusal>
     let storage = asked.rendezvous.storage.clone();
     let change: EnvironmentChange = asked.body().await?;
     let name = id.clone();
-    let set = move |store: &dyn crate::store::Store| -> Result<bool, StoreError> {
-        store.set_policy(&name, change.policy)
-    };
-    if !storage.ask(set).await? {
+    if !storage.ask(move |store| store.set_policy(&name, change.policy)).await? {
         return Err(Refusal::NotFound);
     }
     Ok(json(StatusCode::OK, &serde_json::json!({ "id": id, "policy": change.policy })))

@@ -9,7 +9,8 @@ mod registry;
 mod relay;
 mod routes;
 
-use exec_server_rendezvous::store::TokenRole;
+use exec_server_rendezvous::clock;
+use exec_server_rendezvous::store::{Store, TokenRole};
 use exec_server_testkit::http::HttpReply;
 use exec_server_testkit::rendezvous::public_key;
 use exec_server_testkit::{RelaySocket, TestRendezvous};
@@ -50,4 +51,15 @@ fn url(answer: &Value) -> &str {
 fn refusal(reply: &HttpReply) -> (u16, String) {
     let body: Value = serde_json::from_str(&reply.body).unwrap_or_default();
     (reply.status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Revokes every token, as another program would: on the data.
+async fn revoke_all(rendezvous: &TestRendezvous) {
+    let revoke = |store: &dyn Store| {
+        for token in store.tokens()? {
+            store.revoke_token(&token.id, clock::now())?;
+        }
+        Ok(())
+    };
+    rendezvous.storage().ask(revoke).await.expect("the store works");
 }

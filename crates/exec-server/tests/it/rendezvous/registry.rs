@@ -9,7 +9,7 @@ use exec_server_testkit::rendezvous::{connect_body, public_key, register_body, u
 use exec_server_testkit::{RelaySocket, Relayed, TestRendezvous};
 use serde_json::{Value, json};
 
-use super::{Env, env, refusal, url};
+use super::{Env, env, refusal, revoke_all, url};
 
 #[tokio::test]
 async fn an_executor_registers_and_a_harness_is_sent_to_it() {
@@ -316,14 +316,4 @@ async fn rejection(url: &str) -> (u16, String) {
     let reply = upgrade_at(url).await;
     let reason = reply.header("x-codex-rendezvous-rejection-reason");
     (reply.status, reason.unwrap_or_default().to_owned())
-}
-
-async fn revoke_all(rendezvous: &TestRendezvous) {
-    let revoke = |store: &dyn exec_server_rendezvous::store::Store| {
-        for token in store.tokens()? {
-            store.revoke_token(&token.id, exec_server_rendezvous::clock::now())?;
-        }
-        Ok(())
-    };
-    rendezvous.storage().ask(revoke).await.unwrap();
 }

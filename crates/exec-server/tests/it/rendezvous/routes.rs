@@ -5,7 +5,7 @@ use exec_server_testkit::TestRendezvous;
 use exec_server_testkit::http::request;
 use serde_json::{Value, json};
 
-use super::{env, refusal};
+use super::{env, refusal, revoke_all};
 
 #[tokio::test]
 async fn anyone_may_ask_how_it_is() {
@@ -92,13 +92,7 @@ async fn a_token_that_another_program_revokes_is_noticed() {
     .await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;
-    let revoke = |store: &dyn exec_server_rendezvous::store::Store| {
-        for token in store.tokens()? {
-            store.revoke_token(&token.id, exec_server_rendezvous::clock::now())?;
-        }
-        Ok(())
-    };
-    rendezvous.storage().ask(revoke).await.unwrap();
+    revoke_all(&rendezvous).await;
     executor.expect_closed(1008, "token_revoked").await;
 }
 
