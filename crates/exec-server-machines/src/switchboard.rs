@@ -13,16 +13,20 @@
 //! while one of its harnesses has much to read. That harness has a little time to catch up, and is then let go, because
 //! the others wait with it.
 
+mod attach;
+mod environment;
 mod goodbye;
 mod queue;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use exec_server_protocol::relay_frame::{RESET_HARNESS_DISCONNECTED, RelayBody, RelayFrame};
 
+pub use attach::{AttachError, Presence, SwitchboardLimits, Ticket};
+use environment::{Environment, Executor, Stream};
 pub use goodbye::Goodbye;
 use queue::Queue;
 
@@ -42,58 +46,6 @@ const HARNESS_QUEUE_EASED: queue::Mark = queue::Mark { frames: 512, bytes: 512 *
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId(u64);
 
-/// What a switchboard allows.
-#[derive(Debug, Clone, Copy)]
-pub struct SwitchboardLimits {
-    /// How many harnesses one executor has at once.
-    pub streams_per_environment: usize,
-    /// How long a harness may be silent before it claims its stream.
-    pub claim: Duration,
-    /// How long an executor waits for a harness that has too much to read.
-    pub patience: Duration,
-}
-
-/// Why a socket is not attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum AttachError {
-    /// There is no executor to talk to.
-    #[error("no executor is attached")]
-    Offline,
-    /// It was made for a registration that is not current any more.
-    #[error("the registration is not current")]
-    Stale,
-    /// The executor has as many harnesses as it may have.
-    #[error("the environment has too many streams")]
-    Full,
-    /// The token has as many streams as it may have.
-    #[error("the token has too many streams")]
-    TokenFull,
-}
-
-/// An executor that is attached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Presence {
-    /// Its registration.
-    pub registration: String,
-    /// Since when it is attached.
-    pub since: Instant,
-    /// How many harnesses it has.
-    pub streams: usize,
-    /// Whether it takes no more of them.
-    pub is_full: bool,
-}
-
-/// What a socket may speak for.
-#[derive(Debug, Clone)]
-pub struct Ticket {
-    /// The environment.
-    pub environment: String,
-    /// The registration that it was made for.
-    pub registration: String,
-    /// The token behind it.
-    pub token: String,
-}
-
 /// Everything that is attached.
 pub struct Switchboard {
     limits: SwitchboardLimits,
@@ -104,30 +56,6 @@ pub struct Switchboard {
     /// Sockets whose owners have something to look at.
     wakes: BTreeSet<SocketId>,
     next_socket: u64,
-}
-
-#[derive(Default)]
-struct Environment {
-    executor: Option<Executor>,
-    harnesses: BTreeSet<SocketId>,
-    streams: BTreeMap<String, Stream>,
-}
-
-struct Executor {
-    socket: SocketId,
-    registration: String,
-    generation: u64,
-    since: Instant,
-    /// Streams with something to send, in the order of their turns.
-    turns: VecDeque<String>,
-    /// Harnesses that have too much to read.
-    waits_for: BTreeSet<SocketId>,
-}
-
-struct Stream {
-    /// None once it has gone; what it sent before is still on its way.
-    harness: Option<SocketId>,
-    queue: Queue,
 }
 
 struct Socket {
@@ -538,25 +466,6 @@ impl Switchboard {
         if self.environments.get(environment).is_some_and(is_empty) {
             self.environments.remove(environment);
         }
-    }
-}
-
-impl Environment {
-    /// Streams that end count too: what they left behind is still held.
-    fn is_full(&self, limit: usize) -> bool {
-        let ending = self.streams.values().filter(|stream| stream.harness.is_none()).count();
-        self.harnesses.len() + ending >= limit
-    }
-
-    /// Queues a frame of a stream, and says which socket it waits for.
-    fn push_to_executor(&mut self, stream_id: String, frame: Bytes) -> Option<SocketId> {
-        let executor = self.executor.as_mut()?;
-        let stream = self.streams.get_mut(&stream_id)?;
-        if stream.queue.is_empty() {
-            executor.turns.push_back(stream_id);
-        }
-        stream.queue.push(frame);
-        Some(executor.socket)
     }
 }
 

@@ -1,9 +1,11 @@
 //! Scripts of who comes, says what and goes, and what everybody got.
 
-use exec_server_protocol::relay_frame::RelayData;
-use proptest::prelude::*;
+mod hostile;
+
+use std::time::Duration;
 
 use super::*;
+use exec_server_protocol::relay_frame::RelayData;
 
 #[test]
 fn frames_go_both_ways_by_stream() {
@@ -345,153 +347,6 @@ fn a_harness_that_claims_nothing_is_let_go() {
     let harness = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
     board.handle_timeout(now + LIMITS.claim, harness);
     assert_eq!(board.poll_goodbye(harness), Some(Goodbye::Silent));
-}
-
-#[derive(Debug, Clone)]
-enum Move {
-    Executor { env: usize, generation: u64 },
-    Harness { env: usize },
-    Frame { socket: usize, stream: usize, kind: usize, size: usize },
-    Read { socket: usize, count: usize },
-    Gone { socket: usize },
-    Late { socket: usize },
-}
-
-fn moves() -> impl Strategy<Value = Vec<Move>> {
-    let socket = 0..12_usize;
-    let one = prop_oneof![
-        1 => (0..2_usize, 1..4_u64).prop_map(|(env, generation)| Move::Executor { env, generation }),
-        3 => (0..2_usize).prop_map(|env| Move::Harness { env }),
-        12 => (socket.clone(), 0..4_usize, 0..5_usize, 1..200_000_usize)
-            .prop_map(|(socket, stream, kind, size)| Move::Frame { socket, stream, kind, size }),
-        4 => (socket.clone(), 1..8_usize).prop_map(|(socket, count)| Move::Read { socket, count }),
-        1 => socket.clone().prop_map(|socket| Move::Gone { socket }),
-        1 => socket.prop_map(|socket| Move::Late { socket }),
-    ];
-    prop::collection::vec(one, 1..200)
-}
-
-/// What a test knows of a socket: its environment, and the stream that it first spoke of.
-struct Peer {
-    id: SocketId,
-    env: usize,
-    is_executor: bool,
-}
-
-proptest! {
-    /// Peers that say anything on any stream; every frame carries who sent it.
-    #[test]
-    fn hostile_peers_never_cross_streams_or_environments_and_fill_no_memory(moves in moves()) {
-        let mut board = Switchboard::new(LIMITS);
-        let now = Instant::now();
-        let names = ["one", "two"];
-        let mut peers: Vec<Peer> = Vec::new();
-        // Which harness socket owns (environment, stream) from the executor's view: by its frames alone.
-        let mut first_words: BTreeMap<SocketId, String> = BTreeMap::new();
-        for one in moves {
-            match one {
-                Move::Executor { env, generation } => {
-                    let ticket = ticket(names[env], &format!("r{generation}"), "t");
-                    if let Ok(id) = board.attach_executor(now, ticket, generation) {
-                        peers.push(Peer { id, env, is_executor: true });
-                    }
-                }
-                Move::Harness { env } => {
-                    for generation in 1..4 {
-                        let ticket = ticket(names[env], &format!("r{generation}"), "t");
-                        if let Ok(id) = board.attach_harness(now, ticket, None) {
-                            peers.push(Peer { id, env, is_executor: false });
-                        }
-                    }
-                }
-                Move::Frame { socket, stream, kind, size } if !peers.is_empty() => {
-                    let peer = &peers[socket % peers.len()];
-                    if !board.is_reading(peer.id) { continue }
-                    let stream = format!("s{stream}");
-                    let mark = format!("{}:{}", peer.id.0, peer.env);
-                    let frame = match kind {
-                        0 => frame(&stream, RelayBody::Handshake(mark.into())),
-                        1 => frame(&stream, RelayBody::Reset { reason: mark }),
-                        2 => Bytes::from(vec![0xff; size % 100]),
-                        _ => {
-                            let mut payload = mark.into_bytes();
-                            payload.push(b' ');
-                            payload.resize(size.max(payload.len()), b'.');
-                            frame(&stream, RelayBody::Data(RelayData {
-                                seq: 0, segment_index: 0, segment_count: 1, payload: payload.into(),
-                            }))
-                        }
-                    };
-                    let is_valid = RelayFrame::decode(frame.clone()).is_ok();
-                    if !peer.is_executor && is_valid && board.poll_goodbye(peer.id).is_none() {
-                        first_words.entry(peer.id).or_insert(stream);
-                    }
-                    board.handle_frame(now, peer.id, frame);
-                }
-                Move::Read { socket, count } if !peers.is_empty() => {
-                    let peer = &peers[socket % peers.len()];
-                    for _ in 0..count {
-                        let Some(bytes) = board.poll_frame(peer.id) else { break };
-                        let frame = RelayFrame::decode(bytes).unwrap();
-                        let Some((sender, env)) = mark_of(&frame) else { continue };
-                        prop_assert_eq!(env, peer.env, "a frame left its environment");
-                        if peer.is_executor {
-                            let claimed = first_words.get(&SocketId(sender));
-                            prop_assert_eq!(Some(&frame.stream_id), claimed, "a foreign stream");
-                        } else {
-                            prop_assert_eq!(Some(&frame.stream_id), first_words.get(&peer.id));
-                        }
-                    }
-                }
-                Move::Gone { socket } if !peers.is_empty() => {
-                    let peer = peers.swap_remove(socket % peers.len());
-                    board.handle_gone(peer.id);
-                }
-                Move::Late { socket } if !peers.is_empty() => {
-                    let peer = &peers[socket % peers.len()];
-                    board.handle_timeout(now + LIMITS.patience + LIMITS.claim, peer.id);
-                }
-                _ => {}
-            }
-            while board.poll_wake().is_some() {}
-            assert_bounded(&board)?;
-        }
-        for peer in peers {
-            board.handle_gone(peer.id);
-        }
-        prop_assert!(board.sockets.is_empty() && board.environments.is_empty());
-        prop_assert!(board.by_token.is_empty() && board.wakes.is_empty());
-    }
-}
-
-fn assert_bounded(board: &Switchboard) -> Result<(), TestCaseError> {
-    for env in board.environments.values() {
-        // One executor's worth of harnesses, and none beyond.
-        prop_assert!(env.harnesses.len() <= LIMITS.streams_per_environment);
-        prop_assert!(env.streams.len() <= LIMITS.streams_per_environment);
-        for stream in env.streams.values() {
-            prop_assert!(stream.queue.bytes() <= STREAM_QUEUE.bytes + MAX_FRAME_BYTES);
-            prop_assert!(stream.queue.len() <= STREAM_QUEUE.frames + 1);
-        }
-    }
-    for socket in board.sockets.values() {
-        if let Side::Harness(harness) = &socket.side {
-            prop_assert!(harness.outgoing.bytes() <= HARNESS_QUEUE.bytes + MAX_FRAME_BYTES);
-        }
-    }
-    Ok(())
-}
-
-/// Who sent a frame, from where; nobody, if the switchboard made it.
-fn mark_of(frame: &RelayFrame) -> Option<(u64, usize)> {
-    let text = match &frame.body {
-        RelayBody::Data(data) => String::from_utf8_lossy(&data.payload).into_owned(),
-        RelayBody::Handshake(payload) => String::from_utf8_lossy(payload).into_owned(),
-        RelayBody::Reset { reason } => reason.clone(),
-        _ => return None,
-    };
-    let (sender, env) = text.split(' ').next()?.split_once(':')?;
-    Some((sender.parse().ok()?, env.parse().ok()?))
 }
 
 const LIMITS: SwitchboardLimits = SwitchboardLimits {
