@@ -22,6 +22,7 @@ const FLAGS: &[&str] = &[
     "--max-pids",
     "--max-processes",
     "--max-retained-output",
+    "--max-session-linger",
     "--max-sessions",
     "--metrics-listen",
     "--ping-interval",

@@ -138,7 +138,10 @@ async fn what_is_not_granted_is_not_there() {
         assert_eq!(inside.text(), "mine\n", "{inside:?}");
         assert_eq!(std::fs::read_to_string(ground.outside().join("key")).unwrap(), SECRET);
         // By the calls of the attacks, too: this test program is in no granted place, so a copy is used.
-        std::fs::copy(attempt::program(), ground.work().join("attempts")).unwrap();
+        // By another process: children of this one that are just being made would hold a file open for writing.
+        let mut copy = std::process::Command::new("cp");
+        copy.arg(attempt::program()).arg(ground.work().join("attempts"));
+        assert!(copy.status().unwrap().success());
         ground.give(&ground.work().join("attempts"));
         let own = command("reopen handle").replace("$ATTEMPT_PROGRAM", "$WORK/attempts");
         let inside = ground.run(&policy, &own).await;
