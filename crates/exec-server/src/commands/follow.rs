@@ -283,7 +283,7 @@ impl Follower<'_> {
             // Without a link nothing can be passed on, and the user wants out.
             _ if self.is_lost => {
                 self.notice("the command may still be running");
-                return Some(255);
+                Some(255)
             }
             // Keys come as bytes, so this is somebody who wants us to go, and a shell would not go for it.
             _ if self.is_raw => Some(wanted.exit_code()),
