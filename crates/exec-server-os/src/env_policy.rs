@@ -16,9 +16,11 @@ const CORE: [&str; 11] = [
 /// Names that look like secrets.
 const DEFAULT_EXCLUDES: [&str; 3] = ["*KEY*", "*SECRET*", "*TOKEN*"];
 
-/// Secrets and switches of the harness itself, which no child may see whoever set them.
-const NEVER_PASSED: [&str; 5] = [
+/// Secrets and switches of the harness and of the server itself, which no child may see whoever set them.
+const NEVER_PASSED: [&str; 7] = [
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+    "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
+    "EXEC_SERVER_REMOTE_TOKEN",
     "NODE_REPL_AUTH_TOKEN",
     "OPENAI_FEDERATION_RULE_ID",
     "OPENAI_IDENTITY_TOKEN_FILE",
@@ -185,9 +187,11 @@ mod tests {
     }
 
     #[test]
-    fn the_harness_keeps_its_own_secrets() {
+    fn the_harness_and_the_server_keep_their_own_secrets() {
         let env = [
             ("node_repl_auth_token", "x"),
+            ("EXEC_SERVER_REMOTE_TOKEN", "x"),
+            ("codex_exec_server_remote_bearer_token", "x"),
             ("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", "true"),
             ("CODEX_TOOL_CALL_ID", "c"),
             ("CODEX_THREAD_ID", "t"),

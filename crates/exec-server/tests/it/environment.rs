@@ -158,9 +158,11 @@ async fn a_policy_is_applied_to_the_environment_of_the_server() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_the_harness_never_reaches_a_child() {
+async fn what_belongs_to_the_harness_or_the_server_never_reaches_a_child() {
     let secrets = [
         "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+        "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
+        "EXEC_SERVER_REMOTE_TOKEN",
         "NODE_REPL_AUTH_TOKEN",
         "OPENAI_FEDERATION_RULE_ID",
         "OPENAI_IDENTITY_TOKEN_FILE",

@@ -174,6 +174,8 @@ async fn headers_take_variables_of_the_server_but_not_its_secrets() {
         .env("HTTP_TEST_EMPTY", "")
         .env("HTTP_TEST_LINES", "a\nb")
         .env("OPENAI_API_KEY", "never")
+        .env("EXEC_SERVER_REMOTE_TOKEN", "never")
+        .env("CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN", "never")
         .env("aws_secret_access_key", "never")
         .start()
         .await;
@@ -190,6 +192,14 @@ async fn headers_take_variables_of_the_server_but_not_its_secrets() {
         ("OPENAI_API_KEY", "cannot use executor environment variable OPENAI_API_KEY"),
         ("openai_api_key", "cannot use executor environment variable openai_api_key"),
         ("aws_secret_access_key", "cannot use executor environment variable aws_secret_access_key"),
+        (
+            "EXEC_SERVER_REMOTE_TOKEN",
+            "cannot use executor environment variable EXEC_SERVER_REMOTE_TOKEN",
+        ),
+        (
+            "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
+            "cannot use executor environment variable CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
+        ),
     ] {
         let (code, _, message) = refusal(&mut client, &web.url("/"), with(variable)).await;
         assert_eq!(code, -32602);
