@@ -183,15 +183,21 @@ impl ExecutorBuilder {
     }
 
     /// Starts it and waits until it says where it listens.
-    pub async fn start(mut self) -> TestExecutor {
+    pub async fn start(self) -> TestExecutor {
+        let mut executor = self.spawn();
+        let line = executor.next_stdout_line().await;
+        executor.url = line.expect("the first line is the URL");
+        executor
+    }
+
+    /// Starts it and waits for nothing; a server at a rendezvous has no URL to say.
+    pub fn spawn(mut self) -> TestExecutor {
         let mut child = self.command.spawn().expect("the server's program can be started");
         let stdout = child.stdout.take().expect("stdout is piped");
         let stderr = child.stderr.take().map(|stderr| BufReader::new(stderr).lines());
         let stdin = child.stdin.take();
-        let mut stdout = BufReader::new(stdout).lines();
-        let line = timeout(DEADLINE, stdout.next_line()).await.expect("the server starts in time");
-        let url = line.expect("stdout is readable").expect("the first line is the URL");
-        TestExecutor { child, url, stdout, stderr, stdin }
+        let stdout = BufReader::new(stdout).lines();
+        TestExecutor { child, url: String::new(), stdout, stderr, stdin }
     }
 
     /// Starts it with pipes for the stdio transport.

@@ -228,7 +228,7 @@ struct RemoteArguments {
     /// What clients ask the registry for.
     #[arg(long, value_name = "ID", help_heading = REMOTE, requires = "remote")]
     environment_id: Option<String>,
-    /// What people see in lists, if not the id.
+    /// What the log of this server calls it; the registry is not told.
     #[arg(long, value_name = "NAME", help_heading = REMOTE, requires = "remote")]
     name: Option<String>,
     /// Where the key is kept by which clients recognise this machine; made on first use.

@@ -47,7 +47,7 @@ pub struct RemoteEnvironmentConfig {
     pub registry: Url,
     /// What harnesses ask for.
     pub environment_id: String,
-    /// What people see in lists.
+    /// What its own log calls it; registries take no names.
     pub name: Option<String>,
     /// How it proves that it may.
     pub credential: Credential,
@@ -73,7 +73,7 @@ pub enum RemoteError {
     #[error(transparent)]
     Credential(#[from] CredentialError),
     /// The registry said no.
-    #[error("could not register environment `{environment_id}`: {source}")]
+    #[error("could not register environment `{environment_id}`")]
     Refused {
         /// The environment.
         environment_id: String,
@@ -162,6 +162,7 @@ pub async fn run_remote_environment(
     }
     tracing::info!(
         environment_id = config.environment_id,
+        name = config.name,
         fingerprint = fingerprint(&identity.public_key()),
         "joining"
     );

@@ -12,7 +12,7 @@ use crate::config::ServerConfig;
 use crate::listen::{ListenError, Listener, serve_metrics, serve_stdio};
 use crate::listen_url::ListenUrl;
 use crate::reaper::run_reaper;
-use crate::remote::{RemoteError, RemoteRun};
+use crate::remote::{Credential, RemoteError, RemoteRun};
 use crate::server::Server;
 
 /// Why a server could not start or go on.
@@ -33,8 +33,8 @@ pub enum RunError {
         source: io::Error,
     },
     /// It cannot be reached through its registry.
-    #[error(transparent)]
-    Remote(#[from] RemoteError),
+    #[error("{}", crate::logging::chain(.0))]
+    Remote(RemoteError),
     /// Nobody can be told where it listens.
     #[error("could not write to stdout: {0}")]
     Stdout(#[source] io::Error),
@@ -60,12 +60,16 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
     if let Some(listener) = &listener {
         announce(listener).map_err(RunError::Stdout)?;
     }
+    let is_stdin_free = match &server.config.remote {
+        Some(remote) => !matches!(remote.credential, Credential::Stdin(_)),
+        None => listener.is_some(),
+    };
     let outcome = tokio::select! {
         () = stop => {
             tracing::info!("told to stop");
             Ok(())
         }
-        () = stdin_end(), if server.config.exit_on_stdin_close && listener.is_some() => {
+        () = stdin_end(), if server.config.exit_on_stdin_close && is_stdin_free => {
             tracing::info!("stdin was closed");
             Ok(())
         }

@@ -2,6 +2,8 @@
 
 mod commands;
 mod crowd;
+#[cfg(unix)]
+mod executor;
 mod lifecycle;
 #[cfg(unix)]
 mod reference;

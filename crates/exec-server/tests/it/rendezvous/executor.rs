@@ -1,0 +1,256 @@
+//! Our own executor waits at our rendezvous.
+
+use std::path::Path;
+use std::time::Duration;
+
+use exec_server_rendezvous::clock;
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::TestRendezvous;
+use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
+use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall};
+use serde_json::{Value, json};
+
+use super::commands::Program;
+use super::revoke_all;
+use crate::reference_client::{DEADLINE, blocking};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reference_as_harness_runs_a_command_on_it() {
+    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let token = rendezvous.token(TokenRole::Harness, "env").await;
+    let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
+    let mut executor = join(rendezvous.url(), state.path(), &executor_token).spawn();
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
+    let url = rendezvous.url().to_owned();
+    let run = blocking(move || {
+        let command = "echo through the relay; seq 1 20000 | tail -1; exit 3";
+        let scenario = Scenario::new()
+            .turn([ToolCall::exec("hello", command)])
+            .turn([ToolCall::exec("token", "echo ${EXEC_SERVER_REMOTE_TOKEN-unknown}")])
+            .say("done");
+        let place = Place::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&place, scenario, DEADLINE)
+    })
+    .await;
+    let hello = run.result("hello");
+    assert_eq!(hello.exit_code, Some(3), "{hello:?}");
+    assert!(hello.output.contains("through the relay\n20000\n"), "{hello:?}");
+    assert_eq!(run.result("token").output, "unknown\n");
+    // Nothing is left open, so that it can go in order.
+    executor.signal(Signal::TERM);
+    assert_eq!(executor.wait().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_and_the_reference_as_harness_find_each_other_again_after_a_crash_of_the_rendezvous() {
+    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    let (data, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let url = program.url.clone();
+    let token = program.token("harness").await;
+    let executor_token = program.token("executor").await;
+    let _executor = join(&url, state.path(), &executor_token).spawn();
+    program.wait_for_log("\"attached\"").await;
+    let place_url = url.clone();
+    // The command itself kills what stands between the two. The reference never repeats a request, so this one is lost.
+    let command = format!("kill -9 {}", program.pid());
+    let running = tokio::task::spawn_blocking(move || {
+        let scenario = Scenario::new()
+            .turn([ToolCall::exec("crash", &command)])
+            .turn([ToolCall::exec("after", "echo still the same machine")]);
+        let place = Place::Rendezvous { url: &place_url, environment: "env", token: &token };
+        client.run_at(&place, scenario, DEADLINE)
+    });
+    program.wait().await;
+    let _program = Program::start(data.path(), &url).await;
+    let run = running.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+    assert_eq!(run.result("after").output, "still the same machine\n");
+}
+
+#[tokio::test]
+async fn it_is_online_until_sigterm_and_leaves_in_order() {
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let token = rendezvous.token(TokenRole::Executor, "env").await;
+    let mut executor = join(rendezvous.url(), state.path(), &token).spawn();
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
+    executor.signal(Signal::TERM);
+    assert_eq!(executor.wait().await.code(), Some(0));
+    assert_eq!(executor.next_stdout_line().await, None, "it has nothing to say on stdout");
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), false).await;
+}
+
+#[tokio::test]
+async fn it_comes_back_after_a_crash_of_the_rendezvous() {
+    let (data, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let (url, admin) = (program.url.clone(), program.admin_token.clone().unwrap());
+    let token = program.token("executor").await;
+    let mut executor = join(&url, state.path(), &token).spawn();
+    wait_for_presence(&url, &admin, true).await;
+    program.kill().await;
+    let _program = Program::start(data.path(), &url).await;
+    wait_for_presence(&url, &admin, true).await;
+    executor.signal(Signal::TERM);
+    assert_eq!(executor.wait().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn it_waits_for_a_rendezvous_that_is_not_there_yet() {
+    let (data, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let (url, admin) = (program.url.clone(), program.admin_token.clone().unwrap());
+    let token = program.token("executor").await;
+    program.kill().await;
+    let mut executor = join(&url, state.path(), &token).piped_stderr().spawn();
+    while !executor.next_stderr_line().await.expect("it runs").contains("trying again") {}
+    let _program = Program::start(data.path(), &url).await;
+    wait_for_presence(&url, &admin, true).await;
+}
+
+#[tokio::test]
+async fn sigterm_ends_it_with_0_while_it_waits_for_a_rendezvous() {
+    let state = tempfile::tempdir().unwrap();
+    // Nobody listens on a port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut executor = join(&format!("http://{free}"), state.path(), "t").piped_stderr().spawn();
+    while !executor.next_stderr_line().await.expect("it runs").contains("trying again") {}
+    executor.signal(Signal::TERM);
+    assert_eq!(executor.wait().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_token_that_the_registry_refuses_ends_it_with_1() {
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let harness = rendezvous.token(TokenRole::Harness, "env").await;
+    for (token, status) in [("xs_exec_wrong", "(401)"), (harness.as_str(), "(403)")] {
+        let (code, stdout, stderr) = join(rendezvous.url(), state.path(), token).run().await;
+        assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+        let says = "exec-server: could not register environment `env`: \
+                    the registry refused the credential ";
+        assert!(stderr.starts_with(says) && stderr.contains(status), "{stderr}");
+        assert!(stderr.lines().count() == 1 && !stderr.contains(token), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn it_ends_with_1_when_its_token_is_revoked() {
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let token = rendezvous.token(TokenRole::Executor, "env").await;
+    let mut executor = join(rendezvous.url(), state.path(), &token).spawn();
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
+    revoke_all(&rendezvous).await;
+    assert_eq!(executor.wait().await.code(), Some(1));
+}
+
+#[tokio::test]
+async fn what_cannot_be_joined_is_said_in_one_line() {
+    let state = tempfile::tempdir().unwrap();
+    let home = state.path().display().to_string();
+    for (url, token, says) in [
+        ("http://192.0.2.1:7780", "t", "refusing to send a credential to 192.0.2.1 without TLS"),
+        ("http://meet.example.org", "t", "credential to meet.example.org without TLS"),
+        ("ws://127.0.0.1:7780", "t", "is no URL of a registry"),
+        ("http://127.0.0.1:7780", "", "set EXEC_SERVER_REMOTE_TOKEN"),
+        ("http://127.0.0.1:7780", "a b", "characters that a header cannot carry"),
+    ] {
+        let builder = join(url, state.path(), token).env("CODEX_HOME", &home);
+        let (code, stdout, stderr) = builder.run().await;
+        assert_eq!((code, stdout.as_str()), (1, ""), "{url}: {stderr}");
+        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{url}: {stderr}");
+    }
+    let builder = join("http://127.0.0.1:7780", state.path(), "t");
+    let (code, _, stderr) = builder.args(&["--identity", "/dev/null/key"]).run().await;
+    assert_eq!(code, 1);
+    assert!(stderr.contains("/dev/null/key: Not a directory"), "the cause is said: {stderr}");
+}
+
+#[tokio::test]
+async fn its_parent_can_hand_it_tokens_and_end_it_by_stdin() {
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let token = rendezvous.token(TokenRole::Executor, "env").await;
+    let builder = join(rendezvous.url(), state.path(), "");
+    let mut executor = builder.args(&["--executor-credential-stdin"]).spawn();
+    let expires_at = clock::now() + 3600;
+    let line =
+        json!({"version": 1, "environment_id": "env", "token": token, "expires_at": expires_at});
+    executor.write_stdin(format!("{line}\n").as_bytes()).await;
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
+    executor.close_stdin();
+    assert_eq!(executor.wait().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_end_of_stdin_ends_it_if_that_is_the_sign() {
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let token = rendezvous.token(TokenRole::Executor, "env").await;
+    let builder = join(rendezvous.url(), state.path(), &token);
+    let mut executor = builder.args(&["--exit-on-stdin-close"]).spawn();
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
+    executor.close_stdin();
+    assert_eq!(executor.wait().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn it_keeps_its_key() {
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let token = rendezvous.token(TokenRole::Executor, "env").await;
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let builder = join(rendezvous.url(), state.path(), &token).env("RUST_LOG", "info");
+        let mut executor = builder.args(&["--name", "the one"]).piped_stderr().spawn();
+        let joining = loop {
+            let line = executor.next_stderr_line().await.expect("it says so");
+            if line.contains("\"joining\"") {
+                break serde_json::from_str::<Value>(&line).expect("a line of JSON");
+            }
+        };
+        let text = joining.to_string();
+        assert!(text.contains("\"the one\"") && !text.contains(&token), "{text}");
+        let key = text.split("\"fingerprint\":\"").nth(1).expect("it names its key");
+        keys.push(key.split('"').next().map(str::to_owned));
+    }
+    assert_eq!(keys[0], keys[1]);
+}
+
+/// Our server, with its state in a directory of its own, for the environment `env`.
+fn join(url: &str, state: &Path, token: &str) -> ExecutorBuilder {
+    let mut builder = TestExecutor::builder();
+    let command = builder.command();
+    for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
+        command.env_remove(name).env_remove(name.to_uppercase());
+    }
+    for name in ["CODEX_API_KEY", "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN", "RUST_LOG"] {
+        command.env_remove(name);
+    }
+    command.env_remove("EXEC_SERVER_REMOTE_TOKEN_FILE").arg("--state-dir").arg(state);
+    builder
+        .args(&["--remote", url, "--environment-id", "env"])
+        .env("EXEC_SERVER_REMOTE_TOKEN", token)
+}
+
+/// Waits until the rendezvous says that the executor is there, or is not.
+async fn wait_for_presence(url: &str, admin: &str, is_online: bool) {
+    let authorization = format!("Bearer {admin}");
+    let headers = [("Authorization", authorization.as_str())];
+    let expected = format!("\"online\":{is_online}");
+    let asking = async {
+        loop {
+            let reply = request_with_body(url, "GET", "/admin/environments", &headers, b"").await;
+            if reply.body.contains(&expected) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let came = tokio::time::timeout(DEADLINE, asking).await;
+    assert!(came.is_ok(), "it never came that the executor was {expected}");
+}
