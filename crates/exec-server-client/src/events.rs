@@ -58,7 +58,10 @@ impl ProcessEvents {
         events
     }
 
-    pub(crate) fn pace(&self) {
+    /// The whole link goes at the pace of this reader, for whom everything is kept until then.
+    pub(crate) fn pace(&mut self) {
+        self.collects = true;
+        self.reader.process.pin(&self.cursor);
         self.reader.process.pace(self.reader.id);
     }
 

@@ -85,7 +85,7 @@ impl ProcessSession {
     /// While it does not read, nothing is read from the server, so that the process itself has to wait and nothing is
     /// ever missed. Other calls of the same client wait as well.
     pub fn paced_events_after(&self, seq: u64) -> ProcessEvents {
-        let events = self.events_after(seq);
+        let mut events = self.events_after(seq);
         events.pace();
         events
     }

@@ -121,7 +121,7 @@ async fn target_path(
     }
     match name_of(&from.path) {
         Some(name) if is_directory => Ok(join(&path, name)),
-        None if is_directory => Ok(path),
+        // Without a name of its own, what is in it goes to the very path.
         _ => Ok(path),
     }
 }

@@ -29,6 +29,8 @@ use super::stdin;
 const GRACE: Duration = Duration::from_secs(2);
 /// How long descendants that hold the output of a command that has ended may be silent before we leave.
 const SILENCE_AFTER_EXIT: Duration = Duration::from_secs(1);
+/// How long the last word may take to be answered.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// 128 plus SIGPIPE.
 const BROKEN_PIPE: u8 = 141;
 const TIMED_OUT: u8 = 124;
@@ -58,10 +60,8 @@ pub struct Manner {
 /// How it ended for us.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The process ended; the code is ours.
+    /// The process ended, or we left it; the code is ours.
     Exited(u8),
-    /// We left it with this code, and what was said last may still be on its way.
-    Left(u8),
     /// The user let go of it.
     Detached,
 }
@@ -81,7 +81,7 @@ pub async fn follow(process: &ProcessSession, manner: Manner) -> Result<Outcome,
     let (output, written) = output::begin();
     let mut follower = Follower {
         process,
-        events: process.paced_events_after(manner.after_seq),
+        events: Some(process.paced_events_after(manner.after_seq)),
         output: Some(output),
         written,
         pending: None,
@@ -96,7 +96,7 @@ pub async fn follow(process: &ProcessSession, manner: Manner) -> Result<Outcome,
         has_gap: false,
     };
     let outcome = follower.run(signals, manner.input).await;
-    let is_clean = matches!(outcome, Ok(Outcome::Exited(_)));
+    let is_clean = follower.exit.is_some();
     if raw.is_some() && !is_clean {
         reset_screen();
     }
@@ -106,7 +106,8 @@ pub async fn follow(process: &ProcessSession, manner: Manner) -> Result<Outcome,
 
 struct Follower<'a> {
     process: &'a ProcessSession,
-    events: ProcessEvents,
+    /// Whoever leaves lets go of them, so that answers are read again whatever waits to be written.
+    events: Option<ProcessEvents>,
     output: Option<Output>,
     written: Written,
     /// Output that our streams have no room for yet.
@@ -139,19 +140,21 @@ impl Follower<'_> {
                 biased;
                 wanted = signals.next() => {
                     if let Some(code) = self.handle_wanted(wanted) {
-                        self.hang_up().await;
-                        return Ok(Outcome::Left(code));
+                        self.leave().await;
+                        return Ok(Outcome::Exited(code));
                     }
                 }
                 result = self.written.ended() => {
-                    return Ok(Outcome::Left(self.handle_output_gone(&result)));
+                    self.handle_output_gone(&result);
+                    self.leave().await;
+                    return Ok(Outcome::Exited(BROKEN_PIPE));
                 }
                 permit = reserve(self.output.clone()), if self.pending.is_some() => {
                     if let (Some(permit), Some(piece)) = (permit, self.pending.take()) {
                         permit.send(piece);
                     }
                 }
-                event = self.events.next(), if self.pending.is_none() => {
+                event = next_event(&mut self.events), if self.pending.is_none() => {
                     match event {
                         Some(event) => if self.handle_event(event)? {
                             break;
@@ -296,31 +299,34 @@ impl Follower<'_> {
                 self.tasks.spawn(async move { drop(process.terminate(Some(GRACE)).await) });
                 None
             }
-            _ => {
-                process.terminate_later();
-                Some(wanted.exit_code())
+            _ => Some(wanted.exit_code()),
+        }
+    }
+
+    /// We go: what has our terminal is told, and has the time of its session's linger; anything else ends.
+    async fn leave(&mut self) {
+        self.events = None;
+        if self.is_lost {
+            return;
+        }
+        let farewell = async {
+            if self.is_raw {
+                self.process.signal(ProcessSignal::Hangup).await.is_ok()
+            } else {
+                self.process.terminate(None).await.is_ok()
             }
-        }
+        };
+        // A link that does not carry it any more carries nothing else either.
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
     }
 
-    /// We go: what has our terminal is told, and has the time of its session's linger.
-    async fn hang_up(&self) {
-        if self.is_raw && !self.is_lost {
-            let hangup = self.process.signal(ProcessSignal::Hangup);
-            // A link that does not carry it any more carries nothing else either.
-            let _ = tokio::time::timeout(Duration::from_secs(1), hangup).await;
-        }
-    }
-
-    /// Nobody reads our output: the command would get a SIGPIPE here, so it ends over there.
-    fn handle_output_gone(&mut self, result: &io::Result<()>) -> u8 {
+    /// Nobody reads our output: the command would get a SIGPIPE here.
+    fn handle_output_gone(&self, result: &io::Result<()>) {
         if let Err(error) = result
             && error.kind() != io::ErrorKind::BrokenPipe
         {
             self.notice(&format!("could not write the output: {error}"));
         }
-        self.process.terminate_later();
-        BROKEN_PIPE
     }
 
     /// Passes input on in a task of its own, because a command that does not read makes it wait.
@@ -353,6 +359,10 @@ impl Follower<'_> {
         // Without a stderr there is nobody to tell.
         let _ = write!(io::stderr(), "{start}exec-server: {text}{end}");
     }
+}
+
+async fn next_event(events: &mut Option<ProcessEvents>) -> Option<ProcessEvent> {
+    events.as_mut()?.next().await
 }
 
 async fn reserve(output: Option<Output>) -> Option<mpsc::OwnedPermit<(Stream, Bytes)>> {

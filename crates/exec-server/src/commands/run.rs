@@ -151,11 +151,6 @@ pub async fn conclude(
 ) -> Result<u8, Failure> {
     match outcome? {
         Outcome::Exited(code) => Ok(code),
-        Outcome::Left(code) => {
-            // What was said last may be the end of a process, which has to get there.
-            let _ = tokio::time::timeout(Duration::from_secs(1), client.close()).await;
-            Ok(code)
-        }
         Outcome::Detached => {
             let kept = keep(client).await?;
             client.close().await;
