@@ -109,10 +109,10 @@ mod tests {
 
     #[test]
     fn paths_are_made_absolute_on_the_server() {
-        let cwd = PathUri::from_posix(b"/work");
+        let cwd = PathUri::from_posix(b"/srv");
         let resolve = |path: &str| RemotePath::from(path).resolve(Some(&cwd));
         assert_eq!(resolve("/a b").unwrap().as_str(), "file:///a%20b");
-        assert_eq!(resolve("a/b").unwrap().as_str(), "file:///work/a/b");
+        assert_eq!(resolve("a/b").unwrap().as_str(), "file:///srv/a/b");
         assert_eq!(resolve("file:///a%20b").unwrap().as_str(), "file:///a%20b");
         assert!(resolve("file://\0").is_err());
         assert!(RemotePath::from("a").resolve(None).unwrap_err().to_string().contains("relative"));
