@@ -10,11 +10,12 @@
 //! | [`text`] | messages that are written by hand |
 //! | [`dial`], [`proxy`] | links to a server, through a proxy where the environment says so |
 //! | [`relay_harness`], [`relay_mux`] | messages through a relay, at either end |
-//! | [`registry`] | what a registry is asked |
+//! | [`registry`], [`http_exchange`] | what a registry is asked, and any single request |
 //! | [`tls`] | certificates and keys from files |
 
 pub mod connection;
 pub mod dial;
+pub mod http_exchange;
 pub mod lines;
 pub mod outbox;
 pub mod proxy;

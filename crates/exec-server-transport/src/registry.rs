@@ -1,22 +1,20 @@
 //! What a registry is asked: a small JSON request over HTTP each, never redirected.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
 use exec_server_protocol::registry::RegistryFailureDetail;
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use http_body_util::Full;
+use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
-use crate::dial::{DialError, DialOptions, open_link};
+use crate::dial::{DialError, DialOptions};
+use crate::http_exchange::{ExchangeError, exchange};
 
 /// More than any answer of a registry has.
 const MAX_ANSWER_BYTES: usize = 1 << 20;
@@ -74,7 +72,7 @@ pub enum RegistryError {
     },
     /// It cannot be reached.
     #[error("the registry cannot be reached")]
-    Unreachable(#[from] DialError),
+    Unreachable(#[source] DialError),
     /// The exchange broke.
     #[error("the exchange with the registry broke")]
     Broken(#[source] io::Error),
@@ -135,9 +133,6 @@ impl Registry {
         *request.method_mut() = Method::POST;
         *request.uri_mut() =
             path.parse().map_err(|_| RegistryError::Malformed("its path".to_owned()))?;
-        let authority = &self.base[url::Position::BeforeHost..url::Position::AfterPort];
-        let host = HeaderValue::from_str(authority).expect("URLs are ASCII");
-        request.headers_mut().insert(HOST, host);
         request.headers_mut().insert(ACCEPT, HeaderValue::from_static("*/*"));
         let json = HeaderValue::from_static("application/json");
         request.headers_mut().insert(CONTENT_TYPE, json);
@@ -145,26 +140,17 @@ impl Registry {
             request.headers_mut().append(name, value.clone());
         }
 
-        let link = open_link(&self.base, &self.dial).await?;
-        let broken = |error: hyper::Error| RegistryError::Broken(io::Error::other(error));
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(link)).await.map_err(broken)?;
-        let mut exchange = pin!(async {
-            let response = sender.send_request(request).await.map_err(broken)?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), MAX_ANSWER_BYTES).collect().await;
-            let body = body.map_err(|error| RegistryError::Broken(io::Error::other(error)))?;
-            Ok::<_, RegistryError>((status, body.to_bytes()))
-        });
-        // The connection drives the exchange, and may be done before the answer has been read.
-        let mut connection = pin!(connection);
-        let mut is_driving = true;
-        let answer = poll_fn(|cx| {
-            is_driving = is_driving && connection.as_mut().poll(cx).is_pending();
-            exchange.as_mut().poll(cx)
-        });
-        let (status, body) = answer.await?;
+        let (status, body) = exchange(&self.base, &self.dial, request, MAX_ANSWER_BYTES).await?;
         understand(status, &body)
+    }
+}
+
+impl From<ExchangeError> for RegistryError {
+    fn from(error: ExchangeError) -> Self {
+        match error {
+            ExchangeError::Unreachable(source) => Self::Unreachable(source),
+            ExchangeError::Broken(source) => Self::Broken(source),
+        }
     }
 }
 

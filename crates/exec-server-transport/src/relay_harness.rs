@@ -18,6 +18,21 @@ use crate::outbox::CloseReason;
 /// Frames that are handed to the socket before it is asked to send them.
 const BATCH_BYTES: usize = 256 * 1024;
 
+/// Hands frames over to a socket that has sent all before them; false if there was none.
+pub(crate) fn hand_over(
+    socket: &mut dyn Wire,
+    mut next_frame: impl FnMut() -> Result<Option<Vec<u8>>, StreamError>,
+) -> Result<bool, WireError> {
+    let mut batch = 0;
+    while batch < BATCH_BYTES
+        && let Some(frame) = next_frame()?
+    {
+        batch += frame.len();
+        socket.start_send(frame.into())?;
+    }
+    Ok(batch > 0)
+}
+
 /// One stream to an executor, over a websocket of its own.
 pub struct HarnessWire {
     socket: Box<dyn Wire>,
@@ -79,14 +94,7 @@ impl HarnessWire {
     fn poll_pump(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
         loop {
             ready!(self.socket.poll_flush(cx))?;
-            let mut batch = 0;
-            while batch < BATCH_BYTES
-                && let Some(frame) = self.stream.poll_frame()?
-            {
-                batch += frame.len();
-                self.socket.start_send(frame.into())?;
-            }
-            if batch == 0 {
+            if !hand_over(&mut *self.socket, || self.stream.poll_frame())? {
                 return Poll::Ready(Ok(()));
             }
         }

@@ -22,6 +22,7 @@ use tokio::time::Sleep;
 
 use crate::connection::{Ended, InMessage, PingTimes, Received, Wire, WireError};
 use crate::outbox::CloseReason;
+use crate::relay_harness::hand_over;
 
 /// What the owner of an executor does for its relay socket.
 pub trait RelayHost {
@@ -36,8 +37,6 @@ pub trait RelayHost {
     fn serve(&self, wire: StreamWire, harness: PublicKey);
 }
 
-/// Frames that are handed to the socket before it is asked to send them.
-const BATCH_BYTES: usize = 256 * 1024;
 /// A stream with more than this waiting in the socket's task takes no more from its connection.
 const MAX_QUEUED_BYTES: usize = 512 * 1024;
 /// Frames read before what they caused is written, when the relay never pauses.
@@ -230,14 +229,7 @@ impl<H: RelayHost> Relay<'_, H> {
     fn poll_pump(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
         loop {
             ready!(self.socket.poll_flush(cx))?;
-            let mut batch = 0;
-            while batch < BATCH_BYTES
-                && let Some(frame) = self.mux.poll_frame()
-            {
-                batch += frame.len();
-                self.socket.start_send(frame.into())?;
-            }
-            if batch == 0 {
+            if !hand_over(&mut *self.socket, || Ok(self.mux.poll_frame()))? {
                 return Poll::Ready(Ok(()));
             }
             let waiting: Vec<_> = self.streams.values().cloned().collect();

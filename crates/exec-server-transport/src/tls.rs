@@ -68,14 +68,24 @@ pub fn connector(authorities: Option<&Path>) -> Result<TlsConnector, TlsError> {
                 return Err(in_file(rustls::pki_types::pem::Error::NoItemsFound));
             }
         }
-        None => {
-            let found = rustls_native_certs::load_native_certs();
-            roots.add_parsable_certificates(found.certs);
-            if roots.is_empty() {
-                return Err(TlsError::NoRoots);
-            }
-        }
+        None => roots = system_roots().0,
     }
+    if roots.is_empty() {
+        return Err(TlsError::NoRoots);
+    }
+    Ok(connector_trusting(roots)?)
+}
+
+/// Whom this system trusts, or whom `SSL_CERT_FILE` and `SSL_CERT_DIR` name instead; and what was wrong with some of it.
+pub fn system_roots() -> (rustls::RootCertStore, Option<String>) {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add_parsable_certificates(found.certs);
+    (roots, found.errors.first().map(ToString::to_string))
+}
+
+/// Trusts these and no others.
+pub fn connector_trusting(roots: rustls::RootCertStore) -> Result<TlsConnector, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?

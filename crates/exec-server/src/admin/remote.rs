@@ -2,22 +2,19 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server::protocol::registry::RegistryFailureDetail;
 use exec_server_rendezvous::admin::{EnvironmentChange, EnvironmentStatus, MadeToken, NewToken};
 use exec_server_rendezvous::store::{RegistrationPolicy, Token};
-use http_body_util::{BodyExt, Full, Limited};
+use exec_server_transport::dial::{DialError, DialOptions};
+use exec_server_transport::http_exchange::{ExchangeError, exchange};
+use http_body_util::Full;
 use hyper::body::Bytes;
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
 use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use url::Url;
 
 const TOKEN: &str = "EXEC_SERVER_ADMIN_TOKEN";
@@ -169,61 +166,22 @@ impl RemoteRegistry {
         path: &str,
         body: Vec<u8>,
     ) -> Result<(StatusCode, Bytes), RemoteError> {
-        let host = self.url.host_str().expect("checked when it was made").to_owned();
-        let port = self.url.port_or_known_default().expect("http and https have ports");
-        let unreachable = |source| RemoteError::Unreachable { url: self.text.clone(), source };
-        let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let stream = TcpStream::connect((name.as_str(), port)).await.map_err(unreachable)?;
-        let authority = match self.url.port() {
-            Some(port) => format!("{host}:{port}"),
-            None => host,
-        };
         let request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
-            .header(HOST, authority)
             .header(CONTENT_TYPE, "application/json")
             .header(AUTHORIZATION, format!("Bearer {}", self.token))
             .body(Full::from(body))
             .map_err(|error| self.broken(error))?;
-        if self.url.scheme() == "http" {
-            return self.exchange(stream, request).await;
-        }
-        let server = ServerName::try_from(name).map_err(|error| self.broken(error))?;
-        let connector = tokio_rustls::TlsConnector::from(self.tls()?);
-        let stream = connector.connect(server, stream).await.map_err(unreachable)?;
-        self.exchange(stream, request).await
-    }
-
-    async fn exchange(
-        &self,
-        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-        request: Request<Full<Bytes>>,
-    ) -> Result<(StatusCode, Bytes), RemoteError> {
-        let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = connected.map_err(|error| self.broken(error))?;
-        let exchange = async {
-            let answer = sender.send_request(request).await.map_err(|error| self.broken(error))?;
-            let status = answer.status();
-            let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
-            Ok((status, body.map_err(|error| self.broken(error))?.to_bytes()))
-        };
-        tokio::pin!(exchange);
-        tokio::select! {
-            answer = &mut exchange => answer,
-            _ = connection => exchange.await,
-        }
-    }
-
-    fn tls(&self) -> Result<Arc<rustls::ClientConfig>, RemoteError> {
-        let mut roots = rustls::RootCertStore::empty();
-        // A certificate that cannot be used is one less to trust; without any, the handshake says so.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| self.broken(error))?;
-        Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+        let dial = DialOptions::default();
+        let answer = exchange(&self.url, &dial, request, MAX_ANSWER_BYTES).await;
+        answer.map_err(|error| match error {
+            ExchangeError::Unreachable(
+                DialError::Connect(source) | DialError::Handshake(source),
+            ) => RemoteError::Unreachable { url: self.text.clone(), source },
+            ExchangeError::Unreachable(error) => self.broken(error),
+            ExchangeError::Broken(error) => self.broken(error),
+        })
     }
 
     fn broken(&self, why: impl ToString) -> RemoteError {

@@ -1,15 +1,13 @@
 //! What every exchange of a server shares: whom to trust, which proxy to use, where requests may go.
 
 use std::fmt;
-use std::sync::Arc;
 
+use exec_server_transport::tls;
 use hyper::Uri;
 use hyper::header::HeaderValue;
 use hyper_util::client::proxy::matcher::Matcher;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::crypto::aws_lc_rs;
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::{Host, Url};
 
 use super::error::HttpError;
@@ -75,24 +73,14 @@ impl HttpSetup {
 }
 
 fn load_tls() -> Result<TlsConnector, String> {
-    let found = rustls_native_certs::load_native_certs();
-    let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(found.certs);
-    if added == 0 {
-        let reason = found.errors.first().map(ToString::to_string);
-        return Err(reason.unwrap_or_else(|| "this machine has none".to_owned()));
+    let (roots, trouble) = tls::system_roots();
+    if roots.is_empty() {
+        return Err(trouble.unwrap_or_else(|| "this machine has none".to_owned()));
     }
-    if let Some(error) = found.errors.first() {
+    if let Some(error) = trouble {
         tracing::warn!(%error, "some trusted certificates could not be read");
     }
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsConnector::from(Arc::new(config)))
+    tls::connector_trusting(roots).map_err(|error| error.to_string())
 }
 
 impl fmt::Debug for HttpSetup {

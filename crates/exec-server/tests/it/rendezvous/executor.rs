@@ -12,6 +12,7 @@ use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall}
 use serde_json::{Value, json};
 
 use super::commands::Program;
+use super::reference::run_across_a_crash;
 use super::revoke_all;
 use crate::reference_client::{DEADLINE, blocking};
 
@@ -48,26 +49,11 @@ async fn the_reference_as_harness_runs_a_command_on_it() {
 async fn it_and_the_reference_as_harness_find_each_other_again_after_a_crash_of_the_rendezvous() {
     let Some(client) = blocking(ReferenceClient::find).await else { return };
     let (data, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
-    let url = program.url.clone();
+    let program = Program::start(data.path(), "http://127.0.0.1:0").await;
     let token = program.token("harness").await;
     let executor_token = program.token("executor").await;
-    let _executor = join(&url, state.path(), &executor_token).spawn();
-    program.wait_for_log("\"attached\"").await;
-    let place_url = url.clone();
-    // The command itself kills what stands between the two. The reference never repeats a request, so this one is lost.
-    let command = format!("kill -9 {}", program.pid());
-    let running = tokio::task::spawn_blocking(move || {
-        let scenario = Scenario::new()
-            .turn([ToolCall::exec("crash", &command)])
-            .turn([ToolCall::exec("after", "echo still the same machine")]);
-        let place = Place::Rendezvous { url: &place_url, environment: "env", token: &token };
-        client.run_at(&place, scenario, DEADLINE)
-    });
-    program.wait().await;
-    let _program = Program::start(data.path(), &url).await;
-    let run = running.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
-    assert_eq!(run.result("after").output, "still the same machine\n");
+    let _executor = join(&program.url, state.path(), &executor_token).spawn();
+    run_across_a_crash(client, program, data.path(), token).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The unmodified reference meets itself at our rendezvous.
 
+use std::path::Path;
+
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::TestRendezvous;
 use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall};
@@ -51,11 +53,22 @@ async fn the_reference_as_executor_and_as_harness_run_a_command_through_it() {
 async fn both_ends_of_the_reference_come_back_after_a_crash_of_the_rendezvous() {
     let Some(client) = blocking(ReferenceClient::find).await else { return };
     let data = tempfile::tempdir().unwrap();
-    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
-    let url = program.url.clone();
+    let program = Program::start(data.path(), "http://127.0.0.1:0").await;
     let token = program.token("harness").await;
     let executor_token = program.token("executor").await;
-    let mut executor = client.start_executor(&url, "env", &executor_token);
+    let mut executor = client.start_executor(&program.url, "env", &executor_token);
+    run_across_a_crash(client, program, data.path(), token).await;
+    assert!(executor.is_running());
+}
+
+/// Runs the reference as harness, which must find the same executor again after a crash of the rendezvous.
+pub(super) async fn run_across_a_crash(
+    client: ReferenceClient,
+    mut program: Program,
+    data: &Path,
+    token: String,
+) {
+    let url = program.url.clone();
     program.wait_for_log("\"attached\"").await;
     let place_url = url.clone();
     // The command itself kills what stands between the two. The reference never repeats a request, so this one is lost.
@@ -68,8 +81,7 @@ async fn both_ends_of_the_reference_come_back_after_a_crash_of_the_rendezvous() 
         client.run_at(&place, scenario, DEADLINE)
     });
     program.wait().await;
-    let _program = Program::start(data.path(), &url).await;
+    let _program = Program::start(data, &url).await;
     let run = running.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     assert_eq!(run.result("after").output, "still the same machine\n");
-    assert!(executor.is_running());
 }

@@ -1,0 +1,56 @@
+//! One request over HTTP on a connection of its own, for what is asked now and then.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use url::Url;
+
+use crate::dial::{DialError, DialOptions, open_link};
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// The server cannot be reached.
+    #[error("the server cannot be reached")]
+    Unreachable(#[from] DialError),
+    /// The exchange broke, or the answer is too long.
+    #[error("the exchange broke")]
+    Broken(#[source] io::Error),
+}
+
+/// Sends a request, whose URI is a path, to the server at `base`; its answer has at most `max_answer` bytes.
+pub async fn exchange(
+    base: &Url,
+    dial: &DialOptions,
+    mut request: Request<Full<Bytes>>,
+    max_answer: usize,
+) -> Result<(StatusCode, Bytes), ExchangeError> {
+    let authority = &base[url::Position::BeforeHost..url::Position::AfterPort];
+    let host = HeaderValue::from_str(authority).expect("URLs are ASCII");
+    request.headers_mut().insert(HOST, host);
+    let link = open_link(base, dial).await?;
+    let broken = |error: hyper::Error| ExchangeError::Broken(io::Error::other(error));
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(link)).await.map_err(broken)?;
+    let mut exchange = pin!(async {
+        let response = sender.send_request(request).await.map_err(broken)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), max_answer).collect().await;
+        let body = body.map_err(|error| ExchangeError::Broken(io::Error::other(error)))?;
+        Ok((status, body.to_bytes()))
+    });
+    // The connection drives the exchange, and may be done before the answer has been read.
+    let mut connection = pin!(connection);
+    let mut is_driving = true;
+    let answer = poll_fn(|cx| {
+        is_driving = is_driving && connection.as_mut().poll(cx).is_pending();
+        exchange.as_mut().poll(cx)
+    });
+    answer.await
+}
