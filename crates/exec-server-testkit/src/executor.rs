@@ -14,6 +14,8 @@ use tokio::time::timeout;
 
 use crate::DEADLINE;
 use crate::client::TestClient;
+#[cfg(target_os = "linux")]
+use crate::eventually;
 
 /// A running server; it ends with the test.
 pub struct TestExecutor {
@@ -83,6 +85,21 @@ impl TestExecutor {
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.pid().cast_signed()).expect("a process id is positive");
         kill_process(pid, signal).expect("the server is there");
+    }
+
+    /// Kills server and guardian so that neither sees the other's end, as a power cut does, and waits until both are gone.
+    #[cfg(target_os = "linux")]
+    pub async fn cut_power(&mut self) {
+        let serving = self.serving_pid();
+        let pid = Pid::from_raw(serving.cast_signed()).expect("a process id is positive");
+        kill_process(pid, Signal::STOP).expect("it is ours");
+        // A thread that still ran would clean up when the guardian is gone.
+        eventually("every thread has stopped", || threads_are(serving, "T")).await;
+        self.signal(Signal::KILL);
+        self.wait().await;
+        kill_process(pid, Signal::KILL).expect("it is ours");
+        // It holds its locks until the last thread has ended.
+        eventually("the server is gone", || threads_are(serving, "ZX")).await;
     }
 
     /// The next line on stderr, if any; needs [`ExecutorBuilder::piped_stderr`].
@@ -235,4 +252,16 @@ pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");
     let folder = test.ancestors().nth(2).expect("tests live two levels below the programs");
     folder.join(format!("exec-server{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// Whether all threads of a process that are there are in one of these states.
+#[cfg(target_os = "linux")]
+fn threads_are(pid: u32, states: &str) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.map(|thread| thread.path().join("stat")).all(|stat| {
+        let stat = std::fs::read_to_string(stat).unwrap_or_default();
+        // The state follows the name, which may hold anything.
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_none_or(|state| states.contains(state))
+    })
 }

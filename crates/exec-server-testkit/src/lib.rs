@@ -54,7 +54,7 @@ pub use terminal::Terminal;
 pub use web::Web;
 
 /// Far longer than anything takes, also on a busy machine; only a test that fails waits this long.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Asks until it is so; for facts that nobody announces, such as the table of processes.
 pub async fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {

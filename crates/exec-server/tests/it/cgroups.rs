@@ -141,12 +141,7 @@ async fn what_server_and_guardian_could_not_remove_is_swept_by_the_next() {
     let mut server = TestExecutor::start_with(&["--cgroup", &path]).await;
     let mut client = server.client().await;
     let footprint = start_with_daemon(&mut client, "p").await;
-    let serving = server.serving_pid();
-    // Stopped, it cannot clean up when its guardian is gone.
-    kill_process(pid(serving), Signal::STOP).unwrap();
-    kill(server.pid());
-    server.wait().await;
-    kill(serving);
+    server.cut_power().await;
     let left = cgroup.children();
     assert_eq!(left.len(), 1, "{left:?}");
     fs::write(left[0].join("cgroup.kill"), "1").unwrap();

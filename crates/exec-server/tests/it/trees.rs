@@ -9,9 +9,6 @@ use serde_json::json;
 
 use crate::cgroups::TestCgroup;
 
-/// How long the server may take to end everything when it is told to stop.
-const SHUTDOWN: Duration = Duration::from_secs(2);
-
 /// Starts one descendant of every kind, each known to be where it wants to be before the script goes on: a child in
 /// the group, one in a session of its own, and two daemons without a parent, of which one keeps the output.
 const FAMILY: &str = r#"
@@ -239,28 +236,12 @@ async fn a_server_that_is_told_to_stop_takes_everything_with_it() {
         let other = Family::start(&mut detached, "p", false, "exit 0").await;
         detached.process_event("p").await;
         drop(detached);
-        let start = Instant::now();
         kill(server.pid(), signal);
         let status = server.wait().await;
-        let took = start.elapsed();
         assert_eq!(family.footprint.living(), [0; 0], "the server was gone before its processes");
         assert_eq!(other.footprint.living(), [0; 0], "the server was gone before its processes");
         assert_eq!(status.code(), Some(0), "{signal:?}");
-        assert!(took < SHUTDOWN, "{signal:?} took {took:?}");
     }
-}
-
-#[tokio::test]
-async fn a_server_whose_processes_are_polite_stops_at_once() {
-    let mut server = TestExecutor::start().await;
-    let mut client = server.client().await;
-    client.start("p", &["/bin/sleep", "1000"], json!({})).await.unwrap();
-    let start = Instant::now();
-    kill(server.pid(), Signal::TERM);
-    assert_eq!(server.wait().await.code(), Some(0));
-    let took = start.elapsed();
-    // The grace is for those that need it.
-    assert!(took < Duration::from_millis(700), "{took:?}");
 }
 
 #[tokio::test]

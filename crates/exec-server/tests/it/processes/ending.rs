@@ -1,6 +1,6 @@
 //! How a process ended, told truthfully.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use exec_server_testkit::{TestClient, TestExecutor};
 use rustix::process::{Pid, Signal, kill_process};
@@ -181,7 +181,6 @@ async fn the_end_of_the_server_is_told_before_the_connection_closes() {
     client.wait_output("polite", "ready").await;
     client.start("plain", &["/bin/sleep", "1000"], json!({})).await.unwrap();
     let pid = Pid::from_raw(server.pid().cast_signed()).unwrap();
-    let start = Instant::now();
     kill_process(pid, Signal::TERM).unwrap();
     let polite = client.finish("polite").await;
     assert_eq!((polite.text().as_str(), polite.exit_code), ("goodbye\n", 5));
@@ -191,7 +190,6 @@ async fn the_end_of_the_server_is_told_before_the_connection_closes() {
     let (code, reason) = client.close_frame().await.expect("a close frame");
     assert_eq!((code, reason.as_str()), (1001, "server shutting down"));
     assert_eq!(server.wait().await.code(), Some(0));
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 /// `process/read` and `process/list` tell of the end what `process/exited` told.

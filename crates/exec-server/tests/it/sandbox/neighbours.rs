@@ -129,16 +129,6 @@ impl Alone {
     fn journal(&self) -> PathBuf {
         self.dir.path().join("placeholders")
     }
-
-    /// Kills guardian and server so that neither sees the other's end, as a power cut does.
-    async fn cut(&self, server: &mut TestExecutor) {
-        let pid = |pid: u32| Pid::from_raw(pid.cast_signed()).unwrap();
-        let serving = pid(server.serving_pid());
-        kill_process(serving, Signal::STOP).unwrap();
-        server.signal(Signal::KILL);
-        server.wait().await;
-        kill_process(serving, Signal::KILL).unwrap();
-    }
 }
 
 #[tokio::test]
@@ -148,7 +138,7 @@ async fn the_next_server_removes_what_a_power_cut_has_left() {
     let params = ground.params(&ground.workspace("restricted"));
     start_waiting(&mut ground.client, "p", params, "true").await;
     std::fs::create_dir(ground.work().join("mine")).unwrap();
-    alone.cut(&mut ground.server).await;
+    ground.server.cut_power().await;
     assert_eq!(names(&ground.work()), [".agents", ".aws", ".codex", ".git", "mine"]);
     // One of them was needed by somebody who does not know of sandboxes.
     std::fs::remove_dir(ground.work().join(".git")).unwrap();
@@ -165,7 +155,7 @@ async fn what_a_power_cut_has_left_can_be_used_and_is_removed_with_its_last_user
     let mut ground = Ground::new(alone.server().await, None).await;
     let params = ground.params(&ground.workspace("restricted"));
     start_waiting(&mut ground.client, "p", params.clone(), "true").await;
-    alone.cut(&mut ground.server).await;
+    ground.server.cut_power().await;
     // A server that does not know of them leaves them alone.
     let stranger = other.server().await;
     let finished = stranger.client().await.run("p", &["/bin/true"], params.clone()).await;
