@@ -19,6 +19,7 @@ use crate::server::Server;
 
 mod answer;
 mod budget;
+mod carrier;
 mod dial;
 mod error;
 mod exchange;

@@ -10,8 +10,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use url::Host;
 
+use super::carrier::Carrier;
 use super::error::HttpError;
-use super::link::Carrier;
 use super::place::Place;
 use super::setup::{HttpSetup, Proxy};
 

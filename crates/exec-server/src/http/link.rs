@@ -13,14 +13,9 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::carrier::{Carrier, ReadToEnd};
 use super::upload::RequestBody;
-
-/// What carries HTTP: TCP, or TLS over it, or either through a proxy.
-pub trait Carrier: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Carrier for T {}
 
 /// Large enough for few system calls per megabyte, small enough to hold for every exchange; also bounds the headers.
 const BUFFER_BYTES: usize = 256 * 1024;
@@ -34,14 +29,14 @@ pub struct Link {
     driver: Option<Pin<Box<Driver>>>,
 }
 
-type Driver = Connection<TokioIo<Box<dyn Carrier>>, RequestBody>;
+type Driver = Connection<TokioIo<ReadToEnd>, RequestBody>;
 
 impl Link {
     /// Speaks HTTP on a fresh connection.
     pub async fn open(carrier: Box<dyn Carrier>) -> hyper::Result<Self> {
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(BUFFER_BYTES)
-            .handshake(TokioIo::new(carrier))
+            .handshake(TokioIo::new(ReadToEnd::new(carrier)))
             .await?;
         Ok(Self { sender, driver: Some(Box::pin(driver)) })
     }
