@@ -92,7 +92,7 @@ impl Caller {
         &self,
         params: ProcessStartParams,
     ) -> Result<ProcessSession, ExecServerError> {
-        let process = Arc::new(Process::new(params.process_id.clone()));
+        let process = Arc::new(Process::new(params.process_id.clone(), params.output_retention));
         let mut starting = Starting { caller: self, process: &process, stage: Stage::Unsent };
         let (connection, pending) = loop {
             let connection = self.connection().await?;

@@ -76,6 +76,8 @@ struct Driver {
     lost: Option<Arc<str>>,
     /// What the last attempt came to.
     error: Option<ExecServerError>,
+    /// How many events had come when the attempt began.
+    received: u64,
 }
 
 impl Driver {
@@ -91,6 +93,7 @@ impl Driver {
             cleanups: Vec::new(),
             lost: None,
             error: None,
+            received: 0,
         }
     }
 
@@ -125,6 +128,10 @@ impl Driver {
         }
     }
 
+    fn received(&self) -> u64 {
+        self.shared.live_processes().iter().map(|process| process.received()).sum()
+    }
+
     fn live(&self) -> Option<&ExecServerConnection> {
         self.connection.as_ref().filter(|connection| !connection.is_closed())
     }
@@ -146,6 +153,7 @@ impl Driver {
             Resume::No => None,
         };
         self.shared.lock().is_dialing = true;
+        self.received = self.received();
         let attempt = attempt(self.shared.clone(), session_id);
         self.attempt = Some(match deadline {
             None => Box::pin(attempt),
@@ -168,6 +176,10 @@ impl Driver {
                 tracing::debug!(%error, "could not connect");
                 let failure = classify(&error);
                 self.error = Some(error);
+                // The session was back for a while, so that the server keeps it anew.
+                if self.received() != self.received {
+                    self.recovery.handle_progress(Instant::now());
+                }
                 self.recovery.handle_failed(Instant::now(), failure, fastrand::f64());
             }
         }
@@ -252,7 +264,7 @@ fn classify(error: &ExecServerError) -> DialFailure {
     }
 }
 
-/// Connects, resumes, and brings every live process up to date before anybody gets the connection.
+/// Connects, resumes, and reads the first page of what every live process did before anybody gets the connection.
 async fn attempt(
     shared: Arc<SessionShared>,
     session_id: Option<String>,
@@ -272,7 +284,8 @@ async fn attempt(
     Ok(connection)
 }
 
-/// Reads what happened to some processes meanwhile; fails only if the link broke again.
+/// Reads the first page of what happened to some processes meanwhile, and has the rest read; fails only if the link
+/// broke again.
 async fn recover(
     connection: &ExecServerConnection,
     processes: &[Arc<Process>],

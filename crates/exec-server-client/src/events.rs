@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use exec_server_machines::event_log::{Found, LogCursor};
-use exec_server_machines::event_order::{Confinement, EventOrder, Gap, ProcessEvent};
+use exec_server_machines::event_order::{EventOrder, Gap, PAGE_BYTES, ProcessEvent};
 use exec_server_protocol::process::ProcessReadResponse;
 use futures_core::Stream;
 
@@ -114,41 +114,46 @@ impl ProcessEvents {
         let session = &self.session;
         let refill = self.refill.get_or_insert_with(|| {
             let session = session.clone();
-            Box::pin(async move { session.read(after, None, Duration::ZERO).await })
+            Box::pin(async move { session.read(after, Some(PAGE_BYTES), Duration::ZERO).await })
         });
         let answer = ready!(refill.as_mut().poll(cx));
         self.refill = None;
         Poll::Ready(answer)
     }
 
-    /// Takes from the answer what comes before `until`, where the local log goes on.
+    /// Takes from a page what comes before `until`, where the local log goes on.
     fn handle_refill(
         &mut self,
         answer: Result<ProcessReadResponse, ExecServerError>,
         after: u64,
         until: u64,
     ) {
-        let mut order = EventOrder::after(after, Some(Confinement::Possible));
+        let exit = self.reader.process.exit_between(after, until);
+        let mut order = EventOrder::again(after, exit.clone());
         let is_usable = match answer {
             Ok(answer) if answer.failure.is_none() => order.handle_read(answer).is_ok(),
             Ok(_) | Err(_) => false,
         };
         if is_usable {
-            let before = |event: &ProcessEvent| match event {
-                ProcessEvent::Gap(gap) => gap.first < until,
-                event => event.seq().is_some_and(|seq| seq < until),
-            };
+            let before = |event: &ProcessEvent| event.first_seq().is_some_and(|seq| seq < until);
             let events = std::iter::from_fn(|| order.poll_event()).take_while(before);
-            self.refilled.extend(events);
+            self.refilled.extend(events.map(|event| match (event, &exit) {
+                // As it was told the first time.
+                (ProcessEvent::Exited { seq, .. }, Some((_, exit))) => {
+                    ProcessEvent::Exited { seq, exit: exit.clone() }
+                }
+                (event, _) => event,
+            }));
         }
-        if let Some(ProcessEvent::Gap(gap)) = self.refilled.back_mut() {
-            gap.last = gap.last.min(until - 1);
-        }
-        let reached = self.refilled.back().and_then(ProcessEvent::seq).unwrap_or(after);
-        if reached + 1 < until {
+        match self.refilled.back_mut() {
+            // What is still missing is on the next page.
+            Some(ProcessEvent::Gap(gap)) => gap.last = gap.last.min(until - 1),
+            Some(_) => {}
             // The server has it no more, or is out of reach.
-            let gap = Gap { first: reached + 1, last: until - 1, evicted_bytes: None };
-            self.refilled.push_back(ProcessEvent::Gap(gap));
+            None => {
+                let gap = Gap { first: after + 1, last: until - 1, evicted_bytes: None };
+                self.refilled.push_back(ProcessEvent::Gap(gap));
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::call::{Answer, Reply};
 use crate::connection::Shared;
+use crate::error::ExecServerError;
 use crate::process_state::Process;
 
 /// Messages handed on before their readers get a turn, when a server never pauses.
@@ -207,6 +208,11 @@ pub(crate) async fn repair(shared: Arc<Shared>, process: Arc<Process>, read: Nee
         }
         match process.read_missing(&shared).await {
             Ok(more) => next = more,
+            // Others will be answered, and then there is room for this one.
+            Err(ExecServerError::TooManyCalls { .. }) => {
+                tokio::time::sleep(REORDER_PATIENCE).await;
+                next = Some(NeededRead { may_be_late: false, ..read });
+            }
             // The link broke; the next connection brings everything back.
             Err(_) => return,
         }

@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 
 use exec_server_machines::event_log::{EventLog, Found, LogCursor};
 use exec_server_machines::event_order::{
-    Confinement, EventOrder, NeededRead, ProcessEvent, ProcessExit,
+    Confinement, EventOrder, NeededRead, PAGE_BYTES, ProcessEvent, ProcessExit,
 };
 use exec_server_protocol::answers::ProcessStartAnswer;
 use exec_server_protocol::methods::Method;
@@ -35,7 +35,8 @@ struct State {
     log: EventLog,
     /// Whether the server has answered the start.
     is_started: bool,
-    exit: Option<ProcessExit>,
+    /// The exit and its number.
+    exit: Option<(u64, ProcessExit)>,
     is_closed: bool,
     failure: Option<Arc<str>>,
     readers: Vec<(ReaderId, Option<Waker>)>,
@@ -57,17 +58,21 @@ const LEAST_HELD_BYTES: usize = 2048;
 pub(crate) struct ReaderId(u64);
 
 impl Process {
-    /// A process that is about to be started.
-    pub fn new(id: ProcessId) -> Self {
+    /// A process that is about to be started, of whose output the server keeps this much, if it was asked to.
+    pub fn new(id: ProcessId, retention: Option<u64>) -> Self {
         let mut log = EventLog::after(0);
         // Whoever starts it decides whether everything is wanted.
         log.pin(&LogCursor::default());
-        Self::with(id, EventOrder::new(), log, false)
+        let mut order = EventOrder::new();
+        order.expect_retention(retention.unwrap_or(0));
+        Self::with(id, order, log, false)
     }
 
     /// A process that runs already, of which everything up to `seq` is known.
     pub fn attached(id: ProcessId, seq: u64) -> Self {
-        let order = EventOrder::after(seq, Some(Confinement::Possible));
+        let mut order = EventOrder::attached(seq);
+        // Nobody here knows what it was started with.
+        order.expect_retention(u64::MAX);
         Self::with(id, order, EventLog::after(seq), true)
     }
 
@@ -140,18 +145,23 @@ impl Process {
         Some(ExecServerError::ProcessFailed { process_id: self.id.clone(), reason })
     }
 
-    /// The params of a read of everything that is missing.
+    /// How many events have come in so far.
+    pub fn received(&self) -> u64 {
+        self.lock().order.received()
+    }
+
+    /// The params of a read of the next page of what is missing.
     pub fn missing_params(&self) -> ProcessReadParams {
         ProcessReadParams {
             process_id: self.id.clone(),
-            after_seq: Some(self.lock().order.last_seq()),
-            max_bytes: None,
+            after_seq: Some(self.lock().order.read_after()),
+            max_bytes: Some(PAGE_BYTES),
             wait_ms: Some(0),
             session_id: None,
         }
     }
 
-    /// Reads what is missing, and says whether more is; fails only if the link broke.
+    /// Reads a page of what is missing, and says whether more is; fails if nothing could be asked, or the link broke.
     pub async fn read_missing(
         &self,
         shared: &Arc<Shared>,
@@ -163,6 +173,12 @@ impl Process {
             Err(error) => {
                 tracing::debug!(process_id = %self.id, %error, "could not read what is missing");
                 Ok(self.update(|state| {
+                    if state.order.is_behind() {
+                        // Nobody knows what else was missed, not even whether it has ended.
+                        let id = &self.id;
+                        let reason = format!("failed to recover process {id}: {error}");
+                        state.order.handle_failure(reason);
+                    }
                     state.order.handle_read_failed();
                     state.order.poll_read()
                 }))
@@ -233,7 +249,7 @@ impl Process {
         cx: &Context,
     ) -> Option<Result<ProcessExit, ExecServerError>> {
         let mut state = self.lock();
-        if let Some(exit) = &state.exit {
+        if let Some((_, exit)) = &state.exit {
             return Some(Ok(exit.clone()));
         }
         if let Some(reason) = state.failure.clone() {
@@ -272,7 +288,12 @@ impl Process {
 
     /// How the process ended, if it has.
     pub fn exit(&self) -> Option<ProcessExit> {
-        self.lock().exit.clone()
+        self.lock().exit.as_ref().map(|(_, exit)| exit.clone())
+    }
+
+    /// The exit and its number, if it comes after one number and before the other.
+    pub fn exit_between(&self, after: u64, until: u64) -> Option<(u64, ProcessExit)> {
+        self.lock().exit.clone().filter(|(seq, _)| after < *seq && *seq < until)
     }
 
     /// Whether nothing more will come.
@@ -288,7 +309,7 @@ impl Process {
     pub fn known_end(&self, after_seq: u64) -> Option<ProcessReadResponse> {
         let state = self.lock();
         let failure = state.failure.as_ref()?.to_string();
-        let exit = state.exit.as_ref();
+        let exit = state.exit.as_ref().map(|(_, exit)| exit);
         Some(ProcessReadResponse {
             chunks: Vec::new(),
             next_seq: state.log.last_seq().max(after_seq) + 1,
@@ -323,7 +344,7 @@ impl State {
         let mut has_news = false;
         while let Some(event) = self.order.poll_event() {
             match &event {
-                ProcessEvent::Exited { exit, .. } => self.exit = Some(exit.clone()),
+                ProcessEvent::Exited { seq, exit } => self.exit = Some((*seq, exit.clone())),
                 ProcessEvent::Closed { .. } => self.is_closed = true,
                 ProcessEvent::Failed(reason) => self.failure = Some(reason.clone()),
                 _ => {}

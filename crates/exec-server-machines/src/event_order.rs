@@ -6,113 +6,27 @@
 //!
 //! ```text
 //! pushed event ─in order▶ out;   ─early▶ pending ─what was missing comes, or a read tells▶ out
+//! link lost ▶ behind ─a page, and another▶ … ─the last page, or a page that reaches what is pushed again▶ up to date
 //! ```
+
+mod events;
+mod pages;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use exec_server_protocol::process::{ExitDetails, OutputStream, ProcessReadResponse};
+pub use events::{Gap, ProcessEvent, ProcessExit};
 
 /// Events that came too early and wait for an earlier one; more are dropped here and read again later.
 pub const MAX_PENDING_EVENTS: usize = 256;
-/// The bytes behind [`MAX_PENDING_EVENTS`].
+/// The bytes behind [`MAX_PENDING_EVENTS`], unless the server was asked to keep more.
 pub const MAX_PENDING_BYTES: usize = 1024 * 1024;
+/// However much the server keeps, no more than this waits here.
+const MOST_PENDING_BYTES: usize = 64 * 1024 * 1024;
+/// What one read asks for: a link that breaks every few megabytes still brings it through.
+pub const PAGE_BYTES: u64 = 1024 * 1024;
 /// Reads in a row that bring nothing of what is missing, before a server is taken for broken.
 const MAX_FRUITLESS_READS: u32 = 8;
-
-/// Something that happened to a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ProcessEvent {
-    /// It wrote something.
-    Output {
-        /// Its number.
-        seq: u64,
-        /// Where.
-        stream: OutputStream,
-        /// What.
-        bytes: Bytes,
-    },
-    /// Its root ended; output may still follow.
-    Exited {
-        /// Its number.
-        seq: u64,
-        /// How.
-        exit: ProcessExit,
-    },
-    /// Nothing more will come.
-    Closed {
-        /// The last number.
-        seq: u64,
-    },
-    /// Output that no one has any more: it fell out of the server's retention before it could be read.
-    Gap(Gap),
-    /// The link broke. What happens meanwhile is kept by the server and comes as soon as the link is back.
-    ResyncRequired,
-    /// The process can no longer be followed; it may or may not go on.
-    Failed(Arc<str>),
-}
-
-impl ProcessEvent {
-    /// The highest number that the event accounts for; none for what only this client knows of.
-    pub fn seq(&self) -> Option<u64> {
-        match self {
-            Self::Output { seq, .. } | Self::Exited { seq, .. } | Self::Closed { seq } => {
-                Some(*seq)
-            }
-            Self::Gap(gap) => Some(gap.last),
-            Self::ResyncRequired | Self::Failed(_) => None,
-        }
-    }
-
-    /// The lowest number that the event accounts for.
-    pub(crate) fn first_seq(&self) -> Option<u64> {
-        match self {
-            Self::Gap(gap) => Some(gap.first),
-            event => event.seq(),
-        }
-    }
-
-    /// What the event holds of the process's output.
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Output { bytes, .. } => bytes.len(),
-            _ => 0,
-        }
-    }
-
-    /// Whether it holds no output.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether nothing follows it.
-    pub fn is_last(&self) -> bool {
-        matches!(self, Self::Closed { .. } | Self::Failed(_))
-    }
-}
-
-/// A row of events that no one has any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Gap {
-    /// The first number that is missing.
-    pub first: u64,
-    /// The last number that is missing.
-    pub last: u64,
-    /// All bytes that the server has dropped of this process so far, if it says so.
-    pub evicted_bytes: Option<u64>,
-}
-
-/// How the root process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProcessExit {
-    /// 0 to 255, or 128 plus the signal's number.
-    pub exit_code: i32,
-    /// Whether the sandbox refused something that made it fail; none if nobody could say.
-    pub sandbox_denied: Option<bool>,
-    /// The rest of the truth, from a server that tells it.
-    pub details: ExitDetails,
-}
 
 /// What confines the process, as far as its exit may have to be explained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,7 +57,7 @@ pub enum OrderError {
         /// The last number of the answer.
         end: u64,
     },
-    /// A chunk with the number of the close.
+    /// Something else has the number of the close.
     #[error("process/read returned output at the closing number {0}")]
     OutputAtClose(u64),
     /// Events that the server sent, but cannot account for.
@@ -158,8 +72,12 @@ pub struct EventOrder {
     last: u64,
     pending: BTreeMap<u64, ProcessEvent>,
     pending_bytes: usize,
+    max_pending_events: usize,
+    max_pending_bytes: usize,
     /// The highest number that was dropped because too much was pending.
     dropped_through: u64,
+    /// All events that were new when they came.
+    received: u64,
     out: VecDeque<ProcessEvent>,
     /// None until the start was answered.
     confinement: Option<Confinement>,
@@ -167,8 +85,21 @@ pub struct EventOrder {
     is_reading: bool,
     /// Whether the link broke and nothing was read since.
     is_lost: bool,
+    /// Whether more may have been missed than the pages so far have brought.
+    is_behind: bool,
+    /// The lowest number that was pushed since then; what follows it is pushed as well.
+    pushed_from: Option<u64>,
+    doubt: Option<Doubt>,
     fruitless_reads: u32,
     is_over: bool,
+}
+
+/// An exit that may have its number in a gap; the gap and all behind it wait until a later page tells.
+#[derive(Debug)]
+struct Doubt {
+    /// The first number of the gap.
+    gap: u64,
+    exit: ProcessExit,
 }
 
 impl EventOrder {
@@ -177,26 +108,71 @@ impl EventOrder {
         Self::after(0, None)
     }
 
-    /// A process that is followed from behind `seq`.
-    pub fn after(seq: u64, confinement: Option<Confinement>) -> Self {
+    /// A process that runs already, of which everything up to `seq` is known, and of which the rest must be read.
+    pub fn attached(seq: u64) -> Self {
+        let is_reading = true;
+        Self { is_reading, is_behind: true, ..Self::after(seq, Some(Confinement::Possible)) }
+    }
+
+    /// What was missed after `seq` of a process whose end is known; `exit` is the exit if it is among that.
+    pub fn again(seq: u64, exit: Option<(u64, ProcessExit)>) -> Self {
+        let mut order = Self::after(seq, Some(Confinement::None));
+        match exit {
+            Some((seq, exit)) => order.put(seq, ProcessEvent::Exited { seq, exit }),
+            None => order.has_exited = true,
+        }
+        order
+    }
+
+    fn after(seq: u64, confinement: Option<Confinement>) -> Self {
         Self {
             last: seq,
             pending: BTreeMap::new(),
             pending_bytes: 0,
+            max_pending_events: MAX_PENDING_EVENTS,
+            max_pending_bytes: MAX_PENDING_BYTES,
             dropped_through: 0,
+            received: 0,
             out: VecDeque::new(),
             confinement,
             has_exited: false,
             is_reading: false,
             is_lost: false,
+            is_behind: false,
+            pushed_from: None,
+            doubt: None,
             fruitless_reads: 0,
             is_over: false,
         }
     }
 
+    /// The server keeps this much output, so that as much may wait here for what is read meanwhile.
+    ///
+    /// More would be of no use: by then the server has dropped what is missing.
+    pub fn expect_retention(&mut self, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.max_pending_bytes = bytes.clamp(MAX_PENDING_BYTES, MOST_PENDING_BYTES);
+        self.max_pending_events = self.max_pending_bytes / MAX_PENDING_BYTES * MAX_PENDING_EVENTS;
+    }
+
     /// Everything up to this number is out.
     pub fn last_seq(&self) -> u64 {
         self.last
+    }
+
+    /// Where the next read goes on.
+    pub fn read_after(&self) -> u64 {
+        if self.is_behind { self.known_through() } else { self.last }
+    }
+
+    /// How many events have come in so far; a link on which it grows is worth something.
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Whether something was missed that only reads can bring back.
+    pub fn is_behind(&self) -> bool {
+        self.is_behind
     }
 
     /// Whether nothing more will come out.
@@ -213,15 +189,22 @@ impl EventOrder {
     /// The server sent an event.
     pub fn handle_event(&mut self, event: ProcessEvent) {
         let Some(seq) = event.seq() else { return };
-        if self.is_over || seq <= self.last || self.pending.contains_key(&seq) {
+        self.pushed_from = Some(self.pushed_from.map_or(seq, |from| from.min(seq)));
+        if let ProcessEvent::Exited { exit, .. } = &event {
+            self.handle_pushed_exit(seq, exit);
+        }
+        if self.is_over || seq <= self.last || self.covers(seq) {
+            self.settle();
             return;
         }
         let is_next = seq == self.last + 1;
-        let is_full = self.pending.len() >= MAX_PENDING_EVENTS
-            || self.pending_bytes + event.len() > MAX_PENDING_BYTES;
-        if is_full && !is_next {
-            self.dropped_through = self.dropped_through.max(seq);
-            return;
+        if !is_next && self.is_full_for(&event) {
+            // Whatever is in doubt must not keep everything from coming out.
+            self.settle_doubt();
+            if self.is_full_for(&event) {
+                self.dropped_through = self.dropped_through.max(seq);
+                return;
+            }
         }
         self.put(seq, event);
         self.settle();
@@ -232,7 +215,7 @@ impl EventOrder {
         if self.is_over {
             return;
         }
-        self.is_reading = true;
+        (self.is_reading, self.is_behind, self.pushed_from) = (true, true, None);
         // Another link that broke before anything was read makes no difference.
         if !std::mem::replace(&mut self.is_lost, true) {
             self.out.push_back(ProcessEvent::ResyncRequired);
@@ -247,56 +230,6 @@ impl EventOrder {
         self.is_over = true;
         self.pending.clear();
         self.out.push_back(ProcessEvent::Failed(reason.into()));
-    }
-
-    /// The answer to a read without a limit of bytes from [`EventOrder::last_seq`] or earlier came.
-    pub fn handle_read(&mut self, answer: ProcessReadResponse) -> Result<(), OrderError> {
-        (self.is_reading, self.is_lost) = (false, false);
-        if self.is_over {
-            return Ok(());
-        }
-        if let Some(failure) = answer.failure {
-            self.handle_failure(failure);
-            return Ok(());
-        }
-        let before = self.last;
-        let end = answer.next_seq.saturating_sub(1);
-        let exit = answer.exited.then(|| ProcessExit {
-            exit_code: answer.exit_code.unwrap_or(-1),
-            sandbox_denied: Some(answer.sandbox_denied),
-            details: answer.details,
-        });
-        let first_chunk = answer.chunks.iter().map(|chunk| chunk.seq).min();
-        for chunk in answer.chunks {
-            if chunk.seq > end {
-                return Err(OrderError::BehindTheEnd { seq: chunk.seq, end });
-            }
-            if answer.closed && chunk.seq == end {
-                return Err(OrderError::OutputAtClose(end));
-            }
-            let bytes = Bytes::from(chunk.chunk.0);
-            self.fill(ProcessEvent::Output { seq: chunk.seq, stream: chunk.stream, bytes });
-        }
-        if answer.closed {
-            self.fill(ProcessEvent::Closed { seq: end });
-        }
-        let mut missing = self.missing_through(end);
-        if let Some(exit) = exit {
-            let first_kept = match answer.gap {
-                Some(gap) => gap.first_seq,
-                None if missing.iter().any(|(first, last)| last > first) || missing.len() > 1 => {
-                    first_chunk.unwrap_or(0)
-                }
-                None => 0,
-            };
-            self.fill_exit(exit, &mut missing, first_kept);
-        }
-        let evicted_bytes = answer.gap.map(|gap| gap.evicted_bytes);
-        for (first, last) in missing {
-            self.put(first, ProcessEvent::Gap(Gap { first, last, evicted_bytes }));
-        }
-        self.settle();
-        self.judge_progress(before)
     }
 
     /// A read failed for good: what it was to bring will not come.
@@ -327,6 +260,7 @@ impl EventOrder {
             return None;
         }
         let may_be_late = match self.pending.first_key_value() {
+            _ if self.is_behind => false,
             // The exit is held back until it can be explained.
             Some((seq, _)) if *seq == self.last + 1 => {
                 self.confinement?;
@@ -337,7 +271,7 @@ impl EventOrder {
             None => return None,
         };
         self.is_reading = true;
-        Some(NeededRead { after: self.last, may_be_late })
+        Some(NeededRead { after: self.read_after(), may_be_late })
     }
 
     /// Whether a needed read is still needed; what was late may have come meanwhile.
@@ -351,57 +285,31 @@ impl EventOrder {
         self.out.pop_front()
     }
 
-    fn fill(&mut self, event: ProcessEvent) {
-        let seq = event.seq().expect("only numbered events are filled in");
-        if seq > self.last && !self.pending.contains_key(&seq) {
-            self.put(seq, event);
-        }
-    }
-
-    /// The exit has one of the missing numbers: one that stands alone among what is kept, else one that was evicted.
-    fn fill_exit(&mut self, exit: ProcessExit, missing: &mut Vec<(u64, u64)>, first_kept: u64) {
-        if self.has_exited {
-            return;
-        }
-        let pending = self.pending.values_mut().find_map(|event| match event {
-            ProcessEvent::Exited { exit, .. } => Some(exit),
-            _ => None,
-        });
-        if let Some(pending) = pending {
-            pending.sandbox_denied = pending.sandbox_denied.or(exit.sandbox_denied);
-            return;
-        }
-        let alone = missing.iter().rposition(|(first, last)| first == last && *first >= first_kept);
-        let Some(place) = alone.or_else(|| missing.len().checked_sub(1)) else { return };
-        let (first, seq) = missing[place];
-        if first == seq {
-            missing.remove(place);
-        } else {
-            missing[place].1 = seq - 1;
-        }
-        self.put(seq, ProcessEvent::Exited { seq, exit });
-    }
-
-    /// The rows of numbers up to `end` that are neither out nor pending.
-    fn missing_through(&self, end: u64) -> Vec<(u64, u64)> {
-        let mut missing = Vec::new();
-        let mut next = self.last + 1;
-        for (seq, event) in &self.pending {
-            if *seq > end {
+    /// The end of the row of events that begins with the next one.
+    fn known_through(&self) -> u64 {
+        let mut known = self.last;
+        for (first, event) in &self.pending {
+            if *first != known + 1 {
                 break;
             }
-            if *seq > next {
-                missing.push((next, seq - 1));
-            }
-            next = event.seq().unwrap_or(*seq) + 1;
+            known = event.seq().unwrap_or(*first);
         }
-        if next <= end {
-            missing.push((next, end));
-        }
-        missing
+        known
+    }
+
+    /// Whether the number waits already, as an event or in a gap.
+    fn covers(&self, seq: u64) -> bool {
+        let before = self.pending.range(..=seq).next_back();
+        before.is_some_and(|(_, event)| event.seq().is_some_and(|last| last >= seq))
+    }
+
+    fn is_full_for(&self, event: &ProcessEvent) -> bool {
+        self.pending.len() >= self.max_pending_events
+            || self.pending_bytes + event.len() > self.max_pending_bytes
     }
 
     fn put(&mut self, first: u64, event: ProcessEvent) {
+        self.received += 1;
         self.pending_bytes += event.len();
         self.pending.insert(first, event);
     }
@@ -419,6 +327,9 @@ impl EventOrder {
                 return;
             }
             let seq = *entry.key();
+            if self.doubt.as_ref().is_some_and(|doubt| doubt.gap == seq) {
+                return;
+            }
             let event = entry.remove();
             self.put_out(seq, event);
         }
@@ -438,20 +349,6 @@ impl EventOrder {
             self.pending.clear();
         }
         self.out.push_back(event);
-    }
-
-    /// A server that sends events which its own answers never cover would be asked for ever.
-    fn judge_progress(&mut self, before: u64) -> Result<(), OrderError> {
-        let lacks_more = !self.pending.is_empty() || self.dropped_through > self.last;
-        if self.last > before || !lacks_more {
-            self.fruitless_reads = 0;
-            return Ok(());
-        }
-        self.fruitless_reads += 1;
-        if self.fruitless_reads < MAX_FRUITLESS_READS {
-            return Ok(());
-        }
-        Err(OrderError::NeverToldOf(self.last + 1))
     }
 }
 

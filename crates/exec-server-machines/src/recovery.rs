@@ -115,6 +115,16 @@ impl Recovery {
         self.give_up();
     }
 
+    /// The attempt brought something before it failed; the next one has all the time again.
+    pub fn handle_progress(&mut self, now: Instant) {
+        if let State::Dialing(attempt) = &mut self.state
+            && attempt.deadline.is_some()
+        {
+            attempt.deadline = Some(now + self.budget);
+            self.backoff.reset();
+        }
+    }
+
     /// The attempt failed; `jitter` is a random number from 0 to 1.
     pub fn handle_failed(&mut self, now: Instant, failure: DialFailure, jitter: f64) {
         let State::Dialing(attempt) = self.state else { return };

@@ -1,6 +1,9 @@
 use std::fmt::Write;
 
-use exec_server_protocol::process::{OutputChunk, OutputGap};
+use bytes::Bytes;
+use exec_server_protocol::process::{
+    ExitDetails, OutputChunk, OutputGap, OutputStream, ProcessReadResponse,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -8,7 +11,8 @@ use super::*;
 /// Plays a script, a step per line, and compares what came out with `expected`.
 ///
 /// `out 3`, `exit 4 0`, `exit? 4 0` (without `sandboxDenied`), `close 5`, `start`, `start sandboxed`, `lost`,
-/// `read` wants that a read is needed; `answer chunks=3,5 next=6 exited closed denied gap=3` answers it.
+/// `read` wants that a read is needed; `answer chunks=3,5 next=6 exited closed denied gap=3` answers it. An answer that
+/// cannot be ends the script.
 fn check(script: &str, expected: &str) {
     let mut order = EventOrder::new();
     let mut told = String::new();
@@ -31,7 +35,10 @@ fn check(script: &str, expected: &str) {
             }
             "answer" => match order.handle_read(answer(&words[1..])) {
                 Ok(()) => {}
-                Err(error) => write!(told, "[{error}] ").unwrap(),
+                Err(error) => {
+                    write!(told, "[{error}]").unwrap();
+                    return assert_eq!(told, expected);
+                }
             },
             "read-failed" => order.handle_read_failed(),
             word => panic!("unknown step {word}"),
@@ -131,8 +138,9 @@ fn a_cut_is_filled_from_what_the_server_kept() {
 
 #[test]
 fn a_link_that_breaks_again_before_a_read_is_told_once() {
-    let script = "start\nlost\nlost\nanswer next=1\nlost\nanswer chunks=1 next=2";
-    check(script, "resync resync 1");
+    let script =
+        "start\nlost\nlost\nanswer next=1\nlost\nanswer chunks=1 next=2\nread\nanswer next=2";
+    check(script, "resync resync 1 read>1");
 }
 
 #[test]
@@ -144,8 +152,8 @@ fn an_exit_and_a_close_during_a_cut_are_rebuilt() {
 
 #[test]
 fn evicted_output_is_a_gap_and_the_process_goes_on() {
-    let news = "start\nout 1\nlost\nanswer chunks=5,6 next=7 gap=5\nout 7";
-    check(news, "1 resync gap(2-4) 5 6 7");
+    let news = "start\nout 1\nlost\nanswer chunks=5,6 next=7 gap=5\nread\nanswer next=7\nout 7";
+    check(news, "1 resync gap(2-4) 5 6 read>6 7");
     check(
         "start\nlost\nanswer chunks=3 next=6 exited closed gap=3",
         "resync gap(1-2) 3 4:exit7 5:closed",
@@ -159,11 +167,88 @@ fn a_server_that_does_not_tell_of_gaps_has_them_all_the_same() {
         "start\nlost\nanswer chunks=9 next=12 exited closed",
         "resync gap(1-8) 9 10:exit7 11:closed",
     );
-    check("start\nlost\nanswer chunks=3 next=4", "resync gap(1-2) 3");
+    check("start\nlost\nanswer chunks=3 next=4\nread\nanswer next=4", "resync gap(1-2) 3 read>3");
     check(
         "start\nlost\nanswer chunks=4,5 next=7 exited closed",
         "resync gap(1-2) 3:exit7 4 5 6:closed",
     );
+}
+
+#[test]
+fn what_was_missed_is_read_page_by_page_and_only_the_last_tells_the_end() {
+    check(
+        "start\nlost\nanswer chunks=1,2 next=3 exited closed\nread\nanswer chunks=3 next=4 exited closed
+         read\nanswer next=6 exited closed",
+        "resync 1 2 read>2 3 read>3 4:exit7 5:closed",
+    );
+    check(
+        "start\nlost\nanswer chunks=1,3 next=4 exited\nread\nanswer next=4 exited",
+        "resync 1 2:exit7 3 read>3",
+    );
+    let mut order = EventOrder::attached(0);
+    assert_eq!(order.poll_read(), None, "whoever attaches reads the first page");
+    order.handle_read(answer(&["chunks=1", "next=2"])).unwrap();
+    assert_eq!(order.poll_read(), Some(NeededRead { after: 1, may_be_late: false }));
+}
+
+#[test]
+fn no_page_is_read_beyond_what_is_pushed_on_the_new_link() {
+    check("start\nout 1\nlost\nout 4\nanswer chunks=2,3 next=4\nout 5", "1 resync 2 3 4 5");
+    check(
+        "start\nout 1\nlost\nout 3\nanswer chunks=2 next=3\nlost\nanswer next=4",
+        "1 resync 2 3 resync",
+    );
+    check(
+        "start\nout 1\nout 3\nlost\nanswer chunks=2 next=3\nread\nanswer chunks=4 next=5\nread\nanswer next=5",
+        "1 resync 2 3 read>3 4 read>4",
+    );
+}
+
+#[test]
+fn an_exit_that_may_be_in_a_gap_waits_for_the_last_page() {
+    let evicted = "start\nlost\nanswer chunks=5,6 next=7 exited gap=5\nread\n";
+    check(&format!("{evicted}answer next=7 exited"), "resync read>6 gap(1-3) 4:exit7 5 6");
+    check(
+        &format!("{evicted}answer next=9 exited closed"),
+        "resync read>6 gap(1-4) 5 6 7:exit7 8:closed",
+    );
+    check(
+        &format!("{evicted}exit 7 7\nanswer next=8 exited"),
+        "resync read>6 gap(1-4) 5 6 7:exit7",
+    );
+    check(
+        "start\nlost\nanswer chunks=2 next=3 exited\nread\nanswer next=3 exited",
+        "resync read>2 1:exit7 2",
+    );
+    check(
+        "start\nlost\nanswer chunks=2 next=3 exited\nlost\nanswer next=5 exited closed",
+        "resync resync gap(1-1) 2 3:exit7 4:closed",
+    );
+}
+
+#[test]
+fn as_much_may_wait_as_the_server_keeps() {
+    let mut order = EventOrder::new();
+    order.expect_retention(4 * 1024 * 1024);
+    order.handle_started(Confinement::None);
+    order.handle_lost();
+    for seq in 2..=1024 {
+        order.handle_event(output(seq));
+    }
+    order.handle_read(answer(&["chunks=1", "next=2"])).unwrap();
+    assert_eq!((order.last_seq(), order.poll_read()), (1024, None));
+}
+
+#[test]
+fn what_is_in_doubt_does_not_keep_more_from_coming_than_may_wait() {
+    let mut order = EventOrder::new();
+    order.handle_started(Confinement::None);
+    order.handle_lost();
+    order.handle_read(answer(&["chunks=5", "next=6", "exited", "gap=5"])).unwrap();
+    for seq in 6..=1000 {
+        order.handle_event(output(seq));
+    }
+    assert_eq!(order.last_seq(), 1000);
 }
 
 #[test]
@@ -173,8 +258,13 @@ fn what_cannot_be_is_refused() {
         "resync [process/read returned output 5 behind its own end 2]",
     );
     check(
-        "start\nlost\nanswer chunks=2 next=3 exited closed",
-        "resync [process/read returned output at the closing number 2]",
+        "start\nlost\nanswer chunks=2 next=3 exited closed\nread\nanswer next=3 exited closed",
+        "resync read>2 [process/read returned output at the closing number 2]",
+    );
+    let same_page = "answer chunks=1 next=2\n";
+    check(
+        &format!("start\nlost\n{same_page}{}", format!("read\n{same_page}").repeat(8)),
+        &format!("resync 1 {}[the server does not account for event 2]", "read>1 ".repeat(8)),
     );
     check("start\nlost\nanswer next=1 failure=gone\nout 1", "resync failed(gone)");
 }
@@ -234,11 +324,12 @@ fn a_server_that_never_accounts_for_what_it_sent_is_found_out() {
 }
 
 proptest! {
-    /// Whatever order the events come in, whatever is lost: with honest answers everything comes out once, in order.
+    /// Whatever order the events come in, whatever is lost: with honest pages everything comes out once, in order.
     #[test]
     fn nothing_is_lost_or_repeated(
         count in 1u64..60,
         exit_at in 1u64..60,
+        page in 1usize..70,
         order_of_arrival in proptest::collection::vec((0u64..62, any::<bool>()), 0..200),
     ) {
         let exit_at = exit_at.min(count);
@@ -248,37 +339,78 @@ proptest! {
             seq if seq == end => ProcessEvent::Closed { seq },
             seq => output(seq),
         };
+        let read = |order: &mut EventOrder| {
+            let answer = honest(order.read_after(), count, exit_at, page);
+            order.handle_read(answer).unwrap();
+        };
         let mut order = EventOrder::new();
         order.handle_started(Confinement::None);
         let mut out = Vec::new();
         for (seq, is_cut) in order_of_arrival {
             if is_cut && seq % 7 == 0 {
                 order.handle_lost();
-                order.handle_read(honest(count, exit_at)).unwrap();
+                read(&mut order);
             } else if (1..=end).contains(&seq) {
                 order.handle_event(event(seq));
             }
             if order.poll_read().is_some_and(|read| seq % 3 == 0 || !read.may_be_late) {
-                order.handle_read(honest(count, exit_at)).unwrap();
+                read(&mut order);
             } else {
                 order.is_reading = false;
             }
             out.extend(std::iter::from_fn(|| order.poll_event()));
         }
         order.handle_lost();
-        order.handle_read(honest(count, exit_at)).unwrap();
+        read(&mut order);
+        while order.poll_read().is_some() {
+            read(&mut order);
+        }
         out.extend(std::iter::from_fn(|| order.poll_event()));
         let numbers: Vec<_> = out.iter().filter_map(ProcessEvent::seq).collect();
         prop_assert_eq!(numbers, (1..=end).collect::<Vec<_>>());
         prop_assert!(out.iter().all(|event| !matches!(event, ProcessEvent::Gap(_))));
     }
+
+    /// Output that was evicted is told once, in one gap, however the rest is divided into pages.
+    #[test]
+    fn evicted_output_is_told_once(
+        evicted in 1u64..20,
+        count in 20u64..40,
+        exit_at in 1u64..40,
+        page in 1usize..50,
+        tells in any::<bool>(),
+    ) {
+        let exit_at = exit_at.min(count);
+        let mut order = EventOrder::new();
+        order.handle_started(Confinement::None);
+        order.handle_lost();
+        let mut is_first = true;
+        while std::mem::take(&mut is_first) || order.poll_read().is_some() {
+            let after = order.read_after();
+            let mut answer = honest(after.max(evicted), count, exit_at, page);
+            answer.gap = (tells && after < evicted)
+                .then_some(OutputGap { evicted_bytes: 1, first_seq: evicted + 1 });
+            order.handle_read(answer).unwrap();
+        }
+        let out: Vec<_> = std::iter::from_fn(|| order.poll_event()).collect();
+        let gaps = out.iter().filter(|event| matches!(event, ProcessEvent::Gap(_))).count();
+        let exits = out.iter().filter(|event| matches!(event, ProcessEvent::Exited { .. })).count();
+        prop_assert!(gaps <= 1 && exits == 1, "{out:?}");
+        prop_assert!(gaps == 1 || evicted == 1, "{out:?}");
+        prop_assert_eq!(out.last(), Some(&ProcessEvent::Closed { seq: count + 1 }));
+        let mut next = 1;
+        for event in out.iter().filter(|event| event.seq().is_some()) {
+            prop_assert_eq!(event.first_seq(), Some(next));
+            next = event.seq().unwrap() + 1;
+        }
+    }
 }
 
-/// Everything that a server knows of a process that has ended.
-fn honest(count: u64, exit_at: u64) -> ProcessReadResponse {
-    let chunks: Vec<_> =
-        (1..=count).filter(|seq| *seq != exit_at).map(|seq| seq.to_string()).collect();
-    let next = format!("next={}", count + 2);
+/// A page of what a server knows of a process that has ended: `page` chunks after `after`.
+fn honest(after: u64, count: u64, exit_at: u64, page: usize) -> ProcessReadResponse {
+    let chunks: Vec<_> = (after + 1..=count).filter(|seq| *seq != exit_at).take(page).collect();
+    let next = format!("next={}", chunks.last().map_or(count + 2, |last| last + 1));
+    let chunks: Vec<_> = chunks.iter().map(u64::to_string).collect();
     match chunks.is_empty() {
         true => answer(&[&next, "exited", "closed"]),
         false => answer(&[&format!("chunks={}", chunks.join(",")), &next, "exited", "closed"]),

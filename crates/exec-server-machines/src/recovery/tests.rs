@@ -17,6 +17,7 @@ fn check(script: &str, expected: &str) {
             "lost" => recovery.handle_lost(now),
             "lost for good" => recovery.handle_lost_for_good(),
             "unreachable" => recovery.handle_failed(now, DialFailure::Unreachable, 0.0),
+            "progress" => recovery.handle_progress(now),
             "attached" => recovery.handle_failed(now, DialFailure::StillAttached, 0.0),
             "refused" => recovery.handle_failed(now, DialFailure::Refused, 0.0),
             "pause" => {
@@ -48,6 +49,30 @@ fn check(script: &str, expected: &str) {
         }
     }
     assert_eq!(told.trim_end(), expected);
+}
+
+#[test]
+fn an_attempt_that_brought_something_gives_the_next_one_all_the_time_again() {
+    check(
+        "wanted
+         connected
+         lost
+         unreachable
+         pause
+         unreachable
+         pause
+         progress
+         unreachable
+         pause",
+        "0:fresh 0:resume 100:resume 300:resume 400:resume",
+    );
+    let start = Instant::now();
+    let mut recovery = Recovery::new(RECOVERY_BUDGET, Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
+    recovery.handle_lost(start);
+    let late = start + RECOVERY_BUDGET;
+    recovery.handle_progress(late);
+    recovery.handle_failed(late, DialFailure::Unreachable, 0.0);
+    assert_eq!(recovery.poll_timeout(), Some(late + FIRST_PAUSE));
 }
 
 #[test]

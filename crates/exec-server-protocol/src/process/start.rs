@@ -64,7 +64,8 @@ pub struct ProcessStartParams {
     /// How much the process may use.
     #[serde(default)]
     pub limits: Option<ProcessLimits>,
-    /// Whether its output waits for the client while nobody is attached, instead of falling out of retention.
+    /// Whether its output waits for the client while nobody is attached, and until one that came back has read what it
+    /// missed, instead of falling out of retention.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub wait_when_detached: bool,
     /// How long it can still be read after it is closed.

@@ -52,6 +52,9 @@ const CHUNK_MESSAGE_BYTES: usize =
 const HEAD_START: Duration = Duration::from_millis(50);
 const HEAD_START_BYTES: u64 = 512 * 1024;
 
+/// How long a client that came back may take from one read of what it missed to the next, before output goes on anyway.
+const CATCH_UP_PATIENCE: Duration = Duration::from_secs(10);
+
 thread_local! {
     /// One buffer per thread instead of one per process: it is only used between two waits.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; MAX_OUTPUT_CHUNK_BYTES]);
@@ -106,6 +109,8 @@ pub(super) struct Owner {
     readers: Vec<WaitingReader>,
     attached: watch::Receiver<Option<Outbox>>,
     outbox: Option<Outbox>,
+    /// Until when a client that came back is expected to read what it missed.
+    catching_up_until: Option<Instant>,
     ready: Option<Source>,
     burst: usize,
     last_output: Instant,
@@ -160,6 +165,7 @@ impl Owner {
             readers: Vec::new(),
             attached,
             outbox,
+            catching_up_until: None,
             ready: None,
             burst: 0,
             last_output: now,
@@ -231,12 +237,17 @@ impl Owner {
             && self.started.elapsed() < HEAD_START
     }
 
-    /// Whether output stays where it is until a client is attached again, which then misses nothing.
+    /// Whether output stays where it is until a client is attached again and has read what it missed; so it misses
+    /// nothing, which more output would push out of the log.
     fn waits_for_client(&self) -> bool {
         self.birth.waits_when_detached
-            && self.outbox.is_none()
+            && (self.outbox.is_none() || self.is_catching_up())
             && self.ready.is_some()
             && matches!(self.ending, Ending::Running)
+    }
+
+    fn is_catching_up(&self) -> bool {
+        self.catching_up_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// Does everything that follows from what is known now.
@@ -275,6 +286,7 @@ impl Owner {
             timeout.and_then(|timeout| self.started.checked_add(timeout)),
             idle.and_then(|idle| self.last_output.checked_add(idle)),
             self.waits_for_listener().then(|| self.started + HEAD_START),
+            self.catching_up_until.filter(|_| self.outbox.is_some() && self.waits_for_client()),
             self.next_clearing,
         ]
         .into_iter()
@@ -327,10 +339,17 @@ impl Owner {
 
     fn handle_read(&mut self, params: ProcessReadParams, reply: Reply) {
         let wait = Duration::from_millis(params.wait_ms.unwrap_or(0));
-        let is_due = wait.is_zero() || self.log.has_news(params.after_seq.unwrap_or(0));
-        if is_due {
-            reply.ok(&self.log.read(params.after_seq.unwrap_or(0), params.max_bytes));
+        let after = params.after_seq.unwrap_or(0);
+        if wait.is_zero() || self.log.has_news(after) {
+            let answer = self.log.read(after, params.max_bytes);
+            let has_all = answer.next_seq >= self.log.next_seq();
+            self.catching_up_until = self
+                .catching_up_until
+                .filter(|_| !has_all)
+                .map(|_| Instant::now() + CATCH_UP_PATIENCE);
+            reply.ok(&answer);
         } else {
+            self.catching_up_until = None;
             let deadline = Instant::now().checked_add(wait);
             self.readers.push(WaitingReader { params, deadline, reply });
         }
@@ -383,6 +402,7 @@ impl Owner {
 
     fn handle_attached(&mut self) {
         self.outbox = self.attached.borrow_and_update().clone().filter(|_| !self.is_silent);
+        self.catching_up_until = Some(Instant::now() + CATCH_UP_PATIENCE);
     }
 
     fn handle_timeout(&mut self) {

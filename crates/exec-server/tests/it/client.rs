@@ -10,5 +10,6 @@ mod limits;
 mod peer;
 mod reconnecting;
 mod reference;
+mod resync;
 mod surface;
 mod transports;

@@ -6,7 +6,7 @@ use exec_server::{
     ExecServerClient, ExecServerError, Parents, ProcessSignal, Removal, Stdin, TerminalSize,
 };
 use exec_server_testkit::reference::ReferenceClient;
-use exec_server_testkit::{Cable, DEADLINE};
+use exec_server_testkit::{Cable, DEADLINE, eventually};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -93,6 +93,34 @@ async fn cuts_lose_nothing() {
     }
     child.kill().await.unwrap();
     assert_eq!(child.try_wait().unwrap().code(), 137);
+}
+
+#[tokio::test]
+async fn what_was_missed_is_read_in_pages_to_the_end() {
+    let Some(server) = ReferenceServer::start().await else { return };
+    let cable = Cable::to(&server.url).await;
+    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (go, done) = (folder.path().join("go"), folder.path().join("done"));
+    let script = format!(
+        "echo ready; until [ -e {} ]; do sleep 0.01; done; seq 100000; : > {}; exit 4",
+        go.display(),
+        done.display()
+    );
+    let mut child = client.command("sh").args(["-c", &script]).spawn().await.unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
+    cable.unplug();
+    cable.wait_for_refused(1).await;
+    std::fs::write(&go, "").unwrap();
+    eventually("the process has written everything", || done.exists()).await;
+    cable.plug_in();
+    let mut rest = String::new();
+    timeout(DEADLINE, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();
+    let expected: String = (1..=100_000).map(|number| format!("{number}\n")).collect();
+    assert!(rest == expected, "{} of {} bytes", rest.len(), expected.len());
+    assert_eq!(child.wait().await.unwrap().code(), 4);
 }
 
 #[tokio::test]
