@@ -77,6 +77,8 @@ struct Plan {
     ending: Option<Ending>,
     is_unplugged: bool,
     is_stalled: PerDirection<bool>,
+    /// Connections up to this number carry nothing any more, in either direction.
+    dead_through: u64,
     /// Raised by each half-close.
     half_closes: PerDirection<u64>,
     /// The count of carried bytes at which the connection that carries them is cut.
@@ -159,9 +161,18 @@ impl Cable {
         self.shared.plan.send_modify(|plan| *plan.is_stalled.get_mut(toward) = true);
     }
 
+    /// The connections of now carry nothing any more and stay open, as if their road were gone; later ones get through.
+    pub fn stall_open_connections(&self) {
+        let connections = self.connections();
+        self.shared.plan.send_modify(|plan| plan.dead_through = connections);
+    }
+
     /// Lets everything that is stalled go on.
     pub fn flow(&self) {
-        self.shared.plan.send_modify(|plan| plan.is_stalled = PerDirection::default());
+        self.shared.plan.send_modify(|plan| {
+            plan.is_stalled = PerDirection::default();
+            plan.dead_through = 0;
+        });
     }
 
     /// One side reads the end of the stream, while the other direction goes on.

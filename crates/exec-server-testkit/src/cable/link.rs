@@ -208,7 +208,8 @@ async fn pump(
     let mut dice = Dice::new(begun, number, toward);
     let mut buffer = vec![0; BUFFER];
     loop {
-        if plan.wait_for(|plan| !plan.is_stalled.get(toward)).await.is_err() {
+        let flows = |plan: &Plan| !plan.is_stalled.get(toward) && plan.dead_through < number;
+        if plan.wait_for(flows).await.is_err() {
             return Stop::Cut(Ending::Close);
         }
         let orders = plan.borrow_and_update().clone();

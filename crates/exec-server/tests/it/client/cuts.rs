@@ -102,26 +102,45 @@ async fn output_that_fell_out_of_retention_is_reported_and_the_process_goes_on()
     assert!(session.failure().is_none());
 }
 
+/// Both ends keep a connection that is dead; only the client's pings can tell.
 #[tokio::test]
-async fn a_link_that_is_dead_without_a_word_is_noticed() {
+async fn a_link_that_is_dead_without_a_word_is_noticed_and_replaced_by_another() {
     let server = TestExecutor::start().await;
     let cable = Cable::to(server.url()).await;
     let mut args = RemoteExecServerConnectArgs::new(cable.url());
     args.options.ping_interval = Duration::from_millis(50);
     args.options.ping_timeout = Duration::from_millis(200);
     let client = ExecServerClient::connect(args).await.unwrap();
+    let session_id = client.session_id();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
-    cable.stall(Toward::Client);
+    cable.stall_open_connections();
     let session = child.session().clone();
     let mut events = session.events();
     let resync = timeout(DEADLINE, events.next()).await.expect("it is noticed");
     assert_eq!(resync, Some(ProcessEvent::ResyncRequired));
-    cable.flow();
-    session.write(b"hello\n").await.unwrap();
+    timeout(DEADLINE, session.write(b"hello\n")).await.unwrap().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
-    assert_eq!(line, "hello\n");
+    assert_eq!((line.as_str(), client.session_id()), ("hello\n", session_id));
+    assert!(cable.connections() > 1);
+}
+
+#[tokio::test]
+async fn a_client_that_calls_nobody_notices_a_dead_link_too() {
+    let server = TestExecutor::start().await;
+    let cable = Cable::to(server.url()).await;
+    let mut args = RemoteExecServerConnectArgs::new(cable.url());
+    args.options.ping_interval = Duration::from_millis(50);
+    args.options.ping_timeout = Duration::from_millis(200);
+    let client = ExecServerClient::connect(args).await.unwrap();
+    cable.stall(Toward::Server);
+    let connection = client.remote().session().live_connection().unwrap();
+    let reason = timeout(DEADLINE, connection.closed()).await.expect("it is noticed");
+    assert_eq!(&*reason, "the server gave no sign of life");
+    cable.flow();
+    let output = timeout(DEADLINE, client.command("echo").arg("hello").output()).await.unwrap();
+    assert_eq!(output.unwrap().stdout_text(), "hello\n");
 }
 
 #[tokio::test]
