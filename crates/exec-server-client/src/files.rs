@@ -387,6 +387,7 @@ impl ExecutorFileSystem {
         let params = FsSetPermissionsParams {
             path: self.resolve(path).await?,
             mode,
+            modified_at_ms: None,
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
         };

@@ -183,6 +183,8 @@ pub enum FsRequest {
         path: PathBuf,
         /// The bits.
         mode: u32,
+        /// The time of its content, in milliseconds since 1970, if it is to be another.
+        modified_at_ms: Option<i64>,
         /// What to do about links.
         links: Links,
     },

@@ -219,6 +219,9 @@ pub struct FsSetPermissionsParams {
     pub path: PathUri,
     /// The permission bits, at most 0o7777.
     pub mode: u32,
+    /// When its content last changed, in milliseconds since 1970; its own time unless said otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub modified_at_ms: Option<i64>,
     /// Whether links are followed; yes unless said otherwise.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,

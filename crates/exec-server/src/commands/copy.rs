@@ -49,20 +49,26 @@ pub struct CpArguments {
 pub async fn run(arguments: CpArguments) -> Result<u8, Failure> {
     let mut signals =
         Signals::take().map_err(|source| Failure::here("could not take over signals", source))?;
-    let copying = copy_all(arguments);
+    let progress = Arc::new(Progress::new(arguments.quiet));
+    let mut ticks = tokio::time::interval(progress::EVERY);
+    let copying = copy_all(arguments, progress.clone());
     tokio::pin!(copying);
-    loop {
+    let result = loop {
         tokio::select! {
-            result = &mut copying => return result,
+            result = &mut copying => break result,
             wanted = signals.next() => if wanted != Wanted::Resize {
                 // What was begun is dropped with the future, and with it whatever is not complete.
-                return Ok(wanted.exit_code());
+                break Ok(wanted.exit_code());
             },
+            // Also while nothing moves.
+            _ = ticks.tick() => progress.show(),
         }
-    }
+    };
+    progress.finish();
+    result
 }
 
-async fn copy_all(arguments: CpArguments) -> Result<u8, Failure> {
+async fn copy_all(arguments: CpArguments, progress: Arc<Progress>) -> Result<u8, Failure> {
     let mut spots: Vec<Spot> = arguments.spots.into_iter().map(Spot::from).collect();
     let destination = spots.pop().expect("at least two are required");
     if spots.iter().chain([&destination]).all(|spot| matches!(spot, Spot::Here(_))) {
@@ -70,7 +76,6 @@ async fn copy_all(arguments: CpArguments) -> Result<u8, Failure> {
         return Err(Failure::Usage(text));
     }
     let to = locate(&arguments.options, &destination).await?;
-    let progress = Arc::new(Progress::new(arguments.quiet));
     let many = spots.len() > 1;
     let mut failures = 0;
     for spot in &spots {
@@ -95,7 +100,6 @@ async fn copy_all(arguments: CpArguments) -> Result<u8, Failure> {
         };
         failures += transfer.run(from.path, path, source).await?;
     }
-    progress.finish();
     match failures {
         0 => Ok(0),
         count => Err(Failure::Partly(format!("{count} could not be copied"))),
@@ -111,6 +115,10 @@ async fn target_path(
 ) -> Result<Vec<u8>, Failure> {
     let existing = to.side.look(&to.path).await?;
     let is_directory = existing.is_some_and(|entry| entry.kind == Kind::Directory);
+    if kind == Kind::Directory && existing.is_some() && !is_directory {
+        let text = format!("{} is no directory, so that no directory can go there", to.describe());
+        return Err(Failure::Usage(text));
+    }
     let wants_directory = many || to.path.ends_with(b"/");
     if wants_directory && !is_directory && kind != Kind::Directory {
         return Err(Failure::Usage(format!("{} is no directory", to.describe())));

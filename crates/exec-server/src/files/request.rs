@@ -238,6 +238,7 @@ impl Decoder<'_> {
         Ok(FsRequest::SetPermissions {
             path: self.path(&params.path, &params.sandbox)?,
             mode: params.mode,
+            modified_at_ms: params.modified_at_ms,
             links: links(params.follow_symlinks),
         })
     }

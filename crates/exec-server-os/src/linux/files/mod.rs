@@ -70,8 +70,8 @@ pub fn perform(request: FsRequest) -> Result<FsReply, FsError> {
             done(names::symlink(&path, &target, replace))?
         }
         FsRequest::ReadLink { path } => FsReply::Link(metadata::read_link(&path)?),
-        FsRequest::SetPermissions { path, mode, links } => {
-            done(names::set_permissions(&path, mode, links))?
+        FsRequest::SetPermissions { path, mode, modified_at_ms, links } => {
+            done(names::set_permissions(&path, mode, modified_at_ms, links))?
         }
     })
 }

@@ -9,14 +9,14 @@ use exec_server_protocol::fs::FsCanonicalizeResponse;
 use exec_server_protocol::path_uri::PathUri;
 use rustix::fs::{
     AtFlags, CWD, Mode, OFlags, RenameFlags, chmodat, mkdirat, openat, renameat, renameat_with,
-    symlinkat, unlinkat,
+    symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
 use super::super::litter;
 use super::metadata::Facts;
 use super::resolve::{self, system};
-use super::stage::temporary_name;
+use super::stage::{modified_at, temporary_name};
 use crate::files::{FsError, Links};
 
 /// What new directories may be used for before the umask has its say.
@@ -114,11 +114,15 @@ pub fn symlink(path: &Path, target: &[u8], replace: bool) -> Result<(), FsError>
     })
 }
 
-/// Changes permission bits.
-pub fn set_permissions(path: &Path, mode: u32, links: Links) -> Result<(), FsError> {
-    let mode = Mode::from_raw_mode(mode);
+/// Changes permission bits, and the time of the content if there is one to set.
+pub fn set_permissions(
+    path: &Path,
+    mode: u32,
+    modified_at_ms: Option<i64>,
+    links: Links,
+) -> Result<(), FsError> {
     let (dir, name) = match links {
-        Links::Follow => return chmodat(CWD, path, mode, AtFlags::empty()).map_err(system),
+        Links::Follow => return set_both(path, mode, modified_at_ms),
         Links::Refuse => resolve::parent_without_links(path)?,
     };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -127,5 +131,11 @@ pub fn set_permissions(path: &Path, mode: u32, links: Links) -> Result<(), FsErr
         return Err(FsError::IsLink);
     }
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    chmodat(CWD, path, mode, AtFlags::empty()).map_err(system)
+    set_both(Path::new(&path), mode, modified_at_ms)
+}
+
+fn set_both(path: &Path, mode: u32, modified_at_ms: Option<i64>) -> Result<(), FsError> {
+    chmodat(CWD, path, Mode::from_raw_mode(mode), AtFlags::empty()).map_err(system)?;
+    let Some(millis) = modified_at_ms else { return Ok(()) };
+    utimensat(CWD, path, &modified_at(millis), AtFlags::empty()).map_err(system)
 }

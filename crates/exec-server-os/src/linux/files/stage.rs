@@ -189,13 +189,7 @@ impl StagedFile {
 
     fn set_time(&self, file: &File) -> Result<(), FsError> {
         let Some(millis) = self.options.attributes.modified_at_ms else { return Ok(()) };
-        let time = Timespec {
-            tv_sec: millis.div_euclid(1000),
-            tv_nsec: millis.rem_euclid(1000) * 1_000_000,
-        };
-        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-        let times = Timestamps { last_access: now, last_modification: time };
-        futimens(file, &times).map_err(system)
+        futimens(file, &modified_at(millis)).map_err(system)
     }
 
     fn sync_directory(&self) -> Result<(), FsError> {
@@ -387,6 +381,17 @@ static CAN_NAME_LATER: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/self/f
 fn give_name(file: &File, dir: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, path, dir, name, AtFlags::SYMLINK_FOLLOW)
+}
+
+/// The time of the content, and now for the last look at it.
+pub fn modified_at(millis: i64) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
+        last_modification: Timespec {
+            tv_sec: millis.div_euclid(1000),
+            tv_nsec: millis.rem_euclid(1000) * 1_000_000,
+        },
+    }
 }
 
 /// A name that nobody else uses; it says whose it is, in case a crash leaves it behind.

@@ -118,7 +118,10 @@ pub async fn writer(path: &[u8], attributes: Attributes) -> Result<LocalWriter, 
 
 pub async fn make_directory(path: &[u8]) -> Result<(), Failure> {
     at_leisure(path_of(path), |path| match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match path.is_dir() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        },
         result => result,
     })
     .await
@@ -142,8 +145,13 @@ pub async fn make_link(path: &[u8], target: Vec<u8>) -> Result<(), Failure> {
     .await
 }
 
-pub async fn set_mode(path: &[u8], mode: u32) -> Result<(), Failure> {
-    at_leisure(path_of(path), move |path| change_mode(path, mode)).await
+pub async fn set_attributes(path: &[u8], mode: u32, modified_ms: i64) -> Result<(), Failure> {
+    at_leisure(path_of(path), move |path| {
+        // The time first: the new bits may forbid to open it.
+        File::open(path)?.set_modified(time_of(modified_ms))?;
+        change_mode(path, mode)
+    })
+    .await
 }
 
 impl LocalReader {

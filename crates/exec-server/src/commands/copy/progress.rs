@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::super::show;
 
 /// Often enough to look alive.
-const EVERY: Duration = Duration::from_millis(100);
+pub const EVERY: Duration = Duration::from_millis(100);
 /// A copy that is done by then needs no line.
 const NOT_BEFORE: Duration = Duration::from_millis(300);
 
@@ -79,8 +79,13 @@ impl Progress {
     }
 
     fn update(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().expect("no holder panics"));
+        self.show();
+    }
+
+    /// Shows the line if it is time, whether or not anything has changed.
+    pub fn show(&self) {
         let mut state = self.state.lock().expect("no holder panics");
-        change(&mut state);
         let now = Instant::now();
         let is_due = state.printed.is_none_or(|at| now - at >= EVERY);
         if self.is_shown && is_due && now - state.started >= NOT_BEFORE {

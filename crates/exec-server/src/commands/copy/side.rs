@@ -166,11 +166,11 @@ impl Side {
         }
     }
 
-    /// Other permission bits.
-    pub async fn set_mode(&self, path: &[u8], mode: u32) -> Result<(), Failure> {
+    /// Gives a directory the permission bits and the time of another.
+    pub async fn set_attributes(&self, path: &[u8], like: &Entry) -> Result<(), Failure> {
         match self {
-            Self::Here => here::set_mode(path, mode).await,
-            Self::There(there) => there.set_mode(path, mode).await,
+            Self::Here => here::set_attributes(path, like.mode, like.modified_ms).await,
+            Self::There(there) => there.set_attributes(path, like.mode, like.modified_ms).await,
         }
     }
 

@@ -186,10 +186,16 @@ impl There {
         self.call(path, Method::FsSymlink, &params).await.map(|_: Value| ())
     }
 
-    pub async fn set_mode(&self, path: &[u8], mode: u32) -> Result<(), Failure> {
+    pub async fn set_attributes(
+        &self,
+        path: &[u8],
+        mode: u32,
+        modified_ms: i64,
+    ) -> Result<(), Failure> {
         let params = FsSetPermissionsParams {
             path: PathUri::from_posix(path),
             mode,
+            modified_at_ms: Some(modified_ms),
             follow_symlinks: None,
             sandbox: None,
         };

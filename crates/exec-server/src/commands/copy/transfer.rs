@@ -1,7 +1,7 @@
 //! Many files at once, and again after a lost link.
 //!
-//! A directory is made before what is in it is looked at, so that nothing comes before its parent. Permission bits of
-//! directories come last, because they may forbid to write into them.
+//! A directory is made before what is in it is looked at, so that nothing comes before its parent. Permission bits and
+//! times of directories come last, from the deepest up: the bits may forbid to write into them, and writing changes the times.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,17 +54,23 @@ impl Transfer {
             while tasks.len() < AT_ONCE
                 && let Some(job) = queue.pop_front()
             {
-                if job.entry.kind == Kind::Directory {
-                    directories.push((job.to.clone(), job.entry.mode));
-                } else {
+                if job.entry.kind != Kind::Directory {
                     this.progress.found(job.entry.size);
                 }
                 let (this, large) = (this.clone(), large.clone());
-                tasks.spawn(async move { this.perform(job, &large).await });
+                tasks.spawn(async move {
+                    let below = this.perform(&job, &large).await?;
+                    Ok::<_, Failure>((job, below))
+                });
             }
             match tasks.join_next().await {
                 None => break,
-                Some(Ok(Ok(more))) => queue.extend(more),
+                Some(Ok(Ok((job, below)))) => {
+                    queue.extend(below);
+                    if job.entry.kind == Kind::Directory {
+                        directories.push(job);
+                    }
+                }
                 Some(Ok(Err(failure))) if failure.exit_code(false) == 1 => {
                     failures += 1;
                     this.progress.finish();
@@ -76,24 +82,24 @@ impl Transfer {
             }
         }
         if this.keep {
-            for (path, mode) in directories.into_iter().rev() {
-                this.to.set_mode(&path, mode).await?;
+            for directory in directories.into_iter().rev() {
+                this.to.set_attributes(&directory.to, &directory.entry).await?;
             }
         }
         Ok(failures)
     }
 
     /// Copies one thing, and says what is in it.
-    async fn perform(&self, job: Job, large: &Semaphore) -> Result<Vec<Job>, Failure> {
+    async fn perform(&self, job: &Job, large: &Semaphore) -> Result<Vec<Job>, Failure> {
         for _ in 1..TRIES {
-            match self.attempt(&job, large).await {
+            match self.attempt(job, large).await {
                 Err(failure) if failure.is_link() => {
                     self.progress.note("lost the connection; going on with what was not complete");
                 }
                 result => return result,
             }
         }
-        self.attempt(&job, large).await
+        self.attempt(job, large).await
     }
 
     async fn attempt(&self, job: &Job, large: &Semaphore) -> Result<Vec<Job>, Failure> {

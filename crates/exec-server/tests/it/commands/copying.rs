@@ -2,10 +2,12 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
-use exec_server_testkit::TestExecutor;
+use exec_server_testkit::cable::{Toward, Weather};
+use exec_server_testkit::{Cable, Terminal, TestExecutor, eventually};
 
-use super::{cli, ran};
+use super::{cli, command, finish, ran};
 
 #[tokio::test]
 async fn a_tree_there_and_back_is_the_same_tree() {
@@ -78,6 +80,125 @@ async fn what_cannot_be_copied_is_told() {
 }
 
 #[tokio::test]
+async fn a_file_never_replaces_a_directory_nor_a_directory_a_file() {
+    let server = TestExecutor::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let spot = |name: &str| format!("{}:{}", server.url(), path(name));
+    std::fs::create_dir_all(path("tree/x")).unwrap();
+    std::fs::write(path("tree/x/inner"), "inner").unwrap();
+    std::fs::write(path("tree/y"), "y").unwrap();
+    std::fs::write(path("file"), "file").unwrap();
+    for (from, to) in [(path("tree"), spot("file")), (spot("tree"), path("file"))] {
+        let refused = cli(&["cp", "-r", &from, &to]).await;
+        assert_eq!(refused.code, 1);
+        assert!(refused.err.contains("no directory can go there"), "{}", refused.err);
+    }
+    // The same further down: the rest is copied, and what is in the way stays as it is.
+    for side in ["up", "down"] {
+        std::fs::create_dir_all(path(&format!("{side}/tree/y"))).unwrap();
+        std::fs::write(path(&format!("{side}/tree/x")), "in the way").unwrap();
+    }
+    for (from, to, side) in [(path("tree"), spot("up"), "up"), (spot("tree"), path("down"), "down")]
+    {
+        let partly = cli(&["cp", "-rp", &from, &to]).await;
+        assert_eq!(partly.code, 1, "{}", partly.err);
+        assert!(partly.err.contains("2 could not be copied"), "{}", partly.err);
+        let inside = |name: &str| directory.path().join(side).join("tree").join(name);
+        assert_eq!(std::fs::read(inside("x")).unwrap(), b"in the way");
+        assert_eq!(std::fs::read_dir(inside("y")).unwrap().count(), 0);
+    }
+    assert_eq!(std::fs::read(path("file")).unwrap(), b"file");
+}
+
+#[tokio::test]
+async fn what_is_no_file_is_left_out_with_a_message() {
+    let server = TestExecutor::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let spot = |name: &str| format!("{}:{}", server.url(), path(name));
+    std::fs::create_dir(path("tree")).unwrap();
+    std::fs::write(path("tree/file"), "file").unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, path("tree/pipe"), rustix::fs::Mode::RWXU).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(path("tree/socket")).unwrap();
+    for (from, to, copy) in [(path("tree"), spot("up"), "up"), (spot("tree"), path("down"), "down")]
+    {
+        let partly = cli(&["cp", "-r", &from, &to]).await;
+        assert_eq!(partly.code, 1, "{}", partly.err);
+        for name in ["tree/pipe", "tree/socket"] {
+            let told = format!("{name} is no file, directory or link");
+            assert!(partly.err.contains(&told), "{}", partly.err);
+        }
+        assert!(partly.err.contains("2 could not be copied"), "{}", partly.err);
+        assert_eq!(std::fs::read_dir(path(copy)).unwrap().count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_interrupted_copy_leaves_nothing() {
+    let server = TestExecutor::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("large"), vec![0x5a; 30_000_000]).unwrap();
+    for (side, toward) in [("down", Toward::Client), ("up", Toward::Server)] {
+        let target = directory.path().join(side);
+        std::fs::create_dir(&target).unwrap();
+        let cable = Cable::to(server.url()).await;
+        let there = |name: &str| format!("{}:{}", cable.url(), path(name));
+        let child = match side {
+            "up" => command(&["cp", &path("large"), &there("up/copy")]).spawn().unwrap(),
+            _ => command(&["cp", &there("large"), &path("down/copy")]).spawn().unwrap(),
+        };
+        cable.wait_for_carried(toward, 5_000_000).await;
+        cable.stall(toward);
+        let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert_eq!(finish(child).await.code, 130, "{side}");
+        let is_empty = || std::fs::read_dir(&target).unwrap().count() == 0;
+        eventually("nothing is left", is_empty).await;
+    }
+}
+
+#[tokio::test]
+async fn a_line_on_the_terminal_tells_how_far_it_is_and_goes_when_it_is_done() {
+    let server = TestExecutor::start().await;
+    let cable = Cable::to(server.url()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("large"), vec![0x5a; 20_000_000]).unwrap();
+    let program = exec_server_testkit::executor::binary();
+    let spot = format!("{}:{}", cable.url(), path("large"));
+    let copy = [program.to_str().unwrap(), "cp", &spot, &path("copy")];
+    let mut terminal = Terminal::start(&copy, &[("HOME", "/nonexistent")]).await;
+    cable.wait_for_carried(Toward::Client, 5_000_000).await;
+    cable.stall(Toward::Client);
+    terminal.expect("0/1 files").await;
+    terminal.expect("of 20.0 MB").await;
+    cable.flow();
+    let (code, shown) = terminal.finish().await;
+    assert_eq!(code, 0, "{shown}");
+    assert!(shown.ends_with("\r\u{1b}[K"), "{shown:?}");
+    assert_eq!(std::fs::metadata(path("copy")).unwrap().len(), 20_000_000);
+}
+
+#[tokio::test]
+async fn without_a_terminal_there_is_no_line_however_long_it_takes() {
+    let server = TestExecutor::start().await;
+    let cable = Cable::to(server.url()).await;
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("large"), vec![0x5a; 3_000_000]).unwrap();
+    let spot = format!("{}:{}", cable.url(), path("large"));
+    // Together about a second, several times what a line would wait for.
+    cable.set_weather(Some(Weather {
+        delay: Duration::from_millis(15)..Duration::from_millis(20),
+        piece: 60_000..65_536,
+        ..Weather::default()
+    }));
+    assert_eq!(cli(&["cp", &spot, &path("copy")]).await, ran(0, "", ""));
+}
+
+#[tokio::test]
 async fn many_small_files_go_at_once() {
     let server = TestExecutor::start().await;
     let directory = tempfile::tempdir().unwrap();
@@ -111,17 +232,21 @@ fn make_tree(root: &Path) {
     std::fs::set_permissions(root.join("small"), PermissionsExt::from_mode(0o640)).unwrap();
     std::fs::set_permissions(root.join("sub/deep"), PermissionsExt::from_mode(0o750)).unwrap();
     let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
-    std::fs::File::options()
-        .write(true)
-        .open(root.join("small"))
-        .unwrap()
-        .set_modified(time)
-        .unwrap();
+    // Directories from the deepest up, because what is made in them changes their times.
+    for name in ["small", "sub/deep", "sub", "empty", ""] {
+        std::fs::File::open(root.join(name)).unwrap().set_modified(time).unwrap();
+    }
+    std::fs::set_permissions(root.join("empty"), PermissionsExt::from_mode(0o555)).unwrap();
 }
 
-/// Everything that should be the same: names, kinds, modes, times of files, content.
+fn millis(metadata: &std::fs::Metadata) -> u128 {
+    metadata.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()
+}
+
+/// Everything that should be the same: names, kinds, modes, times, content.
 fn list(root: &Path) -> Vec<String> {
-    let mut all = Vec::new();
+    let metadata = std::fs::symlink_metadata(root).unwrap();
+    let mut all = vec![format!("/ {:o} {}", metadata.permissions().mode(), millis(&metadata))];
     let mut queue = vec![root.to_owned()];
     while let Some(directory) = queue.pop() {
         for entry in std::fs::read_dir(directory).unwrap() {
@@ -132,15 +257,13 @@ fn list(root: &Path) -> Vec<String> {
             if metadata.is_symlink() {
                 all.push(format!("{name} -> {}", std::fs::read_link(&path).unwrap().display()));
             } else if metadata.is_dir() {
-                all.push(format!("{name}/ {mode:o}"));
+                all.push(format!("{name}/ {mode:o} {}", millis(&metadata)));
                 queue.push(path);
             } else {
-                let time =
-                    metadata.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap();
                 let content = std::fs::read(&path).unwrap();
                 let sum =
                     content.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte));
-                all.push(format!("{name} {mode:o} {} {} {sum}", time.as_millis(), content.len()));
+                all.push(format!("{name} {mode:o} {} {} {sum}", millis(&metadata), content.len()));
             }
         }
     }
