@@ -22,6 +22,7 @@ use crate::files::ExecutorFileSystem;
 use crate::http::HttpClient;
 use crate::options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs};
 use crate::process::ProcessSession;
+use crate::relay::RelayConnectArgs;
 use crate::session::RemoteExecServerSession;
 
 /// A server that does not say whether it is ready by then is not.
@@ -43,6 +44,12 @@ impl RemoteExecServerClient {
     pub fn new(args: impl Into<RemoteExecServerConnectArgs>) -> Result<Self, ExecServerError> {
         let (dial, options) = args.into().into_parts()?;
         Ok(Self::over(dial, options))
+    }
+
+    /// A client of an environment that a registry knows, which connects with its first call.
+    pub fn through_relay(args: RelayConnectArgs) -> Result<Self, ExecServerError> {
+        let (dial, options) = args.into_parts()?;
+        Ok(Self::over(Arc::new(dial), options))
     }
 
     /// The same over any kind of link.

@@ -257,6 +257,7 @@ fn classify(error: &ExecServerError) -> DialFailure {
             DialFailure::StillAttached
         }
         ExecServerError::Server { .. } if error.is_retryable() => DialFailure::Unreachable,
+        ExecServerError::Relay { source, .. } if !source.may_pass() => DialFailure::Refused,
         ExecServerError::Server { .. }
         | ExecServerError::Protocol(_)
         | ExecServerError::Spawn { .. } => DialFailure::Refused,

@@ -1,14 +1,15 @@
 //! Where the servers are: `environments.toml`, and the variables that stand in for it.
 //!
-//! The file wins over the variable. An environment is reached by a `url`, or by a `program` that is started and spoken to
-//! over its stdio.
+//! The file wins over the variables. An environment is reached by a `url`, through a `registry`, or by a `program` that is
+//! started and spoken to over its stdio.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_transport::dial::{ServerUrl, ServerUrlError};
+use exec_server_transport::dial::{DialOptions, ServerUrl, ServerUrlError};
+use exec_server_transport::registry::{Registry, RegistryUrlError};
 use serde::Deserialize;
 
 use crate::client::RemoteExecServerClient;
@@ -17,10 +18,19 @@ use crate::error::ExecServerError;
 use crate::options::{
     DEFAULT_TIMEOUT, ExecServerClientConnectOptions, RemoteExecServerConnectArgs,
 };
+use crate::relay::{ExecutorKey, FingerprintError, RelayPlace, TokenSource};
 use crate::stdio::StdioServer;
 
 /// The variable that names one server in place of a file.
 pub const URL_VARIABLE: &str = "CODEX_EXEC_SERVER_URL";
+/// The variables that name one environment at a registry: the registry, the environment, the token.
+pub const REGISTRY_VARIABLES: [&str; 3] = [
+    "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL",
+    "CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID",
+    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+];
+/// The variable beside them that names an account.
+pub const ACCOUNT_VARIABLE: &str = "CODEX_EXEC_SERVER_NOISE_CHATGPT_ACCOUNT_ID";
 /// The variable that names the directory of the file.
 pub const HOME_VARIABLE: &str = "CODEX_HOME";
 /// The file, in that directory.
@@ -58,7 +68,7 @@ pub enum EnvironmentsError {
     #[error("environment `{0}` is listed twice")]
     Duplicate(String),
     /// No way, or two ways to a server.
-    #[error("environment `{0}` must have exactly one of `url` and `program`")]
+    #[error("environment `{0}` must have exactly one of `url`, `registry` and `program`")]
     OneWay(String),
     /// A member that only goes with a program.
     #[error("environment `{id}`: `{member}` needs `program`")]
@@ -69,8 +79,35 @@ pub enum EnvironmentsError {
         member: &'static str,
     },
     /// A member that only goes with a URL.
-    #[error("environment `{0}`: `connect_timeout_sec` needs `url`")]
+    #[error("environment `{0}`: `connect_timeout_sec` needs `url` or `registry`")]
     NeedsUrl(String),
+    /// A member that only goes with a registry.
+    #[error("environment `{id}`: `{member}` needs `registry`")]
+    NeedsRegistry {
+        /// Which environment.
+        id: String,
+        /// Which member.
+        member: &'static str,
+    },
+    /// The registry's URL is none.
+    #[error("environment `{id}`: {source}")]
+    Registry {
+        /// Which environment.
+        id: String,
+        /// What is wrong.
+        source: RegistryUrlError,
+    },
+    /// The executor's key is none.
+    #[error("environment `{id}`: {source}")]
+    ExecutorKey {
+        /// Which environment.
+        id: String,
+        /// What is wrong.
+        source: FingerprintError,
+    },
+    /// Some of the variables are set, and some are not.
+    #[error("{}, {} and {} go together; set all or none", .0[0], .0[1], .0[2])]
+    Incomplete([&'static str; 3]),
     /// The URL is none.
     #[error("environment `{id}`: {source}")]
     Url {
@@ -133,6 +170,8 @@ pub enum Way {
         /// The time that it has to take the connection.
         connect_timeout: Duration,
     },
+    /// A registry that knows it.
+    Relay(RelayPlace),
     /// A child that speaks over its stdio.
     Program {
         /// What to start.
@@ -174,6 +213,10 @@ struct File {
 struct Entry {
     id: String,
     url: Option<String>,
+    registry: Option<String>,
+    environment_id: Option<String>,
+    token_file: Option<PathBuf>,
+    executor_key: Option<String>,
     program: Option<String>,
     args: Option<Vec<String>>,
     env: Option<BTreeMap<String, String>>,
@@ -199,6 +242,9 @@ impl Environments {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(source) => return Err(EnvironmentsError::Read { path, source }),
             }
+        }
+        if let Some(place) = from_registry_variables(&lookup)? {
+            return Ok(Self::only(Way::Relay(place)));
         }
         Self::from_url_variable(lookup(URL_VARIABLE).as_deref().unwrap_or_default())
     }
@@ -242,13 +288,15 @@ impl Environments {
         }
         check_url(REMOTE_ID, url)?;
         let way = Way::Url { url: url.to_owned(), connect_timeout: DEFAULT_TIMEOUT };
+        Ok(Self::only(way))
+    }
+
+    /// The one environment that variables name.
+    fn only(way: Way) -> Self {
         let id = REMOTE_ID.to_owned();
         let remote = Environment { id, way, initialize_timeout: DEFAULT_TIMEOUT };
-        Ok(Self {
-            environments: vec![remote],
-            default: Choice::Id(REMOTE_ID.to_owned()),
-            ..Self::default()
-        })
+        let default = Choice::Id(REMOTE_ID.to_owned());
+        Self { environments: vec![remote], default, ..Self::default() }
     }
 
     /// All that are listed.
@@ -297,6 +345,12 @@ impl Environment {
                 args.options.initialize_timeout = initialize_timeout;
                 RemoteExecServerClient::new(args)
             }
+            Way::Relay(place) => {
+                let mut args = place.connect_args()?;
+                args.options.client_name = client_name;
+                args.options.initialize_timeout = initialize_timeout;
+                RemoteExecServerClient::through_relay(args)
+            }
             Way::Program { program, args, env, cwd } => {
                 let mut server = StdioServer::new(program).args(args.iter().cloned());
                 for (name, value) in env {
@@ -329,21 +383,42 @@ impl Entry {
         }
         let connect = seconds(&id, "connect_timeout_sec", self.connect_timeout_sec)?;
         let initialize = seconds(&id, "initialize_timeout_sec", self.initialize_timeout_sec)?;
-        let way = match (self.url, self.program) {
-            (Some(url), None) => {
-                let strangers = [
-                    ("args", self.args.is_some()),
-                    ("env", self.env.is_some()),
-                    ("cwd", self.cwd.is_some()),
-                ];
-                if let Some((member, _)) = strangers.into_iter().find(|(_, is_set)| *is_set) {
-                    return Err(EnvironmentsError::NeedsProgram { id, member });
-                }
+        if self.program.is_none()
+            && let Some(member) = first_set([
+                ("args", self.args.is_some()),
+                ("env", self.env.is_some()),
+                ("cwd", self.cwd.is_some()),
+            ])
+        {
+            return Err(EnvironmentsError::NeedsProgram { id, member });
+        }
+        if self.registry.is_none()
+            && let Some(member) = first_set([
+                ("environment_id", self.environment_id.is_some()),
+                ("token_file", self.token_file.is_some()),
+                ("executor_key", self.executor_key.is_some()),
+            ])
+        {
+            return Err(EnvironmentsError::NeedsRegistry { id, member });
+        }
+        let way = match (self.url, self.registry, self.program) {
+            (Some(url), None, None) => {
                 check_url(&id, &url)?;
                 let connect_timeout = connect.unwrap_or(DEFAULT_TIMEOUT);
                 Way::Url { url: url.trim().to_owned(), connect_timeout }
             }
-            (None, Some(program)) if !program.is_empty() => {
+            (None, Some(registry), None) => {
+                check_registry(&id, &registry)?;
+                let failed = |source| EnvironmentsError::ExecutorKey { id: id.clone(), source };
+                let key = self.executor_key.as_deref().map(str::parse::<ExecutorKey>);
+                Way::Relay(RelayPlace {
+                    token: self.token_file.map(|file| TokenSource::File(home.join(file))),
+                    executor_key: key.transpose().map_err(failed)?,
+                    connect_timeout: connect.unwrap_or(DEFAULT_TIMEOUT),
+                    ..RelayPlace::new(registry, self.environment_id.unwrap_or_else(|| id.clone()))
+                })
+            }
+            (None, None, Some(program)) if !program.is_empty() => {
                 if connect.is_some() {
                     return Err(EnvironmentsError::NeedsUrl(id));
                 }
@@ -363,6 +438,34 @@ impl Entry {
 fn check_url(id: &str, url: &str) -> Result<(), EnvironmentsError> {
     let failed = |source| EnvironmentsError::Url { id: id.to_owned(), source };
     ServerUrl::parse(url).map(drop).map_err(failed)
+}
+
+fn check_registry(id: &str, url: &str) -> Result<(), EnvironmentsError> {
+    let failed = |source| EnvironmentsError::Registry { id: id.to_owned(), source };
+    Registry::new(url, DialOptions::default(), DEFAULT_TIMEOUT).map(drop).map_err(failed)
+}
+
+/// The environment of the three variables, if they are set.
+fn from_registry_variables(
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<Option<RelayPlace>, EnvironmentsError> {
+    let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+    let [registry, environment_id, token] = match REGISTRY_VARIABLES.map(set) {
+        [Some(registry), Some(environment_id), Some(token)] => [registry, environment_id, token],
+        [None, None, None] => return Ok(None),
+        _ => return Err(EnvironmentsError::Incomplete(REGISTRY_VARIABLES)),
+    };
+    check_registry(REMOTE_ID, &registry)?;
+    Ok(Some(RelayPlace {
+        token: Some(TokenSource::fixed(token)),
+        account_id: set(ACCOUNT_VARIABLE),
+        ..RelayPlace::new(registry, environment_id.trim())
+    }))
+}
+
+/// The first member that is there and should not be.
+fn first_set(members: [(&'static str, bool); 3]) -> Option<&'static str> {
+    members.into_iter().find(|(_, is_set)| *is_set).map(|(member, _)| member)
 }
 
 fn seconds(

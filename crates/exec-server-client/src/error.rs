@@ -10,6 +10,7 @@ use exec_server_protocol::process::ProcessId;
 use exec_server_transport::dial::{DialError, ServerUrlError};
 
 use crate::environments::EnvironmentsError;
+use crate::relay::RelayError;
 
 /// Why something was not done, or why nobody knows whether it was.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -33,6 +34,16 @@ pub enum ExecServerError {
         url: String,
         /// The time that it had.
         timeout: Duration,
+    },
+    /// A registry, a relay or an executor stands in the way to an environment.
+    #[error("could not reach environment `{environment_id}` through {registry}")]
+    Relay {
+        /// The environment.
+        environment_id: String,
+        /// The registry that it is known by.
+        registry: String,
+        /// Why not.
+        source: Arc<RelayError>,
     },
     /// A server that runs as a child could not be started.
     #[error("could not start `{program}`")]
@@ -149,6 +160,7 @@ impl ExecServerError {
             | Self::InitializeTimedOut { .. }
             | Self::Disconnected { .. }
             | Self::TooManyCalls { .. } => true,
+            Self::Relay { source, .. } => source.may_pass(),
             Self::Server { code, data, .. } => {
                 let says_so = data.as_ref().and_then(|data| data.retryable);
                 says_so.unwrap_or(*code == ErrorCode::SessionAttached as i64)
@@ -189,7 +201,9 @@ impl From<ExecServerError> for io::Error {
     fn from(error: ExecServerError) -> Self {
         let kind = match &error {
             ExecServerError::Server { code, data, .. } => server_error_kind(*code, data.as_deref()),
-            ExecServerError::Connect { .. } => io::ErrorKind::NotConnected,
+            ExecServerError::Connect { .. } | ExecServerError::Relay { .. } => {
+                io::ErrorKind::NotConnected
+            }
             ExecServerError::Disconnected { .. }
             | ExecServerError::Ambiguous { .. }
             | ExecServerError::SessionLost { .. }

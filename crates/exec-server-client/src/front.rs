@@ -14,6 +14,7 @@ use crate::files::ExecutorFileSystem;
 use crate::http::HttpClient;
 use crate::options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs};
 use crate::process::ProcessSession;
+use crate::relay::RelayConnectArgs;
 use crate::stdio::StdioServer;
 
 /// A client that is connected and recovers by itself; cheap to clone.
@@ -28,6 +29,11 @@ impl ExecServerClient {
         args: impl Into<RemoteExecServerConnectArgs>,
     ) -> Result<Self, ExecServerError> {
         Self::from_remote(RemoteExecServerClient::new(args)?).await
+    }
+
+    /// Connects to an environment that a registry knows, through its relay.
+    pub async fn connect_relay(args: RelayConnectArgs) -> Result<Self, ExecServerError> {
+        Self::from_remote(RemoteExecServerClient::through_relay(args)?).await
     }
 
     /// Starts a server as a child and speaks to it over its stdio.

@@ -40,6 +40,7 @@
 //! | [`Environments`] | `environments.toml` and the variables beside it |
 //! | [`RemoteExecServerClient`], [`RemoteExecServerSession`] | the logical client and its durable state |
 //! | [`ExecServerConnection`] | one live link, without recovery |
+//! | [`relay`] | environments that only a registry can show the way to |
 //! | [`Dial`] | other ways to a server |
 
 mod call;
@@ -62,6 +63,7 @@ mod inbound;
 mod options;
 mod process;
 mod process_state;
+pub mod relay;
 mod remote_path;
 mod routes;
 mod session;
@@ -81,6 +83,7 @@ pub use exec_server_protocol as protocol;
 pub use exec_server_transport::connection::Wire;
 pub use exec_server_transport::dial::{DialError, ServerUrlError};
 pub use exec_server_transport::proxy::Proxies;
+pub use exec_server_transport::registry::{RegistryError, RegistryUrlError, registry_name};
 pub use exec_server_transport::websocket::UpgradeFailure;
 pub use files::{
     ExecutorFileSystem, FileReadStream, FileWriteStream, MissingWatch, Parents, Removal,
@@ -89,6 +92,7 @@ pub use front::ExecServerClient;
 pub use http::{HttpClient, HttpResponseBodyStream};
 pub use options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs};
 pub use process::ProcessSession;
+pub use relay::{ExecutorTrust, RelayConnectArgs, RelayDial, RelayError, TokenSource};
 pub use remote_path::RemotePath;
 pub use session::{RemoteExecServerSession, SessionStatus};
 pub use stdio::StdioServer;

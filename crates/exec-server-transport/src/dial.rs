@@ -90,6 +90,17 @@ pub enum DialError {
     NoUnixSockets,
 }
 
+impl DialError {
+    /// Whether it may be otherwise in a moment; a certificate that nobody trusts will not be.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Connect(_) | Self::Proxy(_) | Self::Upgrade(_) => true,
+            Self::Handshake(error) => error.kind() != io::ErrorKind::InvalidData,
+            Self::Tls(_) | Self::NoUnixSockets => false,
+        }
+    }
+}
+
 impl ServerUrl {
     /// Reads an address.
     pub fn parse(text: &str) -> Result<Self, ServerUrlError> {

@@ -11,11 +11,12 @@
 //! | [`dial`], [`proxy`] | links to a server, through a proxy where the environment says so |
 //! | [`relay_harness`], [`relay_mux`] | messages through a relay, at either end |
 //! | [`registry`], [`http_exchange`] | what a registry is asked, and any single request |
-//! | [`tls`] | certificates and keys from files |
+//! | [`tls`], [`identity_file`] | certificates and keys from files |
 
 pub mod connection;
 pub mod dial;
 pub mod http_exchange;
+pub mod identity_file;
 pub mod lines;
 pub mod outbox;
 pub mod proxy;

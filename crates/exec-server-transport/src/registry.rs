@@ -4,7 +4,9 @@ use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_protocol::registry::RegistryFailureDetail;
+use exec_server_protocol::registry::{
+    ConnectRequest, ConnectResponse, PublicKey, RegistryFailureDetail, SECURITY_PROFILE, codes,
+};
 use http_body_util::Full;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request, StatusCode};
@@ -89,6 +91,11 @@ pub enum RegistryError {
 #[error("`{0}` is no URL of a registry; expected `https://HOST` or `http://HOST`")]
 pub struct RegistryUrlError(String);
 
+/// The name of the registry at a URL.
+pub fn registry_name(base: &str) -> Result<String, RegistryUrlError> {
+    Ok(Registry::new(base, DialOptions::default(), Duration::ZERO)?.name())
+}
+
 impl Registry {
     /// The registry at `base`; each request may take as long as `timeout`.
     pub fn new(base: &str, dial: DialOptions, timeout: Duration) -> Result<Self, RegistryUrlError> {
@@ -101,6 +108,39 @@ impl Registry {
     /// Whether what is sent there can be read on the way.
     pub fn is_secure(&self) -> bool {
         self.base.scheme() == "https" || is_loopback(&self.base)
+    }
+
+    /// What people call it: its URL without anything secret, and always the same for the same place.
+    pub fn name(&self) -> String {
+        let mut name = self.base.clone();
+        // A URL with a host can always do without.
+        let _ = name.set_password(None);
+        let _ = name.set_username("");
+        name.set_query(None);
+        name.set_fragment(None);
+        name.as_str().trim_end_matches('/').to_owned()
+    }
+
+    /// Asks for a way to an environment's executor; each is good for one connection.
+    pub async fn connect(
+        &self,
+        environment_id: &str,
+        headers: &[Header],
+        harness: &PublicKey,
+    ) -> Result<ConnectResponse, RegistryError> {
+        let request = ConnectRequest { harness_public_key: harness.clone() };
+        let way: ConnectResponse = self.ask(environment_id, "connect", headers, &request).await?;
+        let is_complete = [&way.url, &way.executor_registration_id, &way.harness_key_authorization]
+            .iter()
+            .all(|part| !part.trim().is_empty());
+        let wrong = |what: &str| Err(RegistryError::Malformed(what.to_owned()));
+        if way.environment_id != environment_id {
+            return wrong("it leads to another environment");
+        }
+        if way.security_profile != SECURITY_PROFILE {
+            return wrong("it asks for a security profile that this version does not speak");
+        }
+        if is_complete { Ok(way) } else { wrong("something in it is empty") }
     }
 
     /// Asks about an environment: `register`, `validate` or `connect`.
@@ -145,6 +185,26 @@ impl Registry {
     }
 }
 
+impl RegistryError {
+    /// Whether a harness may get another answer if it asks for a way again.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Auth { .. } | Self::Malformed(_) => false,
+            Self::Refused { status: 409, code, .. } => {
+                code.as_deref() == Some(codes::ENVIRONMENT_OFFLINE)
+            }
+            Self::Refused { status, .. } => matches!(status, 408 | 425 | 429 | 500..=599),
+            Self::Unreachable(error) => error.may_pass(),
+            Self::Broken(_) | Self::Timeout(_) => true,
+        }
+    }
+
+    /// Whether the executor of the environment is not there.
+    pub fn is_offline(&self) -> bool {
+        matches!(self, Self::Refused { code: Some(code), .. } if code == codes::ENVIRONMENT_OFFLINE)
+    }
+}
+
 impl From<ExchangeError> for RegistryError {
     fn from(error: ExchangeError) -> Self {
         match error {
@@ -185,4 +245,36 @@ fn colon(text: &str) -> String {
 
 fn space(text: &Option<String>) -> String {
     text.as_ref().map(|text| format!(" {text}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_has_one_name() {
+        for url in ["https://Meet.example.org", "https://me:hush@meet.example.org:443/?a=hush#b"] {
+            let registry = Registry::new(url, DialOptions::default(), Duration::ZERO).unwrap();
+            assert_eq!(registry.name(), "https://meet.example.org");
+        }
+        let registry = Registry::new("http://h:1/a/", DialOptions::default(), Duration::ZERO);
+        assert_eq!(registry.unwrap().name(), "http://h:1/a");
+    }
+
+    #[test]
+    fn what_passes_is_told_from_what_is_final() {
+        let may_pass = |status: u16, code: &str| {
+            let body = format!(r#"{{"error":{{"code":"{code}"}}}}"#);
+            let status = StatusCode::from_u16(status).unwrap();
+            understand::<()>(status, body.as_bytes()).unwrap_err().may_pass()
+        };
+        for status in [408, 425, 429, 500, 502, 503, 504] {
+            assert!(may_pass(status, "whatever"), "{status}");
+        }
+        for status in [302, 400, 401, 403, 404, 409, 410, 422] {
+            assert!(!may_pass(status, "whatever"), "{status}");
+        }
+        assert!(may_pass(409, "environment_offline"));
+        assert!(!may_pass(403, "environment_offline"));
+    }
 }

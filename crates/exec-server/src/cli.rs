@@ -23,6 +23,7 @@ use exec_server::timings::Timings;
 use crate::commands::ClientCommand;
 use crate::doctor::DoctorArguments;
 use crate::environments_command::EnvironmentsArguments;
+use crate::known_hosts_command::KnownHostsArguments;
 use crate::rendezvous_command::RendezvousArguments;
 use crate::token_command::TokenCommand;
 use crate::try_sandbox::SandboxArguments;
@@ -206,6 +207,8 @@ pub enum Command {
     Token(TokenCommand),
     /// List the environments of a rendezvous, and whether their executors are there.
     Environments(EnvironmentsArguments),
+    /// List the executors that were met through a registry and whose keys are remembered, or forget one.
+    KnownHosts(KnownHostsArguments),
     /// Print the completions for a shell.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

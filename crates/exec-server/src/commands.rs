@@ -46,7 +46,9 @@ Examples:
       Ctrl-P Ctrl-Q lets go of it; `exec-server attach box ID` comes back
   exec-server run -d box -- ./nightly.sh
       prints an id for ps, logs, attach and kill
-  exec-server run --sandbox workspace-write -w /srv/project box -- npm test";
+  exec-server run --sandbox workspace-write -w /srv/project box -- npm test
+  exec-server run --remote https://meet.example.org env:build-1 -- make test
+      wherever build-1 is; the token comes from EXEC_SERVER_REMOTE_TOKEN";
 
 const CP_EXAMPLES: &str = "\
 Examples:
@@ -54,11 +56,12 @@ Examples:
   exec-server cp -r box:/var/log/app logs
   exec-server cp -rp src ws://127.0.0.1:7777:/srv/src
   exec-server cp box:/etc/hosts other:hosts
+  exec-server cp notes.txt env:build-1:/tmp/
 A path without a target is one of this machine; put ./ before a name with a colon.";
 
 const TARGET_HELP: &str = "\
-TARGET is a URL (ws://, wss://, unix://), `stdio:PROGRAM ARGS`, or a name from environments.toml. Without one it is
-$EXEC_SERVER_URL, $CODEX_EXEC_SERVER_URL, or the default of environments.toml.";
+TARGET is a URL (ws://, wss://, unix://), env:NAME for an environment at a registry, `stdio:PROGRAM ARGS`, or a name from
+environments.toml. Without one it is $EXEC_SERVER_URL, $CODEX_EXEC_SERVER_URL, or the default of environments.toml.";
 
 /// What is done on a server.
 #[derive(Debug, Subcommand)]

@@ -120,8 +120,9 @@ pub use exec_server_client::{
     EnvironmentsError, ExecServerClient, ExecServerClientConnectOptions, ExecServerConnection,
     ExecServerError, ExecutorFileSystem, ExitStatus, FileReadStream, FileWriteStream, Gap,
     HttpClient, HttpResponseBodyStream, OnceDial, Output, Parents, ProcessEvent, ProcessEvents,
-    ProcessExit, ProcessSession, RemoteExecServerClient, RemoteExecServerConnectArgs,
-    RemoteExecServerSession, RemotePath, Removal, SessionStatus, Stdin, StdioServer,
+    ProcessExit, ProcessSession, RelayConnectArgs, RemoteExecServerClient,
+    RemoteExecServerConnectArgs, RemoteExecServerSession, RemotePath, Removal, SessionStatus,
+    Stdin, StdioServer,
 };
 pub use exec_server_protocol as protocol;
 pub use exec_server_protocol::environment::*;

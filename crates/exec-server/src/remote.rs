@@ -9,7 +9,6 @@
 //! Owner: one task per server. Only a registry that says no for good ends it; an outage is waited for.
 
 mod credential;
-mod identity_file;
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -25,6 +24,7 @@ use exec_server_protocol::registry::{
 };
 use exec_server_transport::connection::{Connection, PingTimes};
 use exec_server_transport::dial::{DialError, DialOptions, dial_relay};
+use exec_server_transport::identity_file::{self, IdentityFileError};
 use exec_server_transport::proxy::Proxies;
 use exec_server_transport::registry::{Registry, RegistryError, RegistryUrlError};
 use exec_server_transport::relay_mux::{RelayHost, StreamWire, run_relay};
@@ -35,7 +35,6 @@ use tokio::task::JoinHandle;
 use url::Url;
 
 pub use self::credential::{Credential, CredentialError};
-pub use self::identity_file::IdentityFileError;
 use crate::auth::Principal;
 use crate::connection::run_connection;
 use crate::server::Server;

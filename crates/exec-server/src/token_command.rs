@@ -51,11 +51,23 @@ pub struct CreateArguments {
     /// How many streams its bearer may have at once.
     #[arg(long, value_name = "COUNT")]
     max_streams: Option<u32>,
+    /// Which program a harness's line is for.
+    #[arg(long = "for", value_name = "PROGRAM", default_value = "exec-server")]
+    program: Program,
     #[command(flatten)]
     registry: RegistryArguments,
     /// How it looks.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     output: OutputFormat,
+}
+
+/// A program that can be a harness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Program {
+    /// This one: `exec-server shell`, `run`, `cp`, and so on.
+    ExecServer,
+    /// The Codex CLI.
+    Codex,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -101,17 +113,20 @@ fn create(arguments: CreateArguments) -> Result<String, RegistryError> {
     })?;
     match arguments.output {
         OutputFormat::Json => Ok(json(&made)),
-        OutputFormat::Text => Ok(line_to_paste(&made, &registry.url()?)),
+        OutputFormat::Text => Ok(line_to_paste(&made, &registry.url()?, arguments.program)),
     }
 }
 
 /// What to type where the token is to be used.
-fn line_to_paste(made: &MadeToken, url: &str) -> String {
+fn line_to_paste(made: &MadeToken, url: &str, program: Program) -> String {
     let secret = &made.secret;
     let (url, environment) = (quoted(url), made.token.environment.as_deref().map(quoted));
     match (made.token.role, environment) {
         (TokenRole::Executor, Some(environment)) => format!(
             "EXEC_SERVER_REMOTE_TOKEN={secret} exec-server --remote {url} --environment-id {environment}\n"
+        ),
+        (TokenRole::Harness, Some(environment)) if program == Program::ExecServer => format!(
+            "EXEC_SERVER_REMOTE_URL={url} EXEC_SERVER_REMOTE_TOKEN={secret} exec-server shell env:{environment}\n"
         ),
         (TokenRole::Harness, Some(environment)) => format!(
             "CODEX_EXEC_SERVER_NOISE_REGISTRY_URL={url} CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID={environment} \

@@ -57,6 +57,11 @@ fn mistakes_are_named() {
         (entry("url = \"http://h\""), "unsupported scheme"),
         (entry("url = \"ws://h\"\nargs = []"), "`args` needs `program`"),
         (entry("program = \"p\"\nconnect_timeout_sec = 1"), "needs `url`"),
+        (entry("url = \"ws://h\"\nregistry = \"https://h\""), "exactly one of"),
+        (entry("registry = \"ws://h\""), "no URL of a registry"),
+        (entry("url = \"ws://h\"\ntoken_file = \"t\""), "`token_file` needs `registry`"),
+        (entry("registry = \"https://h\"\ncwd = \"x\""), "`cwd` needs `program`"),
+        (entry("registry = \"https://h\"\nexecutor_key = \"x\""), "no fingerprint"),
         (entry("url = \"ws://h\"\nconnect_timeout_sec = 0"), "above 0"),
         (entry("url = \"ws://h\"\ninitialize_timeout_sec = -1.0"), "above 0"),
         ("default = \"b\"".to_owned(), "`b` is not listed"),
@@ -87,6 +92,57 @@ fn the_variable_stands_for_one_environment_and_no_local_one() {
     assert_eq!(*with("NoNe").unwrap().default_choice(), Choice::Disabled);
     assert_eq!(*with(" ").unwrap().default_choice(), Choice::Unset);
     assert!(with("127.0.0.1:1").is_err());
+}
+
+#[test]
+fn a_registry_knows_environments() {
+    let environments = parse(
+        r#"
+        [[environments]]
+        id = "build"
+        registry = "https://meet.example.org"
+        [[environments]]
+        id = "other"
+        registry = "https://meet.example.org"
+        environment_id = "a b"
+        token_file = "token"
+        executor_key = "any"
+        connect_timeout_sec = 1
+        "#,
+    )
+    .unwrap();
+    let place = |id| match &environments.get(Some(id)).unwrap().way {
+        Way::Relay(place) => place.clone(),
+        way => panic!("{way:?}"),
+    };
+    assert_eq!(place("build"), RelayPlace::new("https://meet.example.org", "build"));
+    let other = place("other");
+    assert_eq!(other.environment_id, "a b");
+    assert_eq!(other.token, Some(TokenSource::File("/home/me/token".into())));
+    assert_eq!(other.executor_key, Some(ExecutorKey::Any));
+    assert_eq!(other.connect_timeout, Duration::from_secs(1));
+}
+
+#[test]
+fn three_variables_name_an_environment_at_a_registry_before_the_one_that_names_a_server() {
+    let with = |values: [&str; 3]| {
+        let values = values.map(str::to_owned);
+        Environments::from_lookup(move |name| match name {
+            URL_VARIABLE => Some("ws://h".to_owned()),
+            ACCOUNT_VARIABLE => Some("account".to_owned()),
+            name => {
+                REGISTRY_VARIABLES.iter().position(|it| *it == name).map(|at| values[at].clone())
+            }
+        })
+    };
+    let environments = with(["https://h", "env", "hush"]).unwrap();
+    let Way::Relay(place) = &environments.get(None).unwrap().way else { panic!("a registry") };
+    assert_eq!((place.registry.as_str(), place.environment_id.as_str()), ("https://h", "env"));
+    assert_eq!(place.account_id.as_deref(), Some("account"));
+    assert!(!format!("{environments:?}").contains("hush"));
+    assert!(matches!(with(["", "", " "]).unwrap().get(None).unwrap().way, Way::Url { .. }));
+    let error = with(["https://h", "env", ""]).unwrap_err().to_string();
+    assert!(error.contains("set all or none"), "{error}");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What went wrong, what to do about it, and the exit code that says so.
 
+mod relay;
+
 use std::error::Error;
 use std::io;
 
@@ -21,6 +23,9 @@ pub enum Failure {
     /// Nobody knows where the server is.
     #[error(transparent)]
     Environments(#[from] EnvironmentsError),
+    /// Nobody said which registry knows an environment.
+    #[error("which registry knows `{0}`?")]
+    NoRegistry(String),
     /// The server refused, or could not be reached.
     #[error(transparent)]
     Client(#[from] ExecServerError),
@@ -81,18 +86,7 @@ impl Failure {
 
     /// Says it on stderr.
     pub fn print(&self) {
-        let mut text = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let more = error.to_string();
-            // Some errors repeat their cause.
-            if !more.is_empty() && !text.contains(&more) {
-                text.push_str(": ");
-                text.push_str(&more);
-            }
-            cause = error.source();
-        }
-        eprintln!("exec-server: {text}");
+        eprintln!("exec-server: {}", chain(self));
         if let Some(hint) = self.hint() {
             eprintln!("{hint}");
         }
@@ -106,6 +100,7 @@ impl Failure {
             Self::LinkLost(_) => LINK_FAILURE,
             Self::Client(error) => match error {
                 ExecServerError::Connect { .. }
+                | ExecServerError::Relay { .. }
                 | ExecServerError::ConnectTimeout { .. }
                 | ExecServerError::InitializeTimedOut { .. }
                 | ExecServerError::Spawn { .. }
@@ -127,11 +122,14 @@ impl Failure {
             Self::About { source, .. } => source.hint(),
             Self::NoProcess(_) => Some("`exec-server ps -a TARGET` lists what is there".to_owned()),
             Self::ManyProcesses { .. } => Some("name it as SESSION/ID".to_owned()),
+            Self::NoRegistry(_) => {
+                Some("name it with --remote URL, or set EXEC_SERVER_REMOTE_URL".to_owned())
+            }
             Self::Environments(EnvironmentsError::None) => {
                 Some("name a server: a URL such as ws://127.0.0.1:7777, or set EXEC_SERVER_URL".to_owned())
             }
             Self::Environments(EnvironmentsError::Unknown(_)) => Some(
-                "names are looked up in environments.toml; anything else needs ws://, wss://, unix:// or stdio:"
+                "names are looked up in environments.toml; anything else needs ws://, wss://, unix://, env: or stdio:"
                     .to_owned(),
             ),
             Self::Client(error) => client_hint(error),
@@ -140,8 +138,28 @@ impl Failure {
     }
 }
 
+/// An error with its causes.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        // Some errors repeat their cause.
+        if !more.is_empty() && !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
+}
+
 fn client_hint(error: &ExecServerError) -> Option<String> {
     match error {
+        ExecServerError::SessionLost { source, .. } => client_hint(source),
+        ExecServerError::Relay { environment_id, registry, source } => {
+            relay::hint(environment_id, registry, source)
+        }
         ExecServerError::Connect { source, .. } => match &**source {
             DialError::Upgrade(UpgradeFailure::Status(401)) => Some(
                 "the server wants a token: --token-file FILE, EXEC_SERVER_TOKEN_FILE or EXEC_SERVER_TOKEN"

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::target::is_url;
+use super::target::{environment_name, is_url};
 
 /// A place for files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +53,11 @@ impl Spot {
                 None => there(text.strip_suffix(':').unwrap_or(text), ""),
             };
         }
+        let environment = text.match_indices(':').map(|(place, _)| place).nth(1);
+        let (target, path) = text.split_at(environment.unwrap_or(text.len()));
+        if environment_name(target).is_some() {
+            return there(target, path.strip_prefix(':').unwrap_or_default());
+        }
         match text.split_once(':') {
             Some((target, path)) if !target.contains('/') => there(target, path),
             _ => Self::Here(text.into()),
@@ -78,6 +83,13 @@ mod tests {
         check("ws://127.0.0.1:7777", Some(("ws://127.0.0.1:7777", "")));
         check("unix:///run/x.sock:/etc/hosts", Some(("unix:///run/x.sock", "/etc/hosts")));
         check("unix:///run/x.sock:", Some(("unix:///run/x.sock", "")));
+        check("env:build-1:/tmp/a:b", Some(("env:build-1", "/tmp/a:b")));
+        check("env:build-1:~/x", Some(("env:build-1", "~/x")));
+        check("env:build-1:", Some(("env:build-1", "")));
+        check("env:build-1", Some(("env:build-1", "")));
+        check("env:/tmp/a", Some(("env", "/tmp/a")));
+        check("env:", Some(("env", "")));
+        check("./env:x", None);
     }
 
     fn check(text: &str, expected: Option<(&str, &str)>) {

@@ -1,10 +1,13 @@
 //! Which server is meant, and the way to it.
 
+mod relay;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server::sandbox_command::NamedPolicy;
+use exec_server_client::relay::RelayPlace;
 use exec_server_client::{
     Dial, Environment, Environments, EnvironmentsError, ExecServerClientConnectOptions,
     RemoteExecServerClient, RemoteExecServerConnectArgs, StdioServer, Way,
@@ -12,6 +15,8 @@ use exec_server_client::{
 use exec_server_protocol::environment::EnvironmentInfo;
 use serde_json::Value;
 
+use self::relay::RelayOptions;
+pub use self::relay::environment_name;
 use super::failure::Failure;
 
 /// What our sessions are called in the logs and lists of servers.
@@ -35,12 +40,14 @@ pub struct TargetOptions {
     /// How long the server may take to answer.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::cli::positive_duration, help_heading = HEADING)]
     connect_timeout: Duration,
+    #[command(flatten)]
+    relay: RelayOptions,
 }
 
 /// A command that needs nothing but a server.
 #[derive(Debug, clap::Args)]
 pub struct Targeted {
-    /// The server: a URL, or a name from environments.toml.
+    /// The server: a URL, env:NAME, or a name from environments.toml.
     #[arg(value_name = "TARGET")]
     pub target: Option<String>,
     #[command(flatten)]
@@ -81,15 +88,19 @@ impl TargetOptions {
     pub fn outlives_us(&self, target: Option<&str>) -> Result<bool, Failure> {
         let default = default_target();
         match target.or(default.as_deref()) {
-            Some(text) if is_url(text) => Ok(true),
+            Some(text) if is_url(text) || environment_name(text).is_some() => Ok(true),
             Some(text) if text.starts_with("stdio:") => Ok(false),
-            name => Ok(matches!(self.environments()?.get(name)?.way, Way::Url { .. })),
+            name => Ok(!matches!(self.environments()?.get(name)?.way, Way::Program { .. })),
         }
     }
 
     fn client(&self, target: Option<&str>, wish: &Wish) -> Result<RemoteExecServerClient, Failure> {
         let default = default_target();
-        match target.or(default.as_deref()) {
+        let target = target.or(default.as_deref());
+        if let Some(name) = target.and_then(environment_name) {
+            return self.registered(name, wish);
+        }
+        match target {
             Some(text) if is_url(text) => self.websocket(text, self.connect_timeout, None, wish),
             Some(text) => match text.strip_prefix("stdio:") {
                 Some(command) => self.program(command, wish),
@@ -110,7 +121,11 @@ impl TargetOptions {
             Way::Url { url, connect_timeout } => {
                 self.websocket(url, *connect_timeout, Some(*initialize_timeout), wish)
             }
+            Way::Relay(place) => {
+                self.through_relay(&self.relay.refine(place.clone()), *initialize_timeout, wish)
+            }
             Way::Program { program, args, env, cwd } => {
+                self.relay.refuse()?;
                 let mut server = StdioServer::new(program).args(args.iter().cloned());
                 for (name, value) in env {
                     server = server.env(name, value);
@@ -121,6 +136,31 @@ impl TargetOptions {
                 Ok(over(Arc::new(server), *initialize_timeout, wish))
             }
         }
+    }
+
+    /// An environment by the name that its registry knows, or under which it is listed.
+    fn registered(&self, name: &str, wish: &Wish) -> Result<RemoteExecServerClient, Failure> {
+        let environments = self.environments()?;
+        let listed = environments.all().iter().find_map(|environment| match &environment.way {
+            Way::Relay(place) if environment.id == name => Some((place, environment)),
+            _ => None,
+        });
+        let place = self.relay.place(name, listed.map(|(place, _)| place))?;
+        let timeout = listed.map_or(self.connect_timeout, |(_, it)| it.initialize_timeout);
+        self.through_relay(&place, timeout, wish)
+    }
+
+    fn through_relay(
+        &self,
+        place: &RelayPlace,
+        initialize_timeout: Duration,
+        wish: &Wish,
+    ) -> Result<RemoteExecServerClient, Failure> {
+        let mut args = place.connect_args()?;
+        args.ca_file.clone_from(&self.ca_file);
+        args.options = options(initialize_timeout, wish);
+        relay::tell(&mut args);
+        Ok(RemoteExecServerClient::through_relay(args)?)
     }
 
     fn environments(&self) -> Result<Environments, EnvironmentsError> {
@@ -145,6 +185,7 @@ impl TargetOptions {
         initialize_timeout: Option<Duration>,
         wish: &Wish,
     ) -> Result<RemoteExecServerClient, Failure> {
+        self.relay.refuse()?;
         let mut args = RemoteExecServerConnectArgs::new(url).connect_timeout(connect_timeout);
         args.bearer_token = self.token()?;
         args.ca_file.clone_from(&self.ca_file);
@@ -153,6 +194,7 @@ impl TargetOptions {
     }
 
     fn program(&self, command: &str, wish: &Wish) -> Result<RemoteExecServerClient, Failure> {
+        self.relay.refuse()?;
         let mut words = command.split_ascii_whitespace();
         let program = words.next().ok_or_else(|| {
             Failure::Usage(

@@ -5,8 +5,8 @@ use exec_server::{
     DEFAULT_LISTEN_URL, ExecServerClient, ExecServerClientConnectOptions, ExecServerConnection,
     ExecServerError, ExecServerListenUrlParseError, ExecutorFileSystem, HttpClient,
     HttpResponseBodyStream, InitializeParams, InitializeResponse, ProcessEvent, ProcessSession,
-    ProcessStartParams, ProcessStartResponse, RemoteExecServerClient, RemoteExecServerConnectArgs,
-    RemoteExecServerSession, Server, ServerConfig, run_main,
+    ProcessStartParams, ProcessStartResponse, RelayConnectArgs, RemoteExecServerClient,
+    RemoteExecServerConnectArgs, RemoteExecServerSession, Server, ServerConfig, run_main,
 };
 
 fn is_shared_between_tasks<T: Clone + Send + Sync + 'static>() {}

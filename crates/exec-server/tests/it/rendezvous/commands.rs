@@ -121,6 +121,11 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
     let end = format!(" exec-server --remote {} --environment-id build-1\n", program.url);
     assert!(line.starts_with(start) && line.ends_with(&end) && line.lines().count() == 1, "{line}");
     let (_, line, _) = run(&create("harness"), &admin).await;
+    let start = format!("EXEC_SERVER_REMOTE_URL={} EXEC_SERVER_REMOTE_TOKEN=xs_", program.url);
+    let end = " exec-server shell env:build-1\n";
+    assert!(line.starts_with(&start) && line.ends_with(end) && line.lines().count() == 1, "{line}");
+    let for_codex = [&create("harness")[..], &["--for", "codex"]].concat();
+    let (_, line, _) = run(&for_codex, &admin).await;
     let start = format!("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL={} ", program.url);
     assert!(line.starts_with(&start) && line.contains("_ENVIRONMENT_ID=build-1 "), "{line}");
     assert!(line.ends_with(" codex\n") && line.lines().count() == 1, "{line}");

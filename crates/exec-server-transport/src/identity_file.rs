@@ -1,4 +1,4 @@
-//! Where an executor keeps its key, so that those who know it can recognise it.
+//! Where an executor or a harness keeps its key, so that those who know it can recognise it.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ pub fn open(path: Option<&Path>) -> Result<Identity, IdentityFileError> {
             let identity = Identity::generate(&mut SystemRandom);
             match keep(path, &identity) {
                 Ok(()) => Ok(identity),
-                // Another server was faster; there is one key for both.
+                // Another program was faster; there is one key for both.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     read(path, &std::fs::read(path).map_err(failed)?)
                 }
