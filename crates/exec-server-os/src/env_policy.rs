@@ -17,10 +17,12 @@ const CORE: [&str; 11] = [
 const DEFAULT_EXCLUDES: [&str; 3] = ["*KEY*", "*SECRET*", "*TOKEN*"];
 
 /// Secrets and switches of the harness and of the server itself, which no child may see whoever set them.
-const NEVER_PASSED: [&str; 7] = [
+const NEVER_PASSED: [&str; 9] = [
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
     "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
+    "EXEC_SERVER_ADMIN_TOKEN",
     "EXEC_SERVER_REMOTE_TOKEN",
+    "EXEC_SERVER_TOKEN",
     "NODE_REPL_AUTH_TOKEN",
     "OPENAI_FEDERATION_RULE_ID",
     "OPENAI_IDENTITY_TOKEN_FILE",
@@ -190,7 +192,9 @@ mod tests {
     fn the_harness_and_the_server_keep_their_own_secrets() {
         let env = [
             ("node_repl_auth_token", "x"),
+            ("EXEC_SERVER_ADMIN_TOKEN", "x"),
             ("EXEC_SERVER_REMOTE_TOKEN", "x"),
+            ("exec_server_token", "x"),
             ("codex_exec_server_remote_bearer_token", "x"),
             ("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", "true"),
             ("CODEX_TOOL_CALL_ID", "c"),

@@ -249,10 +249,12 @@ fn headers(given: &[HttpRequestHeader]) -> Result<(HeaderMap, Vec<HeaderName>), 
 }
 
 /// Variables that are nobody's business but this machine's.
-const PROTECTED: [&str; 17] = [
+const PROTECTED: [&str; 19] = [
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
     "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
+    "EXEC_SERVER_ADMIN_TOKEN",
     "EXEC_SERVER_REMOTE_TOKEN",
+    "EXEC_SERVER_TOKEN",
     "NODE_REPL_AUTH_TOKEN",
     "OPENAI_FEDERATION_RULE_ID",
     "OPENAI_IDENTITY_TOKEN_FILE",

@@ -162,7 +162,9 @@ async fn what_belongs_to_the_harness_or_the_server_never_reaches_a_child() {
     let secrets = [
         "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
         "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
+        "EXEC_SERVER_ADMIN_TOKEN",
         "EXEC_SERVER_REMOTE_TOKEN",
+        "EXEC_SERVER_TOKEN",
         "NODE_REPL_AUTH_TOKEN",
         "OPENAI_FEDERATION_RULE_ID",
         "OPENAI_IDENTITY_TOKEN_FILE",

@@ -174,7 +174,9 @@ async fn headers_take_variables_of_the_server_but_not_its_secrets() {
         .env("HTTP_TEST_EMPTY", "")
         .env("HTTP_TEST_LINES", "a\nb")
         .env("OPENAI_API_KEY", "never")
+        .env("EXEC_SERVER_ADMIN_TOKEN", "never")
         .env("EXEC_SERVER_REMOTE_TOKEN", "never")
+        .env("EXEC_SERVER_TOKEN", "never")
         .env("CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN", "never")
         .env("aws_secret_access_key", "never")
         .start()
@@ -192,6 +194,11 @@ async fn headers_take_variables_of_the_server_but_not_its_secrets() {
         ("OPENAI_API_KEY", "cannot use executor environment variable OPENAI_API_KEY"),
         ("openai_api_key", "cannot use executor environment variable openai_api_key"),
         ("aws_secret_access_key", "cannot use executor environment variable aws_secret_access_key"),
+        (
+            "EXEC_SERVER_ADMIN_TOKEN",
+            "cannot use executor environment variable EXEC_SERVER_ADMIN_TOKEN",
+        ),
+        ("EXEC_SERVER_TOKEN", "cannot use executor environment variable EXEC_SERVER_TOKEN"),
         (
             "EXEC_SERVER_REMOTE_TOKEN",
             "cannot use executor environment variable EXEC_SERVER_REMOTE_TOKEN",
