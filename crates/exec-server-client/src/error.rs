@@ -77,7 +77,8 @@ pub enum ExecServerError {
     },
     /// The session could not be resumed, so that its processes are out of reach.
     #[error(
-        "exec-server transport disconnected: {reason}; failed to resume exec-server session: {source}"
+        "exec-server transport disconnected: {reason}; failed to resume exec-server session: {}",
+        with_causes(source)
     )]
     SessionLost {
         /// How the connection ended.
@@ -222,6 +223,22 @@ impl From<ExecServerError> for io::Error {
         };
         Self::new(kind, error)
     }
+}
+
+/// An error and why; those who are only told a text should not have to guess.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        // Some errors repeat their cause.
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
+        cause = error.source();
+    }
+    text
 }
 
 fn server_error_kind(code: i64, data: Option<&ErrorData>) -> io::ErrorKind {

@@ -32,6 +32,8 @@ mod reference_client;
 mod reference_client_files;
 #[cfg(target_os = "linux")]
 mod reference_client_sandbox;
+#[cfg(target_os = "linux")]
+mod remote_client;
 mod rendezvous;
 #[cfg(target_os = "linux")]
 mod sandbox;

@@ -1,9 +1,9 @@
 //! The rendezvous as executors, harnesses and its owner see it: real sockets, a real database.
 
-mod commands;
+pub mod commands;
 mod crowd;
 #[cfg(unix)]
-mod executor;
+pub mod executor;
 mod lifecycle;
 #[cfg(unix)]
 mod reference;
@@ -56,7 +56,7 @@ fn refusal(reply: &HttpReply) -> (u16, String) {
 }
 
 /// Revokes every token, as another program would: on the data.
-async fn revoke_all(rendezvous: &TestRendezvous) {
+pub async fn revoke_all(rendezvous: &TestRendezvous) {
     let revoke = |store: &dyn Store| {
         for token in store.tokens()? {
             store.revoke_token(&token.id, clock::now())?;

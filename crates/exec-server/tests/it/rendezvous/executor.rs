@@ -208,7 +208,7 @@ async fn it_keeps_its_key() {
 }
 
 /// Our server, with its state in a directory of its own, for the environment `env`.
-fn join(url: &str, state: &Path, token: &str) -> ExecutorBuilder {
+pub fn join(url: &str, state: &Path, token: &str) -> ExecutorBuilder {
     let mut builder = TestExecutor::builder();
     let command = builder.command();
     for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
@@ -224,7 +224,7 @@ fn join(url: &str, state: &Path, token: &str) -> ExecutorBuilder {
 }
 
 /// Waits until the rendezvous says that the executor is there, or is not.
-async fn wait_for_presence(url: &str, admin: &str, is_online: bool) {
+pub async fn wait_for_presence(url: &str, admin: &str, is_online: bool) {
     let authorization = format!("Bearer {admin}");
     let headers = [("Authorization", authorization.as_str())];
     let expected = format!("\"online\":{is_online}");

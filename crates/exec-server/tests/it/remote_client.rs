@@ -1,0 +1,140 @@
+//! Our own client finds our own executor through a rendezvous, and finds it again.
+
+mod commands;
+mod failing;
+mod recovering;
+mod reference;
+mod running;
+mod trusting;
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use exec_server::client::TokenSource;
+use exec_server::client::relay::ClientStateDir;
+use exec_server::{ExecServerClient, RelayConnectArgs};
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::executor::binary;
+use exec_server_testkit::{DEADLINE, TestExecutor, TestRendezvous};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::rendezvous::executor::{join, wait_for_presence};
+
+/// A rendezvous, an executor that waits there as `env`, and a place for the state of clients.
+struct Meeting {
+    executor: TestExecutor,
+    rendezvous: TestRendezvous,
+    executor_token: String,
+    harness_token: String,
+    executor_state: TempDir,
+    state: TempDir,
+}
+
+impl Meeting {
+    async fn start() -> Self {
+        Self::at(TestRendezvous::start().await).await
+    }
+
+    async fn at(rendezvous: TestRendezvous) -> Self {
+        let (executor_state, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
+        let harness_token = rendezvous.token(TokenRole::Harness, "env").await;
+        let executor = join(rendezvous.url(), executor_state.path(), &executor_token).spawn();
+        let meeting =
+            Self { rendezvous, executor, executor_token, harness_token, executor_state, state };
+        meeting.wait_for_executor().await;
+        meeting
+    }
+
+    async fn wait_for_executor(&self) {
+        wait_for_presence(self.rendezvous.url(), self.rendezvous.admin_token(), true).await;
+    }
+
+    /// Crashes the executor, and starts another in its place that keeps its state here.
+    async fn replace_executor(&mut self, state: &Path) {
+        let pid = Pid::from_raw(self.executor.serving_pid().cast_signed()).expect("it runs");
+        kill_process(pid, Signal::KILL).expect("it runs");
+        self.executor.wait().await;
+        wait_for_presence(self.rendezvous.url(), self.rendezvous.admin_token(), false).await;
+        self.executor = join(self.rendezvous.url(), state, &self.executor_token).spawn();
+        self.wait_for_executor().await;
+    }
+
+    /// What a client of this user says.
+    fn args(&self) -> RelayConnectArgs {
+        self.args_of(self.state.path())
+    }
+
+    /// What a client says that keeps its state here.
+    fn args_of(&self, state: &Path) -> RelayConnectArgs {
+        args(self.rendezvous.url(), &self.harness_token, state)
+    }
+
+    async fn client(&self) -> ExecServerClient {
+        connect(self.args()).await
+    }
+
+    /// A command of this user that is not started yet.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = command(arguments, self.state.path());
+        command
+            .env("EXEC_SERVER_REMOTE_URL", self.rendezvous.url())
+            .env("EXEC_SERVER_REMOTE_TOKEN", &self.harness_token);
+        command
+    }
+
+    /// Runs a command of this user to its end: its exit code, stdout and stderr.
+    async fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        finish(self.command(arguments).spawn().expect("it can be started")).await
+    }
+
+    /// The same, of somebody who has met the executor before.
+    async fn run_again(&self, arguments: &[&str]) -> (i32, String, String) {
+        let (code, out, err) = self.run(arguments).await;
+        (code, out, err.lines().filter(|line| !line.contains("for the first time")).collect())
+    }
+
+    fn known_hosts(&self) -> PathBuf {
+        self.state.path().join("known_hosts")
+    }
+}
+
+fn args(url: &str, token: &str, state: &Path) -> RelayConnectArgs {
+    let state = ClientStateDir::open(state).expect("there is room for a directory");
+    RelayConnectArgs::new(url, "env", TokenSource::fixed(token)).remembering(&state)
+}
+
+async fn connect(args: RelayConnectArgs) -> ExecServerClient {
+    let connecting = ExecServerClient::connect_relay(args);
+    timeout(DEADLINE, connecting).await.expect("it answers in time").expect("it is reached")
+}
+
+/// A command of somebody who has nothing but a state directory.
+fn command(arguments: &[&str], state: &Path) -> Command {
+    let mut command = Command::new(binary());
+    for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
+        command.env_remove(name).env_remove(name.to_uppercase());
+    }
+    for name in ["XDG_CONFIG_HOME", "CODEX_HOME", "CODEX_EXEC_SERVER_URL", "EXEC_SERVER_URL"] {
+        command.env_remove(name);
+    }
+    command
+        .args(arguments)
+        .env("HOME", "/nonexistent")
+        .env("EXEC_SERVER_STATE_DIR", state)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
+    command
+}
+
+async fn finish(child: Child) -> (i32, String, String) {
+    let output = timeout(DEADLINE, child.wait_with_output()).await.expect("it ends in time");
+    let output = output.expect("it can be waited for");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+}

@@ -1,0 +1,131 @@
+//! Every client command takes `env:NAME`.
+
+use std::process::Stdio;
+
+use exec_server_testkit::{DEADLINE, Terminal};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+use super::{Meeting, finish};
+
+#[tokio::test]
+async fn run_passes_input_output_and_exit_code() {
+    let meeting = Meeting::start().await;
+    let script = "wc -c; echo err >&2; exit 7";
+    let mut child = meeting
+        .command(&["run", "env:env", "--", "sh", "-c", script])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    timeout(DEADLINE, stdin.write_all(&vec![b'x'; 300_000])).await.unwrap().unwrap();
+    drop(stdin);
+    let (code, out, err) = finish(child).await;
+    assert_eq!((code, out.trim()), (7, "300000"));
+    assert!(err.ends_with("err\n"), "{err}");
+}
+
+#[tokio::test]
+async fn files_are_copied_shown_and_listed() {
+    let meeting = Meeting::start().await;
+    let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let local = here.path().join("notes.txt").display().to_string();
+    std::fs::write(&local, "remember\n").unwrap();
+    let remote = format!("env:env:{}", there.path().join("copy.txt").display());
+    let ok = |out: &str| (0, out.to_owned(), String::new());
+    assert_eq!(meeting.run_again(&["cp", "-q", &local, &remote]).await, ok(""));
+    assert_eq!(meeting.run_again(&["cat", &remote]).await, ok("remember\n"));
+    let directory = format!("env:env:{}", there.path().display());
+    assert_eq!(meeting.run_again(&["ls", &directory]).await, ok("copy.txt\n"));
+    let back = here.path().join("back.txt").display().to_string();
+    assert_eq!(meeting.run_again(&["cp", "-q", &remote, &back]).await, ok(""));
+    assert_eq!(std::fs::read(&back).unwrap(), b"remember\n");
+    let (code, info, err) = meeting.run_again(&["info", "-o", "json", "env:env"]).await;
+    assert_eq!((code, err.as_str()), (0, ""));
+    let info: Value = serde_json::from_str(&info).unwrap();
+    assert!(info.to_string().contains("linux"), "{info}");
+}
+
+#[tokio::test]
+async fn what_was_left_running_is_found_again_by_the_next_command() {
+    let meeting = Meeting::start().await;
+    let script = "echo one; exec sleep 1000";
+    let run = ["run", "-d", "--name", "job", "env:env", "--", "sh", "-c", script];
+    let (code, id, err) = meeting.run_again(&run).await;
+    assert_eq!((code, id.as_str()), (0, "job\n"), "{err}");
+    assert_eq!(meeting.run(&["ps", "-q", "env:env"]).await.1, "job\n");
+    while meeting.run(&["logs", "env:env", "job"]).await.1 != "one\n" {}
+    // Another user's key shows nothing of it.
+    let stranger = tempfile::tempdir().unwrap();
+    let child = meeting
+        .command(&["ps", "-q", "env:env"])
+        .env("EXEC_SERVER_STATE_DIR", stranger.path())
+        .spawn()
+        .unwrap();
+    assert_eq!(finish(child).await.1, "");
+    assert_eq!(meeting.run(&["kill", "env:env", "job"]).await.0, 0);
+    // Following its log ends with it.
+    assert_eq!(meeting.run(&["logs", "-f", "env:env", "job"]).await.1, "one\n");
+    assert_eq!(meeting.run(&["ps", "-q", "env:env"]).await.1, "");
+}
+
+#[tokio::test]
+async fn a_list_names_environments_with_their_registry_token_and_key() {
+    let meeting = Meeting::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("environments.toml");
+    std::fs::write(folder.path().join("token"), format!("{}\n", meeting.harness_token)).unwrap();
+    let text = format!(
+        "default = \"build\"\n[[environments]]\nid = \"build\"\nregistry = \"{}\"\n\
+         environment_id = \"env\"\ntoken_file = \"token\"\nexecutor_key = \"any\"\n",
+        meeting.rendezvous.url()
+    );
+    std::fs::write(&list, text).unwrap();
+    let list = ["--environments", list.to_str().unwrap()];
+    for target in [&["build"][..], &["env:build"], &[]] {
+        let run = [&["run"], &list[..], target, &["--", "echo", "hi"]].concat();
+        let child = super::command(&run, meeting.state.path()).spawn().unwrap();
+        assert_eq!(finish(child).await, (0, "hi\n".to_owned(), String::new()), "{target:?}");
+    }
+    // A file of tokens may also be named on the command line.
+    let token = folder.path().join("token").display().to_string();
+    let url = meeting.rendezvous.url();
+    let run =
+        ["run", "--remote", url, "--remote-token-file", &token, "env:env", "--", "echo", "hi"];
+    let child = super::command(&run, meeting.state.path()).spawn().unwrap();
+    assert_eq!(finish(child).await.1, "hi\n");
+    let child = super::command(&["run", "--", "echo", "hi"], meeting.state.path())
+        .env("EXEC_SERVER_URL", "env:env")
+        .env("EXEC_SERVER_REMOTE_URL", url)
+        .env("EXEC_SERVER_REMOTE_TOKEN_FILE", &token)
+        .spawn()
+        .unwrap();
+    assert_eq!(finish(child).await.1, "hi\n");
+    let child = super::command(&["run", "--", "echo", "hi"], meeting.state.path())
+        .env("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", url)
+        .env("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", "env")
+        .env("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", &meeting.harness_token)
+        .spawn()
+        .unwrap();
+    assert_eq!(finish(child).await.1, "hi\n");
+}
+
+#[tokio::test]
+async fn a_shell_is_a_terminal_over_there() {
+    let meeting = Meeting::start().await;
+    let program = exec_server_testkit::executor::binary().display().to_string();
+    // The terminal comes from a server of ours, which passes no token on.
+    let token = meeting.state.path().join("token");
+    std::fs::write(&token, &meeting.harness_token).unwrap();
+    let env = [
+        ("EXEC_SERVER_STATE_DIR", meeting.state.path().to_str().unwrap()),
+        ("EXEC_SERVER_REMOTE_URL", meeting.rendezvous.url()),
+        ("EXEC_SERVER_REMOTE_TOKEN_FILE", token.to_str().unwrap()),
+    ];
+    let mut terminal = Terminal::start(&[&program, "shell", "env:env"], &env).await;
+    terminal.expect("for the first time").await;
+    terminal.type_keys("tty; exit 5\n").await;
+    terminal.expect("/dev/pts/").await;
+    assert_eq!(terminal.finish().await.0, 5);
+}

@@ -1,0 +1,148 @@
+//! A link through a relay breaks in more places than one, and comes back.
+
+use std::net::{SocketAddr, TcpListener};
+
+use exec_server::{ExecServerClient, ProcessEvent, Stdin};
+use exec_server_testkit::{Cable, DEADLINE, TestRendezvous};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::time::timeout;
+
+use super::{Meeting, args, connect};
+use crate::rendezvous::commands::Program;
+use crate::rendezvous::executor::{join, wait_for_presence};
+
+/// An address where nobody listened a moment ago.
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A conversation during which something happens; nothing is lost and nothing comes twice.
+async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut(u32)) {
+    let session_id = client.session_id();
+    let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    for number in 0..12 {
+        disturb(number).await;
+        stdin.write_all(format!("line {number}\n").as_bytes()).await.unwrap();
+        let mut line = String::new();
+        timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
+        assert_eq!(line, format!("line {number}\n"));
+    }
+    assert_eq!(client.session_id(), session_id, "it is the same session");
+    drop(stdin);
+    assert!(child.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_when_both_sockets_to_the_relay_are_cut() {
+    let listen = free_address();
+    let cable = Cable::to(&format!("ws://{listen}")).await;
+    let public = cable.url().replace("ws://", "http://");
+    let rendezvous = TestRendezvous::start_with(|config| {
+        config.listen = listen;
+        config.public_url = Some(public);
+    })
+    .await;
+    let meeting = Meeting::at(rendezvous).await;
+    let client = meeting.client().await;
+    talk_across(&client, async |number| {
+        if number % 4 == 1 {
+            cable.cut();
+        }
+    })
+    .await;
+    assert!(cable.connections() >= 5);
+}
+
+#[tokio::test]
+async fn no_session_and_no_byte_is_lost_when_the_rendezvous_crashes_and_comes_back() {
+    let (data, executor_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let state = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let (url, admin) = (program.url.clone(), program.admin_token.clone().unwrap());
+    let executor_token = program.token("executor").await;
+    let harness_token = program.token("harness").await;
+    let _executor = join(&url, executor_state.path(), &executor_token).spawn();
+    wait_for_presence(&url, &admin, true).await;
+    let client = connect(args(&url, &harness_token, state.path())).await;
+    // This one goes on talking while nobody hears it.
+    let folder = tempfile::tempdir().unwrap();
+    let go = folder.path().join("go");
+    let script =
+        format!("seq 1 1000; until [ -e {} ]; do sleep 0.01; done; seq 1001 200000", go.display());
+    let mut command = client.command("sh");
+    let mut talker = command.args(["-c", &script]).output_retention(8 << 20).spawn().await.unwrap();
+    let mut said = BufReader::new(talker.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).await.unwrap();
+    talk_across(&client, async |number| {
+        if number == 3 || number == 7 {
+            program.kill().await;
+            std::fs::write(&go, "").unwrap();
+            program = Program::start(data.path(), &url).await;
+        }
+    })
+    .await;
+    let mut rest = String::new();
+    timeout(DEADLINE, said.read_to_string(&mut rest)).await.unwrap().unwrap();
+    let expected: String = (1..=200_000).map(|number| format!("{number}\n")).collect();
+    assert!(line + &rest == expected);
+    assert!(talker.wait().await.unwrap().success());
+}
+
+#[tokio::test]
+async fn the_end_of_the_executor_is_told_and_its_successor_is_used() {
+    let mut meeting = Meeting::start().await;
+    let client = meeting.client().await;
+    let child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
+    let mut events = child.session().events();
+    let state = meeting.executor_state.path().to_owned();
+    meeting.replace_executor(&state).await;
+    let failure = loop {
+        match timeout(DEADLINE, events.next()).await.expect("it is noticed") {
+            Some(ProcessEvent::Failed(reason)) => break reason,
+            Some(_) => {}
+            None => panic!("the end is told"),
+        }
+    };
+    assert!(failure.contains("unknown session"), "{failure}");
+    let output = client.command("echo").arg("hi").output().await.unwrap();
+    assert_eq!(output.stdout_text(), "hi\n");
+}
+
+#[tokio::test]
+async fn a_command_across_the_end_of_the_executor_fails_with_255_and_says_why() {
+    let mut meeting = Meeting::start().await;
+    let mut child = meeting
+        .command(&["run", "env:env", "--", "sh", "-c", "echo ready; exec sleep 1000"])
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
+    assert_eq!(line, "ready\n");
+    let state = meeting.executor_state.path().to_owned();
+    meeting.replace_executor(&state).await;
+    let (code, _, err) = super::finish(child).await;
+    assert_eq!(code, 255, "{err}");
+    assert!(err.contains("lost the connection") && err.contains("unknown session"), "{err}");
+}
+
+#[tokio::test]
+async fn a_token_that_is_revoked_meanwhile_ends_the_session_at_once() {
+    let meeting = Meeting::start().await;
+    let client = meeting.client().await;
+    let child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
+    let mut events = child.session().events();
+    crate::rendezvous::revoke_all(&meeting.rendezvous).await;
+    let failure = loop {
+        match timeout(DEADLINE, events.next()).await.expect("it is noticed") {
+            Some(ProcessEvent::Failed(reason)) => break reason,
+            Some(_) => {}
+            None => panic!("the end is told"),
+        }
+    };
+    assert!(failure.contains("could not reach environment `env`"), "{failure}");
+    assert!(failure.contains("the registry refused the credential (401)"), "{failure}");
+}

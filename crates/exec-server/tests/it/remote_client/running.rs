@@ -1,0 +1,128 @@
+//! What works over a wire works through a relay: commands, input, files, HTTP, much output, two at once.
+
+use exec_server::{ExecServerClient, HttpRequestParams, Parents, Removal, Stdin};
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::web::answer;
+use exec_server_testkit::{DEADLINE, TestRendezvous, Web};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::time::timeout;
+
+use super::{Meeting, args, connect};
+use crate::rendezvous::executor::join;
+
+#[tokio::test]
+async fn commands_run_with_their_input_output_and_exit_code() {
+    let meeting = Meeting::start().await;
+    let client = meeting.client().await;
+    let mut command = client.command("sh");
+    command.args(["-c", "printf out; printf err >&2; pwd; exit 3"]).current_dir("/usr");
+    let output = command.output().await.unwrap();
+    assert_eq!((output.stdout_text().as_ref(), output.status.code()), ("out/usr\n", 3));
+    assert_eq!(output.stderr_text(), "err");
+    let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdin.write_all(b"over there\n").await.unwrap();
+    let mut line = String::new();
+    timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
+    assert_eq!(line, "over there\n");
+    drop(stdin);
+    assert!(child.wait().await.unwrap().success());
+    client.close().await;
+}
+
+#[tokio::test]
+async fn files_and_http_requests() {
+    let meeting = Meeting::start().await;
+    let client = meeting.client().await;
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let fs = client.fs();
+    fs.create_directory(at("a/b"), Parents::Create).await.unwrap();
+    fs.write_file(at("a/b/c"), "hello").await.unwrap();
+    assert_eq!(fs.read_file(at("a/b/c")).await.unwrap(), b"hello");
+    let large: Vec<u8> = (0..9_000_000_u32).map(|number| (number / 7) as u8).collect();
+    std::fs::write(at("large"), &large).unwrap();
+    let mut back = Vec::new();
+    fs.read_file_stream(at("large")).await.unwrap().read_to_end(&mut back).await.unwrap();
+    assert!(back == large);
+    fs.remove(at("a"), Removal::Tree).await.unwrap();
+    assert!(!at("a").exists());
+    let web = Web::answering(|_| answer(200, &[], "hello")).await;
+    let params = HttpRequestParams::get("x", web.url("/"));
+    let answer = client.http().http_request(params).await.unwrap();
+    assert_eq!((answer.status, answer.body_base64.0.as_slice()), (200, &b"hello"[..]));
+}
+
+#[tokio::test]
+async fn tls_all_the_way_with_an_authority_of_ones_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let files = (certificate.clone(), key);
+    let rendezvous = TestRendezvous::start_with(|config| config.tls = Some(files)).await;
+    assert!(rendezvous.url().starts_with("https://"));
+    let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
+    let harness_token = rendezvous.token(TokenRole::Harness, "env").await;
+    let executor_state = tempfile::tempdir().unwrap();
+    let joining = join(rendezvous.url(), executor_state.path(), &executor_token);
+    let _executor = joining.env("SSL_CERT_FILE", &certificate).spawn();
+    let mut trusting = args(rendezvous.url(), &harness_token, folder.path());
+    let stranger = trusting.clone();
+    trusting.ca_file = Some(certificate);
+    // It waits for the executor, which is just coming.
+    let client = connect(trusting).await;
+    let output = client.command("echo").arg("hi").output().await.unwrap();
+    assert_eq!(output.stdout_text(), "hi\n");
+    let error = ExecServerClient::connect_relay(stranger).await.unwrap_err();
+    assert!(!error.is_retryable(), "nobody vouches for it, now or later: {error:?}");
+}
+
+#[tokio::test]
+async fn sixty_four_megabytes_arrive_byte_for_byte() {
+    const SIZE: usize = 64 << 20;
+    let meeting = Meeting::start().await;
+    let client = meeting.client().await;
+    let script = format!("seq 1 100000000 | head -c {SIZE}");
+    let mut child = client.command("sh").args(["-c", &script]).spawn().await.unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut all = Vec::with_capacity(SIZE);
+    let reading = stdout.read_to_end(&mut all);
+    timeout(4 * DEADLINE, reading).await.expect("it comes in time").unwrap();
+    assert_eq!(all.len(), SIZE);
+    let mut expected = Vec::with_capacity(SIZE + 16);
+    let mut number = 1_u64;
+    while expected.len() < SIZE {
+        expected.extend_from_slice(format!("{number}\n").as_bytes());
+        number += 1;
+    }
+    assert!(all == expected[..SIZE]);
+}
+
+#[tokio::test]
+async fn two_harnesses_at_once_do_not_notice_each_other() {
+    let meeting = Meeting::start().await;
+    let other_state = tempfile::tempdir().unwrap();
+    let mine = meeting.client().await;
+    let other = connect(meeting.args_of(other_state.path())).await;
+    let mut talks = Vec::new();
+    for (client, name) in [(&mine, "mine"), (&other, "other"), (&mine, "mine again")] {
+        let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
+        let stdin = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        talks.push((child, stdin, lines, name));
+    }
+    for number in 0..50 {
+        for (_, stdin, _, name) in &mut talks {
+            stdin.write_all(format!("{name} {number}\n").as_bytes()).await.unwrap();
+        }
+        for (_, _, lines, name) in &mut talks {
+            let line = timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap();
+            assert_eq!(line, Some(format!("{name} {number}")));
+        }
+    }
+    assert_eq!(mine.processes().await.unwrap().processes.len(), 2);
+    assert_eq!(other.processes().await.unwrap().processes.len(), 1);
+}
