@@ -66,8 +66,7 @@ impl RelayDial {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         for _ in 0..FIRST_RETRIES {
             let error = match self.attempt().await {
-                // An executor bears only so many handshakes that fail, whoever makes them.
-                Err(error) if error.may_pass() && !matches!(error, RelayError::Stream(_)) => error,
+                Err(error) if error.is_worth_waiting() => error,
                 result => return result,
             };
             let pause = backoff.next(fastrand::f64());

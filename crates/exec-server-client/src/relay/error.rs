@@ -7,6 +7,7 @@ use exec_server_transport::connection::WireError;
 use exec_server_transport::dial::DialError;
 use exec_server_transport::identity_file::IdentityFileError;
 use exec_server_transport::registry::RegistryError;
+use exec_server_transport::websocket::UpgradeFailure;
 
 use super::fingerprint::KeyFingerprint;
 use super::known_hosts::KnownHostsError;
@@ -84,6 +85,19 @@ pub enum TokenError {
 }
 
 impl RelayError {
+    /// Whether a first connection is better tried again than given up.
+    pub(super) fn is_worth_waiting(&self) -> bool {
+        match self {
+            // An executor bears only so many handshakes that fail, whoever makes them.
+            Self::Stream(_) => false,
+            // A way that is too old is replaced by another; one that is forbidden is not.
+            Self::Relay(DialError::Upgrade(UpgradeFailure::Status(status))) => {
+                matches!(status, 401 | 408 | 425 | 429 | 500..=599)
+            }
+            error => error.may_pass(),
+        }
+    }
+
     /// Whether another attempt may come to something else.
     pub fn may_pass(&self) -> bool {
         match self {

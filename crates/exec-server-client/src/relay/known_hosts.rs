@@ -159,8 +159,13 @@ impl KnownHosts {
     fn lock(&self) -> Result<File, KnownHostsError> {
         let mut name = self.path.clone().into_os_string();
         name.push(".lock");
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true);
+        // Whoever can open it can hold everybody up.
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let lock = || {
-            let file = OpenOptions::new().create(true).truncate(false).write(true).open(&name)?;
+            let file = options.open(&name)?;
             file.lock()?;
             Ok(file)
         };

@@ -5,6 +5,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use exec_server_transport::registry::registry_name;
+
 use super::error::{RelayError, TokenError};
 use super::fingerprint::{FingerprintError, KeyFingerprint};
 use super::{ClientStateDir, ExecutorTrust, RelayConnectArgs, TokenSource};
@@ -52,9 +54,11 @@ impl RelayPlace {
 
     /// Everything that is needed to go there, with what this process's environment adds.
     pub fn connect_args(&self) -> Result<RelayConnectArgs, ExecServerError> {
+        let registry = registry_name(&self.registry)
+            .map_err(|error| ExecServerError::Invalid(error.to_string()))?;
         let failed = |error: RelayError| ExecServerError::Relay {
             environment_id: self.environment_id.clone(),
-            registry: self.registry.clone(),
+            registry: registry.clone(),
             source: Arc::new(error),
         };
         let of_variables = || TokenSource::from_lookup(|name| std::env::var(name).ok());

@@ -1,9 +1,16 @@
 //! What cannot be reached, and what to do about it.
 
-use exec_server_rendezvous::store::TokenRole;
-use exec_server_testkit::TestRendezvous;
+use std::sync::Mutex;
 
-use super::{Meeting, command, finish};
+use exec_server::ExecServerClient;
+use exec_server_protocol::registry::{ConnectResponse, SECURITY_PROFILE};
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::rendezvous::public_key;
+use exec_server_testkit::web::answer;
+use exec_server_testkit::{TestRendezvous, Web};
+use serde_json::json;
+
+use super::{Meeting, args, command, finish};
 
 #[tokio::test]
 async fn an_executor_that_is_not_there_is_waited_for_and_then_said_to_be_offline() {
@@ -110,4 +117,59 @@ async fn a_place_for_the_key_is_needed_and_said() {
         .unwrap();
     let (code, _, err) = finish(child).await;
     assert!(code == 255 && err.contains("/dev/null/state"), "{err}");
+}
+
+#[tokio::test]
+async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_final() {
+    // What the registry says to each request for a way: a status and a code, or a way to this environment; and what the
+    // relay says to whoever takes one.
+    const WAY: (u16, &str) = (200, "env");
+    for (says, relay, ending) in [
+        (&[(404, "not_found")][..], 0, "answered 404"),
+        (&[(409, "environment_in_use")], 0, "answered 409"),
+        (&[(410, "gone")], 0, "answered 410"),
+        (&[(302, "moved")], 0, "answered 302"),
+        (&[(503, "environment_busy"), (401, "invalid_token")], 0, "(401)"),
+        (&[(429, "too_many_authorizations"), (403, "forbidden")], 0, "(403)"),
+        (&[(200, "another")], 0, "leads to another environment"),
+        (&[WAY], 403, "HTTP status 403"),
+        (&[WAY], 410, "HTTP status 410"),
+        (&[WAY, (403, "forbidden")], 401, "(403)"),
+        (&[WAY, (403, "forbidden")], 503, "(403)"),
+    ] {
+        let (status, next) = (relay, Mutex::new(says.iter()));
+        let web = Web::answering(move |request| {
+            if request.method == "GET" {
+                return answer(status, &[], "");
+            }
+            let (status, word) = *next.lock().unwrap().next().expect("it does not ask once more");
+            if status != 200 {
+                return answer(status, &[], json!({"error": {"code": word}}).to_string());
+            }
+            let host = request.header("host").expect("every request has one");
+            let way = ConnectResponse {
+                environment_id: word.to_owned(),
+                url: format!("ws://{host}/relay"),
+                security_profile: SECURITY_PROFILE.to_owned(),
+                executor_registration_id: "registration".to_owned(),
+                executor_public_key: public_key(1),
+                harness_key_authorization: "authorization".to_owned(),
+            };
+            answer(200, &[], serde_json::to_string(&way).unwrap())
+        })
+        .await;
+        let state = tempfile::tempdir().unwrap();
+        let connecting = ExecServerClient::connect_relay(args(&web.url(""), "token", state.path()));
+        let error = connecting.await.unwrap_err();
+        let text = exec_server::logging::chain(&error);
+        assert!(text.contains(ending), "{says:?}: {text}");
+        let requests = web.requests();
+        let asked: Vec<_> = requests.iter().filter(|request| request.method == "POST").collect();
+        assert_eq!(asked.len(), says.len(), "{says:?}: {text}");
+        for request in &asked {
+            assert_eq!(request.target, "/cloud/environment/env/connect");
+            assert_eq!(request.header("authorization"), Some("Bearer token"));
+            assert_eq!(request.body, asked[0].body, "it is the same harness every time");
+        }
+    }
 }
