@@ -13,6 +13,8 @@
 //! | [`fifo`] | a door between a test and a child |
 //! | [`footprint`] | every process that came from a test, and when they are gone |
 //! | [`rendezvous`] | a meeting point, and sockets that say anything |
+//! | [`harness`] | somebody who finds an executor through a meeting point |
+//! | [`hostile_relay`] | a meeting point with somebody in the middle who does anything to frames |
 //! | [`mod@reference`] | the unmodified reference client, driven by a scripted model |
 //!
 //! Everything waits for events, with one deadline each.
@@ -27,6 +29,8 @@ pub mod executor;
 pub mod fifo;
 #[cfg(target_os = "linux")]
 pub mod footprint;
+pub mod harness;
+pub mod hostile_relay;
 pub mod http;
 pub mod raw;
 #[cfg(unix)]
@@ -46,6 +50,8 @@ pub use executor::TestExecutor;
 pub use fifo::Fifo;
 #[cfg(target_os = "linux")]
 pub use footprint::Footprint;
+pub use harness::TestHarness;
+pub use hostile_relay::{HostileRelay, Leg};
 pub use http::{HttpConnection, HttpReply};
 pub use raw::RawClient;
 pub use rendezvous::{RelaySocket, Relayed, TestRendezvous};

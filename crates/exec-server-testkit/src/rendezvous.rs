@@ -22,6 +22,7 @@ use crate::http::{HttpConnection, HttpReply, UPGRADE, request_with_body};
 /// A rendezvous in this process; it ends with the test.
 pub struct TestRendezvous {
     url: String,
+    address: std::net::SocketAddr,
     admin_token: String,
     storage: Storage,
     stop: Option<oneshot::Sender<()>>,
@@ -43,18 +44,24 @@ impl TestRendezvous {
         change(&mut config);
         let bound = BoundRendezvous::bind(config).await.expect("a rendezvous can be started");
         let url = bound.base_url().to_owned();
+        let address = bound.local_addr().expect("it is bound");
         let admin_token = bound.admin_token().expect("its data is new").to_owned();
         let storage = bound.storage();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(bound.serve(async move {
             let _ = stopped.await;
         }));
-        Self { url, admin_token, storage, stop: Some(stop), task, _data: data }
+        Self { url, address, admin_token, storage, stop: Some(stop), task, _data: data }
     }
 
     /// Where it is.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Where it listens, whatever its URL leads to.
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.address
     }
 
     /// The token of its owner.

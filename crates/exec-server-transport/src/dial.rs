@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -144,9 +145,26 @@ impl std::fmt::Display for ServerUrl {
 
 /// Opens a websocket to a server.
 pub async fn dial(server: &ServerUrl, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
+    dial_as(server, options, Sends::Text, MAX_REPLY_BYTES).await
+}
+
+/// Opens a websocket to a server for somebody else's messages, which may be no text and are no longer than a stream allows.
+pub async fn dial_opaque(
+    server: &ServerUrl,
+    options: &DialOptions,
+) -> Result<Box<dyn Wire>, DialError> {
+    dial_as(server, options, Sends::Binary, MAX_MESSAGE_BYTES).await
+}
+
+async fn dial_as(
+    server: &ServerUrl,
+    options: &DialOptions,
+    sends: Sends,
+    limit: usize,
+) -> Result<Box<dyn Wire>, DialError> {
     match server {
-        ServerUrl::WebSocket(url) => dial_websocket(url, options).await,
-        ServerUrl::Unix(path) => dial_unix(path, options).await,
+        ServerUrl::WebSocket(url) => dial_websocket(url, options, sends, limit).await,
+        ServerUrl::Unix(path) => dial_unix(path, options, sends, limit).await,
     }
 }
 
@@ -176,7 +194,12 @@ pub(crate) async fn open_link(
     }
 }
 
-async fn dial_websocket(url: &Url, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
+async fn dial_websocket(
+    url: &Url,
+    options: &DialOptions,
+    sends: Sends,
+    limit: usize,
+) -> Result<Box<dyn Wire>, DialError> {
     let link = open_link(url, options).await?;
     let mut headers = options.headers.clone();
     if let Some(header) = basic_auth(url)
@@ -188,23 +211,29 @@ async fn dial_websocket(url: &Url, options: &DialOptions) -> Result<Box<dyn Wire
     let _ = plain.set_password(None);
     let _ = plain.set_username("");
     plain.set_fragment(None);
-    Ok(Box::new(WebSocketWire::connect(link, plain.as_str(), &headers, MAX_REPLY_BYTES).await?))
+    let wire = WebSocketWire::connect(link, plain.as_str(), &headers, limit).await?;
+    Ok(Box::new(wire.sending(sends)))
 }
 
 #[cfg(unix)]
 async fn dial_unix(
     path: &std::path::Path,
     options: &DialOptions,
+    sends: Sends,
+    limit: usize,
 ) -> Result<Box<dyn Wire>, DialError> {
     let link = tokio::net::UnixStream::connect(path).await.map_err(DialError::Connect)?;
     let url = "ws://localhost/";
-    Ok(Box::new(WebSocketWire::connect(link, url, &options.headers, MAX_REPLY_BYTES).await?))
+    let wire = WebSocketWire::connect(link, url, &options.headers, limit).await?;
+    Ok(Box::new(wire.sending(sends)))
 }
 
 #[cfg(not(unix))]
 async fn dial_unix(
     _path: &std::path::Path,
     _options: &DialOptions,
+    _sends: Sends,
+    _limit: usize,
 ) -> Result<Box<dyn Wire>, DialError> {
     Err(DialError::NoUnixSockets)
 }

@@ -11,6 +11,7 @@
 //! | [`dial`], [`proxy`] | links to a server, through a proxy where the environment says so |
 //! | [`relay_harness`], [`relay_mux`] | messages through a relay, at either end |
 //! | [`registry`], [`http_exchange`] | what a registry is asked, and any single request |
+//! | [`splice`] | two wires made into one |
 //! | [`tls`], [`identity_file`] | certificates and keys from files |
 
 pub mod connection;
@@ -23,6 +24,7 @@ pub mod proxy;
 pub mod registry;
 pub mod relay_harness;
 pub mod relay_mux;
+pub mod splice;
 pub mod text;
 pub mod tls;
 pub mod upgrade;

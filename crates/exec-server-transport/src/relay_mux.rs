@@ -282,6 +282,21 @@ pub struct StreamWire {
     shared: Arc<Shared>,
 }
 
+impl StreamWire {
+    /// Waits until the harness is gone; what it said before can still be read.
+    pub async fn ended(&mut self) {
+        poll_fn(|cx| {
+            let mut state = self.shared.lock();
+            if state.end.is_some() {
+                return Poll::Ready(());
+            }
+            state.reader = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
 /// Where the socket's task and a stream's connection meet.
 struct Shared {
     key: StreamKey,

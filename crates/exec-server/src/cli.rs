@@ -23,6 +23,7 @@ use exec_server::timings::Timings;
 use crate::commands::ClientCommand;
 use crate::doctor::DoctorArguments;
 use crate::environments_command::EnvironmentsArguments;
+use crate::forward_command::ForwardArguments;
 use crate::known_hosts_command::KnownHostsArguments;
 use crate::rendezvous_command::RendezvousArguments;
 use crate::token_command::TokenCommand;
@@ -54,6 +55,11 @@ Examples:
       writes only below this directory and in the directories for temporary files; no network
   exec-server sandbox --policy read-only --network -- curl https://example.org
   exec-server sandbox --policy policy.json --cwd /srv/project -- npm test";
+
+const FORWARD_EXAMPLES: &str = "\
+Examples:
+  EXEC_SERVER_REMOTE_TOKEN=xs_exec_… exec-server forward --connect ws://127.0.0.1:7777 \\
+      --remote https://meet.example.org --environment-id build-1";
 
 const RENDEZVOUS_EXAMPLES: &str = "\
 Examples:
@@ -202,6 +208,12 @@ pub enum Command {
     /// What the two say is encrypted between them.
     #[command(after_help = RENDEZVOUS_EXAMPLES)]
     Rendezvous(Box<RendezvousArguments>),
+    /// Bring harnesses from a rendezvous to a server that listens where only this machine reaches it.
+    ///
+    /// Registers like a server with --remote, and opens a websocket of its own to the server for each harness. What passes
+    /// is not looked at. Serves until SIGTERM or Ctrl-C.
+    #[command(after_help = FORWARD_EXAMPLES)]
+    Forward(Box<ForwardArguments>),
     /// Make, list and revoke the tokens with which executors, harnesses and admins come to a rendezvous.
     #[command(subcommand)]
     Token(TokenCommand),
@@ -228,6 +240,13 @@ struct RemoteArguments {
         conflicts_with_all = ["listen", "ws_auth", "tls_cert"]
     )]
     remote: Option<url::Url>,
+    #[command(flatten)]
+    join: JoinArguments,
+}
+
+/// How this machine makes itself known to a registry.
+#[derive(Debug, clap::Args)]
+pub struct JoinArguments {
     /// What clients ask the registry for.
     #[arg(long, value_name = "ID", help_heading = REMOTE, requires = "remote")]
     environment_id: Option<String>,
@@ -371,9 +390,18 @@ impl RemoteArguments {
         &self,
         state_dir: Option<&Path>,
     ) -> Result<Option<RemoteEnvironmentConfig>, ArgumentError> {
-        let (Some(registry), Some(environment_id)) = (&self.remote, &self.environment_id) else {
-            return Ok(None);
-        };
+        self.remote.as_ref().map(|registry| self.join.build(registry, state_dir)).transpose()
+    }
+}
+
+impl JoinArguments {
+    /// How to join this registry.
+    pub fn build(
+        &self,
+        registry: &url::Url,
+        state_dir: Option<&Path>,
+    ) -> Result<RemoteEnvironmentConfig, ArgumentError> {
+        let environment_id = self.environment_id.clone().unwrap_or_default();
         if environment_id.trim().is_empty() {
             return Err(ArgumentError::Combination("--environment-id must not be empty"));
         }
@@ -383,13 +411,13 @@ impl RemoteArguments {
             Credential::from_environment(|name| std::env::var(name).ok())?
         };
         let of_state_dir = || state_dir.map(|dir| dir.join("identity.json"));
-        Ok(Some(RemoteEnvironmentConfig {
+        Ok(RemoteEnvironmentConfig {
             registry: registry.clone(),
-            environment_id: environment_id.clone(),
+            environment_id,
             name: self.name.clone(),
             credential,
             identity_file: self.identity.clone().or_else(of_state_dir),
-        }))
+        })
     }
 }
 

@@ -5,6 +5,7 @@ mod cli;
 mod commands;
 mod doctor;
 mod environments_command;
+mod forward_command;
 mod known_hosts_command;
 mod rendezvous_command;
 mod token_command;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         Some(cli::Command::Client(command)) => return commands::run(command),
         Some(cli::Command::Completions { shell }) => return cli::print_completions(shell),
         Some(cli::Command::Rendezvous(arguments)) => return rendezvous_command::run(*arguments),
+        Some(cli::Command::Forward(arguments)) => return forward_command::run(&arguments),
         Some(cli::Command::Token(command)) => return token_command::run(command),
         Some(cli::Command::Environments(arguments)) => return environments_command::run(arguments),
         Some(cli::Command::KnownHosts(arguments)) => return known_hosts_command::run(arguments),

@@ -9,6 +9,8 @@
 //! Owner: one task per server. Only a registry that says no for good ends it; an outage is waited for.
 
 mod credential;
+mod forward;
+mod reception;
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -18,25 +20,21 @@ use std::time::{Duration, Instant};
 use exec_server_machines::backoff::Backoff;
 use exec_server_machines::noise::identity::{Identity, fingerprint};
 use exec_server_machines::relay::mux::Mux;
-use exec_server_protocol::registry::{
-    PublicKey, RegisterRequest, RegisterResponse, SECURITY_PROFILE, STREAM_ID_HEADER,
-    ValidateRequest, ValidateResponse,
-};
-use exec_server_transport::connection::{Connection, PingTimes};
+use exec_server_protocol::registry::{RegisterRequest, RegisterResponse, SECURITY_PROFILE};
+use exec_server_transport::connection::PingTimes;
 use exec_server_transport::dial::{DialError, DialOptions, dial_relay};
 use exec_server_transport::identity_file::{self, IdentityFileError};
 use exec_server_transport::proxy::Proxies;
 use exec_server_transport::registry::{Registry, RegistryError, RegistryUrlError};
-use exec_server_transport::relay_mux::{RelayHost, StreamWire, run_relay};
+use exec_server_transport::relay_mux::run_relay;
 use exec_server_transport::websocket::UpgradeFailure;
-use hyper::header::{HeaderName, HeaderValue};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use url::Url;
 
 pub use self::credential::{Credential, CredentialError};
-use crate::auth::Principal;
-use crate::connection::run_connection;
+pub use self::forward::{ForwardConfig, run_forward};
+use self::reception::{Asking, Host, Reception};
 use crate::server::Server;
 
 /// How an executor makes itself known to a registry.
@@ -152,6 +150,15 @@ pub async fn run_remote_environment(
     config: &RemoteEnvironmentConfig,
     leaving: watch::Receiver<bool>,
 ) -> Result<(), RemoteError> {
+    receive_harnesses(Arc::new(server), config, leaving).await
+}
+
+/// Waits at the relay for harnesses, whatever becomes of them.
+async fn receive_harnesses(
+    reception: Arc<dyn Reception>,
+    config: &RemoteEnvironmentConfig,
+    leaving: watch::Receiver<bool>,
+) -> Result<(), RemoteError> {
     let identity = identity_file::open(config.identity_file.as_deref())?;
     let dial = DialOptions { proxies: Proxies::from_environment(), ..DialOptions::default() };
     let registry = Registry::new(config.registry.as_str(), dial.clone(), REGISTRY_PATIENCE)?;
@@ -165,7 +172,7 @@ pub async fn run_remote_environment(
         fingerprint = fingerprint(&identity.public_key()),
         "joining"
     );
-    let executor = Executor { server, config, identity, registry, dial, leaving };
+    let executor = Executor { reception, config, identity, registry, dial, leaving };
     while !*executor.leaving.borrow() {
         let registration = executor.register().await?;
         executor.stay_attached(&registration).await;
@@ -174,7 +181,7 @@ pub async fn run_remote_environment(
 }
 
 struct Executor<'a> {
-    server: Arc<Server>,
+    reception: Arc<dyn Reception>,
     config: &'a RemoteEnvironmentConfig,
     identity: Identity,
     registry: Registry,
@@ -251,7 +258,7 @@ impl Executor<'_> {
                     let environment_id = &self.config.environment_id;
                     tracing::info!(environment_id, "attached to the relay");
                     let since = Instant::now();
-                    let host = Host { executor: self.shared(registration) };
+                    let host = self.host(registration);
                     let mux = Mux::new(
                         self.identity.clone(),
                         environment_id.clone(),
@@ -297,81 +304,13 @@ impl Executor<'_> {
         DialOptions { headers: vec![("x-request-id".to_owned(), id)], ..self.dial.clone() }
     }
 
-    fn shared(&self, registration: &RegisterResponse) -> Arc<Shared> {
-        Arc::new(Shared {
-            server: self.server.clone(),
+    fn host(&self, registration: &RegisterResponse) -> Host {
+        let asking = Asking {
             registry: self.registry.clone(),
             environment_id: self.config.environment_id.clone(),
             registration_id: registration.executor_registration_id.clone(),
             credential: self.config.credential.clone(),
-        })
-    }
-}
-
-/// What is needed to ask about a harness and to serve it.
-struct Shared {
-    server: Arc<Server>,
-    registry: Registry,
-    environment_id: String,
-    registration_id: String,
-    credential: Credential,
-}
-
-struct Host {
-    executor: Arc<Shared>,
-}
-
-impl RelayHost for Host {
-    fn validate(
-        &self,
-        stream_id: String,
-        harness: PublicKey,
-        authorization: String,
-    ) -> impl Future<Output = bool> + Send + 'static {
-        let executor = self.executor.clone();
-        async move { executor.validate(stream_id, harness, authorization).await }
-    }
-
-    fn serve(&self, wire: StreamWire, harness: PublicKey) {
-        let server = self.executor.server.clone();
-        let principal = Principal::Harness(fingerprint(&harness));
-        let connection = Connection::new(Box::new(wire), PINGS);
-        self.executor.server.spawn(async move {
-            run_connection(server, connection, principal).await;
-        });
-    }
-}
-
-impl Shared {
-    async fn validate(&self, stream_id: String, harness: PublicKey, authorization: String) -> bool {
-        let Ok(mut headers) = self.credential.headers().await else {
-            return false;
         };
-        if let Ok(value) = HeaderValue::from_str(&stream_id) {
-            headers.push((HeaderName::from_static(STREAM_ID_HEADER), value));
-        }
-        let who = fingerprint(&harness);
-        let request = ValidateRequest {
-            executor_registration_id: self.registration_id.clone(),
-            harness_public_key: harness,
-            harness_key_authorization: authorization,
-        };
-        let answer: Result<ValidateResponse, _> =
-            self.registry.ask(&self.environment_id, "validate", &headers, &request).await;
-        match answer {
-            Ok(ValidateResponse { valid: true }) => {
-                tracing::info!(stream_id, harness = who, "a harness came in");
-                true
-            }
-            Ok(ValidateResponse { valid: false }) => {
-                tracing::warn!(stream_id, harness = who, "the registry refused a harness");
-                false
-            }
-            Err(error) => {
-                let cause = crate::logging::chain(&error);
-                tracing::warn!(stream_id, harness = who, cause, "a harness could not be checked");
-                false
-            }
-        }
+        Host { reception: self.reception.clone(), asking: Arc::new(asking) }
     }
 }

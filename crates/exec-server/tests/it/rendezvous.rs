@@ -4,6 +4,8 @@ pub mod commands;
 mod crowd;
 #[cfg(unix)]
 pub mod executor;
+#[cfg(unix)]
+mod forward;
 mod lifecycle;
 #[cfg(unix)]
 mod reference;

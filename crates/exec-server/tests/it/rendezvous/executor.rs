@@ -209,7 +209,16 @@ async fn it_keeps_its_key() {
 
 /// Our server, with its state in a directory of its own, for the environment `env`.
 pub fn join(url: &str, state: &Path, token: &str) -> ExecutorBuilder {
-    let mut builder = TestExecutor::builder();
+    join_with(TestExecutor::builder(), url, state, token)
+}
+
+/// A program that joins the environment `env` like a server, with its state in a directory of its own.
+pub fn join_with(
+    mut builder: ExecutorBuilder,
+    url: &str,
+    state: &Path,
+    token: &str,
+) -> ExecutorBuilder {
     let command = builder.command();
     for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
         command.env_remove(name).env_remove(name.to_uppercase());

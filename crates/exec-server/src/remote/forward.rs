@@ -1,0 +1,123 @@
+//! Brings harnesses that come through a relay to a server that listens elsewhere, without looking at what they say.
+//!
+//! ```text
+//! harness ═encrypted stream═ this process ═a websocket of its own═ the server
+//! ```
+//!
+//! Owner: one task per stream, held by the [`Forwarder`]. Messages pass whole and unchanged. The end of the server's side
+//! is told to the harness after everything that came before it; a harness that is gone takes its websocket with it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use exec_server_machines::backoff::Backoff;
+use exec_server_machines::noise::identity::fingerprint;
+use exec_server_protocol::registry::PublicKey;
+use exec_server_transport::connection::Wire;
+use exec_server_transport::dial::{DialError, DialOptions, ServerUrl, dial_opaque};
+use exec_server_transport::relay_mux::StreamWire;
+use exec_server_transport::splice::{SpliceEnd, splice};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::reception::Reception;
+use super::{
+    FAREWELL, PINGS, RemoteEnvironmentConfig, RemoteError, read_stdin, receive_harnesses,
+};
+
+/// Connecting to the server takes no longer than this, the upgrade included.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// A server that refuses connections may be starting again; a harness waits for it as long as this.
+const RESTART_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Where harnesses are brought to, and how they find here.
+#[derive(Debug)]
+pub struct ForwardConfig {
+    /// The server.
+    pub server: ServerUrl,
+    /// How this process makes itself known to the registry.
+    pub remote: RemoteEnvironmentConfig,
+}
+
+/// Forwards until `stop`, or until the registry or the parent process says that it is over.
+pub async fn run_forward(
+    config: ForwardConfig,
+    stop: impl Future<Output = ()>,
+) -> Result<(), RemoteError> {
+    let ForwardConfig { server, remote } = config;
+    let (leave, leaving) = watch::channel(false);
+    let forwarder = Arc::new(Forwarder { server: Arc::new(server), streams: Mutex::default() });
+    let reception: Arc<dyn Reception> = forwarder.clone();
+    let mut receiving = std::pin::pin!(receive_harnesses(reception, &remote, leaving));
+    let outcome = tokio::select! {
+        ended = &mut receiving => return ended,
+        ended = read_stdin(&remote) => ended.map_err(RemoteError::from),
+        () = stop => Ok(()),
+    };
+    forwarder.end_all();
+    leave.send_replace(true);
+    // A relay that takes nothing is left without a word.
+    let _ = tokio::time::timeout(FAREWELL, receiving).await;
+    outcome
+}
+
+struct Forwarder {
+    server: Arc<ServerUrl>,
+    streams: Mutex<JoinSet<()>>,
+}
+
+impl Forwarder {
+    /// Each harness is told, as its stream is dropped.
+    fn end_all(&self) {
+        self.streams.lock().expect("no holder panics").abort_all();
+    }
+}
+
+impl Reception for Forwarder {
+    fn serve(&self, wire: StreamWire, harness: &PublicKey) {
+        let (server, harness) = (self.server.clone(), fingerprint(harness));
+        let mut streams = self.streams.lock().expect("no holder panics");
+        while streams.try_join_next().is_some() {}
+        streams.spawn(async move { run_stream(&server, wire, &harness).await });
+    }
+}
+
+/// One harness, from its coming to the end of either side.
+async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
+    let reached = tokio::select! {
+        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server)) => reached,
+        // It would come back for an answer otherwise.
+        () = harness.ended() => return,
+    };
+    let wire = match reached {
+        Ok(Ok(wire)) => wire,
+        Ok(Err(error)) => {
+            let cause = crate::logging::chain(&error);
+            return tracing::warn!(%server, harness = who, cause, "could not reach the server");
+        }
+        Err(_) => return tracing::warn!(%server, harness = who, "the server does not answer"),
+    };
+    match splice(harness, wire, PINGS).await {
+        SpliceEnd::Near => tracing::debug!(harness = who, "the harness left"),
+        SpliceEnd::Far(None) => tracing::debug!(harness = who, "the server ended a connection"),
+        SpliceEnd::Far(Some(error)) => {
+            let cause = crate::logging::chain(&error);
+            tracing::warn!(%server, harness = who, cause, "a connection to the server broke");
+        }
+        SpliceEnd::Silent => tracing::warn!(%server, harness = who, "the server fell silent"),
+    }
+}
+
+/// Connects; a server that is away for a moment is waited for.
+async fn reach(server: &ServerUrl) -> Result<Box<dyn Wire>, DialError> {
+    let until = tokio::time::Instant::now() + RESTART_PATIENCE;
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(250));
+    loop {
+        match dial_opaque(server, &DialOptions::default()).await {
+            Err(DialError::Connect(_)) if tokio::time::Instant::now() < until => {
+                tokio::time::sleep(backoff.next(fastrand::f64())).await;
+            }
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! `exec-server forward` brings harnesses to a server that listens elsewhere.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::cable::Ending;
+use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
+use exec_server_testkit::harness::{client_over, hear, say};
+use exec_server_testkit::reference::{Place as Meeting, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::{Cable, DEADLINE, TestHarness, TestRendezvous};
+use futures_util::{SinkExt, StreamExt};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_websockets::{CloseCode, Message, ServerBuilder, WebSocketStream};
+
+use super::executor::{join_with, wait_for_presence};
+use crate::reference_client::{DEADLINE as REFERENCE_DEADLINE, blocking};
+
+#[tokio::test]
+async fn a_harness_works_on_the_server_as_if_it_were_there() {
+    let server = TestExecutor::start().await;
+    let place = Place::start(server.url()).await;
+    let mut client = place.harness.client().await;
+    client.initialize().await;
+    assert_eq!(client.sh("p", "echo through; exit 3").await.text(), "through\n");
+    let output = client.sh("many", "head -c 20000000 /dev/zero | tr '\\0' x").await;
+    assert_eq!(output.text().len(), 20_000_000);
+    // Larger than any frame on the way.
+    let file = place.state.path().join("large");
+    let uri = format!("file://{}", file.display());
+    let params = json!({"path": uri, "dataBase64": "eHh4".repeat(4 << 20)});
+    client.call("fs/writeFile", params).await.expect("it is written");
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 3 * (4 << 20));
+}
+
+#[tokio::test]
+async fn a_session_outlives_the_way_of_its_harness() {
+    let server = TestExecutor::start().await;
+    let place = Place::start(server.url()).await;
+    let mut client = place.harness.client().await;
+    client.initialize().await;
+    let session = client.session_id.clone();
+    client.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.expect("it starts");
+    drop(client);
+    let mut client = place.harness.client().await;
+    // The server may not have heard yet that the first one has gone.
+    let resumed = client.resume(&session).await;
+    assert!(resumed.is_ok(), "{resumed:?}");
+    client.write("p", "w", "still there\n").await.expect("it is written");
+    client.wait_output("p", "still there").await;
+}
+
+#[tokio::test]
+async fn a_server_that_cuts_ends_the_stream_and_the_next_one_gets_through() {
+    let server = TestExecutor::start().await;
+    let cable = Cable::to(server.url()).await;
+    let place = Place::start(cable.url()).await;
+    for ending in [Ending::Reset, Ending::Close] {
+        let mut client = place.harness.client().await;
+        client.initialize().await;
+        cable.end_all(ending);
+        assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
+    }
+    let mut client = place.harness.client().await;
+    client.initialize().await;
+    assert_eq!(client.sh("p", "echo here").await.text(), "here\n");
+}
+
+#[tokio::test]
+async fn messages_pass_as_they_are() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (stream, mut server) = tokio::join!(place.harness.open(), accept(&listener));
+    let mut stream = stream.unwrap();
+    let odd = Bytes::from_static(&[0xff, 0, b'{', 0xfe]);
+    say(&mut stream, odd.clone()).await.unwrap();
+    let came = next(&mut server).await;
+    assert!(came.is_binary(), "{came:?}");
+    assert_eq!(came.as_payload()[..], odd);
+    // Text or not, it is the same for a stream.
+    for message in [Message::text("text"), Message::binary(odd.clone())] {
+        let expected = Bytes::copy_from_slice(message.as_payload());
+        server.send(message).await.unwrap();
+        assert_eq!(hear(&mut stream).await.unwrap(), expected);
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_said_before_its_goodbye_arrives() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (stream, mut server) = tokio::join!(place.harness.open(), accept(&listener));
+    let mut client = client_over(stream.unwrap()).await;
+    for number in 0..100 {
+        server.send(Message::text(format!("{number}").repeat(10_000))).await.unwrap();
+    }
+    server.send(Message::close(Some(CloseCode::GOING_AWAY), "bye")).await.unwrap();
+    for number in 0..100 {
+        let came = client.raw_message().await.unwrap().unwrap();
+        assert_eq!(came.as_payload()[..], *format!("{number}").repeat(10_000).as_bytes());
+    }
+    assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
+    let answer = next(&mut server).await;
+    assert!(answer.is_close(), "the goodbye is answered: {answer:?}");
+}
+
+#[tokio::test]
+async fn a_harness_that_goes_takes_its_connection_with_it_and_no_other() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (first, mut first_server) = tokio::join!(place.harness.open(), accept(&listener));
+    let (second, mut second_server) = tokio::join!(place.harness.open(), accept(&listener));
+    drop(first);
+    // Without a goodbye: a server keeps the session of a client that was cut off.
+    let end = timeout(DEADLINE, first_server.next()).await.expect("it hears in time");
+    assert!(end.is_none_or(|message| message.is_err()));
+    let mut client = client_over(second.unwrap()).await;
+    client.send_text("still here".to_owned()).await;
+    assert_eq!(next(&mut second_server).await.as_payload()[..], *b"still here");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_said_and_found_when_it_comes() {
+    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let mut place = Place::start(&format!("ws://{address}")).await;
+    let stream = place.harness.open().await.expect("the forwarder itself is there");
+    let mut client = client_over(stream).await;
+    assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
+    let line = loop {
+        let line = place.forward.next_stderr_line().await.expect("it says so");
+        if line.contains("could not reach the server") {
+            break line;
+        }
+    };
+    assert!(line.contains(&address.to_string()) && line.contains("refused"), "{line}");
+    // One that comes while a harness waits is found without another stream.
+    let (stream, listener) = tokio::join!(place.harness.open(), async {
+        tokio::task::yield_now().await;
+        TcpListener::bind(address).await.unwrap()
+    });
+    let mut server = accept(&listener).await;
+    let mut client = client_over(stream.unwrap()).await;
+    client.send_text("at last".to_owned()).await;
+    assert_eq!(next(&mut server).await.as_payload()[..], *b"at last");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_reference_as_harness_runs_a_command_on_the_server() {
+    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    let server = TestExecutor::start().await;
+    let place = Place::start(server.url()).await;
+    let rendezvous = &place.rendezvous;
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
+    let (url, token) = (rendezvous.url().to_owned(), place.token.clone());
+    let run = blocking(move || {
+        let scenario = Scenario::new().turn([ToolCall::exec("hello", "echo forwarded; exit 3")]);
+        let place = Meeting::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&place, scenario.say("done"), REFERENCE_DEADLINE)
+    })
+    .await;
+    let hello = run.result("hello");
+    assert_eq!((hello.exit_code, hello.output.as_str()), (Some(3), "forwarded\n"), "{hello:?}");
+}
+
+#[tokio::test]
+async fn sigterm_lets_everybody_go_and_ends_it_with_0() {
+    let server = TestExecutor::start().await;
+    let mut place = Place::start(server.url()).await;
+    let mut client = place.harness.client().await;
+    client.initialize().await;
+    place.forward.signal(Signal::TERM);
+    assert_eq!(place.forward.wait().await.code(), Some(0));
+    assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
+    let rendezvous = &place.rendezvous;
+    wait_for_presence(rendezvous.url(), rendezvous.admin_token(), false).await;
+    let mut direct = server.client().await;
+    assert_eq!(direct.sh("p", "echo it lives").await.text(), "it lives\n");
+}
+
+#[tokio::test]
+async fn what_cannot_be_forwarded_is_said_in_one_line() {
+    let state = tempfile::tempdir().unwrap();
+    for (connect, url, says) in [
+        ("http://127.0.0.1:1", "http://127.0.0.1:7780", "--connect: unsupported scheme"),
+        ("nowhere", "http://127.0.0.1:7780", "is no URL"),
+        ("ws://127.0.0.1:1", "http://192.0.2.1:7780", "without TLS"),
+    ] {
+        let (code, stdout, stderr) = forward(connect, url, state.path(), "t").run().await;
+        assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+    }
+    for missing in ["--connect", "--remote", "--environment-id"] {
+        let all = ["--connect", "ws://h", "--remote", "http://h", "--environment-id", "e"];
+        let kept: Vec<_> = all.chunks(2).filter(|pair| pair[0] != missing).flatten().collect();
+        let builder = TestExecutor::builder().args(&["forward"]);
+        let (code, _, stderr) =
+            builder.args(&kept.into_iter().copied().collect::<Vec<_>>()).run().await;
+        assert!(code == 2 && stderr.contains(missing), "{code} {stderr}");
+    }
+}
+
+/// A rendezvous, a forwarder at it, and a harness that may come.
+struct Place {
+    rendezvous: TestRendezvous,
+    harness: TestHarness,
+    token: String,
+    forward: TestExecutor,
+    state: tempfile::TempDir,
+}
+
+impl Place {
+    async fn start(server: &str) -> Self {
+        let rendezvous = TestRendezvous::start().await;
+        let state = tempfile::tempdir().unwrap();
+        let token = rendezvous.token(TokenRole::Executor, "env").await;
+        let forward = forward(server, rendezvous.url(), state.path(), &token);
+        let forward = forward.piped_stderr().spawn();
+        let token = rendezvous.token(TokenRole::Harness, "env").await;
+        let harness = TestHarness::new(rendezvous.url(), "env", &token);
+        Self { rendezvous, harness, token, forward, state }
+    }
+}
+
+fn forward(connect: &str, url: &str, state: &Path, token: &str) -> ExecutorBuilder {
+    let builder = TestExecutor::builder().args(&["forward", "--connect", connect]);
+    join_with(builder, url, state, token)
+}
+
+async fn accept(listener: &TcpListener) -> WebSocketStream<TcpStream> {
+    let (link, _) = timeout(DEADLINE, listener.accept()).await.expect("it comes").unwrap();
+    ServerBuilder::new().accept(link).await.expect("it asks for a websocket").1
+}
+
+async fn next(server: &mut WebSocketStream<TcpStream>) -> Message {
+    timeout(DEADLINE, server.next()).await.expect("it comes in time").unwrap().unwrap()
+}
