@@ -46,6 +46,17 @@ const HARNESS_QUEUE_EASED: queue::Mark = queue::Mark { frames: 512, bytes: 512 *
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId(u64);
 
+/// What became of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameFate {
+    /// It is on its way, or its sender is.
+    Taken,
+    /// A harness spoke on a stream that is another's; the frame goes nowhere.
+    Foreign,
+    /// An executor spoke on a stream that nobody has, perhaps not any more; the frame goes nowhere.
+    Unknown,
+}
+
 /// Everything that is attached.
 pub struct Switchboard {
     limits: SwitchboardLimits,
@@ -152,10 +163,13 @@ impl Switchboard {
     }
 
     /// A binary message arrived.
-    pub fn handle_frame(&mut self, now: Instant, id: SocketId, frame: Bytes) {
-        let Some(Socket { side, goodbye: None, .. }) = self.sockets.get(&id) else { return };
+    pub fn handle_frame(&mut self, now: Instant, id: SocketId, frame: Bytes) -> FrameFate {
+        let Some(Socket { side, goodbye: None, .. }) = self.sockets.get(&id) else {
+            return FrameFate::Taken;
+        };
         if frame.len() > MAX_FRAME_BYTES {
-            return self.end(id, Goodbye::TooBig);
+            self.end(id, Goodbye::TooBig);
+            return FrameFate::Taken;
         }
         match side {
             Side::Executor => self.handle_executor_frame(now, id, frame),
@@ -305,17 +319,19 @@ impl Switchboard {
         (executors, harnesses)
     }
 
-    fn handle_harness_frame(&mut self, id: SocketId, bytes: Bytes) {
+    fn handle_harness_frame(&mut self, id: SocketId, bytes: Bytes) -> FrameFate {
         let Ok(frame) = RelayFrame::decode(bytes.clone()) else {
-            return self.end(id, Goodbye::NoFrame);
+            self.end(id, Goodbye::NoFrame);
+            return FrameFate::Taken;
         };
         let socket = self.sockets.get_mut(&id).expect("the caller looked it up");
-        let Side::Harness(harness) = &mut socket.side else { return };
+        let Side::Harness(harness) = &mut socket.side else { return FrameFate::Taken };
         let env = self.environments.get_mut(&*socket.environment);
         let env = env.expect("an attached harness has an environment");
         match &harness.stream {
             None if env.streams.contains_key(&frame.stream_id) => {
-                return self.end(id, Goodbye::StreamTaken);
+                self.end(id, Goodbye::StreamTaken);
+                return FrameFate::Foreign;
             }
             None => {
                 let stream = Stream { harness: Some(id), queue: Queue::default() };
@@ -323,31 +339,35 @@ impl Switchboard {
                 harness.stream = Some(frame.stream_id.clone());
             }
             // Another's stream is none of its business.
-            Some(claimed) if *claimed != frame.stream_id => return,
+            Some(claimed) if *claimed != frame.stream_id => return FrameFate::Foreign,
             Some(_) => {}
         }
         if let RelayBody::Handshake(_) = frame.body {
             // An executor that saw too many bad ones refuses everybody for a while.
             if harness.has_shaken_hands {
-                return self.end(id, Goodbye::SecondHandshake);
+                self.end(id, Goodbye::SecondHandshake);
+                return FrameFate::Taken;
             }
             harness.has_shaken_hands = true;
         }
         if let Some(executor) = env.push_to_executor(frame.stream_id, bytes) {
             self.wakes.insert(executor);
         }
+        FrameFate::Taken
     }
 
-    fn handle_executor_frame(&mut self, now: Instant, id: SocketId, bytes: Bytes) {
+    fn handle_executor_frame(&mut self, now: Instant, id: SocketId, bytes: Bytes) -> FrameFate {
         // Whose it would be cannot be known.
-        let Ok(frame) = RelayFrame::decode(bytes.clone()) else { return };
+        let Ok(frame) = RelayFrame::decode(bytes.clone()) else { return FrameFate::Unknown };
         let environment = self.sockets[&id].environment.clone();
-        let Some(env) = self.environments.get_mut(&*environment) else { return };
+        let Some(env) = self.environments.get_mut(&*environment) else {
+            return FrameFate::Unknown;
+        };
         let Some(to) = env.streams.get(&frame.stream_id).and_then(|stream| stream.harness) else {
-            return;
+            return FrameFate::Unknown;
         };
         let socket = self.sockets.get_mut(&to).expect("a stream's harness is attached");
-        let Side::Harness(harness) = &mut socket.side else { return };
+        let Side::Harness(harness) = &mut socket.side else { return FrameFate::Unknown };
         harness.outgoing.push(bytes);
         self.wakes.insert(to);
         if !harness.outgoing.is_below(HARNESS_QUEUE) && harness.behind_since.is_none() {
@@ -359,6 +379,7 @@ impl Switchboard {
         if let RelayBody::Reset { .. } = frame.body {
             self.end(to, Goodbye::StreamEnded);
         }
+        FrameFate::Taken
     }
 
     /// One frame of the stream whose turn it is.

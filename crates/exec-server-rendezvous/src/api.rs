@@ -60,6 +60,16 @@ impl Route {
         })
     }
 
+    /// The environment that it is about, if it is about one.
+    pub fn environment(&self) -> Option<&str> {
+        match self {
+            Self::Register(id) | Self::Connect(id) | Self::Validate(id) | Self::Environment(id) => {
+                Some(id)
+            }
+            Self::Tokens | Self::Token(_) | Self::Environments => None,
+        }
+    }
+
     /// The request as metrics name it.
     pub fn name(&self) -> &'static str {
         match self {

@@ -10,7 +10,7 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
-use exec_server_machines::switchboard::{AttachError, Goodbye, Presence, Ticket};
+use exec_server_machines::switchboard::{AttachError, FrameFate, Goodbye, Presence, Ticket};
 
 pub use local::LocalBus;
 
@@ -46,7 +46,7 @@ pub trait Bus: Send + Sync + 'static {
 /// A socket's place among those who are attached; dropping it gives the place up.
 pub trait Link: Send + 'static {
     /// A binary message arrived.
-    fn handle_frame(&self, frame: Bytes);
+    fn handle_frame(&self, frame: Bytes) -> FrameFate;
     /// Something arrived that has no place here.
     fn handle_misuse(&self, why: Goodbye);
     /// Time has passed.

@@ -121,13 +121,20 @@ async fn answer(
     }
     if let Some(route) = Route::find(path) {
         let method = route.name();
+        let environment = route.environment().map(str::to_owned);
+        let request_id = header_for_logs(&request, REQUEST_ID.as_str());
         let answered = if rendezvous.is_draining() {
             Err(Refusal::Draining)
         } else {
             api::answer(rendezvous, route, request).await
         };
         rendezvous.metrics.request(method, answered.is_ok(), started);
-        return Err(Box::new(answered.unwrap_or_else(Refusal::into_reply)));
+        return Err(Box::new(answered.unwrap_or_else(|refusal| {
+            let code = refusal.code();
+            rendezvous.metrics.refusal(method, code);
+            tracing::info!(method, environment, request_id, code, "request refused");
+            refusal.into_reply()
+        })));
     }
     Err(Box::new(observe(rendezvous, &request).await.unwrap_or_else(Refusal::into_reply)))
 }

@@ -23,6 +23,8 @@ pub struct Metrics {
     frames: Family<DirectionLabel, Counter>,
     bytes: Family<DirectionLabel, Counter>,
     handshakes: Family<ResultLabel, Counter>,
+    refusals: Family<RefusalLabels, Counter>,
+    dropped: Family<ReasonLabel, Counter>,
     rejections: Family<ReasonLabel, Counter>,
     closes: Family<ReasonLabel, Counter>,
 }
@@ -31,6 +33,12 @@ pub struct Metrics {
 struct RequestLabels {
     method: &'static str,
     result: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RefusalLabels {
+    method: &'static str,
+    code: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -67,6 +75,8 @@ impl Default for Metrics {
         let frames = Family::<DirectionLabel, Counter>::default();
         let bytes = Family::<DirectionLabel, Counter>::default();
         let handshakes = Family::<ResultLabel, Counter>::default();
+        let refusals = Family::<RefusalLabels, Counter>::default();
+        let dropped = Family::<ReasonLabel, Counter>::default();
         let rejections = Family::<ReasonLabel, Counter>::default();
         let closes = Family::<ReasonLabel, Counter>::default();
         registry.register("connections_active", "Open connections", connections_active.clone());
@@ -82,6 +92,8 @@ impl Default for Metrics {
             "Harnesses that asked to come in",
             handshakes.clone(),
         );
+        registry.register("request_refusals", "Requests refused", refusals.clone());
+        registry.register("relay_dropped_frames", "Frames that go nowhere", dropped.clone());
         registry.register("relay_rejections", "Websockets refused", rejections.clone());
         registry.register("relay_closes", "Websockets ended", closes.clone());
         Self {
@@ -95,6 +107,8 @@ impl Default for Metrics {
             frames,
             bytes,
             handshakes,
+            refusals,
+            dropped,
             rejections,
             closes,
         }
@@ -127,6 +141,11 @@ impl Metrics {
         self.durations.get_or_create(&MethodLabel { method }).observe(seconds);
     }
 
+    /// A request was refused, with this code.
+    pub fn refusal(&self, method: &'static str, code: &'static str) {
+        self.refusals.get_or_create(&RefusalLabels { method, code }).inc();
+    }
+
     /// An executor asked whether a harness may in.
     pub fn handshake(&self, is_allowed: bool) {
         let result = if is_allowed { "ok" } else { "refused" };
@@ -150,6 +169,7 @@ impl Metrics {
         RelayMeter {
             incoming: (frames("in"), bytes("in")),
             outgoing: (frames("out"), bytes("out")),
+            dropped: self.dropped.clone(),
         }
     }
 }
@@ -158,6 +178,7 @@ impl Metrics {
 pub struct RelayMeter {
     incoming: (Counter<u64, AtomicU64>, Counter<u64, AtomicU64>),
     outgoing: (Counter<u64, AtomicU64>, Counter<u64, AtomicU64>),
+    dropped: Family<ReasonLabel, Counter>,
 }
 
 impl RelayMeter {
@@ -165,6 +186,11 @@ impl RelayMeter {
     pub fn received(&self, bytes: usize) {
         self.incoming.0.inc();
         self.incoming.1.inc_by(bytes as u64);
+    }
+
+    /// A frame goes nowhere.
+    pub fn dropped(&self, reason: &'static str) {
+        self.dropped.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     /// A frame went.

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
-use exec_server_machines::switchboard::{Goodbye, MAX_FRAME_BYTES};
+use exec_server_machines::switchboard::{FrameFate, Goodbye, MAX_FRAME_BYTES};
 use futures_core::Stream;
 use futures_sink::Sink;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -81,6 +81,7 @@ where
         is_flushed: true,
         unread_pongs: 0,
         has_spoken: false,
+        has_trespassed: false,
         last_word: None,
     };
     let end = std::future::poll_fn(|cx| socket.poll(cx)).await;
@@ -113,6 +114,7 @@ struct Socket<S> {
     unread_pongs: usize,
     /// Its first frame is the one that claims a stream.
     has_spoken: bool,
+    has_trespassed: bool,
     /// What the close frame says that is on its way.
     last_word: Option<Goodbye>,
 }
@@ -223,7 +225,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         if message.is_binary() {
             let frame = Bytes::from(message.into_payload());
             self.meter.received(frame.len());
-            self.link.handle_frame(frame);
+            match self.link.handle_frame(frame) {
+                FrameFate::Taken => {}
+                FrameFate::Unknown => self.meter.dropped("unknown_stream"),
+                FrameFate::Foreign => {
+                    self.meter.dropped("foreign_stream");
+                    if !std::mem::replace(&mut self.has_trespassed, true) {
+                        tracing::warn!("frames on a stream of somebody else are dropped");
+                    }
+                }
+            }
             if !std::mem::replace(&mut self.has_spoken, true)
                 && let Some(stream_id) = self.link.stream_id()
             {

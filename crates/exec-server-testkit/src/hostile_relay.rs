@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use exec_server_protocol::relay_frame::RelayFrame;
+use exec_server_rendezvous::RendezvousConfig;
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{broadcast, watch};
@@ -53,11 +54,19 @@ struct Shared {
 impl HostileRelay {
     /// Meddles with nothing yet.
     pub async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// The same with a rendezvous that is set up differently.
+    pub async fn start_with(change: impl FnOnce(&mut RendezvousConfig)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let public = format!("http://{address}");
-        let rendezvous =
-            TestRendezvous::start_with(|config| config.public_url = Some(public)).await;
+        let rendezvous = TestRendezvous::start_with(|config| {
+            config.public_url = Some(public);
+            change(config);
+        })
+        .await;
         let shared = Arc::new(Shared {
             target: rendezvous.address(),
             meddler: Mutex::new(Box::new(|_, frame| vec![frame])),

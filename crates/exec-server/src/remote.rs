@@ -86,7 +86,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A relay that cannot be reached for so many attempts may have moved, so the registry is asked again.
 const ATTEMPTS_BEFORE_ASKING_AGAIN: u32 = 3;
 /// A socket that lasted this long was a good one: the next attempt is made at once.
-const GOOD_SOCKET: Duration = Duration::from_secs(5);
+const GOOD_SOCKET: Duration = Duration::from_secs(1);
 
 /// What is pinged, and when it counts as gone.
 const PINGS: PingTimes =

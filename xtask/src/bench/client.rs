@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
+use super::carrier::{Carrier, Spot};
 use super::failure::{Failure, Result};
 use super::ledger::{Content, Ledger};
-use super::websocket::{Place, QuickAck, WebSocket};
+use super::relayed::Relayed;
+use super::websocket::{QuickAck, WebSocket};
 use super::wire::{self, Incoming};
 
 /// A server that cannot answer the first request in this time will not do better at the others.
@@ -67,26 +69,60 @@ pub struct Started {
 
 /// An initialised connection.
 pub struct Client {
-    socket: WebSocket,
+    socket: Carrier,
     ledger: Ledger,
     last_request: u64,
     last_process: u64,
+    session: String,
 }
 
 impl Client {
     /// Connects and initialises, which must not take long; after that the client has `time`.
     pub fn connect(address: SocketAddr, quickack: QuickAck, time: Duration) -> Result<Client> {
-        let mut client = Client {
-            socket: WebSocket::connect(address, quickack, Instant::now() + CONNECT_TIME)?,
-            ledger: Ledger::default(),
-            last_request: 0,
-            last_process: 0,
-        };
-        client.call("initialize", r#"{"clientName":"bench"}"#)?;
-        client.socket.queue(&[br#"{"method":"initialized","params":{}}"#]);
-        client.socket.flush()?;
-        client.set_time(time);
+        let socket = WebSocket::connect(address, quickack, Instant::now() + CONNECT_TIME)?;
+        let mut client = Client::new(Carrier::Direct(socket));
+        client.begin(None, time)?;
         Ok(client)
+    }
+
+    /// The same over a stream that is open.
+    pub fn over(stream: Relayed, time: Duration) -> Result<Client> {
+        let mut client = Client::new(Carrier::Relayed(Box::new(stream)));
+        client.begin(None, time)?;
+        Ok(client)
+    }
+
+    /// Goes on with a session over a stream that is open.
+    pub fn resume(stream: Relayed, session: &str, time: Duration) -> Result<Client> {
+        let mut client = Client::new(Carrier::Relayed(Box::new(stream)));
+        client.begin(Some(session), time)?;
+        Ok(client)
+    }
+
+    fn new(socket: Carrier) -> Client {
+        let ledger = Ledger::default();
+        Client { socket, ledger, last_request: 0, last_process: 0, session: String::new() }
+    }
+
+    fn begin(&mut self, session: Option<&str>, time: Duration) -> Result<()> {
+        let session = serde_json::json!(session);
+        let params = format!(r#"{{"clientName":"bench","resumeSessionId":{session}}}"#);
+        let id = self.queue("initialize", &params);
+        self.flush()?;
+        let (answered, begun): (_, Begun) = wire::parse_result(self.next_text()?)?;
+        if answered != id {
+            return Err(Failure::new("another request was answered"));
+        }
+        self.session = begun.session_id;
+        self.socket.queue(&[br#"{"method":"initialized","params":{}}"#]);
+        self.socket.flush()?;
+        self.set_time(time);
+        Ok(())
+    }
+
+    /// The session, to be resumed by.
+    pub fn session(&self) -> &str {
+        &self.session
     }
 
     /// Gives the client this much time from now on.
@@ -220,7 +256,7 @@ impl Client {
         self.socket.as_fd()
     }
 
-    fn digest(&mut self, place: &Place) -> Result<Event> {
+    fn digest(&mut self, place: &Spot) -> Result<Event> {
         Ok(match wire::parse(self.socket.bytes(place))? {
             Incoming::Output { process, seq, chunk } => {
                 self.ledger.handle_output(process, seq, chunk)?;
@@ -244,6 +280,13 @@ impl Client {
             Incoming::Other => Event::Other,
         })
     }
+}
+
+#[derive(serde::Deserialize)]
+struct Begun {
+    /// The bare server has no sessions.
+    #[serde(rename = "sessionId", default)]
+    session_id: String,
 }
 
 /// A status that is neither of these says that the request was understood but not carried out.

@@ -4,14 +4,18 @@
 //! order is reversed every other round, so that a machine that gets busier or quieter treats them
 //! alike; figures are medians over the rounds.
 
+mod cable;
+mod carrier;
 mod client;
 mod contestant;
 mod failure;
 mod ledger;
 mod machine;
+mod meeting;
 mod one_core;
 mod options;
 mod process_tree;
+mod relayed;
 mod report;
 mod results;
 mod row;

@@ -31,6 +31,16 @@ impl Scratch {
         Ok(path)
     }
 
+    /// A directory that is empty, whatever it was before.
+    pub fn fresh(&self, name: &str) -> Result<PathBuf> {
+        let path = self.path.join(name);
+        if path.exists() {
+            fs::remove_dir_all(&path)?;
+        }
+        fs::create_dir(&path)?;
+        Ok(path)
+    }
+
     /// What has this name; it is made when it is first asked for.
     pub fn once(&self, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let path = self.path.join(name);

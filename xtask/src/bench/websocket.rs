@@ -26,6 +26,7 @@ const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 /// Any mask satisfies the protocol; one that is not zero makes servers do the work of unmasking.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
+const BINARY: u8 = 2;
 const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
@@ -66,6 +67,16 @@ impl WebSocket {
         quickack: QuickAck,
         deadline: Instant,
     ) -> Result<WebSocket> {
+        WebSocket::connect_at(address, "/", quickack, deadline)
+    }
+
+    /// Connects and upgrades at a path.
+    pub fn connect_at(
+        address: SocketAddr,
+        path: &str,
+        quickack: QuickAck,
+        deadline: Instant,
+    ) -> Result<WebSocket> {
         let stream = TcpStream::connect_timeout(&address, remaining(deadline)?)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TICK))?;
@@ -79,7 +90,7 @@ impl WebSocket {
             fragments: Vec::new(),
             outgoing: Vec::new(),
         };
-        socket.upgrade(address)?;
+        socket.upgrade(address, path)?;
         Ok(socket)
     }
 
@@ -90,8 +101,17 @@ impl WebSocket {
 
     /// Adds one text message, given in pieces, to what the next flush sends.
     pub fn queue(&mut self, pieces: &[&[u8]]) {
+        self.queue_as(frame::TEXT, pieces);
+    }
+
+    /// Adds one binary message.
+    pub fn queue_binary(&mut self, message: &[u8]) {
+        self.queue_as(BINARY, &[message]);
+    }
+
+    fn queue_as(&mut self, opcode: u8, pieces: &[&[u8]]) {
         let length = pieces.iter().map(|piece| piece.len()).sum();
-        frame::push_header(&mut self.outgoing, frame::TEXT, length, Some(MASK));
+        frame::push_header(&mut self.outgoing, opcode, length, Some(MASK));
         let start = self.outgoing.len();
         for piece in pieces {
             self.outgoing.extend_from_slice(piece);
@@ -203,9 +223,9 @@ impl WebSocket {
         self.flush()
     }
 
-    fn upgrade(&mut self, address: SocketAddr) -> Result<()> {
+    fn upgrade(&mut self, address: SocketAddr, path: &str) -> Result<()> {
         let request = format!(
-            "GET / HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+            "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
              Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {KEY}\r\n\r\n"
         );
         self.outgoing.extend_from_slice(request.as_bytes());

@@ -106,6 +106,11 @@ impl Refusal {
         }
     }
 
+    /// The word for it, in answers, logs and metrics.
+    pub fn code(&self) -> &'static str {
+        self.parts().1
+    }
+
     /// The refusal as an answer.
     pub fn into_reply(self) -> Reply {
         let (status, code, message) = self.parts();

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use exec_server_machines::switchboard::{
-    AttachError, Goodbye, Presence, SocketId, Switchboard, SwitchboardLimits, Ticket,
+    AttachError, FrameFate, Goodbye, Presence, SocketId, Switchboard, SwitchboardLimits, Ticket,
 };
 
 use super::{Answer, Bus, Link, Outlook};
@@ -127,8 +127,8 @@ impl Shard {
 }
 
 impl Link for LocalLink {
-    fn handle_frame(&self, frame: Bytes) {
-        self.shard.with(|board| board.handle_frame(Instant::now(), self.socket, frame));
+    fn handle_frame(&self, frame: Bytes) -> FrameFate {
+        self.shard.with(|board| board.handle_frame(Instant::now(), self.socket, frame))
     }
 
     fn handle_misuse(&self, why: Goodbye) {

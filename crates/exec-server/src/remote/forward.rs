@@ -21,9 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::reception::Reception;
-use super::{
-    FAREWELL, PINGS, RemoteEnvironmentConfig, RemoteError, read_stdin, receive_harnesses,
-};
+use super::{FAREWELL, PINGS, RemoteEnvironmentConfig, RemoteError, read_stdin, receive_harnesses};
 
 /// Connecting to the server takes no longer than this, the upgrade included.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);

@@ -12,6 +12,8 @@ mod reference;
 mod registry;
 mod relay;
 mod routes;
+#[cfg(target_os = "linux")]
+mod trust;
 
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::store::{Store, TokenRole};

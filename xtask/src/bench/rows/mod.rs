@@ -12,6 +12,7 @@ mod http;
 mod idle;
 mod oneshot;
 mod pty;
+mod remote;
 mod rpc;
 mod sandbox;
 mod stall;
@@ -36,7 +37,7 @@ pub struct Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 17] = [
+pub const GROUPS: [Group; 18] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -54,6 +55,7 @@ pub const GROUPS: [Group; 17] = [
     directories::GROUP,
     http::GROUP,
     client::GROUP,
+    remote::GROUP,
 ];
 
 const EVERY_ROUND: usize = usize::MAX;

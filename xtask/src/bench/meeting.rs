@@ -1,0 +1,237 @@
+//! A rendezvous with executors at it, and what is asked of its registry.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use exec_server_machines::noise::SystemRandom;
+use exec_server_machines::noise::identity::Identity;
+use exec_server_protocol::registry::{ConnectResponse, PublicKey};
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::failure::{Failure, Result};
+use super::process_tree::{self, Usage};
+use super::relayed::Relayed;
+use super::scene::{Scene, USUAL_TIME};
+use super::warden::{self, Warden};
+use super::websocket::QuickAck;
+
+/// Longer than anything takes that is to work at all.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A program that runs, and is gone with its value.
+pub struct Running<'a> {
+    child: Child,
+    warden: &'a Warden,
+}
+
+impl<'a> Running<'a> {
+    fn start(command: &mut Command, warden: &'a Warden) -> Result<Running<'a>> {
+        let child = command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
+        warden.watch(child.id());
+        Ok(Running { child, warden })
+    }
+
+    /// What it uses now.
+    pub fn usage(&self) -> Result<Usage> {
+        process_tree::usage(&process_tree::own_processes(self.child.id()))
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        warden::kill_all(self.child.id());
+        let _ = self.child.wait();
+        self.warden.forget(self.child.id());
+    }
+}
+
+/// A rendezvous.
+pub struct Meeting<'a> {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The program.
+    pub rendezvous: Running<'a>,
+    program: PathBuf,
+    data: PathBuf,
+    admin: String,
+    warden: &'a Warden,
+}
+
+impl<'a> Meeting<'a> {
+    /// Starts one with new data; its URLs lead to `public`, if that is not itself.
+    pub fn start(scene: &Scene<'a>, data: &Path, public: Option<SocketAddr>) -> Result<Self> {
+        let program = PathBuf::from(scene.contestant.program());
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let (rendezvous, address) = serve(&program, data, any, public, scene.warden)?;
+        let mut command = Command::new(&program);
+        command.args(["token", "create", "--role", "admin", "-o", "json", "--data"]).arg(data);
+        let made: Value = serde_json::from_slice(&command.output()?.stdout)?;
+        let admin = secret(&made)?;
+        let (data, warden) = (data.to_owned(), scene.warden);
+        Ok(Meeting { address, rendezvous, program, data, admin, warden })
+    }
+
+    /// Kills it without a warning, and starts it again where it was.
+    pub fn crash_and_restart(&mut self, public: Option<SocketAddr>) -> Result<()> {
+        warden::kill_all(self.rendezvous.child.id());
+        let _ = self.rendezvous.child.wait();
+        let (again, _) = serve(&self.program, &self.data, self.address, public, self.warden)?;
+        self.rendezvous = again;
+        Ok(())
+    }
+
+    /// A new token.
+    pub fn token(&self, role: &str, environment: &str) -> Result<String> {
+        let body = json!({"role": role, "environment": environment});
+        let (status, made) = post(self.address, "/admin/tokens", &self.admin, &body)?;
+        if !(200..300).contains(&status) {
+            return Err(Failure::new(format!("no token ({status}): {made}")));
+        }
+        secret(&made)
+    }
+
+    /// Starts an executor that comes by `way`.
+    pub fn executor(&self, environment: &str, way: SocketAddr) -> Result<Running<'a>> {
+        let token = self.token("executor", environment)?;
+        let mut command = Command::new(&self.program);
+        command
+            .args(["--remote", &format!("http://{way}"), "--environment-id", environment])
+            .arg("--state-dir")
+            .arg(self.data.join("state"))
+            .env("EXEC_SERVER_REMOTE_TOKEN", token)
+            .stdout(Stdio::null());
+        Running::start(&mut command, self.warden)
+    }
+
+    /// Somebody who may go to this environment.
+    pub fn harness(&self, environment: &str, quickack: QuickAck) -> Result<Harness> {
+        Ok(Harness {
+            address: self.address,
+            environment: environment.to_owned(),
+            token: self.token("harness", environment)?,
+            identity: Identity::generate(&mut SystemRandom::default()),
+            quickack,
+        })
+    }
+
+    /// Registers somebody with this key, and says where it is to attach.
+    pub fn register(&self, environment: &str, token: &str, key: &PublicKey) -> Result<String> {
+        let path = format!("/cloud/environment/{environment}/register");
+        let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
+        let (status, answer) = post(self.address, &path, token, &body)?;
+        let url = answer["url"].as_str().map(str::to_owned);
+        url.ok_or_else(|| Failure::new(format!("not registered ({status}): {answer}")))
+    }
+}
+
+/// Somebody with a key and a token.
+pub struct Harness {
+    address: SocketAddr,
+    environment: String,
+    token: String,
+    identity: Identity,
+    quickack: QuickAck,
+}
+
+impl Harness {
+    /// Asks for a way once; none if it is not the time.
+    pub fn ask(&self) -> Result<Option<ConnectResponse>> {
+        let path = format!("/cloud/environment/{}/connect", self.environment);
+        let body = json!({"harness_public_key": self.identity.public_key()});
+        match post(self.address, &path, &self.token, &body)? {
+            (200, answer) => Ok(Some(serde_json::from_value(answer)?)),
+            (409 | 429 | 500.., _) => Ok(None),
+            (status, answer) => Err(Failure::new(format!("no way ({status}): {answer}"))),
+        }
+    }
+
+    /// A stream, by the next way that there is.
+    pub fn open(&self) -> Result<Relayed> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let tried = self.ask().and_then(|way| match way {
+                Some(way) => self.go(&way, deadline).map(Some),
+                None => Ok(None),
+            });
+            match tried {
+                Ok(Some(stream)) => return Ok(stream),
+                Err(failure) if Instant::now() >= deadline => return Err(failure),
+                Ok(None) if Instant::now() >= deadline => {
+                    return Err(Failure::new("the executor never came"));
+                }
+                Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
+    /// A stream by this way.
+    pub fn go(&self, way: &ConnectResponse, deadline: Instant) -> Result<Relayed> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("bench-stream-{:08x}-{number:08x}", std::process::id());
+        Relayed::open(self.address, id, &self.identity, way, self.quickack, deadline)
+    }
+
+    /// A client with a session.
+    pub fn connect(&self) -> Result<Client> {
+        Client::over(self.open()?, USUAL_TIME)
+    }
+}
+
+fn serve<'a>(
+    program: &Path,
+    data: &Path,
+    listen: SocketAddr,
+    public: Option<SocketAddr>,
+    warden: &'a Warden,
+) -> Result<(Running<'a>, SocketAddr)> {
+    // What it says on stdout is its public URL, so the port is chosen here.
+    let free = match listen.port() {
+        0 => std::net::TcpListener::bind(listen)?.local_addr()?,
+        _ => listen,
+    };
+    let mut command = Command::new(program);
+    command.args(["rendezvous", "--listen", &format!("http://{free}"), "--data"]).arg(data);
+    if let Some(public) = public {
+        command.args(["--public-url", &format!("http://{public}")]);
+    }
+    let mut running = Running::start(command.stdout(Stdio::piped()), warden)?;
+    let stdout = running.child.stdout.take().expect("was asked for");
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    match line.is_empty() {
+        true => Err(Failure::new("the rendezvous did not start")),
+        false => Ok((running, free)),
+    }
+}
+
+fn secret(made: &Value) -> Result<String> {
+    let secret = made["secret"].as_str().map(str::to_owned);
+    secret.ok_or_else(|| Failure::new("no token was made"))
+}
+
+/// One request on a connection of its own: its status and the JSON that came back.
+fn post(address: SocketAddr, path: &str, token: &str, body: &Value) -> Result<(u16, Value)> {
+    let body = body.to_string();
+    let mut link = TcpStream::connect(address)?;
+    link.set_nodelay(true)?;
+    link.set_read_timeout(Some(PATIENCE))?;
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Type: \
+         application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    link.write_all((head + &body).as_bytes())?;
+    let mut reply = String::new();
+    link.read_to_string(&mut reply)?;
+    let status = reply.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(|| Failure::new("no answer from the registry"))?;
+    let body = reply.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+    Ok((status, serde_json::from_str(body).unwrap_or_default()))
+}

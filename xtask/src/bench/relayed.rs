@@ -1,0 +1,132 @@
+//! The measuring client as a harness: an encrypted stream over a websocket to a relay.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Instant;
+
+use bytes::Bytes;
+use exec_server_machines::noise::SystemRandom;
+use exec_server_machines::noise::identity::Identity;
+use exec_server_machines::relay::StreamError;
+use exec_server_machines::relay::harness::HarnessStream;
+use exec_server_protocol::registry::ConnectResponse;
+
+use super::failure::{Failure, Result};
+use super::websocket::{QuickAck, WebSocket};
+
+/// An open stream.
+pub struct Relayed {
+    socket: WebSocket,
+    stream: HarnessStream<SystemRandom>,
+    messages: VecDeque<Bytes>,
+    held: Bytes,
+}
+
+impl Relayed {
+    /// Goes the way that the registry has shown, to the relay at `address`.
+    pub fn open(
+        address: SocketAddr,
+        stream_id: String,
+        identity: &Identity,
+        way: &ConnectResponse,
+        quickack: QuickAck,
+        deadline: Instant,
+    ) -> Result<Relayed> {
+        let socket = WebSocket::connect_at(address, path_of(&way.url)?, quickack, deadline)?;
+        let stream = HarnessStream::new(stream_id, identity, way, &way.executor_public_key)?;
+        let mut relayed = Relayed { socket, stream, messages: VecDeque::new(), held: Bytes::new() };
+        relayed.pump()?;
+        while !relayed.stream.is_open() {
+            relayed.read_frame()?;
+        }
+        Ok(relayed)
+    }
+
+    /// Changes the time by which everything that follows must be done.
+    pub fn set_deadline(&mut self, deadline: Instant) {
+        self.socket.set_deadline(deadline);
+    }
+
+    /// Adds one message to what the next flush sends.
+    pub fn queue(&mut self, pieces: &[&[u8]]) {
+        self.stream.send(pieces.concat().into()).expect("messages of a benchmark fit");
+    }
+
+    /// Sends everything that was queued, as the other end has room for it.
+    pub fn flush(&mut self) -> Result<()> {
+        self.pump()?;
+        while self.stream.queued_bytes() > 0 {
+            self.read_frame()?;
+            self.pump()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next message, which is then held.
+    pub fn next_message(&mut self) -> Result<()> {
+        while !self.buffered_message()? {
+            // Everything was taken, so the other end may hear of it.
+            self.pump()?;
+            self.read_frame()?;
+        }
+        Ok(())
+    }
+
+    /// Whether another message has arrived completely, which is then held.
+    pub fn buffered_message(&mut self) -> Result<bool> {
+        while self.messages.is_empty() {
+            let Some(place) = self.socket.buffered_message()? else { return Ok(false) };
+            let frame = Bytes::copy_from_slice(self.socket.bytes(&place));
+            self.take_frame(frame)?;
+        }
+        self.held = self.messages.pop_front().expect("was looked at");
+        self.stream.take(self.held.len());
+        Ok(true)
+    }
+
+    /// The message that is held.
+    pub fn message(&self) -> &[u8] {
+        &self.held
+    }
+
+    /// The socket, to be polled together with others.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The socket to the relay.
+    pub fn socket_mut(&mut self) -> &mut WebSocket {
+        &mut self.socket
+    }
+
+    fn pump(&mut self) -> Result<()> {
+        while let Some(frame) = self.stream.poll_frame()? {
+            self.socket.queue_binary(&frame);
+        }
+        self.socket.flush()
+    }
+
+    fn read_frame(&mut self) -> Result<()> {
+        let place = self.socket.next_message()?;
+        let frame = Bytes::copy_from_slice(self.socket.bytes(&place));
+        self.take_frame(frame)
+    }
+
+    fn take_frame(&mut self, frame: Bytes) -> Result<()> {
+        let messages = &mut self.messages;
+        Ok(self.stream.handle_frame(frame, |message| messages.push_back(message))?)
+    }
+}
+
+/// What comes behind the host of a URL.
+pub fn path_of(url: &str) -> Result<&str> {
+    let path = url.split_once("://").and_then(|(_, rest)| Some(&rest[rest.find('/')?..]));
+    path.ok_or_else(|| Failure::new("a way without a path"))
+}
+
+impl From<StreamError> for Failure {
+    fn from(error: StreamError) -> Failure {
+        Failure::new(format!("the stream failed: {error}"))
+    }
+}

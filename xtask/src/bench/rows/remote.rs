@@ -1,0 +1,302 @@
+//! The same work through a rendezvous as straight, and what a rendezvous bears.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use exec_server_protocol::registry::PublicKey;
+use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
+
+use super::Group;
+use super::oneshot::run_once;
+use crate::bench::cable::Cable;
+use crate::bench::client::{Client, Launch};
+use crate::bench::contestant::Seat;
+use crate::bench::failure::{Failure, Result};
+use crate::bench::ledger::Content;
+use crate::bench::meeting::{Harness, Meeting};
+use crate::bench::relayed::path_of;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene, USUAL_TIME};
+use crate::bench::stats::{mib, ms, percentile};
+use crate::bench::transfer::Transfer;
+use crate::bench::websocket::WebSocket;
+
+const STRAIGHT: &str = "remote.oneshot-direct";
+const ONESHOT: &str = "remote.oneshot";
+const ADDED: &str = "remote.added";
+const OUTPUT_STRAIGHT: &str = "remote.output-direct";
+const OUTPUT: &str = "remote.output";
+const OUTPUT_SHARE: &str = "remote.output-share";
+const EXECUTOR_CPU: &str = "remote.executor-cpu";
+const RELAY_CPU: &str = "remote.relay-cpu";
+const OPEN: &str = "remote.open";
+const HANDSHAKES: &str = "remote.handshakes";
+const CUT: &str = "remote.cut";
+const CRASH: &str = "remote.crash";
+const CRASH_KEPT: &str = "remote.crash-kept";
+const CROWD: &str = "remote.crowd";
+
+/// What is asked of output through a relay, whichever is less.
+const RATE_WANTED: f64 = 400.0;
+const SHARE_WANTED: f64 = 0.6;
+
+/// Harnesses that come at the same time.
+const AT_ONCE: usize = 4;
+
+/// An executor counts a relay as good that it had for a second.
+const GOOD_SOCKET: Duration = Duration::from_millis(1200);
+
+/// A rendezvous, an executor and a harness on loopback.
+pub const GROUP: Group = Group {
+    name: "remote",
+    most_rounds: 3,
+    rows: &[
+        row(STRAIGHT, "one-shot `true`, straight, p50", "ms", Better::Lower, &[]),
+        row(
+            ONESHOT,
+            "… through a rendezvous, p50",
+            "ms",
+            Better::Lower,
+            &[Bar::AtMost(2.0, Of::OurRow(STRAIGHT))],
+        ),
+        row(ADDED, "… added by that", "ms", Better::Lower, &[Bar::AtMost(1.0, Of::Unit)]),
+        row(OUTPUT_STRAIGHT, "512 MiB of output, straight", "MB/s", Better::Higher, &[]),
+        row(OUTPUT, "… through a rendezvous", "MB/s", Better::Higher, &[]),
+        row(
+            OUTPUT_SHARE,
+            "… of 400 MB/s or 60 % of straight, whichever is less",
+            "×",
+            Better::Higher,
+            &[Bar::AtLeast(1.0, Of::Unit)],
+        ),
+        row(EXECUTOR_CPU, "… CPU of the executor", "s/GiB", Better::Lower, &[]),
+        row(RELAY_CPU, "… CPU of the rendezvous", "s/GiB", Better::Lower, &[]),
+        row(OPEN, "a stream: way, websocket, handshake, p50", "ms", Better::Lower, &[]),
+        row(HANDSHAKES, "… four harnesses at once", "/s", Better::Higher, &[]),
+        row(
+            CUT,
+            "session resumed after all sockets were cut, p50",
+            "ms",
+            Better::Lower,
+            &[Bar::AtMost(100.0, Of::Unit)],
+        ),
+        row(CRASH, "… after `kill -9` and restart of the rendezvous", "ms", Better::Lower, &[]),
+        Row {
+            id: CRASH_KEPT,
+            label: "… with the session and its process",
+            unit: Unit::YesNo,
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(1.0, Of::Unit)],
+        },
+        row(
+            CROWD,
+            "rendezvous with 1,000 executors and 1,000 streams, RSS",
+            "MiB",
+            Better::Lower,
+            &[Bar::AtMost(256.0, Of::Unit)],
+        ),
+    ],
+    measure,
+};
+
+const fn row(
+    id: &'static str,
+    label: &'static str,
+    unit: &'static str,
+    better: Better,
+    bars: &'static [Bar],
+) -> Row {
+    Row { id, label, unit: Unit::Named(unit), better, bars }
+}
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    // The others have no rendezvous.
+    if scene.contestant.seat != Seat::Ours {
+        return Ok(());
+    }
+    measure_work(scene, readings)?;
+    measure_recovery(scene, readings)?;
+    measure_crowd(scene, readings)
+}
+
+fn measure_work(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let meeting = Meeting::start(scene, &scene.scratch.fresh("meeting")?, None)?;
+    let executor = meeting.executor("env", meeting.address)?;
+    let harness = meeting.harness("env", scene.quickack)?;
+    measure_oneshots(scene, readings, &harness)?;
+    let (before, relay_before) = (executor.usage()?, meeting.rendezvous.usage()?);
+    let bytes = measure_output(scene, readings, &harness)?;
+    let gib = bytes as f64 / f64::from(1 << 30);
+    let cpu = |duration: Duration| duration.as_secs_f64() / gib;
+    readings.enter(EXECUTOR_CPU, cpu(executor.usage()?.cpu_since(&before)));
+    readings.enter(RELAY_CPU, cpu(meeting.rendezvous.usage()?.cpu_since(&relay_before)));
+    measure_streams(scene, readings, &harness)
+}
+
+fn measure_recovery(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let cable = Cable::start()?;
+    let data = scene.scratch.fresh("cut-meeting")?;
+    let mut meeting = Meeting::start(scene, &data, Some(cable.address))?;
+    cable.lead_to(meeting.address);
+    let _executor = meeting.executor("env", cable.address)?;
+    let harness = meeting.harness("env", scene.quickack)?;
+    measure_cuts(scene, readings, &harness, &cable)?;
+    measure_crash(readings, &harness, &mut meeting, &cable)
+}
+
+/// One straight, one through the rendezvous, and so on.
+fn measure_oneshots(scene: &Scene<'_>, readings: &mut Readings, harness: &Harness) -> Result<()> {
+    let (mut straight, mut relayed) = (scene.connect()?, harness.connect()?);
+    let launch = Launch::new(&["/usr/bin/true"]);
+    for _ in 0..10 {
+        run_once(&mut straight, launch)?;
+        run_once(&mut relayed, launch)?;
+    }
+    let (mut times, mut relayed_times) = (Vec::new(), Vec::new());
+    scene.effort.pace(500, Duration::from_secs(5)).run(|| {
+        times.push(ms(run_once(&mut straight, launch)?.1));
+        relayed_times.push(ms(run_once(&mut relayed, launch)?.1));
+        Ok(())
+    })?;
+    let (direct, through) = (percentile(&times, 0.5), percentile(&relayed_times, 0.5));
+    readings.enter(STRAIGHT, direct);
+    readings.enter(ONESHOT, through);
+    readings.enter(ADDED, through - direct);
+    readings.enter_order(&mut relayed);
+    Ok(())
+}
+
+/// Returns how much went through the rendezvous.
+fn measure_output(scene: &Scene<'_>, readings: &mut Readings, harness: &Harness) -> Result<u64> {
+    let total = scene.effort.pick(512_u64 << 20, 128 << 20);
+    let pieces = 4;
+    let (mut direct, mut through) = (Vec::new(), Vec::new());
+    for _ in 0..pieces {
+        direct.push(output(&mut scene.connect()?, total / pieces)?.megabytes_per_second());
+        through.push(output(&mut harness.connect()?, total / pieces)?.megabytes_per_second());
+    }
+    let (direct, through) = (percentile(&direct, 0.5), percentile(&through, 0.5));
+    readings.enter(OUTPUT_STRAIGHT, direct);
+    readings.enter(OUTPUT, through);
+    readings.enter(OUTPUT_SHARE, through / RATE_WANTED.min(SHARE_WANTED * direct));
+    Ok(total)
+}
+
+fn output(client: &mut Client, bytes: u64) -> Result<Transfer> {
+    let count = bytes.to_string();
+    let argv = ["/usr/bin/head", "-c", &count, "/dev/zero"];
+    let launch = Launch { content: Content::Zeros, ..Launch::new(&argv) };
+    let begun = Instant::now();
+    let started = client.queue_start(launch);
+    client.flush()?;
+    client.wait_finished(started.process)?;
+    let time = begun.elapsed();
+    client.ledger().settle(started.process, 0, bytes)?;
+    Ok(Transfer { bytes, time, cpu: Duration::ZERO })
+}
+
+fn measure_streams(scene: &Scene<'_>, readings: &mut Readings, harness: &Harness) -> Result<()> {
+    let mut times = Vec::new();
+    scene.effort.pace(300, Duration::from_secs(3)).run(|| {
+        let begun = Instant::now();
+        harness.open()?;
+        times.push(ms(begun.elapsed()));
+        Ok(())
+    })?;
+    readings.enter(OPEN, percentile(&times, 0.5));
+    let each = scene.effort.pick(200, 50);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..AT_ONCE)
+            .map(|_| scope.spawn(|| (0..each).try_for_each(|_| harness.open().map(drop))))
+            .collect();
+        threads.into_iter().try_for_each(|one| one.join().expect("no panic"))
+    })?;
+    readings.enter(HANDSHAKES, (AT_ONCE * each) as f64 / begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn measure_cuts(
+    scene: &Scene<'_>,
+    readings: &mut Readings,
+    harness: &Harness,
+    cable: &Cable,
+) -> Result<()> {
+    let mut client = harness.connect()?;
+    let mut times = Vec::new();
+    for _ in 0..scene.effort.pick(10, 3) {
+        thread::sleep(GOOD_SOCKET);
+        let begun = Instant::now();
+        cable.cut();
+        client = resume(harness, client.session())?;
+        times.push(ms(begun.elapsed()));
+    }
+    readings.enter(CUT, percentile(&times, 0.5));
+    Ok(())
+}
+
+fn measure_crash(
+    readings: &mut Readings,
+    harness: &Harness,
+    meeting: &mut Meeting<'_>,
+    cable: &Cable,
+) -> Result<()> {
+    let mut client = harness.connect()?;
+    let process = client.start(Launch::new(&["/usr/bin/sleep", "600"]))?.process;
+    meeting.crash_and_restart(Some(cable.address))?;
+    let begun = Instant::now();
+    let mut client = resume(harness, client.session())?;
+    readings.enter(CRASH, ms(begun.elapsed()));
+    let signal = format!(r#"{{"processId":"p{process}","signal":"interrupt"}}"#);
+    readings.enter_whether(CRASH_KEPT, client.call("process/signal", &signal).is_ok());
+    Ok(())
+}
+
+/// Until the executor is back, and has noticed that the old stream is gone.
+fn resume(harness: &Harness, session: &str) -> Result<Client> {
+    let deadline = Instant::now() + USUAL_TIME;
+    loop {
+        match Client::resume(harness.open()?, session, USUAL_TIME) {
+            Ok(client) => return Ok(client),
+            Err(failure) if Instant::now() >= deadline => return Err(failure),
+            Err(_) => thread::sleep(Duration::from_millis(2)),
+        }
+    }
+}
+
+/// Peers that encrypt nothing: a relay cannot tell.
+fn measure_crowd(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let meeting = Meeting::start(scene, &scene.scratch.fresh("crowd")?, None)?;
+    let deadline = || Instant::now() + USUAL_TIME;
+    let key = PublicKey { x25519: [7; 32], mlkem768: Box::new([7; 1184]) };
+    let frame = |stream: &str, body| RelayFrame::new(stream, body).encode();
+    let record = || RelayData {
+        seq: 0,
+        segment_index: 0,
+        segment_count: 1,
+        payload: vec![7; 61_440].into(),
+    };
+    let mut sockets = Vec::new();
+    for number in 0..scene.effort.pick(1000, 100) {
+        let environment = format!("env-{number}");
+        let token = meeting.token("executor", &environment)?;
+        let url = meeting.register(&environment, &token, &key)?;
+        let mut executor =
+            WebSocket::connect_at(meeting.address, path_of(&url)?, scene.quickack, deadline())?;
+        let harness = meeting.harness(&environment, scene.quickack)?;
+        let way = harness.ask()?.ok_or_else(|| Failure::new("the executor is not there"))?;
+        let mut socket =
+            WebSocket::connect_at(meeting.address, path_of(&way.url)?, scene.quickack, deadline())?;
+        socket.queue_binary(&frame("s", RelayBody::Resume { next_seq: 0 }));
+        socket.queue_binary(&frame("s", RelayBody::Data(record())));
+        socket.flush()?;
+        executor.next_message()?;
+        executor.next_message()?;
+        executor.queue_binary(&frame("s", RelayBody::Data(record())));
+        executor.flush()?;
+        socket.next_message()?;
+        sockets.push((executor, socket));
+    }
+    readings.enter(CROWD, mib(meeting.rendezvous.usage()?.rss as f64));
+    Ok(())
+}
