@@ -13,12 +13,14 @@
 //! | [`fifo`] | a door between a test and a child |
 //! | [`footprint`] | every process that came from a test, and when they are gone |
 //! | [`rendezvous`] | a meeting point, and sockets that say anything |
+//! | [`authority`] | who issues agent identities, and checks what they sign |
 //! | [`harness`] | somebody who finds an executor through a meeting point |
 //! | [`hostile_relay`] | a meeting point with somebody in the middle who does anything to frames |
 //! | [`mod@reference`] | the unmodified reference client, driven by a scripted model |
 //!
 //! Everything waits for events, with one deadline each.
 
+pub mod authority;
 #[cfg(target_os = "linux")]
 pub mod cable;
 pub mod client;

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::builder::RangedU64ValueParser;
@@ -17,7 +18,7 @@ use exec_server::config::{
 use exec_server::logging::LogFormat;
 use exec_server::protocol::path_uri::NativePaths;
 use exec_server::protocol::process::{LimitName, ProcessLimits};
-use exec_server::remote::{Credential, CredentialError, RemoteEnvironmentConfig};
+use exec_server::remote::{AgentIdentity, Credential, CredentialError, RemoteEnvironmentConfig};
 use exec_server::timings::Timings;
 
 use crate::commands::ClientCommand;
@@ -259,6 +260,14 @@ pub struct JoinArguments {
     /// Take tokens for the registry from stdin, as JSON lines, until it ends.
     #[arg(long, help_heading = REMOTE, requires = "remote")]
     executor_credential_stdin: bool,
+    /// Sign requests to the registry with the agent identity in CODEX_ACCESS_TOKEN.
+    #[arg(
+        long,
+        help_heading = REMOTE,
+        requires = "remote",
+        conflicts_with = "executor_credential_stdin"
+    )]
+    use_agent_identity_auth: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -407,6 +416,9 @@ impl JoinArguments {
         }
         let credential = if self.executor_credential_stdin {
             Credential::from_stdin()
+        } else if self.use_agent_identity_auth {
+            let identity = AgentIdentity::from_environment(|name| std::env::var(name).ok());
+            Credential::Agent(Arc::new(identity.map_err(CredentialError::from)?))
         } else {
             Credential::from_environment(|name| std::env::var(name).ok())?
         };

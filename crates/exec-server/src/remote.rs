@@ -8,6 +8,7 @@
 //!
 //! Owner: one task per server. Only a registry that says no for good ends it; an outage is waited for.
 
+mod agent_identity;
 mod credential;
 mod forward;
 mod reception;
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use url::Url;
 
+pub use self::agent_identity::{AgentIdentity, AgentIdentityError};
 pub use self::credential::{Credential, CredentialError};
 pub use self::forward::{ForwardConfig, run_forward};
 use self::reception::{Asking, Host, Reception};
@@ -201,6 +203,13 @@ impl Executor<'_> {
                 Err(CredentialError::Expired) => {
                     tracing::warn!("the credential has expired; waiting for another");
                     tokio::time::sleep(backoff.next(fastrand::f64())).await;
+                    continue;
+                }
+                Err(CredentialError::Agent(error)) if error.is_passing() => {
+                    let pause = backoff.next(fastrand::f64());
+                    let cause = crate::logging::chain(&error);
+                    tracing::warn!(cause, ?pause, "no credential yet; trying again");
+                    tokio::time::sleep(pause).await;
                     continue;
                 }
                 Err(error) => return Err(error.into()),

@@ -10,6 +10,8 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 use tokio::sync::watch;
 
+use super::{AgentIdentity, AgentIdentityError};
+
 /// A line of the credential pipe is no longer, its newline included.
 const MAX_LINE_BYTES: u64 = 16_384;
 
@@ -25,6 +27,8 @@ pub enum Credential {
         /// The account.
         account_id: Arc<str>,
     },
+    /// An agent's identity, which signs every request.
+    Agent(Arc<AgentIdentity>),
     /// Tokens that the parent process sends on stdin, each until its time is up.
     Stdin(Arc<watch::Sender<Option<Piped>>>),
 }
@@ -62,6 +66,9 @@ pub enum CredentialError {
     /// A line of the pipe is not what it should be.
     #[error("the credential on stdin is not usable: {0}")]
     Line(&'static str),
+    /// An agent's identity is of no use, perhaps for the moment.
+    #[error(transparent)]
+    Agent(#[from] AgentIdentityError),
     /// The pipe's last token is over.
     #[error("the credential from stdin has expired")]
     Expired,
@@ -150,6 +157,7 @@ impl Credential {
                 let name = HeaderName::from_static("chatgpt-account-id");
                 Ok(vec![bearer(token), (name, account)])
             }
+            Self::Agent(identity) => Ok(identity.headers().await?),
             Self::Stdin(tokens) => {
                 let mut tokens = tokens.subscribe();
                 let current = tokens.wait_for(Option::is_some).await;
@@ -229,6 +237,7 @@ impl std::fmt::Debug for Credential {
         f.write_str(match self {
             Self::Bearer(_) => "Bearer",
             Self::Account { .. } => "Account",
+            Self::Agent(_) => "Agent",
             Self::Stdin(_) => "Stdin",
         })
     }

@@ -1,5 +1,7 @@
 //! The rendezvous as executors, harnesses and its owner see it: real sockets, a real database.
 
+#[cfg(unix)]
+mod agent_identity;
 pub mod commands;
 mod crowd;
 #[cfg(unix)]

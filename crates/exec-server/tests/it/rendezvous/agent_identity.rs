@@ -1,0 +1,95 @@
+//! An executor that proves itself with an agent's identity.
+
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::authority::Authority;
+use exec_server_testkit::executor::{ExecutorBuilder, TestExecutor};
+use exec_server_testkit::{TestHarness, TestRendezvous};
+use serde_json::{Value, json};
+
+use super::executor::join;
+
+#[tokio::test]
+async fn every_request_is_signed_for_one_task() {
+    let place = Place::start().await;
+    let mut executor = place.join(&json!({})).spawn();
+    let token = place.rendezvous.token(TokenRole::Harness, "env").await;
+    let harness = TestHarness::new(place.rendezvous.url(), "env", &token);
+    for _ in 0..2 {
+        let mut client = harness.client().await;
+        client.initialize().await;
+        let script = "echo ${CODEX_ACCESS_TOKEN-unknown}";
+        assert_eq!(client.sh("p", script).await.text(), "unknown\n");
+    }
+    // One registration, and a question for each harness.
+    assert_eq!(place.authority.counts(), (1, 3));
+    end(&mut executor).await;
+}
+
+#[tokio::test]
+async fn an_authority_that_is_out_for_a_while_is_waited_for() {
+    let place = Place::start().await;
+    place.authority.break_for(2);
+    let mut executor = place.join(&json!({})).piped_stderr().spawn();
+    while !executor.next_stderr_line().await.expect("it runs").contains("trying again") {}
+    let token = place.rendezvous.token(TokenRole::Harness, "env").await;
+    let harness = TestHarness::new(place.rendezvous.url(), "env", &token);
+    harness.client().await.initialize().await;
+    end(&mut executor).await;
+}
+
+#[tokio::test]
+async fn what_proves_nothing_ends_it_with_1() {
+    let place = Place::start().await;
+    for (claims, says) in [
+        (json!({"exp": 1_000_000_000}), "the agent identity is not valid: ExpiredSignature"),
+        (json!({"aud": "somebody else"}), "the agent identity is not valid: InvalidAudience"),
+        (json!({"iss": "https://example.org"}), "the agent identity is not valid: InvalidIssuer"),
+        (json!({"agent_private_key": "bm8="}), "the key of the agent identity is not usable"),
+        (json!({"agent_runtime_id": "another"}), "no task was registered"),
+    ] {
+        let (code, stdout, stderr) = place.join(&claims).run().await;
+        assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+    }
+    let other = Authority::start(place.rendezvous.url(), "t").await;
+    let document = other.document(&json!({}));
+    let forged = place.join(&json!({})).env("CODEX_ACCESS_TOKEN", &document);
+    let (code, _, stderr) = forged.run().await;
+    assert!(code == 1 && stderr.contains("InvalidSignature"), "{stderr}");
+    assert!(!stderr.contains(&document), "{stderr}");
+    let nothing = place.join(&json!({})).env("CODEX_ACCESS_TOKEN", "");
+    let (code, _, stderr) = nothing.run().await;
+    assert!(code == 1 && stderr.contains("CODEX_ACCESS_TOKEN"), "{stderr}");
+    let both = place.join(&json!({})).args(&["--executor-credential-stdin"]);
+    assert_eq!(both.run().await.0, 2);
+}
+
+struct Place {
+    rendezvous: TestRendezvous,
+    authority: Authority,
+    state: tempfile::TempDir,
+}
+
+impl Place {
+    async fn start() -> Self {
+        let rendezvous = TestRendezvous::start().await;
+        let token = rendezvous.token(TokenRole::Executor, "env").await;
+        let authority = Authority::start(rendezvous.url(), &token).await;
+        Self { rendezvous, authority, state: tempfile::tempdir().unwrap() }
+    }
+
+    /// An executor whose registry is the authority, with some claims laid over the usual ones.
+    fn join(&self, claims: &Value) -> ExecutorBuilder {
+        let url = self.authority.url();
+        join(&url, self.state.path(), "")
+            .args(&["--use-agent-identity-auth"])
+            .env("CODEX_ACCESS_TOKEN", self.authority.document(claims))
+            .env("CODEX_AGENT_IDENTITY_JWKS_BASE_URL", &url)
+            .env("CODEX_AGENT_IDENTITY_AUTHAPI_BASE_URL", format!("{url}/"))
+    }
+}
+
+async fn end(executor: &mut TestExecutor) {
+    executor.signal(exec_server_testkit::executor::Signal::TERM);
+    assert_eq!(executor.wait().await.code(), Some(0));
+}
