@@ -105,9 +105,9 @@ impl Registry {
         if is_usable { Ok(Self { base, dial, timeout }) } else { Err(wrong()) }
     }
 
-    /// Whether what is sent there can be read on the way.
+    /// Whether nobody on the way can read what is sent there.
     pub fn is_secure(&self) -> bool {
-        self.base.scheme() == "https" || is_loopback(&self.base)
+        is_secure(&self.base)
     }
 
     /// What people call it: its URL without anything secret, and always the same for the same place.
@@ -227,6 +227,11 @@ fn understand<T: DeserializeOwned>(status: StatusCode, body: &[u8]) -> Result<T,
         }
         _ => RegistryError::Refused { status: status.as_u16(), code, message },
     })
+}
+
+/// Whether nobody on the way to a URL can read what is sent there: by encryption, or because it does not leave the machine.
+pub fn is_secure(url: &Url) -> bool {
+    url.has_host() && (url.scheme() == "https" || url.scheme() == "http" && is_loopback(url))
 }
 
 /// Whether a URL leads to this machine, whatever a name server says.

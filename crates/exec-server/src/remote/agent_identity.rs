@@ -6,7 +6,7 @@
 //!
 //! Both steps happen when the first header is needed, and again if they could not be done; what is refused is final.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use aws_lc_rs::signature::Ed25519KeyPair;
 use bytes::Bytes;
@@ -14,13 +14,15 @@ use exec_server_protocol::base64;
 use exec_server_transport::dial::DialOptions;
 use exec_server_transport::http_exchange::{ExchangeError, exchange};
 use exec_server_transport::proxy::Proxies;
-use exec_server_transport::registry::Header;
+use exec_server_transport::registry::{Header, is_secure};
 use http_body_util::Full;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Method, Request};
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tokio::sync::Mutex;
 use url::Url;
 
@@ -106,7 +108,7 @@ impl AgentIdentity {
         let base = |name, usual: &str| {
             let text = variable(name).unwrap_or_else(|| usual.to_owned());
             let url = Url::parse(text.trim().trim_end_matches('/')).ok();
-            url.filter(is_private).ok_or(AgentIdentityError::Address(name))
+            url.filter(is_secure).ok_or(AgentIdentityError::Address(name))
         };
         let mut jwks = base("CODEX_AGENT_IDENTITY_JWKS_BASE_URL", JWKS_BASE)?;
         let folder = if jwks.path().contains("/backend-api") { "/wham" } else { "" };
@@ -240,36 +242,10 @@ fn append(url: &mut Url, path: &str) {
     url.set_path(&path);
 }
 
-fn is_private(url: &Url) -> bool {
-    let is_loopback = match url.host() {
-        Some(url::Host::Domain(name)) => name == "localhost",
-        Some(url::Host::Ipv4(address)) => address.is_loopback(),
-        Some(url::Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
-    url.scheme() == "https" && url.host().is_some() || url.scheme() == "http" && is_loopback
-}
-
 /// The time of day as RFC 3339 has it, in whole seconds of UTC.
 fn timestamp() -> String {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    rfc3339(since.as_secs())
-}
-
-fn rfc3339(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Counted from a March, so that the day that is sometimes there comes last in its year.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let now = OffsetDateTime::now_utc().truncate_to_second();
+    now.format(&Rfc3339).expect("a year with four digits")
 }
 
 impl std::fmt::Debug for AgentIdentity {
@@ -284,15 +260,8 @@ mod tests {
 
     #[test]
     fn times_are_written_as_others_write_them() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_200, "2024-03-01T00:00:00Z"),
-            (4_102_444_799, "2099-12-31T23:59:59Z"),
-        ] {
-            assert_eq!(rfc3339(seconds), text);
-        }
+        let text = timestamp();
+        assert_eq!((text.len(), &text[10..11], &text[19..]), (20, "T", "Z"), "{text}");
     }
 
     #[test]
