@@ -121,8 +121,9 @@ impl TargetOptions {
             Way::Url { url, connect_timeout } => {
                 self.websocket(url, *connect_timeout, Some(*initialize_timeout), wish)
             }
-            Way::Relay(place) => {
-                self.through_relay(&self.relay.refine(place.clone()), *initialize_timeout, wish)
+            Way::Relay(listed) => {
+                let place = self.relay.place(&listed.environment_id, Some(listed))?;
+                self.through_relay(&place, *initialize_timeout, wish)
             }
             Way::Program { program, args, env, cwd } => {
                 self.relay.refuse()?;
@@ -141,13 +142,15 @@ impl TargetOptions {
     /// An environment by the name that its registry knows, or under which it is listed.
     fn registered(&self, name: &str, wish: &Wish) -> Result<RemoteExecServerClient, Failure> {
         let environments = self.environments()?;
-        let listed = environments.all().iter().find_map(|environment| match &environment.way {
-            Way::Relay(place) if environment.id == name => Some((place, environment)),
-            _ => None,
-        });
-        let place = self.relay.place(name, listed.map(|(place, _)| place))?;
-        let timeout = listed.map_or(self.connect_timeout, |(_, it)| it.initialize_timeout);
-        self.through_relay(&place, timeout, wish)
+        let is_listed = |environment: &Environment| {
+            environment.id == name && matches!(environment.way, Way::Relay(_))
+        };
+        if environments.all().iter().any(is_listed) {
+            return self.environment(Some(name), wish);
+        }
+        let mut place = self.relay.place(name, None)?;
+        place.connect_timeout = self.connect_timeout;
+        self.through_relay(&place, self.connect_timeout, wish)
     }
 
     fn through_relay(

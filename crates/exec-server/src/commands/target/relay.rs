@@ -28,9 +28,9 @@ pub struct RelayOptions {
 }
 
 impl RelayOptions {
-    /// The environment of this name; one that is listed need not be described again.
+    /// The environment of this name, as it is listed if it is; what the arguments say counts more.
     pub fn place(&self, name: &str, listed: Option<&RelayPlace>) -> Result<RelayPlace, Failure> {
-        let place = match (&self.remote, listed) {
+        let mut place = match (&self.remote, listed) {
             // A token that is listed for one registry is none for another.
             (Some(registry), _) => RelayPlace::new(registry, name),
             (None, Some(listed)) => listed.clone(),
@@ -39,18 +39,13 @@ impl RelayOptions {
                 _ => return Err(Failure::NoRegistry(name.to_owned())),
             },
         };
-        Ok(self.refine(place))
-    }
-
-    /// What the arguments say counts more than what a list says.
-    pub fn refine(&self, mut place: RelayPlace) -> RelayPlace {
         if let Some(path) = &self.remote_token_file {
             place.token = Some(TokenSource::File(path.clone()));
         }
         if let Some(key) = &self.executor_key {
             place.executor_key = Some(key.clone());
         }
-        place
+        Ok(place)
     }
 
     /// These say nothing about a server that is reached in another way.

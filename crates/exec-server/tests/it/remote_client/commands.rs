@@ -88,6 +88,13 @@ async fn a_list_names_environments_with_their_registry_token_and_key() {
         let child = super::command(&run, meeting.state.path()).spawn().unwrap();
         assert_eq!(finish(child).await, (0, "hi\n".to_owned(), String::new()), "{target:?}");
     }
+    // What the command line says counts more than the list.
+    let elsewhere = ["run", "--remote", "http://192.0.2.1", "--", "true"];
+    let child =
+        super::command(&[&elsewhere[..3], &list, &elsewhere[3..]].concat(), meeting.state.path());
+    let (code, _, err) =
+        finish({ child }.env("EXEC_SERVER_REMOTE_TOKEN", "t").spawn().unwrap()).await;
+    assert!(code == 255 && err.contains("`env` through http://192.0.2.1: refusing"), "{err}");
     // A file of tokens may also be named on the command line.
     let token = folder.path().join("token").display().to_string();
     let url = meeting.rendezvous.url();
