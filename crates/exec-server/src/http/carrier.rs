@@ -101,6 +101,7 @@ impl AsyncWrite for ReadToEnd {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
     use std::task::Waker;
 
     use bytes::Bytes;
@@ -177,7 +178,9 @@ mod tests {
         assert_eq!(parts.status, 413);
         let mut body = AnswerBody::new(link, incoming);
         assert_eq!(body.next().await.unwrap().unwrap(), "too much");
-        assert!(body.next().await.is_none() && body.into_idle().await.is_none());
+        assert!(body.next().await.is_none());
+        let mut link = body.into_link();
+        assert!(!poll_fn(|cx| Poll::Ready(link.poll_idle(cx))).await, "it cannot be used again");
     }
 
     #[tokio::test]

@@ -21,6 +21,7 @@ use super::budget::Taken;
 use super::dial::dial;
 use super::error::HttpError;
 use super::link::{AnswerBody, Link};
+use super::place::Place;
 use super::pool::Route;
 use super::redirect;
 use super::request::Outgoing;
@@ -104,10 +105,8 @@ impl Exchange {
                 }
             }
         };
-        if result.is_ok()
-            && let Some(link) = body.into_idle().await
-        {
-            shared.pool.put(route, link);
+        if result.is_ok() {
+            shared.pool.put(route, body.into_link());
         }
     }
 }
@@ -161,10 +160,8 @@ async fn fetch(
             redirect::follow(request, parts.status, to)?;
         }
         // A body that nobody reads would have to be waited for.
-        if body.is_at_end()
-            && let Some(link) = body.into_idle().await
-        {
-            shared.pool.put(route, link);
+        if body.is_at_end() {
+            shared.pool.put(route, body.into_link());
         }
     }
     Err(HttpError::TooManyRedirects)
@@ -178,7 +175,6 @@ async fn send(
     proxy: Option<&Proxy>,
     route: &Route,
 ) -> Result<(Link, Response<hyper::body::Incoming>), HttpError> {
-    let place = request.place.to_string();
     let unsendable =
         || HttpError::Redirect("the answer points to a URL that cannot be sent".to_owned());
     let mut ready = request.prepare(proxy).map_err(|()| unsendable())?;
@@ -191,20 +187,24 @@ async fn send(
                 None if is_lost(error.error()) && is_safe_to_repeat(request) => {
                     request.prepare(proxy).map_err(|()| unsendable())?
                 }
-                None => return Err(HttpError::before_answer(place, error.into_error())),
+                None => return Err(failed(&request.place, error.into_error())),
             },
         };
     }
-    let carrier = dial(setup, &request.place, proxy).await?;
-    let failed = |error| HttpError::before_answer(place, error);
+    // Most requests find a connection, and none of them should carry the state of a handshake around.
+    let carrier = Box::pin(dial(setup, &request.place, proxy)).await?;
     let mut link = match Link::open(carrier).await {
         Ok(link) => link,
-        Err(error) => return Err(failed(error)),
+        Err(error) => return Err(failed(&request.place, error)),
     };
     match link.send(ready).await {
         Ok(answer) => Ok((link, answer)),
-        Err(error) => Err(failed(error.into_error())),
+        Err(error) => Err(failed(&request.place, error.into_error())),
     }
+}
+
+fn failed(place: &Place, error: hyper::Error) -> HttpError {
+    HttpError::before_answer(place.to_string(), error)
 }
 
 fn is_lost(error: &hyper::Error) -> bool {

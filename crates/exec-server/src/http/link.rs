@@ -150,10 +150,9 @@ impl AnswerBody {
         Poll::Ready(Some(Ok(gathered.into_bytes())))
     }
 
-    /// The connection, if it can be used again.
-    pub async fn into_idle(mut self) -> Option<Link> {
-        let is_idle = poll_fn(|cx| Poll::Ready(self.link.poll_idle(cx))).await;
-        is_idle.then_some(self.link)
+    /// The connection; it can be used again if all of this has been read.
+    pub fn into_link(self) -> Link {
+        self.link
     }
 }
 

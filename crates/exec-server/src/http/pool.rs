@@ -1,7 +1,8 @@
 //! Connections that wait for their next request.
 //!
 //! Owner: one connection of a client; what it opened is closed with it. A sweeper looks after those that are idle, and
-//! closes them when the other side has or when they have waited long enough.
+//! closes them when the other side has or when they have waited long enough. It sleeps while requests come and go: a
+//! connection that is put back is left with its waker, and waits at least as long as any that is there already.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -35,7 +36,14 @@ pub struct Pool {
 struct Idle {
     /// Oldest first.
     links: Vec<IdleLink>,
-    sweeper: Option<Waker>,
+    sweeper: Option<Sweeper>,
+}
+
+/// The sweeper while it sleeps.
+struct Sweeper {
+    waker: Waker,
+    /// Whether it will wake by itself, before the next connection has waited long enough.
+    has_timer: bool,
 }
 
 struct IdleLink {
@@ -57,14 +65,20 @@ impl Pool {
         Some(idle.links.remove(place).link)
     }
 
-    /// Keeps a connection for its next request.
-    pub fn put(&self, route: Route, link: Link) {
+    /// Keeps a connection for its next request, if it would take one.
+    pub fn put(&self, route: Route, mut link: Link) {
         let mut idle = self.lock();
+        // Without one, the sweeper has yet to begin, and will look at everything.
+        if let Some(Sweeper { waker, has_timer }) = &mut idle.sweeper {
+            if !link.poll_idle(&mut Context::from_waker(waker)) {
+                return;
+            }
+            if !std::mem::replace(has_timer, true) {
+                waker.wake_by_ref();
+            }
+        }
         let oldest = (idle.links.len() >= MAX_IDLE).then(|| idle.links.remove(0));
         idle.links.push(IdleLink { route, link, until: Instant::now() + self.patience });
-        if let Some(sweeper) = idle.sweeper.take() {
-            sweeper.wake();
-        }
         drop(idle);
         drop(oldest);
     }
@@ -89,8 +103,9 @@ impl Pool {
         let now = Instant::now();
         let mut idle = self.lock();
         idle.links.retain_mut(|idle| idle.link.poll_idle(cx) && idle.until > now);
-        idle.sweeper = Some(cx.waker().clone());
-        idle.links.iter().map(|idle| idle.until).min()
+        let next_end = idle.links.first().map(|idle| idle.until);
+        idle.sweeper = Some(Sweeper { waker: cx.waker().clone(), has_timer: next_end.is_some() });
+        next_end
     }
 
     fn lock(&self) -> MutexGuard<'_, Idle> {

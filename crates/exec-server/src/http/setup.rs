@@ -1,5 +1,6 @@
 //! What every exchange of a server shares: whom to trust, which proxy to use, where requests may go.
 
+use std::ffi::OsStr;
 use std::fmt;
 
 use exec_server_transport::tls;
@@ -18,7 +19,8 @@ use super::reach::Reach;
 pub struct HttpSetup {
     /// Where requests may go.
     pub reach: Reach,
-    proxies: Matcher,
+    /// None where the environment speaks of none, so that most requests ask nothing.
+    proxies: Option<Matcher>,
     /// Reading every trusted certificate takes a while, so only who needs them waits for it.
     tls: OnceCell<TlsConnector>,
 }
@@ -35,15 +37,20 @@ pub struct Proxy {
 impl HttpSetup {
     /// Reads the proxies from the environment.
     pub fn new(reach: Reach) -> Self {
-        Self { reach, proxies: Matcher::from_env(), tls: OnceCell::new() }
+        let is_about_proxies = |name: &OsStr| {
+            name.to_str().is_some_and(|name| name.to_ascii_lowercase().ends_with("_proxy"))
+        };
+        let has_proxies = std::env::vars_os().any(|(name, _)| is_about_proxies(&name));
+        Self { reach, proxies: has_proxies.then(Matcher::from_env), tls: OnceCell::new() }
     }
 
     /// The proxy for a URL, if it has one.
     pub fn proxy(&self, url: &Url) -> Result<Option<Proxy>, HttpError> {
+        let Some(proxies) = &self.proxies else { return Ok(None) };
         let uri: Uri = url[..url::Position::AfterPort].parse().map_err(|_| {
             HttpError::Redirect("the answer points to a URL that cannot be sent".to_owned())
         })?;
-        let Some(intercept) = self.proxies.intercept(&uri) else { return Ok(None) };
+        let Some(intercept) = proxies.intercept(&uri) else { return Ok(None) };
         let proxy = intercept.uri();
         let unusable = |reason: &str| HttpError::Proxy {
             place: proxy.authority().map_or(String::new(), |place| place.host().to_owned()),
