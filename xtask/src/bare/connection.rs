@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use super::child::{Child, StartParams};
 use super::files::Files;
 use super::messages::{self, FileWrite, WriteRequest};
+use super::web::Web;
 use crate::frame;
 
 /// As much as one read of a pipe can give, since a pipe holds 64 KiB.
@@ -44,6 +45,7 @@ pub struct Connection {
     chunk: Vec<u8>,
     decoded: Vec<u8>,
     files: Files,
+    web: Web,
     children: HashMap<u64, Child>,
     keys: HashMap<String, u64>,
     next_key: u64,
@@ -63,6 +65,7 @@ impl Connection {
             chunk: vec![0; READ_SIZE],
             decoded: Vec::new(),
             files: Files::default(),
+            web: Web::default(),
             children: HashMap::new(),
             keys: HashMap::new(),
             next_key: 0,
@@ -142,6 +145,12 @@ impl Connection {
             "environment/status" => self.reply(id, r#"{"status":"ready"}"#),
             "process/start" => self.handle_start(id, &serde_json::from_str(params)?)?,
             "process/terminate" => self.handle_terminate(id, &serde_json::from_str(params)?),
+            "http/request" => {
+                let params = serde_json::from_str(params)?;
+                if let Err(error) = self.web.answer(&mut self.output, id, &params) {
+                    self.refuse(id, &error.to_string());
+                }
+            }
             method if method.starts_with("fs/") => self.handle_file_request(id, method, params)?,
             _ => self.refuse(id, "not a method of the bare server"),
         }

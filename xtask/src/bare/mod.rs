@@ -1,5 +1,5 @@
-//! The least a websocket server can do to start a process or read a file: the benchmark's
-//! yardstick, not a product.
+//! The least a websocket server can do to start a process, read a file or ask a web server: the
+//! benchmark's yardstick, not a product.
 //!
 //! One blocking thread per connection; nothing is retained, resumed, sandboxed or limited. What it
 //! costs is what the machine, the wire format and the measuring client cost.
@@ -8,6 +8,7 @@ mod child;
 mod connection;
 mod files;
 mod messages;
+mod web;
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
