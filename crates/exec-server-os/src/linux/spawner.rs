@@ -26,6 +26,7 @@ use super::sandbox::file_worker::FileWorker;
 use super::sandbox::launch::{self, Launch, Launchers};
 use super::sandbox::launcher::{Command, Inside, LaunchPlan};
 use super::sandbox::network::SandboxNetwork;
+use super::sandbox::spares::Spares;
 use super::sandbox::{self, Mechanism, SandboxSetup};
 use super::{signals, startup, terminal};
 use crate::limits::{LimitPlan, Means, Rlimits};
@@ -62,13 +63,18 @@ pub struct Parts {
 impl Spawner {
     /// Starts the threads.
     pub fn new(cgroup: Option<CgroupParent>) -> io::Result<Self> {
+        let spares = Spares::new();
+        if let Err(error) = &spares {
+            tracing::debug!(%error, "every sandbox is made when it is needed");
+        }
+        let spares = spares.ok();
         let (jobs, queue) = mpsc::channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
         for number in 0..THREADS {
-            let queue = queue.clone();
+            let (queue, spares) = (queue.clone(), spares.clone());
             thread::Builder::new()
                 .name(format!("spawner-{number}"))
-                .spawn(move || serve(&queue))?;
+                .spawn(move || serve(&queue, spares))?;
         }
         Ok(Self { jobs, cgroup: cgroup.map(Arc::new) })
     }
@@ -157,10 +163,10 @@ async fn await_launch(report: Option<OwnedFd>, exit: &ExitWatch) -> Result<(), S
     }
 }
 
-fn serve(queue: &Mutex<mpsc::Receiver<Job>>) {
+fn serve(queue: &Mutex<mpsc::Receiver<Job>>, spares: Option<Spares>) {
     // Found out before somebody waits for it.
     sandbox::limits::means();
-    let mut starter = Starter::new();
+    let mut starter = Starter { spares, ..Starter::new() };
     loop {
         let job = queue.lock().expect("no holder panics").recv();
         let Ok(Job { request, cgroup, reply }) = job else { return };
@@ -220,12 +226,13 @@ enum TheirEnds {
 pub struct Starter {
     stack: ChildStack,
     launchers: Launchers,
+    spares: Option<Spares>,
 }
 
 impl Starter {
     /// Starts nothing yet.
     pub fn new() -> Self {
-        Self { stack: ChildStack::new(), launchers: Launchers::default() }
+        Self { stack: ChildStack::new(), launchers: Launchers::default(), spares: None }
     }
 
     /// Starts a child; the calling thread sleeps until it has executed its program, or has a launcher that will.
@@ -245,8 +252,10 @@ impl Starter {
                 _ => Inside::Command(command),
             };
             let plan = LaunchPlan { setup: setup.clone(), limits: request.limits, inside };
+            // A worker has other limits, and serves many requests once it is there.
+            let spares = self.spares.as_ref().filter(|_| request.stdio != Stdio::Worker);
             let (cgroup, network) = (cgroup.as_ref(), &request.network);
-            let launch = Launch { plan: &plan, stdio, tag, cgroup, network };
+            let launch = Launch { plan: &plan, stdio, tag, cgroup, network, spares };
             let launched = self.launchers.launch(&launch, &mut self.stack)?;
             (launched.pid, launched.pidfd, Some(launched.report), launched.refused)
         } else {

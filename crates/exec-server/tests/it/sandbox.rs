@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`ground`] | the directories, servers and users that the tests run on |
 //! | [`attempt`] | attacks that need system calls of their own |
-//! | [`running`], [`terminals`], [`endings`], [`neighbours`] | what must work inside, and what is left afterwards |
+//! | [`running`], [`terminals`], [`endings`], [`in_turn`], [`neighbours`] | what must work inside, and what is left afterwards |
 //! | [`bounds`] | what a sandbox can use up |
 //! | [`policies`], [`protected`] | what a policy means |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
@@ -25,6 +25,7 @@ mod endings;
 mod escapes;
 mod files;
 mod ground;
+mod in_turn;
 mod kernel;
 mod landlock_level;
 mod model;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::task::{Poll, ready};
 
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
@@ -15,10 +15,12 @@ use tokio::io::Interest;
 
 use super::denials::RefusedCalls;
 use super::held_mounts::HeldMounts;
-use super::launcher::{Command, Failure, Inside, LaunchPlan, STEP_CWD, STEP_EXEC, Told};
+use super::launcher::{Command, Failure, LaunchPlan, Preparation, STEP_CWD, STEP_EXEC, Told};
 use super::network::{QuietNetwork, SandboxNetwork};
+use super::prepared::{Needs, PreparedSandbox};
+use super::spares::Spares;
 use super::zygote::{Answer, Birth, Limit, Order, ZYGOTE_ARGUMENT};
-use super::{Mechanism, Network, packet};
+use super::{Network, packet};
 use crate::TreeTag;
 use crate::limits::Rlimits;
 use crate::linux::cgroup::Cgroup;
@@ -34,9 +36,9 @@ pub struct Launchers {
     zygote: Option<Zygote>,
 }
 
-/// What one launcher is made from.
+/// What one start is made from.
 pub struct Launch<'a> {
-    /// What it shall do.
+    /// What shall be done.
     pub plan: &'a LaunchPlan,
     /// What become descriptors 0, 1 and 2.
     pub stdio: [BorrowedFd<'a>; 3],
@@ -46,6 +48,8 @@ pub struct Launch<'a> {
     pub cgroup: Option<&'a Cgroup>,
     /// The network of its session, for a sandbox without one.
     pub network: &'a SandboxNetwork,
+    /// Where one may have been prepared.
+    pub spares: Option<&'a Spares>,
 }
 
 /// A launcher that has been made, a child of this process.
@@ -59,56 +63,75 @@ pub struct Launched {
 }
 
 impl Launchers {
-    /// Makes a launcher. Nothing of the request is used outside of the sandbox.
+    /// Makes a launcher, or takes one that waits. Nothing of the request is used outside of the sandbox.
     pub fn launch(
         &mut self,
         launch: &Launch,
         stack: &mut ChildStack,
     ) -> Result<Launched, SpawnError> {
-        let setup = &launch.plan.setup;
-        let network = match (setup.mechanism, setup.network) {
-            (Mechanism::Namespaces, Network::Isolated) => {
-                Some(launch.network.get_or_make(|| self.make_network(stack))?)
+        let preparation = Preparation::of(launch.plan);
+        let network = match (preparation, launch.plan.setup.network) {
+            (Some(preparation), Network::Isolated) => {
+                let prepared = || launch.spares?.adopt_network(preparation);
+                let make = || prepared().map_or_else(|| self.make_network(stack).map(Arc::new), Ok);
+                Some(launch.network.get_or_make(make)?)
             }
-            (Mechanism::Namespaces, Network::Host) | (Mechanism::Landlock, _) => None,
+            (Some(_), Network::Host) | (None, _) => None,
         };
-        let (refused, tally) = match launch.plan.inside {
-            Inside::Command(_) => {
-                let (refused, tally) = RefusedCalls::share().map_err(failed)?;
-                (refused, Some(tally))
+        let needs = Needs { preparation, network };
+        let plan =
+            postcard::to_stdvec(launch.plan).map_err(|error| failed(io::Error::other(error)));
+        let plan = memory_of(&plan?).map_err(failed)?;
+        if let Some(spare) = launch.spares.and_then(|spares| spares.take(&needs)) {
+            match spare.assign(launch, &plan) {
+                Ok(()) => return Ok(spare.hand_over()),
+                Err(error) => tracing::debug!(%error, "a prepared sandbox is of no use"),
             }
-            Inside::FileWorker => (RefusedCalls::default(), None),
-        };
-        let (plan, ours, theirs) = materials(launch.plan).map_err(failed)?;
-        let mut fds = launch.stdio.to_vec();
-        fds.extend([plan.as_fd(), theirs.as_fd()]);
-        fds.extend(tally.as_ref().map(AsFd::as_fd));
-        fds.extend(launch.cgroup.map(Cgroup::procs));
+        }
+        let new = self.prepare(&needs, launch.tag, stack)?;
+        match new.assign(launch, &plan) {
+            // Whoever has ended already has said why in its report.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed(error)),
+            _ => Ok(new.hand_over()),
+        }
+    }
+
+    /// Makes a sandbox that waits to be told what to run.
+    pub fn prepare(
+        &mut self,
+        needs: &Needs,
+        tag: TreeTag,
+        stack: &mut ChildStack,
+    ) -> Result<PreparedSandbox, SpawnError> {
+        let (refused, tally) = RefusedCalls::share().map_err(failed)?;
+        let (errand, their_errand) = packet::pair().map_err(failed)?;
+        let (report, their_report) = packet::pair().map_err(failed)?;
+        rustix::io::ioctl_fionbio(&report, true).map_err(|errno| failed(errno.into()))?;
+        let mut fds = vec![their_errand.as_fd(), their_report.as_fd(), tally.as_fd()];
         fds.extend(
-            network.iter().flat_map(|network| [network.users.as_fd(), network.network.as_fd()]),
+            needs.network.iter().flat_map(|quiet| [quiet.users.as_fd(), quiet.network.as_fd()]),
         );
-        let limit = |limit: libc::rlimit| Limit(limit.rlim_cur, limit.rlim_max);
         let order = Order::Launch(Birth {
-            tag: limit(launch.tag.as_limit()),
+            tag: limit(tag.as_limit()),
             open_files: limit(startup::original_open_file_limit()),
-            has_tally: tally.is_some(),
-            has_cgroup: launch.cgroup.is_some(),
-            has_network: network.is_some(),
+            preparation: needs.preparation,
+            has_network: needs.network.is_some(),
         });
         match self.ask(&order, &fds, stack) {
             Ok((Answer::Launched(pid), mut fds)) if fds.len() == 1 => {
-                let pidfd = fds.remove(0);
-                Ok(Launched { pid, pidfd, report: ours, refused })
+                let parts = Launched { pid, pidfd: fds.remove(0), report, refused };
+                Ok(PreparedSandbox::new(parts, errand))
             }
             Ok((answer, _)) => Err(refusal(answer)),
             Err(error) => {
-                end_stray(launch.tag);
+                end_stray(tag);
                 Err(error)
             }
         }
     }
 
-    fn make_network(&mut self, stack: &mut ChildStack) -> Result<QuietNetwork, SpawnError> {
+    /// Makes a network for sandboxes without one.
+    pub fn make_network(&mut self, stack: &mut ChildStack) -> Result<QuietNetwork, SpawnError> {
         let (answer, fds) = self.ask(&Order::MakeNetwork, &[], stack)?;
         match (answer, <[OwnedFd; 2]>::try_from(fds)) {
             (Answer::Network, Ok([users, network])) => Ok(QuietNetwork { users, network }),
@@ -148,6 +171,11 @@ fn refusal(answer: Answer) -> SpawnError {
         }
         _ => failed(io::Error::other("the zygote answered something else")),
     }
+}
+
+/// A limit as a zygote is told of it.
+pub fn limit(limit: libc::rlimit) -> Limit {
+    Limit(limit.rlim_cur, limit.rlim_max)
 }
 
 /// Ends the launcher of a zygote that died before it could tell of it.
@@ -200,14 +228,6 @@ impl Drop for Zygote {
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
     }
-}
-
-/// The plan to be read, and the two ends of the socket for the report: ours and theirs.
-fn materials(plan: &LaunchPlan) -> io::Result<(OwnedFd, OwnedFd, OwnedFd)> {
-    let plan = postcard::to_stdvec(plan).map_err(io::Error::other)?;
-    let (ours, theirs) = packet::pair()?;
-    rustix::io::ioctl_fionbio(&ours, true)?;
-    Ok((memory_of(&plan)?, ours, theirs))
 }
 
 /// Where the program of a zygote is: a copy of ours in memory, which nobody can change.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`launch`] | the server's side of a sandboxed start |
 //! | [`zygote`], [`packet`] | the process that launchers are copied from, and how it is asked |
-//! | [`launcher`] | the process between the server and the command, and pid 1 of the sandbox |
+//! | [`prepared`], [`spares`] | a sandbox that waits to be told what to run, and those that are made ahead |
+//! | [`launcher`], [`inside`] | the process between the server and the command, and pid 1 of the sandbox |
 //! | [`view`] | what of the file system is seen, and how that is mounted |
 //! | [`held_mounts`] | mounts that are let go of after the end |
 //! | [`namespaces`] | what a sandbox has of its own |
@@ -27,6 +28,7 @@ pub mod denials;
 pub mod file_worker;
 pub mod filter;
 pub mod held_mounts;
+pub mod inside;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;
@@ -34,8 +36,10 @@ pub mod limits;
 pub mod namespaces;
 pub mod network;
 pub mod packet;
+pub mod prepared;
 pub mod privileges;
 pub mod probe;
+pub mod spares;
 pub mod step;
 pub mod view;
 pub mod wire;

@@ -14,9 +14,14 @@ pub fn enter_new() -> Result<(), StepError> {
             | libc::CLONE_NEWNS
             | libc::CLONE_NEWPID
             | libc::CLONE_NEWIPC
-            | libc::CLONE_NEWUTS
-            | libc::CLONE_NEWCGROUP,
+            | libc::CLONE_NEWUTS,
     )
+}
+
+/// Makes the cgroup of this process the outermost that it can see; the user must have been mapped.
+pub fn hide_cgroup() -> Result<(), StepError> {
+    // SAFETY: this process has one thread and shares nothing that would change under another.
+    check(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }).map(drop).step("namespaces")
 }
 
 /// Enters a new network that nobody has set up, in a user namespace of its own.

@@ -20,12 +20,12 @@ impl SandboxNetwork {
     /// The network; `make` is called if there is none yet.
     pub fn get_or_make<E>(
         &self,
-        make: impl FnOnce() -> Result<QuietNetwork, E>,
+        make: impl FnOnce() -> Result<Arc<QuietNetwork>, E>,
     ) -> Result<Arc<QuietNetwork>, E> {
         let mut network = self.0.lock().expect("no holder panics");
         let known = match network.take() {
             Some(known) => known,
-            None => Arc::new(make()?),
+            None => make()?,
         };
         Ok(network.insert(known).clone())
     }

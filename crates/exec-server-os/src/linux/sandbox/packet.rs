@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 
 /// Orders and answers are a few numbers and at most the name of a step.
 const MAX_BYTES: usize = 512;
-/// Streams, plan, report, cgroup and two namespaces.
-const MAX_FDS: usize = 8;
+/// Streams, plan and cgroup.
+const MAX_FDS: usize = 5;
 
 /// A message that has arrived.
 pub struct Packet {

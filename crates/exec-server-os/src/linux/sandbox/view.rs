@@ -4,15 +4,17 @@
 //! capabilities in them, and one thread.
 //!
 //! ```text
-//! look up every path ──> plan ──> clone / or make an empty root ──> /dev, /proc ──> places, outer first ──> seal ──> pivot
-//!  (walk, wishes)       (plan)        (new_root)                  (dev, proc)        (apply)             (new_root)
+//! clone / or make an empty root ──> /dev, /proc ══> look up every path ──> plan ──> places, outer first ──> seal ──> pivot
+//!          (new_root)             (dev, proc)        (walk, wishes)      (plan)        (apply)            (new_root)
+//!                 [`Foundation`], perhaps made ahead ══> what the policy says
 //! ```
 //!
-//! Invariant: nothing is mounted before everything is looked up, and a mount never follows a link: its source is a
-//! descriptor, and its target is found below the new root without links.
+//! Invariant: no place is mounted before everything is looked up on the host, and a mount never follows a link: its
+//! source is a descriptor, and its target is found below the new root without links.
 
 mod apply;
 mod dev;
+mod foundation;
 mod kernel_mounts;
 mod mounts;
 mod new_root;
@@ -25,13 +27,11 @@ mod writable_root;
 
 use std::path::PathBuf;
 
-use rustix::fs::Mode;
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::step::{Step, StepError};
 use crate::byte_fields;
 
+pub use self::foundation::{Foundation, Groundwork};
 pub use self::old_root::OldRoot;
 pub use self::proc::remember_names;
 pub use self::writable_root::check_writable_root;
@@ -111,34 +111,6 @@ pub enum PlaceAccess {
     Writable,
     /// Nothing. Links that lead there are followed.
     Denied,
-}
-
-/// Makes the view the root of the calling process, which must be pid 1 of new namespaces; leaves it in the new `/`.
-///
-/// Nobody may run anything there before the [`OldRoot`] is gone.
-/// After an error the process is somewhere in between and must exit.
-pub fn build(view: &View) -> Result<OldRoot, StepError> {
-    // A fresh procfs shows the pid namespace of the caller, so it must not be the host's. This also keeps every
-    // process that was started for something else from mounting by mistake.
-    if std::process::id() != 1 {
-        return Err(Errno::PERM).step("be the first process of a pid namespace");
-    }
-    // What is made below has exactly the mode that it is given.
-    let umask = rustix::process::umask(Mode::empty());
-    mounts::stop_propagation().step("make the mounts private")?;
-    let host = mounts::open_host_root().step("open the root")?;
-    let devices = dev::open_devices(&host)?;
-    let (ground, wishes) = wishes::look_up(&host, view)?;
-    let plan = plan::plan(ground, &wishes);
-    let mut root = new_root::NewRoot::mount(host, ground)?;
-    let null = dev::mount(&mut root, &devices, view.temp_bytes)?;
-    proc::mount(&mut root, &null)?;
-    for (path, action) in plan {
-        apply::apply(&mut root, &wishes, &path, action)?;
-    }
-    let old_root = root.seal_and_enter()?;
-    rustix::process::umask(umask);
-    Ok(old_root)
 }
 
 #[cfg(test)]

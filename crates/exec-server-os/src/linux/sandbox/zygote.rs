@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
-use super::launcher::{self, Failure, Launcher, run_launcher};
+use super::launcher::{self, Failure, Launcher, Preparation, run_launcher};
 use super::network::QuietNetwork;
 use super::{packet, view};
 use crate::linux::check;
@@ -24,7 +24,8 @@ pub const ZYGOTE_ARGUMENT: &str = "--sandbox-zygote";
 /// What a zygote is asked for.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// A launcher, beside it its descriptors: standard streams, plan and report, then those that are said to be there.
+    /// A launcher, beside it its descriptors: where it is told what to run, where it reports, the memory in which refused
+    /// calls are counted, and the network if there is one.
     Launch(Birth),
     /// A network for sandboxes without one.
     MakeNetwork,
@@ -37,10 +38,8 @@ pub struct Birth {
     pub tag: Limit,
     /// The limit on open files that the server itself was started with.
     pub open_files: Limit,
-    /// Whether the memory comes with it in which refused calls are counted.
-    pub has_tally: bool,
-    /// Whether `cgroup.procs` of its cgroup comes with it.
-    pub has_cgroup: bool,
+    /// What it makes before it is told what to run; nothing without namespaces.
+    pub preparation: Option<Preparation>,
     /// Whether a [`QuietNetwork`] comes with it.
     pub has_network: bool,
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, fstat, mkdirat, openat, symlinkat};
 use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
 
 use super::mounts::{self, Below, FROZEN, HERE, NO_PROGRAMS, TAME};
 use super::old_root::OldRoot;
@@ -58,6 +59,20 @@ impl NewRoot {
             new.add_scaffold(root).step("keep the root")?;
         }
         Ok(new)
+    }
+
+    /// The root of the host, which this one is mounted over.
+    pub fn host(&self) -> &OwnedFd {
+        &self.host
+    }
+
+    /// Unmounts everything again, and gives the host's root back; waits for the kernel.
+    pub fn take_down(self) -> Result<OwnedFd, StepError> {
+        const STEP: &str = "take the root down";
+        rustix::process::fchdir(self.root.as_fd()).step(STEP)?;
+        rustix::mount::unmount(".", UnmountFlags::DETACH).step(STEP)?;
+        rustix::process::fchdir(self.host.as_fd()).step(STEP)?;
+        Ok(self.host)
     }
 
     /// Something of the host, found without links.

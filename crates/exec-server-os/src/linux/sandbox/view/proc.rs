@@ -2,7 +2,7 @@
 //!
 //! The kernel lets root write to much of it without any capability: it compares with the root of the host.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -49,22 +49,47 @@ const STILL_LIFE: [&str; 11] = [
 
 const STILL_LIFE_BYTES: u64 = 4 << 20;
 
-pub fn mount(root: &mut NewRoot, null: &OwnedFd) -> Result<(), StepError> {
-    let target = root.make_directory(Path::new("/proc")).step("find /proc")?;
-    match new_procfs() {
-        Ok(procfs) => {
-            mounts::attach(&procfs, target).step("mount /proc")?;
-            cover(&procfs, null).step("cover /proc")
+/// A `/proc` that is mounted, and what of it was judged.
+pub struct Procfs {
+    /// Missing where there is only a substitute.
+    procfs: Option<OwnedFd>,
+    judged: BTreeSet<CString>,
+}
+
+impl Procfs {
+    pub fn mount(root: &NewRoot, null: &OwnedFd) -> Result<Self, StepError> {
+        let target = root.make_directory(Path::new("/proc")).step("find /proc")?;
+        match new_procfs() {
+            Ok(procfs) => {
+                mounts::attach(&procfs, target).step("mount /proc")?;
+                let mut new = Self { procfs: Some(procfs), judged: BTreeSet::new() };
+                new.cover_new(null).step("cover /proc")?;
+                Ok(new)
+            }
+            // A container's procfs with something mounted over parts of it: the kernel gives us no other, and the one
+            // that is there shows processes outside.
+            Err(_) => {
+                let still = mounts::memory("0555", STILL_LIFE_BYTES, 64, NO_PROGRAMS)
+                    .step("make a substitute for /proc")?;
+                mounts::attach(&still, target).step("mount a substitute for /proc")?;
+                draw(root, &still).step("fill a substitute for /proc")?;
+                mounts::restrict(&still, FROZEN, Below::Left)
+                    .step("seal a substitute for /proc")?;
+                Ok(Self { procfs: None, judged: BTreeSet::new() })
+            }
         }
-        // A container's procfs with something mounted over parts of it: the kernel gives us no other, and the one
-        // that is there shows processes outside.
-        Err(_) => {
-            let still = mounts::memory("0555", STILL_LIFE_BYTES, 64, NO_PROGRAMS)
-                .step("make a substitute for /proc")?;
-            mounts::attach(&still, target).step("mount a substitute for /proc")?;
-            draw(root, &still).step("fill a substitute for /proc")?;
-            mounts::restrict(&still, FROZEN, Below::Left).step("seal a substitute for /proc")
+    }
+
+    /// Covers whatever is not about a process and was not there before. The list is made from what is there, so that
+    /// files of newer kernels are covered, too.
+    pub fn cover_new(&mut self, null: &OwnedFd) -> io::Result<()> {
+        let Some(procfs) = &self.procfs else { return Ok(()) };
+        for name in names(procfs)? {
+            if !self.judged.contains(&name) && cover(procfs, &name, null)? {
+                self.judged.insert(name);
+            }
         }
+        Ok(())
     }
 }
 
@@ -125,31 +150,29 @@ fn names(procfs: &OwnedFd) -> io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Covers whatever is not about a process. The list is made from what is there, so that new files are covered, too.
-fn cover(procfs: &OwnedFd, null: &OwnedFd) -> io::Result<()> {
-    for name in names(procfs)? {
-        let known = KNOWN.get().and_then(|known| known.get(&name));
-        let cover = match known {
-            Some(known) => *known,
-            None => match statat(procfs, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(stat) => judge(&name, stat.st_mode),
-                Err(Errno::NOENT) => continue,
-                Err(other) => return Err(other.into()),
-            },
-        };
-        let Some(cover) = cover else { continue };
-        let target = openat(procfs, &name, HERE, Mode::empty())?;
-        let copy = match cover {
-            Cover::Null => mounts::copy(null)?,
-            Cover::Itself => {
-                let copy = mounts::copy(&target)?;
-                mounts::restrict(&copy, FROZEN, Below::Included)?;
-                copy
-            }
-        };
-        mounts::attach(&copy, &target)?;
-    }
-    Ok(())
+/// Judges a name and covers what is there; false if nothing is.
+fn cover(procfs: &OwnedFd, name: &CStr, null: &OwnedFd) -> io::Result<bool> {
+    let known = KNOWN.get().and_then(|known| known.get(name));
+    let cover = match known {
+        Some(known) => *known,
+        None => match statat(procfs, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => judge(name, stat.st_mode),
+            Err(Errno::NOENT) => return Ok(false),
+            Err(other) => return Err(other.into()),
+        },
+    };
+    let Some(cover) = cover else { return Ok(true) };
+    let target = openat(procfs, name, HERE, Mode::empty())?;
+    let copy = match cover {
+        Cover::Null => mounts::copy(null)?,
+        Cover::Itself => {
+            let copy = mounts::copy(&target)?;
+            mounts::restrict(&copy, FROZEN, Below::Included)?;
+            copy
+        }
+    };
+    mounts::attach(&copy, &target)?;
+    Ok(true)
 }
 
 #[derive(Debug, Clone, Copy)]

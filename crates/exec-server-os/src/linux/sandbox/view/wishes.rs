@@ -51,12 +51,15 @@ pub struct LinkWish {
 }
 
 /// Looks up all paths of a view; mounts nothing.
-pub fn look_up(host: &OwnedFd, view: &View) -> Result<(Ground, Wishes), StepError> {
-    let kernel = KernelMounts::read().step("read the mounts")?;
+pub fn look_up(
+    host: &OwnedFd,
+    view: &View,
+    kernel: &KernelMounts,
+) -> Result<(Ground, Wishes), StepError> {
     let soft = SoftGround::look_up(host, view).step("look up where sandboxes write")?;
     let mut wishes = Wishes::default();
     for place in &view.places {
-        wishes.add_place(host, place, view, &soft, &kernel)?;
+        wishes.add_place(host, place, view, &soft, kernel)?;
     }
     for path in &view.masked {
         let found = walk(host, path).step("look up a masked path")?;
@@ -68,7 +71,7 @@ pub fn look_up(host: &OwnedFd, view: &View) -> Result<(Ground, Wishes), StepErro
             wishes.add_link(link, false, show);
         }
     }
-    wishes.add_interfaces(host, &kernel).step("look up a mount of the kernel's")?;
+    wishes.add_interfaces(host, kernel).step("look up a mount of the kernel's")?;
     let ground = wishes.take_root(view.base);
     Ok((ground, wishes))
 }

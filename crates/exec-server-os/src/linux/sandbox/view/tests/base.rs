@@ -1,7 +1,7 @@
 //! Everything or nothing, and what places add to it.
 
 use super::super::{Base, Place, View};
-use super::harness::{Host, User, each_user, time_of_build};
+use super::harness::{Host, User, build, each_user, time_of_build};
 
 #[test]
 fn everything_can_be_read_and_nothing_changed() {
@@ -196,8 +196,27 @@ fn paths_must_be_absolute_and_normal() {
 }
 
 #[test]
+fn a_root_that_a_link_leads_to_replaces_the_one_that_was_prepared() {
+    each_user(|host| {
+        host.link("/", "out/everything");
+        host.check(
+            &host.view(Base::Nothing, &["r out/everything", "w ws", "d out/dir"]),
+            "
+        read @/out/secret = secret
+        write @/out/new = EROFS
+        write @/ws/new = ok
+        read @/out/dir/file = EACCES
+        overwrite /proc/sys/kernel/hostname = EROFS|EACCES
+        write /dev/shm/new = ok
+        run /bin/true = 0
+        ",
+        );
+    });
+}
+
+#[test]
 fn only_the_first_process_of_a_pid_namespace_builds() {
-    let error = super::super::build(&View::new(Base::Everything)).unwrap_err();
+    let error = build(&View::new(Base::Everything)).err().unwrap();
     assert_eq!(error.step, "be the first process of a pid namespace");
 }
 

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Signal, getgid, getuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
-use super::super::{Base, Place, PlaceAccess, View, build};
+use super::super::{Base, Foundation, Groundwork, OldRoot, Place, PlaceAccess, View};
 use super::script;
+use crate::linux::sandbox::step::StepError;
 
 pub const NOBODY: u32 = 65534;
 
@@ -322,6 +323,11 @@ fn wait(pid: libc::pid_t) -> i32 {
     // SAFETY: waits for our own child.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 1000 + status }
+}
+
+/// Builds a view as a launcher does.
+pub fn build(view: &View) -> Result<OldRoot, StepError> {
+    Foundation::lay(Groundwork::of(view))?.build(view)
 }
 
 /// How long it takes to build a view, in microseconds.

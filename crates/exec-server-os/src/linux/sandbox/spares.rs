@@ -1,0 +1,292 @@
+//! Sandboxes that are prepared ahead, so that most starts find one.
+//!
+//! ```text
+//! start ──takes a spare──▶ runs          keeper (a thread): makes another one like it,
+//!                                        and ends those that are old or of a mount table that has changed
+//! ```
+//!
+//! A spare has namespaces of its own and is used once, so that no two commands share more than without it. It knows
+//! nothing of a policy: what that says is looked up when the command is started. What it does depend on is the mount table
+//! of the host, and the kernel tells when that changes.
+//!
+//! Invariant: a spare is given only to a start whose session has the spare's network; a network that no session has yet is
+//! given to one session.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::launch::Launchers;
+use super::launcher::Preparation;
+use super::network::QuietNetwork;
+use super::prepared::{Needs, PreparedSandbox};
+use crate::TreeTag;
+use crate::linux::child::ChildStack;
+use crate::spawn::SpawnError;
+
+/// Each is two sleeping processes with a megabyte or two between them; more sessions than this rarely start at once.
+const MAX_SPARES: usize = 4;
+/// As long as somebody who reads an answer may take to ask for the next command.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// The tag of what belongs to no tree yet; children are counted from 0, and zygotes have the last number.
+const TAG: u32 = u32::MAX - 1;
+
+/// The spares of a server; cheap to clone.
+#[derive(Clone)]
+pub struct Spares(Arc<Shared>);
+
+struct Shared {
+    pool: Mutex<Pool>,
+    /// Wakes the keeper.
+    wake: OwnedFd,
+}
+
+struct Pool {
+    spares: Vec<Spare>,
+    /// What the keeper shall make.
+    wanted: Vec<Needs>,
+    /// What the keeper shall end, because that takes a moment.
+    useless: Vec<Spare>,
+    mounts: MountTable,
+    /// How often the mounts have changed.
+    changes: u64,
+}
+
+struct Spare {
+    sandbox: PreparedSandbox,
+    needs: Needs,
+    /// Whether its network belongs to a session.
+    is_adopted: bool,
+    since: Instant,
+}
+
+impl std::fmt::Debug for Spares {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        formatter.debug_struct("Spares").finish_non_exhaustive()
+    }
+}
+
+impl Spares {
+    /// Starts the keeper.
+    pub fn new() -> io::Result<Self> {
+        let pool = Pool {
+            spares: Vec::new(),
+            wanted: Vec::new(),
+            useless: Vec::new(),
+            mounts: MountTable::open()?,
+            changes: 0,
+        };
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared { pool: Mutex::new(pool), wake });
+        let keeper = Keeper {
+            shared: shared.clone(),
+            launchers: Launchers::default(),
+            stack: ChildStack::new(),
+            mounts: MountTable::open()?,
+        };
+        thread::Builder::new().name("spares".to_owned()).spawn(move || keeper.run())?;
+        Ok(Self(shared))
+    }
+
+    /// Gives a session the network of a spare that is like this.
+    pub fn adopt_network(&self, preparation: Preparation) -> Option<Arc<QuietNetwork>> {
+        let mut pool = self.0.lock();
+        let is_like_it =
+            |spare: &&mut Spare| !spare.is_adopted && spare.needs.preparation == Some(preparation);
+        let spare = pool.spares.iter_mut().find(is_like_it)?;
+        spare.is_adopted = true;
+        spare.needs.network.clone()
+    }
+
+    /// Takes a spare, if there is one, and has another one made for the next.
+    pub fn take(&self, needs: &Needs) -> Option<PreparedSandbox> {
+        needs.preparation?;
+        let mut pool = self.0.lock();
+        pool.look_at_mounts();
+        let found = pool.spares.iter().position(|spare| {
+            spare.is_adopted && spare.needs.are_met_by(needs) && !spare.sandbox.has_ended()
+        });
+        let taken = found.map(|index| pool.spares.swap_remove(index).sandbox);
+        if !pool.wanted.iter().any(|wanted| wanted.are_met_by(needs)) {
+            pool.wanted.push(needs.clone());
+        }
+        drop(pool);
+        self.0.wake();
+        taken
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().expect("no holder panics")
+    }
+
+    fn wake(&self) {
+        // It is full if the keeper is to wake up anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+impl Pool {
+    /// Drops all spares if they are made from mounts that are not the host's any more.
+    fn look_at_mounts(&mut self) {
+        if self.mounts.have_changed() {
+            self.changes += 1;
+            self.useless.append(&mut self.spares);
+        }
+    }
+
+    fn drop_old(&mut self, now: Instant) {
+        let is_old = |spare: &Spare| now.duration_since(spare.since) >= MAX_AGE;
+        let (old, young) = std::mem::take(&mut self.spares)
+            .into_iter()
+            .partition(|spare| is_old(spare) || spare.sandbox.has_ended());
+        self.spares = young;
+        self.useless.extend::<Vec<_>>(old);
+    }
+
+    fn add(&mut self, spare: Spare) {
+        self.spares.push(spare);
+        if self.spares.len() > MAX_SPARES {
+            let oldest = self.spares.remove(0);
+            self.useless.push(oldest);
+        }
+    }
+}
+
+/// Makes and ends spares, on a thread of its own.
+struct Keeper {
+    shared: Arc<Shared>,
+    launchers: Launchers,
+    stack: ChildStack,
+    /// Another one than that of the pool, because each look is told of a change once.
+    mounts: MountTable,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        loop {
+            let (wanted, useless) = {
+                let mut pool = self.shared.lock();
+                pool.look_at_mounts();
+                pool.drop_old(Instant::now());
+                (std::mem::take(&mut pool.wanted), std::mem::take(&mut pool.useless))
+            };
+            drop(useless);
+            for needs in wanted {
+                self.make(needs);
+            }
+            self.wait();
+        }
+    }
+
+    /// Makes what a start has asked for, and one for a session that is yet to come.
+    fn make(&mut self, needs: Needs) {
+        let has_network = needs.network.is_some();
+        let preparation = needs.preparation;
+        let is_there =
+            |is_wanted: &dyn Fn(&Spare) -> bool| self.shared.lock().spares.iter().any(is_wanted);
+        let lacks_same = !is_there(&|spare| spare.needs.are_met_by(&needs));
+        let lacks_new = has_network
+            && !is_there(&|spare| !spare.is_adopted && spare.needs.preparation == preparation);
+        let made = (|| {
+            if lacks_same {
+                self.prepare(needs, true)?;
+            }
+            if lacks_new {
+                let network = Some(Arc::new(self.launchers.make_network(&mut self.stack)?));
+                self.prepare(Needs { preparation, network }, false)?;
+            }
+            Ok::<_, SpawnError>(())
+        })();
+        if let Err(error) = made {
+            // The next start finds none, and says what is wrong if it is still wrong then.
+            tracing::debug!(%error, "no sandbox could be prepared");
+        }
+    }
+
+    fn prepare(&mut self, needs: Needs, is_adopted: bool) -> Result<(), SpawnError> {
+        let before = {
+            let mut pool = self.shared.lock();
+            pool.look_at_mounts();
+            pool.changes
+        };
+        let sandbox = self.launchers.prepare(&needs, TreeTag::new(TAG), &mut self.stack)?;
+        let spare = Spare { sandbox, needs, is_adopted, since: Instant::now() };
+        let mut pool = self.shared.lock();
+        pool.look_at_mounts();
+        if pool.changes == before {
+            pool.add(spare);
+        } else {
+            pool.useless.push(spare);
+            drop(pool);
+            self.shared.wake();
+        }
+        Ok(())
+    }
+
+    /// Waits until somebody wants something, the mounts change, or a spare is too old.
+    fn wait(&mut self) {
+        let oldest = self.shared.lock().spares.iter().map(|spare| spare.since).min();
+        let time = oldest.map(|since| {
+            let left = MAX_AGE.saturating_sub(since.elapsed()) + Duration::from_millis(1);
+            Timespec::try_from(left).expect("a minute fits")
+        });
+        let mut events = [
+            PollFd::new(&self.shared.wake, PollFlags::IN),
+            PollFd::new(&self.mounts.0, PollFlags::PRI),
+        ];
+        // An error is looked into by the next round; it cannot come at once again and again.
+        let _ = poll(&mut events, time.as_ref());
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.shared.wake, &mut count);
+    }
+}
+
+/// The mount table of this process.
+struct MountTable(File);
+
+impl MountTable {
+    fn open() -> io::Result<Self> {
+        let table = Self(File::open("/proc/self/mountinfo")?);
+        Ok(table)
+    }
+
+    /// Whether it has changed since it was asked the last time, or opened; also if it cannot be told.
+    fn have_changed(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut events = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::PRI)];
+        !matches!(rustix::io::retry_on_intr(|| poll(&mut events, Some(&now))), Ok(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux::sandbox::namespaces;
+    use crate::linux::sandbox::testing::{Ended, User, in_child};
+
+    #[test]
+    fn a_change_of_the_mounts_is_told_once_to_everybody_who_asks() {
+        let ended = in_child(User::Ordinary, || {
+            namespaces::enter_new().unwrap();
+            let (one, other) = (MountTable::open().unwrap(), MountTable::open().unwrap());
+            assert!(!one.have_changed());
+            let mount = |target| {
+                let none = c"none".as_ptr();
+                // SAFETY: all are C strings or null.
+                unsafe { libc::mount(none, target, c"tmpfs".as_ptr(), 0, std::ptr::null()) }
+            };
+            assert_eq!(mount(c"/tmp".as_ptr()), 0);
+            assert!(one.have_changed() && !one.have_changed());
+            assert!(other.have_changed() && !other.have_changed());
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+    }
+}
