@@ -53,6 +53,7 @@ pub use platform::process_tree::{
 pub use platform::sandbox::connect_back::{is_from_sandbox, is_inside};
 pub use platform::sandbox::denials::RefusedCalls;
 pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
+pub use platform::sandbox::launch::use_zygote_program;
 pub use platform::sandbox::network::SandboxNetwork;
 pub use platform::sandbox::probe::probe;
 pub use platform::sandbox::view::{Base, Place, PlaceAccess, View, check_writable_root};

@@ -388,6 +388,7 @@ impl Arguments {
                 pids: self.max_pids,
                 ..ProcessLimits::default()
             },
+            runtime_paths: exec_server::ExecServerRuntimePaths::of_this_program(),
             http: Reach { allowed: self.http_allow.clone(), metadata: self.http_allow_metadata },
             state_dir,
         })

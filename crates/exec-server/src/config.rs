@@ -12,6 +12,7 @@ use crate::auth::Auth;
 pub use crate::http::{AllowedHost, AllowedHostError, Reach};
 use crate::listen_url::ListenUrl;
 use crate::remote::RemoteEnvironmentConfig;
+use crate::runtime_paths::ExecServerRuntimePaths;
 use crate::timings::Timings;
 
 /// What a server is told when it starts.
@@ -49,6 +50,8 @@ pub struct ServerConfig {
     pub state_dir: Option<PathBuf>,
     /// Where `http/request` may go.
     pub http: Reach,
+    /// Where the program is that sandboxes are started with.
+    pub runtime_paths: ExecServerRuntimePaths,
 }
 
 /// What happens with policies where namespaces cannot be made.
@@ -132,6 +135,7 @@ impl ServerConfig {
             state_dir: None,
             process_limits: ProcessLimits::default(),
             http: Reach::default(),
+            runtime_paths: ExecServerRuntimePaths::default(),
             remote: None,
         }
     }

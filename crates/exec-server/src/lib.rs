@@ -1,7 +1,7 @@
 //! The executor: listens, keeps sessions, owns processes; and the client to call one.
 //!
 //! Start with [`run_main`] to serve as the `exec-server` program does, with [`Server`] and [`Listener`] to serve
-//! from a program of your own, or with [`ExecServerClient`] to run commands on a server.
+//! from a program of your own (for sandboxes it names an `exec-server` program, see [`ExecServerRuntimePaths`]), or with [`ExecServerClient`] to run commands on a server.
 //!
 //! # A command
 //!
@@ -108,6 +108,7 @@ mod processes;
 mod reaper;
 mod reply;
 mod run;
+mod runtime_paths;
 mod sandbox;
 mod session_directory;
 mod sessions;
@@ -134,4 +135,5 @@ pub use listen::{ListenError, Listener};
 pub use listen_url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
 pub use remote::{RemoteEnvironmentConfig, run_remote_environment};
 pub use run::{RunError, run_main, stop_signal};
+pub use runtime_paths::ExecServerRuntimePaths;
 pub use server::Server;

@@ -73,6 +73,9 @@ impl Server {
             Some(path) => Some(CgroupParent::open(path)?),
             None => CgroupParent::delegated(),
         };
+        if let Some(program) = config.runtime_paths.program() {
+            exec_server_os::use_zygote_program(program)?;
+        }
         let mechanism = config.sandbox_fallback.choose();
         let spawner = Spawner::new(cgroup)?;
         // What the operator relies on must hold for every process, or for none.

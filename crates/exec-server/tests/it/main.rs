@@ -11,6 +11,7 @@ mod commands;
 mod concurrency;
 mod doctor;
 #[cfg(target_os = "linux")]
+mod embedding;
 mod environment;
 #[cfg(target_os = "linux")]
 mod files;

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, ready};
 
@@ -230,24 +231,45 @@ impl Drop for Zygote {
     }
 }
 
-/// Where the program of a zygote is: a copy of ours in memory, which nobody can change.
+/// The copy in memory that zygotes run, with the place that it was made from.
+static PROGRAM: OnceLock<(PathBuf, OwnedFd)> = OnceLock::new();
+
+/// Has zygotes run another program than ours, one that calls [`run_zygote`](super::zygote::run_zygote) when it is told to.
+///
+/// For a program that has a `main` of its own; once per process, before the first sandbox.
+pub fn use_zygote_program(path: &Path) -> io::Result<()> {
+    let (used, _) = match PROGRAM.get() {
+        Some(program) => program,
+        None => {
+            let copy = move_up(sealed_copy(path)?)?;
+            PROGRAM.get_or_init(|| (path.to_owned(), copy))
+        }
+    };
+    if used == path {
+        return Ok(());
+    }
+    let text = format!("sandboxes are started by {} already", used.display());
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
+}
+
+/// Where the program of a zygote is: a copy in memory, which nobody can change; of ours unless said otherwise.
 ///
 /// Until a command runs, its `/proc/self/exe` is the launcher's program, and a command can ask to run just that: then
 /// it holds a file which was opened outside of its view. So that must not be a file of the host.
 fn program_in_memory() -> io::Result<CString> {
-    static PROGRAM: OnceLock<OwnedFd> = OnceLock::new();
-    let program = match PROGRAM.get() {
+    let (_, program) = match PROGRAM.get() {
         Some(program) => program,
         None => {
-            let copy = move_up(sealed_copy_of_ourselves()?)?;
-            PROGRAM.get_or_init(|| copy)
+            let path = Path::new("/proc/self/exe");
+            let copy = move_up(sealed_copy(path)?)?;
+            PROGRAM.get_or_init(|| (path.to_owned(), copy))
         }
     };
     let path = format!("/proc/self/fd/{}", program.as_raw_fd());
     Ok(CString::new(path).expect("it has no NUL"))
 }
 
-fn sealed_copy_of_ourselves() -> io::Result<OwnedFd> {
+fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know the flag, and need none.
     let copy = match memfd_create("exec-server", flags | MemfdFlags::EXEC) {
@@ -255,7 +277,7 @@ fn sealed_copy_of_ourselves() -> io::Result<OwnedFd> {
         made => made?,
     };
     let mut copy = File::from(copy);
-    io::copy(&mut File::open("/proc/self/exe")?, &mut copy)?;
+    io::copy(&mut File::open(path)?, &mut copy)?;
     fchmod(&copy, Mode::from_raw_mode(0o555))?;
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
     // The same kernels cannot keep somebody inside from making it unusable for later starts.

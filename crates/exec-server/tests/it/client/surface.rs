@@ -3,10 +3,11 @@
 #[allow(unused_imports, reason = "that they can be imported is the test")]
 use exec_server::{
     DEFAULT_LISTEN_URL, ExecServerClient, ExecServerClientConnectOptions, ExecServerConnection,
-    ExecServerError, ExecServerListenUrlParseError, ExecutorFileSystem, HttpClient,
-    HttpResponseBodyStream, InitializeParams, InitializeResponse, ProcessEvent, ProcessSession,
-    ProcessStartParams, ProcessStartResponse, RelayConnectArgs, RemoteExecServerClient,
-    RemoteExecServerConnectArgs, RemoteExecServerSession, Server, ServerConfig, run_main,
+    ExecServerError, ExecServerListenUrlParseError, ExecServerRuntimePaths, ExecutorFileSystem,
+    HttpClient, HttpResponseBodyStream, InitializeParams, InitializeResponse, ProcessEvent,
+    ProcessSession, ProcessStartParams, ProcessStartResponse, RelayConnectArgs, RemoteEnvironmentConfig,
+    RemoteExecServerClient, RemoteExecServerConnectArgs, RemoteExecServerSession, Server,
+    ServerConfig, run_main, run_remote_environment,
 };
 
 fn is_shared_between_tasks<T: Clone + Send + Sync + 'static>() {}
