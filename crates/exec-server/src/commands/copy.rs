@@ -41,7 +41,7 @@ pub struct CpArguments {
     #[command(flatten)]
     options: TargetOptions,
     /// What to copy: TARGET:PATH, or a path of this machine; and last, where to.
-    #[arg(value_name = "SRC… DST", required = true, num_args = 2..)]
+    #[arg(value_names = ["SRC", "DST"], required = true, num_args = 2..)]
     spots: Vec<std::ffi::OsString>,
 }
 

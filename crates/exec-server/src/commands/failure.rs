@@ -162,14 +162,14 @@ fn client_hint(error: &ExecServerError) -> Option<String> {
         }
         ExecServerError::Connect { source, .. } => match &**source {
             DialError::Upgrade(UpgradeFailure::Status(401)) => Some(
-                "the server wants a token: --token-file FILE, EXEC_SERVER_TOKEN_FILE or EXEC_SERVER_TOKEN"
+                "the server wants a token, or another one: --token-file FILE, EXEC_SERVER_TOKEN_FILE or EXEC_SERVER_TOKEN"
                     .to_owned(),
             ),
             DialError::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused => Some(
                 "nobody listens there; `exec-server --listen URL` starts a server".to_owned(),
             ),
             DialError::Handshake(_) => {
-                Some("a certificate that the system does not know needs --ca-file FILE".to_owned())
+                Some("a certificate that the system does not know needs --ca-file FILE; a server without TLS is ws://".to_owned())
             }
             _ => None,
         },

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::show::{self, Format};
-use super::target::{TargetOptions, Targeted, Wish};
+use super::target::{TargetOptions, Targeted, Wish, is_url};
 
 /// Which processes, and how.
 #[derive(Debug, clap::Args)]
@@ -59,10 +59,25 @@ impl ProcessReference {
 
     /// A client of a session of its own, and the process.
     pub async fn find(&self) -> Result<(RemoteExecServerClient, Located), Failure> {
+        self.check_order()?;
         let client = self.options.connect(self.target(), &Wish::default()).await?;
         let id = self.words.last().expect("at least one is required");
         let located = find(sessions(&client).await?, id)?;
         Ok((client, located))
+    }
+
+    /// An address in the place of an id is a slip, and is told as that.
+    fn check_order(&self) -> Result<(), Failure> {
+        let text = match self.words.as_slice() {
+            [target] if is_url(target) => {
+                format!("which process? its id comes after {target}; `exec-server ps` lists them")
+            }
+            [id, target] if is_url(target) && !is_url(id) => {
+                format!("the server comes before the process: {target} {id}")
+            }
+            _ => return Ok(()),
+        };
+        Err(Failure::Usage(text))
     }
 }
 

@@ -185,7 +185,7 @@ impl Side {
 
     /// There is nothing to copy.
     pub fn missing(&self, path: &[u8]) -> Failure {
-        let source = std::io::ErrorKind::NotFound.into();
+        let source = std::io::Error::new(std::io::ErrorKind::NotFound, "no such file or directory");
         Failure::here(self.describe(path), source)
     }
 }

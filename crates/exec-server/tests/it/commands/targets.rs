@@ -50,7 +50,12 @@ async fn variables_name_the_default_server() {
 
 #[tokio::test]
 async fn a_program_on_stdio_and_a_unix_socket_are_targets() {
-    let program = format!("stdio:{} --listen stdio", binary().display());
+    let state = tempfile::tempdir().unwrap();
+    let program = format!(
+        "stdio:{} --listen stdio --state-dir {}",
+        binary().display(),
+        state.path().display()
+    );
     assert_eq!(cli(&["run", &program, "--", "echo", "hi"]).await, ran(0, "hi\n", ""));
     let left = cli(&["run", "-d", &program, "--", "echo", "hi"]).await;
     assert_eq!((left.code, left.out.as_str()), (125, ""));
@@ -86,4 +91,22 @@ async fn a_token_comes_from_a_file_or_a_variable() {
         let child = command(&run).env(variable, value).spawn().unwrap();
         assert_eq!(finish(child).await, ran(0, "hi\n", ""), "{variable}");
     }
+}
+
+#[tokio::test]
+async fn a_slip_is_told_with_what_to_do() {
+    let server = TestExecutor::start().await;
+    for command in ["logs", "kill", "attach"] {
+        let alone = cli(&[command, server.url()]).await;
+        assert!(alone.err.contains("its id comes after"), "{}", alone.err);
+        let swapped = cli(&[command, "some-id", server.url()]).await;
+        let told = format!("the server comes before the process: {} some-id", server.url());
+        assert!(swapped.err.contains(&told), "{}", swapped.err);
+    }
+    let copy = cli(&["cp", "/etc/hostname"]).await;
+    assert!(copy.err.contains("<SRC> <DST>"), "{}", copy.err);
+    let secure = server.url().replace("ws://", "wss://");
+    let handshake = cli(&["run", &secure, "--", "true"]).await;
+    assert_eq!(handshake.code, 255);
+    assert!(handshake.err.contains("a server without TLS is ws://"), "{}", handshake.err);
 }
