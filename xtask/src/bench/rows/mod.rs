@@ -10,6 +10,7 @@ mod files;
 mod flood;
 mod http;
 mod idle;
+mod library;
 mod oneshot;
 mod pty;
 mod remote;
@@ -37,7 +38,7 @@ pub struct Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 18] = [
+pub const GROUPS: [Group; 19] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -56,6 +57,7 @@ pub const GROUPS: [Group; 18] = [
     http::GROUP,
     client::GROUP,
     remote::GROUP,
+    library::GROUP,
 ];
 
 const EVERY_ROUND: usize = usize::MAX;
