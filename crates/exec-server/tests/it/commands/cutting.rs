@@ -61,7 +61,7 @@ async fn no_byte_of_input_is_lost_or_doubled_when_its_link_is_cut() {
         cut_every: Some(1_000_000..4_000_000),
         ..Weather::default()
     }));
-    let input: Vec<u8> = (0..20_000_000_u32).map(|index| (index % 253) as u8).collect();
+    let input: Vec<u8> = (0..8_000_000_u32).map(|index| (index % 253) as u8).collect();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &input);
     let expected: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let ran = super::cli_with(&["run", cable.url(), "--", "sha256sum"], &input).await;
@@ -108,9 +108,9 @@ async fn a_copy_goes_on_over_a_new_link() {
     let cable = Cable::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
     let (here, there) = (directory.path().join("here"), directory.path().join("there"));
-    let content: Vec<u8> = (0..30_000_000_u32).map(|index| (index % 241) as u8).collect();
+    let content: Vec<u8> = (0..12_000_000_u32).map(|index| (index % 241) as u8).collect();
     std::fs::write(&here, &content).unwrap();
-    cable.cut_after(Toward::Server, 10_000_000);
+    cable.cut_after(Toward::Server, 4_000_000);
     let spot = format!("{}:{}", cable.url(), there.display());
     let ran = super::cli(&["cp", here.to_str().unwrap(), &spot]).await;
     assert_eq!(ran.code, 0, "{}", ran.err);
