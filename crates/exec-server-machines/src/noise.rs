@@ -11,4 +11,4 @@ pub use clatter::crypto::rng::DefaultRng as SystemRandom;
 pub use clatter::traits::Rng;
 
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;

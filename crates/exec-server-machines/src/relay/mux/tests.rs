@@ -1,3 +1,5 @@
+mod recordings;
+
 use std::sync::LazyLock;
 
 use exec_server_protocol::registry::{ConnectResponse, SECURITY_PROFILE};
