@@ -163,8 +163,8 @@ impl Shared {
         let claims: Value = serde_json::from_str(&text).expect("JSON");
         let task = claims["task_id"].as_str().unwrap_or_default();
         let said = format!("{AGENT}:{task}:{}", claims["timestamp"].as_str().unwrap_or_default());
-        let is_compact = text == claims.to_string();
-        is_compact
+        let compact = claims.to_string();
+        text == compact
             && claims["agent_runtime_id"] == AGENT
             && task == format!("task-{}", self.tasks.load(Ordering::SeqCst))
             && request.header("chatgpt-account-id") == Some("account-1")

@@ -41,7 +41,7 @@ impl TestHarness {
             registry: registry.to_owned(),
             environment: environment.to_owned(),
             token: token.to_owned(),
-            identity: Identity::generate(&mut SystemRandom::default()),
+            identity: Identity::generate(&mut SystemRandom),
         }
     }
 

@@ -16,6 +16,7 @@ mod reception;
 use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use exec_server_machines::backoff::Backoff;
@@ -88,7 +89,7 @@ const REGISTRY_PATIENCE: Duration = Duration::from_secs(10);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A relay that cannot be reached for so many attempts may have moved, so the registry is asked again.
 const ATTEMPTS_BEFORE_ASKING_AGAIN: u32 = 3;
-/// A socket that lasted this long was a good one: the next attempt is made at once.
+/// A socket that lasted this long, or by which somebody came in, was a good one: the next attempt is made at once.
 const GOOD_SOCKET: Duration = Duration::from_secs(1);
 
 /// What is pinged, and when it counts as gone.
@@ -280,7 +281,8 @@ impl Executor<'_> {
                     if *self.leaving.borrow() {
                         return;
                     }
-                    if since.elapsed() >= GOOD_SOCKET {
+                    let has_served = host.has_served.load(Ordering::Relaxed);
+                    if has_served || since.elapsed() >= GOOD_SOCKET {
                         backoff.reset();
                         continue;
                     }
@@ -321,6 +323,10 @@ impl Executor<'_> {
             registration_id: registration.executor_registration_id.clone(),
             credential: self.config.credential.clone(),
         };
-        Host { reception: self.reception.clone(), asking: Arc::new(asking) }
+        Host {
+            reception: self.reception.clone(),
+            asking: Arc::new(asking),
+            has_served: AtomicBool::new(false),
+        }
     }
 }

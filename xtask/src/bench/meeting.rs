@@ -115,7 +115,7 @@ impl<'a> Meeting<'a> {
             address: self.address,
             environment: environment.to_owned(),
             token: self.token("harness", environment)?,
-            identity: Identity::generate(&mut SystemRandom::default()),
+            identity: Identity::generate(&mut SystemRandom),
             quickack,
         })
     }

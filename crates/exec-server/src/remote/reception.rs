@@ -1,6 +1,7 @@
 //! What happens to a harness that comes through the relay: the registry is asked about it, then it is served.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_machines::noise::identity::fingerprint;
 use exec_server_protocol::registry::{
@@ -38,6 +39,8 @@ impl Reception for Arc<Server> {
 pub(super) struct Host {
     pub reception: Arc<dyn Reception>,
     pub asking: Arc<Asking>,
+    /// Whether anybody came in.
+    pub has_served: AtomicBool,
 }
 
 impl RelayHost for Host {
@@ -52,6 +55,7 @@ impl RelayHost for Host {
     }
 
     fn serve(&self, wire: StreamWire, harness: PublicKey) {
+        self.has_served.store(true, Ordering::Relaxed);
         self.reception.serve(wire, &harness);
     }
 }

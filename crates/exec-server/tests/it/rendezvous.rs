@@ -2,6 +2,8 @@
 
 #[cfg(unix)]
 mod agent_identity;
+#[cfg(target_os = "linux")]
+mod chaos;
 pub mod commands;
 mod crowd;
 #[cfg(unix)]

@@ -39,7 +39,10 @@ fn recordings_of_earlier_versions_are_understood() {
                 }
             }
         }
-        assert_eq!((said, answered), (SAID.map(Bytes::from).into(), ANSWERED.map(Bytes::from).into()));
+        assert_eq!(
+            (said, answered),
+            (SAID.map(Bytes::from).into(), ANSWERED.map(Bytes::from).into())
+        );
     }
 }
 

@@ -1,0 +1,188 @@
+//! The network between an executor and its rendezvous fails at every step.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exec_server_protocol::base64;
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::cable::{Ending, Toward};
+use exec_server_testkit::executor::{Signal, TestExecutor};
+use exec_server_testkit::harness::{hear, say};
+use exec_server_testkit::{Cable, DEADLINE, TestHarness, TestRendezvous, eventually};
+use serde_json::{Value, json};
+
+use super::executor::join;
+
+#[tokio::test]
+async fn an_executor_comes_in_wherever_its_first_attempt_is_cut() {
+    let place = Place::start().await;
+    // Along the way: the request to register, its answer, the websocket, the handshake of a harness, its first words.
+    for (toward, bytes) in [
+        (Toward::Server, 1),
+        (Toward::Server, 700),
+        (Toward::Client, 1),
+        (Toward::Client, 300),
+        (Toward::Server, 2_200),
+        (Toward::Client, 700),
+        (Toward::Client, 1_100),
+        (Toward::Client, 3_000),
+        (Toward::Server, 5_000),
+        (Toward::Client, 5_200),
+        (Toward::Server, 7_500),
+    ] {
+        let state = tempfile::tempdir().unwrap();
+        place.cable.cut_after(toward, bytes);
+        let mut executor = place.executor(&state).await;
+        let session = place.insist(None, 0).await;
+        assert!(!session.is_empty(), "after {bytes} bytes toward the {toward:?}");
+        executor.signal(Signal::TERM);
+        assert_eq!(executor.wait().await.code(), Some(0));
+        place.cable.wait_for_silence().await;
+    }
+}
+
+#[tokio::test]
+async fn a_session_lives_through_cuts_and_leaves_nothing_behind() {
+    let place = Place::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let executor = place.executor(&state).await;
+    let session = place.insist(None, 0).await;
+    place.wait_for_streams(0).await;
+    let files = || open_files(executor.serving_pid());
+    let before = files();
+    for number in 1..=10_u64 {
+        match number % 5 {
+            0 => place.cable.end_all(Ending::Close),
+            1 => place.cable.cut(),
+            2 => place.cable.cut_after(Toward::Client, 1 + 700 * number),
+            3 => place.cable.cut_after(Toward::Server, 1 + 300 * number),
+            4 => {
+                place.cable.unplug();
+                place.cable.wait_for_refused(number / 5 + 1).await;
+                place.cable.plug_in();
+            }
+            _ => unreachable!("a remainder of 5"),
+        }
+        assert_eq!(place.insist(Some(&session), number).await, session);
+    }
+    place.wait_for_streams(0).await;
+    eventually("no socket is left open", || files() <= before + 1).await;
+    let metrics = place.metrics().await;
+    let is_there = |line: &str| metrics.lines().any(|it| it == line);
+    assert!(is_there("exec_server_relay_executors_active 1"), "{metrics}");
+}
+
+/// A rendezvous whose executors come through a cable; harnesses come straight.
+struct Place {
+    rendezvous: TestRendezvous,
+    cable: Cable,
+    harness: TestHarness,
+    address: SocketAddr,
+}
+
+impl Place {
+    async fn start() -> Self {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let cable = Cable::to(&format!("ws://{free}")).await;
+        let public = cable.url().replacen("ws", "http", 1);
+        let rendezvous = TestRendezvous::start_with(|config| {
+            config.listen = free;
+            config.public_url = Some(public);
+        })
+        .await;
+        let token = rendezvous.token(TokenRole::Harness, "env").await;
+        let harness = TestHarness::new(&format!("http://{free}"), "env", &token);
+        Self { rendezvous, cable, harness, address: free }
+    }
+
+    async fn executor(&self, state: &tempfile::TempDir) -> TestExecutor {
+        let token = self.rendezvous.token(TokenRole::Executor, "env").await;
+        join(self.rendezvous.url(), state.path(), &token).spawn()
+    }
+
+    /// Tries until a session was begun, or resumed and its process has said what it was told; returns the session.
+    async fn insist(&self, session: Option<&str>, number: u64) -> String {
+        let trying = async {
+            loop {
+                match self.attempt(session, number).await {
+                    Some(session) => return session,
+                    None => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        };
+        tokio::time::timeout(2 * DEADLINE, trying).await.expect("it comes back")
+    }
+
+    async fn attempt(&self, session: Option<&str>, number: u64) -> Option<String> {
+        let mut way = self.harness.way().await;
+        let straight = format!("ws://{}", self.address);
+        way.url = way.url.replacen(self.cable.url(), &straight, 1);
+        let mut stream = self.harness.go(&way).await.ok()?;
+        let mut next_id = 0;
+        let mut ask = async |method: &str, params: Value| -> Option<Value> {
+            if params.is_null() {
+                say(&mut stream, json!({"method": method, "params": {}}).to_string()).await.ok()?;
+                return Some(Value::Null);
+            }
+            next_id += 1;
+            let request = json!({"id": next_id, "method": method, "params": params});
+            say(&mut stream, request.to_string()).await.ok()?;
+            loop {
+                let message: Value = serde_json::from_slice(&hear(&mut stream).await.ok()?).ok()?;
+                if message["id"] == next_id {
+                    return message.get("result").cloned();
+                }
+            }
+        };
+        let params = json!({"clientName": "test", "resumeSessionId": session});
+        let begun = ask("initialize", params).await?;
+        ask("initialized", Value::Null).await?;
+        if session.is_none() {
+            let start = exec_server_testkit::client::start_params(
+                "p",
+                &["/bin/cat"],
+                json!({"pipeStdin": true}),
+            );
+            ask("process/start", start).await?;
+            return begun["sessionId"].as_str().map(str::to_owned);
+        }
+        let line = format!("line {number}\n");
+        let chunk = base64::encode(line.as_bytes());
+        let id = number.to_string();
+        ask("process/write", json!({"processId": "p", "writeId": id, "chunk": chunk})).await?;
+        let expected: String = (1..=number).map(|number| format!("line {number}\n")).collect();
+        loop {
+            let params = json!({"processId": "p", "afterSeq": 0, "waitMs": 0});
+            let read = ask("process/read", params).await?;
+            let chunks = read["chunks"].as_array().expect("chunks").iter();
+            let said: Vec<u8> = chunks.flat_map(exec_server_testkit::client::chunk).collect();
+            if said == expected.as_bytes() {
+                return Some(begun["sessionId"].as_str()?.to_owned());
+            }
+            assert!(expected.as_bytes().starts_with(&said), "nothing is lost and nothing twice");
+        }
+    }
+
+    async fn wait_for_streams(&self, count: usize) {
+        let line = format!("exec_server_relay_streams_active {count}");
+        let asking = async {
+            while !self.metrics().await.lines().any(|it| it == line) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, asking).await.expect("streams end");
+    }
+
+    async fn metrics(&self) -> String {
+        let authorization = format!("Bearer {}", self.rendezvous.admin_token());
+        let headers = [("Authorization", authorization.as_str())];
+        let url = format!("http://{}", self.address);
+        exec_server_testkit::http::request_with_body(&url, "GET", "/metrics", &headers, b"")
+            .await
+            .body
+    }
+}
+
+fn open_files(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count()
+}
