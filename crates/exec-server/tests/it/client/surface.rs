@@ -5,9 +5,9 @@ use exec_server::{
     DEFAULT_LISTEN_URL, ExecServerClient, ExecServerClientConnectOptions, ExecServerConnection,
     ExecServerError, ExecServerListenUrlParseError, ExecServerRuntimePaths, ExecutorFileSystem,
     HttpClient, HttpResponseBodyStream, InitializeParams, InitializeResponse, ProcessEvent,
-    ProcessSession, ProcessStartParams, ProcessStartResponse, RelayConnectArgs, RemoteEnvironmentConfig,
-    RemoteExecServerClient, RemoteExecServerConnectArgs, RemoteExecServerSession, Server,
-    ServerConfig, run_main, run_remote_environment,
+    ProcessSession, ProcessStartParams, ProcessStartResponse, RelayConnectArgs,
+    RemoteEnvironmentConfig, RemoteExecServerClient, RemoteExecServerConnectArgs,
+    RemoteExecServerSession, Server, ServerConfig, run_main, run_remote_environment,
 };
 
 fn is_shared_between_tasks<T: Clone + Send + Sync + 'static>() {}
