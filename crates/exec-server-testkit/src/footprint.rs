@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::DEADLINE;
+use crate::{DEADLINE, eventually};
 
 const VARIABLE: &str = "EXEC_SERVER_TEST_FOOTPRINT";
 
@@ -51,6 +51,19 @@ impl Footprint {
                 environ.split(|byte| *byte == 0).any(|variable| variable == entry.as_bytes())
             })
             .collect()
+    }
+
+    /// Waits until just so many are alive, and says who.
+    ///
+    /// One look is not enough: in the middle of an exec a process has no environment.
+    pub async fn counts(&self, count: usize) -> Vec<i32> {
+        let mut living = Vec::new();
+        let look = || {
+            living = self.living();
+            living.len() == count
+        };
+        eventually(&format!("{count} are alive"), look).await;
+        living
     }
 
     /// Waits until none is alive.

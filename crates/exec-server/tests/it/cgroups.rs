@@ -190,7 +190,7 @@ async fn start_with_daemon(client: &mut TestClient, id: &str) -> Footprint {
     let script = "setsid sleep 1000 </dev/null >/dev/null 2>&1 &";
     client.start(id, &["/bin/sh", "-c", script], footprint.params()).await.unwrap();
     assert_eq!(client.finish(id).await.exit_code, 0);
-    assert_eq!(footprint.living().len(), 1);
+    footprint.counts(1).await;
     footprint
 }
 

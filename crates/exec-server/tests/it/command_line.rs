@@ -37,6 +37,7 @@ const FLAGS: &[&str] = &[
     "--state-dir",
     "--tls-cert",
     "--tls-key",
+    "--use-agent-identity-auth",
     "--version",
     "--ws-audience",
     "--ws-auth",

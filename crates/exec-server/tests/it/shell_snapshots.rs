@@ -88,7 +88,7 @@ async fn a_start_that_waits_for_a_profile_can_be_terminated() {
     assert_eq!(up.line().await, "up");
     assert!(client.terminate("p", None).await);
     // The profile is still at its gate when the answer comes.
-    assert_eq!(footprint.living().len(), 1);
+    footprint.counts(1).await;
     gate.open().await;
     let error = client.reply(start).await.unwrap_err();
     assert_eq!(error["message"], "process p start was cancelled");

@@ -28,7 +28,7 @@ async fn terminate_ends_every_descendant() {
     for tty in [false, true] {
         let family = Family::start(&mut client, "p", tty, "echo ready; wait").await;
         client.wait_output("p", "ready").await;
-        family.assert_size(FAMILY_SIZE + 1);
+        family.footprint.counts(FAMILY_SIZE + 1).await;
         assert!(client.terminate("p", None).await);
         assert_eq!(client.finish("p").await.exit_code, 137);
         family.footprint.gone().await;
@@ -46,7 +46,7 @@ async fn terminate_ends_those_that_the_root_left_behind() {
         (&exited["method"], &exited["params"]["exitCode"]),
         (&json!("process/exited"), &json!(4))
     );
-    family.assert_size(FAMILY_SIZE);
+    family.footprint.counts(FAMILY_SIZE).await;
     // Somebody still holds the output, so the process is not closed.
     assert_eq!(client.read("p", 0, 0).await["closed"], false);
     assert!(!client.terminate("p", None).await);
@@ -68,7 +68,7 @@ async fn a_daemon_that_let_go_of_the_output_stays_until_a_client_asks_for_its_en
     up.line().await;
     assert!(!client.terminate("p", None).await);
     client.sh("another", "true").await;
-    assert_eq!(footprint.living().len(), 1);
+    footprint.counts(1).await;
     assert!(!client.terminate("p", Some(0)).await);
     footprint.gone().await;
 }
@@ -154,7 +154,7 @@ async fn a_tree_that_keeps_growing_is_ended_too() {
     let more = with_fifo(&footprint, &folder);
     client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
     client.wait_output("p", "ready").await;
-    assert!(footprint.living().len() > 3, "{:?}", footprint.living());
+    eventually("it grows", || footprint.living().len() > 3).await;
     assert!(client.terminate("p", None).await);
     client.finish("p").await;
     footprint.gone().await;
@@ -189,7 +189,7 @@ async fn terminate_spares_the_neighbours() {
     client.terminate("ended", None).await;
     client.finish("ended").await;
     ended.footprint.gone().await;
-    spared.assert_size(FAMILY_SIZE + 1);
+    spared.footprint.counts(FAMILY_SIZE + 1).await;
     client.terminate("spared", None).await;
     client.finish("spared").await;
     spared.footprint.gone().await;
@@ -213,12 +213,12 @@ async fn the_end_of_a_session_ends_its_daemons_and_only_its() {
     );
     client.run("closed", &["/bin/sh", "-c", &script], closed.params()).await;
     up.line().await;
-    assert_eq!(closed.living().len(), 1);
+    closed.counts(1).await;
     let session = client.session_id.clone();
     drop(client);
     running.footprint.gone().await;
     closed.gone().await;
-    spared.assert_size(FAMILY_SIZE + 1);
+    spared.footprint.counts(FAMILY_SIZE + 1).await;
     let mut late = TestClient::connect(server.url()).await;
     let error = late.resume(&session).await.unwrap_err();
     assert_eq!(error["message"], format!("unknown session id {session}"));
@@ -329,8 +329,7 @@ async fn a_tree_can_be_stopped_and_continued() {
     let mut client = server.client().await;
     let family = Family::start(&mut client, "p", false, "echo ready; wait").await;
     client.wait_output("p", "ready").await;
-    let members = family.footprint.living();
-    assert_eq!(members.len(), FAMILY_SIZE + 1);
+    let members = family.footprint.counts(FAMILY_SIZE + 1).await;
     client.signal("p", "stop").await;
     eventually("all are stopped", || members.iter().all(|pid| state(*pid) == Some('T'))).await;
     client.signal("p", "continue").await;
@@ -429,11 +428,6 @@ impl Family {
         more["tty"] = json!(tty);
         client.start(id, &["/bin/sh", "-c", &script], more).await.unwrap();
         Self { footprint, _fifo: fifo }
-    }
-
-    fn assert_size(&self, size: usize) {
-        let living = self.footprint.living();
-        assert_eq!(living.len(), size, "{living:?}");
     }
 }
 

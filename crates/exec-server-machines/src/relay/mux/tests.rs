@@ -192,8 +192,8 @@ proptest! {
                 0 => { frames.remove(at); }
                 1 => { let copy = frames[at].clone(); frames.push(copy); }
                 2 => { let other = usize::from(value) % frames.len(); frames.swap(at, other); }
-                3 => { let cut = usize::from(value) % frames[at].len(); frames[at].truncate(cut); }
-                4 => {
+                3 => { let cut = usize::from(value) % (frames[at].len() + 1); frames[at].truncate(cut); }
+                4 if !frames[at].is_empty() => {
                     let mut bytes = frames[at].to_vec();
                     let place = usize::from(value) % bytes.len();
                     bytes[place] ^= 0x41;
