@@ -50,18 +50,20 @@ async fn a_session_lives_through_cuts_and_leaves_nothing_behind() {
     place.wait_for_streams(0).await;
     let files = || open_files(executor.serving_pid());
     let before = files();
-    for number in 1..=10_u64 {
-        match number % 5 {
+    for number in 1..=14_u64 {
+        match number % 7 {
             0 => place.cable.end_all(Ending::Close),
             1 => place.cable.cut(),
             2 => place.cable.cut_after(Toward::Client, 1 + 700 * number),
             3 => place.cable.cut_after(Toward::Server, 1 + 300 * number),
             4 => {
                 place.cable.unplug();
-                place.cable.wait_for_refused(number / 5 + 1).await;
+                place.cable.wait_for_refused(number / 7 + 1).await;
                 place.cable.plug_in();
             }
-            _ => unreachable!("a remainder of 5"),
+            5 => place.cable.half_close(Toward::Server),
+            6 => place.cable.half_close(Toward::Client),
+            _ => unreachable!("a remainder of 7"),
         }
         assert_eq!(place.insist(Some(&session), number).await, session);
     }
