@@ -78,11 +78,14 @@ pub fn own_processes(root: u32) -> Vec<u32> {
     pids.filter(|pid| program.is_some() && program_of(*pid) == program).collect()
 }
 
-/// What these processes use now.
+/// What these processes use now, the root first; others may have ended since they were listed.
 pub fn usage(pids: &[u32]) -> Result<Usage> {
+    if pids.first().is_none_or(|root| !is_alive(*root)) {
+        return Err(Failure::new("the server has ended"));
+    }
     let mut total = Usage::default();
     for pid in pids {
-        let stat = read_stat(*pid).ok_or_else(|| Failure::new("the server has ended"))?;
+        let Some(stat) = read_stat(*pid) else { continue };
         total.rss += stat.rss_pages * rustix::param::page_size() as u64;
         total.threads += stat.threads;
         total.children_cpu += ticks(stat.children_ticks);
