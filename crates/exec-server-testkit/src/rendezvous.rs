@@ -1,5 +1,7 @@
 //! A rendezvous of its own for each test, and sockets that say what the test wants.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use exec_server_protocol::registry::{
     MLKEM768_PUBLIC_KEY_BYTES, PublicKey, SECURITY_PROFILE, X25519_PUBLIC_KEY_BYTES,
@@ -93,6 +95,24 @@ impl TestRendezvous {
     pub async fn stop(mut self) {
         self.begin_stop();
         timeout(DEADLINE, &mut self.task).await.expect("it stops in time").expect("no panic");
+    }
+
+    /// What its owner sees at `/metrics`, asked for without any proxy in between.
+    pub async fn metrics(&self) -> String {
+        let authorization = format!("Bearer {}", self.admin_token);
+        let headers = [("Authorization", authorization.as_str())];
+        let url = format!("http://{}", self.address);
+        request_with_body(&url, "GET", "/metrics", &headers, b"").await.body
+    }
+
+    /// Waits until this is one of the lines at `/metrics`.
+    pub async fn wait_for_metric(&self, line: &str) {
+        let asking = async {
+            while !self.metrics().await.lines().any(|it| it == line) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        assert!(timeout(DEADLINE, asking).await.is_ok(), "`{line}` never came");
     }
 
     /// Tells it to stop.

@@ -47,7 +47,7 @@ async fn a_session_lives_through_cuts_and_leaves_nothing_behind() {
     let state = tempfile::tempdir().unwrap();
     let executor = place.executor(&state).await;
     let session = place.insist(None, 0).await;
-    place.wait_for_streams(0).await;
+    place.rendezvous.wait_for_metric("exec_server_relay_streams_active 0").await;
     let files = || open_files(executor.serving_pid());
     let before = files();
     for number in 1..=14_u64 {
@@ -67,11 +67,9 @@ async fn a_session_lives_through_cuts_and_leaves_nothing_behind() {
         }
         assert_eq!(place.insist(Some(&session), number).await, session);
     }
-    place.wait_for_streams(0).await;
+    place.rendezvous.wait_for_metric("exec_server_relay_streams_active 0").await;
     eventually("no socket is left open", || files() <= before + 1).await;
-    let metrics = place.metrics().await;
-    let is_there = |line: &str| metrics.lines().any(|it| it == line);
-    assert!(is_there("exec_server_relay_executors_active 1"), "{metrics}");
+    place.rendezvous.wait_for_metric("exec_server_relay_executors_active 1").await;
 }
 
 /// A rendezvous whose executors come through a cable; harnesses come straight.
@@ -163,25 +161,6 @@ impl Place {
             }
             assert!(expected.as_bytes().starts_with(&said), "nothing is lost and nothing twice");
         }
-    }
-
-    async fn wait_for_streams(&self, count: usize) {
-        let line = format!("exec_server_relay_streams_active {count}");
-        let asking = async {
-            while !self.metrics().await.lines().any(|it| it == line) {
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, asking).await.expect("streams end");
-    }
-
-    async fn metrics(&self) -> String {
-        let authorization = format!("Bearer {}", self.rendezvous.admin_token());
-        let headers = [("Authorization", authorization.as_str())];
-        let url = format!("http://{}", self.address);
-        exec_server_testkit::http::request_with_body(&url, "GET", "/metrics", &headers, b"")
-            .await
-            .body
     }
 }
 

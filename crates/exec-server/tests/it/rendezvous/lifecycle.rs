@@ -3,6 +3,8 @@
 use exec_server_protocol::relay_frame::RelayBody;
 use exec_server_testkit::http::HttpConnection;
 use exec_server_testkit::{RelaySocket, TestRendezvous};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::env;
 
@@ -24,6 +26,39 @@ async fn a_rendezvous_that_stops_says_goodbye_to_everybody() {
         other => panic!("{other:?}"),
     }
     drop((executor, harness, waiting));
+    rendezvous.stop().await;
+}
+
+#[tokio::test]
+async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
+    let mut rendezvous = TestRendezvous::start().await;
+    let env = env(&rendezvous, "env").await;
+    let mut executor = env.executor(&rendezvous).await;
+    let mut asking = Vec::new();
+    for path in ["/cloud-agent/default/ws/environment/env", "/cloud/environment/env/connect"] {
+        let mut socket = TcpStream::connect(rendezvous.address()).await.unwrap();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        asking.push(socket);
+    }
+    // With the one that asks.
+    rendezvous.wait_for_metric("exec_server_connections_active 4").await;
+    rendezvous.begin_stop();
+    executor.expect_closed(1001, "draining").await;
+    let mut answers = Vec::new();
+    for mut socket in asking {
+        socket.write_all(b"content-length: 0\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        answers.push(answer);
+    }
+    assert!(
+        answers[0].contains("x-codex-rendezvous-rejection-reason: pod_draining"),
+        "{answers:?}"
+    );
+    assert!(answers[1].contains("the rendezvous is stopping; ask again"), "{answers:?}");
+    drop(executor);
     rendezvous.stop().await;
 }
 

@@ -218,7 +218,7 @@ async fn what_was_said_once_is_done_once() {
     place.relay.wait_for(Leg::FromExecutor, |frame| is_reset(frame, &id)).await;
     assert_eq!(place.client().await.sh("p", "echo new").await.text(), "new\n");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "once\n");
-    let metrics = place.metrics().await;
+    let metrics = place.relay.rendezvous.metrics().await;
     assert!(metrics.contains("noise_handshakes_total{result=\"refused\"} 1\n"), "{metrics}");
 }
 
@@ -310,7 +310,7 @@ async fn an_authorization_is_for_one_key_and_one_time() {
     let mut stale = place.harness.way().await;
     stale.executor_registration_id = "reg_of_yesterday".to_owned();
     assert!(place.harness.go(&stale).await.is_err(), "another registration");
-    let metrics = place.metrics().await;
+    let metrics = place.relay.rendezvous.metrics().await;
     assert!(metrics.contains("noise_handshakes_total{result=\"refused\"} 2\n"), "{metrics}");
     assert!(metrics.contains("noise_handshakes_total{result=\"ok\"} 1\n"), "{metrics}");
     for _ in 0..2 {
@@ -343,7 +343,7 @@ async fn an_authorization_that_was_kept_back_too_long_is_refused() {
     };
     let (opened, ()) = tokio::join!(opening, releasing);
     assert!(opened.is_err());
-    let metrics = place.metrics().await;
+    let metrics = place.relay.rendezvous.metrics().await;
     assert!(metrics.contains("noise_handshakes_total{result=\"refused\"} 1\n"), "{metrics}");
 }
 
@@ -429,12 +429,6 @@ impl Place {
         let is_handshake = |frame: &RelayFrame| matches!(frame.body, RelayBody::Handshake(_));
         let mut frames = handshakes.filter_map(|(_, frame)| RelayFrame::decode(frame.clone()).ok());
         frames.find(is_handshake).expect("a stream was opened").stream_id
-    }
-
-    async fn metrics(&self) -> String {
-        let rendezvous = &self.relay.rendezvous;
-        let admin = rendezvous.admin_token();
-        rendezvous.ask("GET", "/metrics", admin, &json!(null)).await.body
     }
 
     async fn log_line(&mut self) -> String {
