@@ -9,7 +9,7 @@ mod http;
 mod limits;
 mod peer;
 mod reconnecting;
-mod reference;
+pub mod reference;
 mod resync;
 mod surface;
 mod transports;

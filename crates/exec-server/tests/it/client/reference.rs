@@ -12,15 +12,15 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 /// A reference server; it ends with the test.
-struct ReferenceServer {
+pub struct ReferenceServer {
     _child: Child,
-    url: String,
+    pub url: String,
     _home: tempfile::TempDir,
 }
 
 impl ReferenceServer {
     /// None where there is no reference, after a message that says so.
-    async fn start() -> Option<Self> {
+    pub async fn start() -> Option<Self> {
         let program = ReferenceClient::find()?;
         let home = tempfile::tempdir().unwrap();
         let mut child = Command::new(program.binary())

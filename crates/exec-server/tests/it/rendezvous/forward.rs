@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use tokio_websockets::{CloseCode, Message, ServerBuilder, WebSocketStream};
 
 use super::executor::{join_with, wait_for_presence};
+use crate::client::reference::ReferenceServer;
 use crate::reference_client::{DEADLINE as REFERENCE_DEADLINE, blocking};
 
 #[tokio::test]
@@ -33,6 +34,17 @@ async fn a_harness_works_on_the_server_as_if_it_were_there() {
     let params = json!({"path": uri, "dataBase64": "eHh4".repeat(4 << 20)});
     client.call("fs/writeFile", params).await.expect("it is written");
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 3 * (4 << 20));
+}
+
+#[tokio::test]
+async fn the_server_may_be_the_reference() {
+    let Some(server) = ReferenceServer::start().await else { return };
+    let place = Place::start(&server.url).await;
+    let mut client = place.harness.client().await;
+    client.initialize().await;
+    assert_eq!(client.sh("p", "echo through; exit 3").await.text(), "through\n");
+    let output = client.sh("many", "head -c 3000000 /dev/zero | tr '\\0' x").await;
+    assert_eq!(output.text().len(), 3_000_000);
 }
 
 #[tokio::test]
