@@ -143,7 +143,7 @@ impl Credential {
         Ok(Self::Bearer(token.into()))
     }
 
-    /// Tokens that come on stdin, once [`read_tokens`] runs.
+    /// Tokens that come on stdin, once they are read.
     pub fn from_stdin() -> Self {
         Self::Stdin(Arc::new(watch::Sender::new(None)))
     }

@@ -107,7 +107,7 @@ fn args(url: &str, token: &str, state: &Path) -> RelayConnectArgs {
     RelayConnectArgs::new(url, "env", TokenSource::fixed(token)).remembering(&state)
 }
 
-async fn connect(args: RelayConnectArgs) -> ExecServerClient {
+pub async fn connect(args: RelayConnectArgs) -> ExecServerClient {
     let connecting = ExecServerClient::connect_relay(args);
     timeout(DEADLINE, connecting).await.expect("it answers in time").expect("it is reached")
 }

@@ -8,7 +8,7 @@ pub mod commands;
 mod crowd;
 #[cfg(unix)]
 pub mod executor;
-#[cfg(unix)]
+#[cfg(target_os = "linux")]
 mod forward;
 mod lifecycle;
 #[cfg(unix)]

@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use exec_server::RelayConnectArgs;
+use exec_server::client::TokenSource;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::cable::Ending;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
@@ -18,6 +20,7 @@ use tokio_websockets::{CloseCode, Message, ServerBuilder, WebSocketStream};
 use super::executor::{join_with, wait_for_presence};
 use crate::client::reference::ReferenceServer;
 use crate::reference_client::{DEADLINE as REFERENCE_DEADLINE, blocking};
+use crate::remote_client::connect;
 
 #[tokio::test]
 async fn a_harness_works_on_the_server_as_if_it_were_there() {
@@ -40,11 +43,13 @@ async fn a_harness_works_on_the_server_as_if_it_were_there() {
 async fn the_server_may_be_the_reference() {
     let Some(server) = ReferenceServer::start().await else { return };
     let place = Place::start(&server.url).await;
-    let mut client = place.harness.client().await;
-    client.initialize().await;
-    assert_eq!(client.sh("p", "echo through; exit 3").await.text(), "through\n");
-    let output = client.sh("many", "head -c 3000000 /dev/zero | tr '\\0' x").await;
-    assert_eq!(output.text().len(), 3_000_000);
+    let source = TokenSource::fixed(place.token.clone());
+    let client = connect(RelayConnectArgs::new(place.rendezvous.url(), "env", source)).await;
+    let mut shell = client.command("/bin/sh");
+    let output = shell.args(["-c", "echo through; exit 3"]).output().await.unwrap();
+    assert_eq!((output.stdout_text().as_ref(), output.status.code()), ("through\n", 3));
+    let output = client.command("seq").arg("200000").output().await.unwrap();
+    assert_eq!(output.stdout_text().lines().count(), 200_000);
 }
 
 #[tokio::test]
