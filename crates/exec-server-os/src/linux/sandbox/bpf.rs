@@ -45,7 +45,6 @@ pub enum Test {
     /// It is this value.
     Equal(u32),
     /// It is this value or a larger one, unsigned.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x32 needs it"))]
     AtLeast(u32),
     /// It has at least one of these bits.
     AnyBit(u32),
@@ -118,6 +117,18 @@ impl Assembler {
         self.plain(libc::BPF_RET | libc::BPF_K, action.code());
     }
 
+    /// Instructions that are put somewhere later, by `append`.
+    pub fn aside(&mut self, body: impl FnOnce(&mut Self)) -> Passage {
+        let before = std::mem::take(&mut self.items);
+        body(self);
+        Passage(std::mem::replace(&mut self.items, before))
+    }
+
+    /// The passage's place is here.
+    pub fn append(&mut self, passage: Passage) {
+        self.items.extend(passage.0);
+    }
+
     /// The finished program.
     pub fn finish(self) -> Vec<SockFilter> {
         let mut far = vec![false; self.items.len()];
@@ -181,6 +192,9 @@ impl Assembler {
         program
     }
 }
+
+/// Instructions without a place yet.
+pub struct Passage(Vec<Item>);
 
 enum Item {
     Plain(SockFilter),

@@ -4,14 +4,18 @@
 //! between the check and the use. Calls that hide what matters behind a pointer (`clone3`, `openat2`) are said not
 //! to exist, and every runtime then uses the older call. Calls that no rule looks into are decided by their number
 //! alone, which the kernel remembers in a bitmap: they cost nothing.
+//!
+//! The rule for a number is found by halving. To fill its bitmap the kernel tries every number when the program is
+//! installed, which happens with every start, so a long row of comparisons would be paid for hundreds of times.
 
 mod alone;
 mod calls;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-use super::bpf::{Action, Assembler, Label, SockFilter, Test};
+use super::bpf::{Action, Assembler, Label, Passage, SockFilter, Test};
 use super::step::{Step, StepError};
 use crate::linux::check;
 
@@ -149,12 +153,16 @@ const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x4_0000, 0xffff_ffff];
 const LEAVES_THE_MACHINE: [libc::c_int; 4] =
     [libc::AF_INET, libc::AF_INET6, libc::AF_PACKET, libc::AF_VSOCK];
 
+/// As many numbers are compared one after the other; to halve them again would take as long.
+const FEW: usize = 3;
+
 /// The part of a socket's type that is not a flag.
 const SOCKET_TYPE: u32 = 0xf;
 
-/// The number of the call stays loaded between the rules; a rule that loads something else also ends the program.
+/// Rules by the number of the call; the first one for a number stands.
 struct Filter {
     assembler: Assembler,
+    rules: BTreeMap<u32, Rule>,
     allow: Label,
     deny: Label,
     deny_network: Label,
@@ -162,6 +170,14 @@ struct Filter {
     kill: Label,
     /// How the network is refused.
     network: Action,
+}
+
+/// What becomes of a call.
+enum Rule {
+    /// Always the same.
+    End(Label),
+    /// Its arguments decide.
+    Judge(Passage),
 }
 
 impl Filter {
@@ -175,10 +191,29 @@ impl Filter {
         assembler.load_number();
         #[cfg(target_arch = "x86_64")]
         assembler.jump_if(Test::AtLeast(X32), deny);
-        Self { assembler, allow, deny, deny_network, absent, kill, network }
+        let rules = BTreeMap::new();
+        Self { assembler, rules, allow, deny, deny_network, absent, kill, network }
     }
 
     fn finish(mut self) -> Vec<SockFilter> {
+        let mut judges = Vec::new();
+        let mut ends = Vec::new();
+        for (number, rule) in std::mem::take(&mut self.rules) {
+            let end = match rule {
+                Rule::End(end) => end,
+                Rule::Judge(passage) => {
+                    let here = self.assembler.label();
+                    judges.push((here, passage));
+                    here
+                }
+            };
+            ends.push((number, end));
+        }
+        self.find(&ends);
+        for (here, passage) in judges {
+            self.assembler.mark(here);
+            self.assembler.append(passage);
+        }
         self.assembler.mark(self.allow);
         self.assembler.answer(Action::Allow);
         self.assembler.mark(self.deny);
@@ -192,7 +227,23 @@ impl Filter {
         self.assembler.finish()
     }
 
-    /// Comes first because it has the frequent ones among the calls that the kernel cannot decide by number.
+    /// Goes to where the number that is loaded leads.
+    fn find(&mut self, ends: &[(u32, Label)]) {
+        if ends.len() <= FEW {
+            for (number, end) in ends {
+                self.assembler.jump_if(Test::Equal(*number), *end);
+            }
+            self.assembler.jump(self.allow);
+            return;
+        }
+        let (low, high) = ends.split_at(ends.len() / 2);
+        let not_below = self.assembler.label();
+        self.assembler.jump_if(Test::AtLeast(high[0].0), not_below);
+        self.find(low);
+        self.assembler.mark(not_below);
+        self.find(high);
+    }
+
     fn judge_arguments(&mut self, options: &FilterOptions) {
         if !options.allow_set_id_modes {
             self.deny_set_id_modes();
@@ -286,16 +337,14 @@ impl Filter {
 
     /// Every call with this number ends at the label.
     fn number(&mut self, call: libc::c_long, end: Label) {
-        self.assembler.jump_if(Test::Equal(call as u32), end);
+        self.rules.entry(call as u32).or_insert(Rule::End(end));
     }
 
     /// A call with this number is judged by `body`, which always ends the program.
     fn rule(&mut self, call: libc::c_long, body: impl FnOnce(&mut Assembler, Ends)) {
-        let next = self.assembler.label();
-        self.assembler.jump_unless(Test::Equal(call as u32), next);
         let ends = Ends { allow: self.allow, deny: self.deny, deny_network: self.deny_network };
-        body(&mut self.assembler, ends);
-        self.assembler.mark(next);
+        let passage = self.assembler.aside(|assembler| body(assembler, ends));
+        self.rules.entry(call as u32).or_insert(Rule::Judge(passage));
     }
 }
 

@@ -6,16 +6,27 @@ use super::SockFilter;
 
 /// What the program returns for this call.
 pub fn evaluate(program: &[SockFilter], data: &seccomp_data) -> u32 {
+    run(program, data).0
+}
+
+/// How many instructions it takes to decide about this call.
+pub fn steps(program: &[SockFilter], data: &seccomp_data) -> usize {
+    run(program, data).1
+}
+
+fn run(program: &[SockFilter], data: &seccomp_data) -> (u32, usize) {
     let mut accumulator = 0;
     let mut next = 0;
+    let mut steps = 0;
     loop {
+        steps += 1;
         let SockFilter { code, jt, jf, k } = program[next];
         next += 1;
         let by = |holds: bool| usize::from(if holds { jt } else { jf });
         match u32::from(code) {
             LOAD => accumulator = load(data, k),
             AND => accumulator &= k,
-            RETURN => return k,
+            RETURN => return (k, steps),
             JUMP => next += k as usize,
             EQUAL => next += by(accumulator == k),
             AT_LEAST => next += by(accumulator >= k),

@@ -1,6 +1,6 @@
 //! Every rule, by running the programs on made-up calls.
 
-use super::super::bpf::evaluator::{call, evaluate};
+use super::super::bpf::evaluator::{call, evaluate, steps};
 use super::*;
 
 const ALLOWED: Action = Action::Allow;
@@ -45,9 +45,20 @@ fn the_programs_stay_short() {
     for mode in MODES {
         let length = program(mode, &FilterOptions::default()).len();
         eprintln!("{mode:?}: {length} instructions");
-        assert!(length < 200);
+        assert!(length < 300);
     }
-    assert!(file_worker(false).len() < 200);
+    assert!(file_worker(false).len() < 300);
+}
+
+#[test]
+fn every_number_is_found_in_a_few_steps() {
+    for mode in MODES {
+        let program = program(mode, &FilterOptions::default());
+        for number in 0..500 {
+            let steps = steps(&program, &call(ARCH, number, &[]));
+            assert!(steps < 24, "{steps} for call {number}");
+        }
+    }
 }
 
 #[test]
