@@ -16,6 +16,7 @@
 mod lock;
 mod record;
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -170,18 +171,35 @@ impl Journal {
     }
 }
 
-/// Waits a little for each, because most are needed for a moment only.
+/// Waits a little for each, because most are needed for a moment only, and then perhaps again.
 fn make_durable(young: &Receiver<PathBuf>) {
-    while let Ok(first) = young.recv() {
+    let mut waiting = BTreeSet::new();
+    while !waiting.is_empty() || young.recv().is_ok_and(|first| waiting.insert(first)) {
         std::thread::sleep(DURABLE_AFTER);
-        for entry in std::iter::once(first).chain(young.try_iter()) {
-            let Ok(file) = File::open(&entry) else { continue };
+        waiting.extend(young.try_iter());
+        for (entry, file) in take_old(&mut waiting, DURABLE_AFTER) {
             let dir = entry.parent().expect("it is in a directory");
             if let Err(error) = file.sync_all().and_then(|()| File::open(dir)?.sync_all()) {
                 tracing::debug!(%error, "the journal of placeholders may not survive a power cut");
             }
         }
     }
+}
+
+/// Takes the entries that are old enough, and forgets those that are gone. The others are other files than those
+/// that were meant, under the same name.
+fn take_old(waiting: &mut BTreeSet<PathBuf>, age: Duration) -> Vec<(PathBuf, File)> {
+    let mut old = Vec::new();
+    waiting.retain(|entry| {
+        let Ok(file) = File::open(entry) else { return false };
+        let made = file.metadata().and_then(|stat| stat.created().or_else(|_| stat.modified()));
+        let is_young = made.is_ok_and(|made| made.elapsed().is_ok_and(|passed| passed < age));
+        if !is_young {
+            old.push((entry.clone(), file));
+        }
+        is_young
+    });
+    old
 }
 
 fn is_linked(file: &File) -> bool {

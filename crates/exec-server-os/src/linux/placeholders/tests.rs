@@ -114,6 +114,19 @@ fn without_a_journal_one_server_still_counts() {
 }
 
 #[test]
+fn only_an_entry_that_has_stayed_is_made_durable() {
+    let place = Place::new();
+    let (gone, stays) = (place.work().join("gone"), place.work().join("stays"));
+    std::fs::write(&stays, "").unwrap();
+    let mut waiting = BTreeSet::from([gone, stays.clone()]);
+    assert!(take_old(&mut waiting, Duration::from_secs(3600)).is_empty());
+    assert_eq!(waiting, BTreeSet::from([stays.clone()]));
+    let old = take_old(&mut waiting, Duration::ZERO);
+    assert_eq!(old.iter().map(|(entry, _)| entry).collect::<Vec<_>>(), [&stays]);
+    assert!(waiting.is_empty());
+}
+
+#[test]
 fn what_a_torn_journal_tells_can_be_added_to() {
     let place = Place::new();
     let mut claim = place.claim();
