@@ -6,10 +6,12 @@ use std::sync::Mutex;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::sandbox::held_mounts::HeldMounts;
+use super::sandbox::ending::EndingWatch;
+use super::sandbox::undertaker::{self, HeldMounts};
 use super::{check, register};
 use crate::spawn::ExitStatus;
 
@@ -19,12 +21,20 @@ pub struct ExitWatch {
     pid: libc::pid_t,
     pidfd: AsyncFd<OwnedFd>,
     mounts: Mutex<Option<HeldMounts>>,
+    /// Of a sandbox, whose end is not that of the child.
+    ending: Option<EndingWatch>,
 }
 
 impl ExitWatch {
     /// Watches our own child `pid`.
     pub fn new(pid: libc::pid_t, pidfd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { pid, pidfd: register(pidfd, Interest::READABLE)?, mounts: Mutex::default() })
+        let pidfd = register(pidfd, Interest::READABLE)?;
+        Ok(Self { pid, pidfd, mounts: Mutex::default(), ending: None })
+    }
+
+    /// The child has a sandbox, and it is over when that is.
+    pub(super) fn follow(&mut self, ending: Option<EndingWatch>) {
+        self.ending = ending;
     }
 
     /// Keeps the mounts of a sandbox until its end.
@@ -38,8 +48,15 @@ impl ExitWatch {
         self.keep(None);
     }
 
-    /// Reaps the child once it has ended.
+    /// Reaps the child once it has ended, or has it reaped a little later.
     pub fn poll_exit(&self, cx: &mut Context) -> Poll<io::Result<ExitStatus>> {
+        if let Some(ending) = &self.ending
+            && let Some(status) = ready!(ending.poll_ending(cx))
+        {
+            undertaker::see_off(self.pidfd.get_ref().try_clone()?);
+            self.keep(None);
+            return Poll::Ready(Ok(status));
+        }
         loop {
             let mut ready = ready!(self.pidfd.poll_read_ready(cx))?;
             if let Some(status) = reap(self.pid)? {
@@ -61,14 +78,44 @@ pub fn reap(pid: libc::pid_t) -> io::Result<Option<ExitStatus>> {
     if check(reaped)? == 0 {
         return Ok(None);
     }
+    Ok(Some(exit_status(status, usage.into())))
+}
+
+/// What somebody has used.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Usage {
+    user: Duration,
+    system: Duration,
+    max_rss: u64,
+}
+
+impl Usage {
+    /// What all children that this process has reaped have used.
+    pub fn of_children() -> Self {
+        // SAFETY: a zeroed rusage is a valid one.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: fills a live local.
+        unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+        usage.into()
+    }
+}
+
+impl From<libc::rusage> for Usage {
+    fn from(usage: libc::rusage) -> Self {
+        Self {
+            user: duration(usage.ru_utime),
+            system: duration(usage.ru_stime),
+            max_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        }
+    }
+}
+
+/// What the kernel's word for an end means.
+pub fn exit_status(status: i32, usage: Usage) -> ExitStatus {
     let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
-    Ok(Some(ExitStatus {
-        code: signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal),
-        signal,
-        user: duration(usage.ru_utime),
-        system: duration(usage.ru_stime),
-        max_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
-    }))
+    let code = signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal);
+    let Usage { user, system, max_rss } = usage;
+    ExitStatus { code, signal, user, system, max_rss }
 }
 
 fn duration(time: libc::timeval) -> Duration {

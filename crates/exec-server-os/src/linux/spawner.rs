@@ -22,11 +22,12 @@ use super::exit_watch::ExitWatch;
 use super::pipes::{ChildInput, ChildOutput, OutputKind};
 use super::process_tree::{ProcessTree, TreeTag};
 use super::sandbox::denials::RefusedCalls;
+use super::sandbox::ending::EndingWatch;
 use super::sandbox::file_worker::FileWorker;
-use super::sandbox::launch::{self, Launch, Launchers};
+use super::sandbox::launch::{self, Launch, Launched, Launchers, Running};
 use super::sandbox::launcher::{Command, Inside, LaunchPlan};
 use super::sandbox::network::SandboxNetwork;
-use super::sandbox::spares::Spares;
+use super::sandbox::spares::{Another, Spares};
 use super::sandbox::{self, Mechanism, SandboxSetup};
 use super::{signals, startup, terminal};
 use crate::limits::{LimitPlan, Means, Rlimits};
@@ -58,6 +59,10 @@ pub struct Parts {
     pub report: Option<OwnedFd>,
     /// What was refused to a confined child.
     refused: RefusedCalls,
+    /// Held until the command of a launcher runs.
+    another: Option<Another>,
+    /// Where the end of a sandbox is told.
+    inside: Option<OwnedFd>,
 }
 
 impl Spawner {
@@ -94,9 +99,12 @@ impl Spawner {
             .send(Job { request, cgroup, reply })
             .expect("the spawner threads live as long as the sender");
         let mut parts = answer.await.expect("a spawner thread answers every job")?;
-        let report = parts.report.take();
-        let spawned = parts.register().map_err(prepare("event loop"))?;
-        await_launch(report, &spawned.exit).await?;
+        let (report, _another) = (parts.report.take(), parts.another.take());
+        let inside = parts.inside.take();
+        let mut spawned = parts.register().map_err(prepare("event loop"))?;
+        let first = await_launch(report, &spawned.exit).await?;
+        let ending = first.zip(inside).map(|(first, inside)| EndingWatch::new(first, inside));
+        spawned.exit.follow(ending.transpose().map_err(prepare("event loop"))?);
         Ok(spawned)
     }
 
@@ -147,13 +155,17 @@ impl Spawner {
     }
 }
 
-/// Waits until the program of a launcher runs; nothing to wait for if there is no launcher.
-async fn await_launch(report: Option<OwnedFd>, exit: &ExitWatch) -> Result<(), SpawnError> {
-    let Some(report) = report else { return Ok(()) };
+/// Waits until the program of a launcher runs, and gives back a handle of its pid 1, if it has one; nothing to wait for
+/// if there is no launcher.
+async fn await_launch(
+    report: Option<OwnedFd>,
+    exit: &ExitWatch,
+) -> Result<Option<OwnedFd>, SpawnError> {
+    let Some(report) = report else { return Ok(None) };
     match launch::outcome(report).await {
-        Ok(mounts) => {
+        Ok(Running { mounts, first }) => {
             exit.keep(mounts);
-            Ok(())
+            Ok(first)
         }
         Err(error) => {
             // It has nothing left to do, and whoever asked must not find it among the living.
@@ -246,7 +258,8 @@ impl Starter {
         let (ours, theirs) = open_stdio(request.stdio).map_err(prepare("standard streams"))?;
         let stdio = theirs.as_stdio().map_err(prepare("/dev/null"))?;
         let tag = request.tag;
-        let (pid, pidfd, report, refused) = if let Some(setup) = &request.sandbox {
+        let tree = |pid, cgroup| ProcessTree::new(pid, tag, cgroup);
+        if let Some(setup) = &request.sandbox {
             let inside = match request.stdio {
                 Stdio::Worker => Inside::FileWorker,
                 _ => Inside::Command(command),
@@ -254,21 +267,26 @@ impl Starter {
             let plan = LaunchPlan { setup: setup.clone(), limits: request.limits, inside };
             // A worker has other limits, and serves many requests once it is there.
             let spares = self.spares.as_ref().filter(|_| request.stdio != Stdio::Worker);
-            let (cgroup, network) = (cgroup.as_ref(), &request.network);
-            let launch = Launch { plan: &plan, stdio, tag, cgroup, network, spares };
+            let network = &request.network;
+            let launch =
+                Launch { plan: &plan, stdio, tag, cgroup: cgroup.as_ref(), network, spares };
             let launched = self.launchers.launch(&launch, &mut self.stack)?;
-            (launched.pid, launched.pidfd, Some(launched.report), launched.refused)
+            let Launched { pid, pidfd, report, refused, another, inside } = launched;
+            // Its cgroup can be removed when the launcher has left it, too.
+            let inside = inside.filter(|_| cgroup.is_none());
+            let (report, tree) = (Some(report), tree(pid, cgroup));
+            Ok(Parts { pid, pidfd, ours, tree, report, refused, another, inside })
         } else {
             let extra = command.extra_input.as_deref().map(memory_of).transpose();
             let extra = extra.map_err(prepare("extra input"))?;
             let extras: Vec<_> = extra.iter().map(AsFd::as_fd).collect();
-            let (cgroup, limits) = (cgroup.as_ref(), &request.limits.rlimits);
+            let (group, limits) = (cgroup.as_ref(), &request.limits.rlimits);
             let (pid, pidfd) =
-                execute(&command, stdio, &extras, cgroup, limits, tag, &mut self.stack)?;
-            (pid, pidfd, None, RefusedCalls::default())
-        };
-        let tree = ProcessTree::new(pid, request.tag, cgroup);
-        Ok(Parts { pid, pidfd, ours, tree, report, refused })
+                execute(&command, stdio, &extras, group, limits, tag, &mut self.stack)?;
+            let (tree, refused) = (tree(pid, cgroup), RefusedCalls::default());
+            let (report, another, inside) = (None, None, None);
+            Ok(Parts { pid, pidfd, ours, tree, report, refused, another, inside })
+        }
     }
 }
 

@@ -14,6 +14,7 @@ mod calls;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
 
 use super::bpf::{Action, Assembler, Label, Passage, SockFilter, Test};
 use super::step::{Step, StepError};
@@ -96,10 +97,20 @@ pub fn install_counted(
     mode: NetworkMode,
     options: &FilterOptions,
 ) -> Result<Option<OwnedFd>, StepError> {
-    let counted = program_with(mode, options, Action::Notify);
+    let ready = READY.get().and_then(|ready| {
+        ready.iter().find(|it| it.mode == mode && it.options == *options).map(|it| &it.program)
+    });
+    let built;
+    let counted = match ready {
+        Some(program) => program,
+        None => {
+            built = program_with(mode, options, Action::Notify);
+            &built
+        }
+    };
     // A signal would make a call that waits start over, and be counted twice; Linux 5.19 can hold signals back.
     for flags in [NEW_LISTENER | WAIT_KILLABLE, NEW_LISTENER] {
-        match install_with(&counted, flags) {
+        match install_with(counted, flags) {
             // SAFETY: the kernel has just made this descriptor for us.
             Ok(listener) => return Ok(Some(unsafe { OwnedFd::from_raw_fd(listener) })),
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
@@ -108,6 +119,29 @@ pub fn install_counted(
         }
     }
     install(&program(mode, options)).map(|()| None)
+}
+
+/// Programs that were built ahead.
+static READY: OnceLock<Vec<Ready>> = OnceLock::new();
+
+struct Ready {
+    mode: NetworkMode,
+    options: FilterOptions,
+    program: Vec<SockFilter>,
+}
+
+/// Builds the usual filters for commands, for this process and all that are copied from it.
+pub fn build_ahead() {
+    let options = FilterOptions::default();
+    READY.get_or_init(|| {
+        [NetworkMode::Restricted, NetworkMode::Enabled]
+            .map(|mode| Ready {
+                mode,
+                options,
+                program: program_with(mode, &options, Action::Notify),
+            })
+            .into()
+    });
 }
 
 const NEW_LISTENER: libc::c_ulong = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;

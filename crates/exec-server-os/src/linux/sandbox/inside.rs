@@ -12,10 +12,14 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use rustix::pipe::PipeFlags;
+
+use super::ending::Ended;
 use super::launcher::{
     Command, Errand, Inside, LaunchPlan, PASSED_BY, Preparation, Report, STEP_CWD, STEP_EXEC, fork,
-    set_tag,
+    leave, set_tag,
 };
 use super::limits::PidRange;
 use super::step::{Step, StepError};
@@ -23,22 +27,28 @@ use super::view::{Foundation, OldRoot};
 use super::zygote::Birth;
 use super::{Mechanism, Network, confinement, namespaces, packet, worker};
 use crate::linux::child::ChildStack;
+use crate::linux::exit_watch::Usage;
 use crate::linux::spawner::{memory_of, pointers};
 use crate::linux::{check, reap_until};
 
 /// Lives as the first process inside; returns the code to exit with.
 pub fn run(birth: &Birth, errand: OwnedFd, report: Report, launcher: File) -> i32 {
-    let prepared = end_with_parent().and_then(|()| birth.preparation.map(prepare).transpose());
+    let prepared = end_with_parent()
+        .and_then(|()| birth.preparation.map(|it| prepare(it, &report)).transpose());
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(error) => return report.fail(&error),
     };
     // Nobody needs this sandbox any more.
     let Ok(told) = packet::receive(&errand) else { return 0 };
-    drop(errand);
     match (take_up(birth, told), prepared) {
-        (Ok(plan), Some(prepared)) => run_inside(&plan, prepared, report, launcher),
-        (Ok(plan), None) => run_alone(&plan, report, launcher),
+        (Ok(plan), Some(prepared)) => {
+            run_inside(&plan, prepared, report, &Outside { launcher, server: errand })
+        }
+        (Ok(plan), None) => {
+            drop(errand);
+            run_alone(&plan, report, launcher)
+        }
         (Err(error), _) => report.fail(&error),
     }
 }
@@ -49,7 +59,11 @@ struct Prepared {
     foundation: Foundation,
 }
 
-fn prepare(preparation: Preparation) -> Result<Prepared, StepError> {
+fn prepare(preparation: Preparation, report: &Report) -> Result<Prepared, StepError> {
+    // Here and not around the launcher, so that the mounts are gone when everybody inside is.
+    namespaces::enter_new_mounts()?;
+    namespaces::hide_cgroup()?;
+    report.lend_mounts()?;
     // Before the view covers what it is set by.
     let pids = preparation.pid_range.map(PidRange::prepare).transpose()?;
     Ok(Prepared { pids, foundation: Foundation::lay(preparation.ground)? })
@@ -70,9 +84,9 @@ fn take_up(birth: &Birth, told: packet::Packet) -> Result<LaunchPlan, StepError>
     if errand.has_cgroup {
         // The writing process is meant.
         File::from(next()?).write_all(b"0").step("cgroup")?;
-    }
-    if birth.preparation.is_some() {
-        namespaces::hide_cgroup()?;
+        if birth.preparation.is_some() {
+            namespaces::hide_cgroup()?;
+        }
     }
     let plan: LaunchPlan = postcard::from_bytes(&bytes).map_err(io::Error::other).step("plan")?;
     check_fit(birth, &plan)?;
@@ -97,7 +111,7 @@ fn check_fit(birth: &Birth, plan: &LaunchPlan) -> Result<(), StepError> {
 /// Without namespaces, as the command or worker; returns only if a command could not be run, or when a worker is done.
 fn run_alone(plan: &LaunchPlan, report: Report, launcher: File) -> i32 {
     match &plan.inside {
-        Inside::Command(command) => match become_command(plan, command, None, &launcher) {
+        Inside::Command(command) => match become_command(plan, command, || Ok(()), &launcher) {
             Ok(never) => match never {},
             Err(error) => report.fail(&error),
         },
@@ -108,42 +122,53 @@ fn run_alone(plan: &LaunchPlan, report: Report, launcher: File) -> i32 {
     }
 }
 
+/// Who wants to know how the command ended.
+struct Outside {
+    launcher: File,
+    server: OwnedFd,
+}
+
 /// Inside, as pid 1: builds the view, starts the command and waits for it.
-fn run_inside(plan: &LaunchPlan, prepared: Prepared, report: Report, mut launcher: File) -> i32 {
+fn run_inside(plan: &LaunchPlan, prepared: Prepared, report: Report, outside: &Outside) -> i32 {
     let old_root = match prepared.finish(plan) {
         Ok(old_root) => old_root,
         Err(error) => return report.fail(&error),
     };
     let started = match &plan.inside {
         Inside::Command(command) => {
-            let (old_root, report, launcher) = (&old_root, &report, &launcher);
-            start_command(&CommandStart { plan, command, old_root, report, launcher })
+            let (old_root, report, launcher) = (&old_root, &report, &outside.launcher);
+            let has_failed = AtomicBool::new(false);
+            start_command(&CommandStart { plan, command, old_root, has_failed, report, launcher })
         }
         Inside::FileWorker => match fork() {
-            Ok(None) => {
-                drop(launcher);
-                return run_worker(plan, Some(&old_root), report);
-            }
-            Ok(Some(worker)) => Ok(worker),
+            Ok(None) => return run_worker(plan, Some(&old_root), report),
+            Ok(Some(worker)) => old_root.unmount().map(|()| worker).map_err(Into::into),
             Err(error) => Err(error),
         },
     };
     let command = match started {
         Ok(command) => command,
-        Err(source) => return report.fail(&StepError { step: "fork", source }),
+        Err(source) => return report.fail(&StepError { step: "start", source }),
     };
     drop(report);
     close_standard_streams();
     let status = reap_until(command).unwrap_or(libc::SIGKILL);
-    // Without a reader the launcher is gone, and with it whoever wanted to know.
-    let _ = launcher.write_all(&status.to_ne_bytes());
-    0
+    outside.tell_ending(status);
+    leave(0)
+}
+
+impl Outside {
+    /// Without a reader there is nobody who wanted to know.
+    fn tell_ending(&self, status: i32) {
+        let ended = Ended { status, usage: Usage::of_children() };
+        let _ = packet::send(&self.server, &ended, &[]);
+        let _ = (&self.launcher).write_all(&status.to_ne_bytes());
+    }
 }
 
 impl Prepared {
     fn finish(self, plan: &LaunchPlan) -> Result<OldRoot, StepError> {
         let old_root = self.foundation.build(&plan.setup.view)?;
-        // Whoever lets go of the old root is not one of the command's.
         self.pids.map_or(Ok(()), PidRange::begin)?;
         Ok(old_root)
     }
@@ -160,21 +185,32 @@ struct CommandStart<'a> {
     plan: &'a LaunchPlan,
     command: &'a Command,
     old_root: &'a OldRoot,
+    /// The old root cannot be unmounted.
+    has_failed: AtomicBool,
     report: &'a Report,
     launcher: &'a File,
 }
 
-/// Starts the command, and sleeps until it is executed.
+/// Starts the command, lets go of the old root, and sleeps until the command is executed.
 ///
 /// Until then it shares the memory of this process: to copy it, only to throw it away a moment later, takes about as
 /// long as to give up all the rights in between.
 fn start_command(start: &CommandStart) -> io::Result<libc::pid_t> {
     let mut stack = ChildStack::of(COMMAND_STACK_BYTES);
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    let start = std::ptr::from_ref(start).cast_mut().cast();
-    // SAFETY: this process has one thread, which sleeps until the command has executed or exited, so that nobody else
-    // touches what they share; the stack is large enough and outlives the call.
-    check(unsafe { libc::clone(run_command, stack.top(), flags, start) })
+    let (executed, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let flags = libc::CLONE_VM | libc::SIGCHLD;
+    let argument = std::ptr::from_ref(start).cast_mut().cast();
+    // SAFETY: this process has one thread, which until the command has executed or exited makes three system calls that
+    // need nothing but the stack (and not even set `errno`), so that nobody else touches what they share; the stack of the
+    // command is large enough and outlives that moment.
+    let command = check(unsafe { libc::clone(run_command, stack.top(), flags, argument) })?;
+    drop(theirs);
+    if start.old_root.unmount().is_err() {
+        start.has_failed.store(true, Ordering::Release);
+    }
+    // The command has the other end, until it is executed or has exited.
+    let _ = rustix::io::retry_on_intr(|| rustix::io::read(&executed, &mut [0; 1]));
+    Ok(command)
 }
 
 /// As much as the few steps before the exec may take, without optimisation.
@@ -185,9 +221,10 @@ const COMMAND_STACK_BYTES: usize = 1 << 20;
 /// It must leave alone what belongs to pid 1, and so drops nothing that it did not make. Descriptors are its own.
 extern "C" fn run_command(start: *mut libc::c_void) -> libc::c_int {
     // SAFETY: `start_command` passed this, and sleeps.
-    let CommandStart { plan, command, old_root, report, launcher } =
+    let CommandStart { plan, command, old_root, has_failed, report, launcher } =
         unsafe { &*start.cast::<CommandStart>() };
-    match become_command(plan, command, Some(old_root), launcher) {
+    let without_old_root = || old_root.wait_until_gone(|| has_failed.load(Ordering::Acquire));
+    match become_command(plan, command, without_old_root, launcher) {
         Ok(never) => match never {},
         Err(error) => report.tell(&error),
     }
@@ -197,7 +234,7 @@ extern "C" fn run_command(start: *mut libc::c_void) -> libc::c_int {
 fn become_command(
     plan: &LaunchPlan,
     command: &Command,
-    old_root: Option<&OldRoot>,
+    without_old_root: impl FnOnce() -> Result<(), StepError>,
     launcher: &File,
 ) -> Result<Infallible, StepError> {
     rustix::process::setsid().step("setsid")?;
@@ -207,7 +244,7 @@ fn become_command(
     }
     use_own_null_device().step("standard streams")?;
     give_extra_input(command).step("extra input")?;
-    old_root.map_or(Ok(()), OldRoot::wait_until_gone)?;
+    without_old_root()?;
     confinement::confine_command(&plan.setup, &plan.limits.rlimits, launcher.as_fd())?;
     // The runtime of this program has ignored the last one from its start.
     for signal in PASSED_BY.into_iter().chain([libc::SIGPIPE]) {
@@ -221,8 +258,9 @@ fn become_command(
 
 /// Inside, as a worker: serves until the server hangs up.
 fn run_worker(plan: &LaunchPlan, old_root: Option<&OldRoot>, report: Report) -> i32 {
-    let confined = confinement::confine_worker(&plan.setup);
-    if let Err(error) = old_root.map_or(Ok(()), OldRoot::wait_until_gone).and(confined) {
+    // Should it stay, pid 1 ends, and this with it.
+    let is_alone = old_root.map_or(Ok(()), |old_root| old_root.wait_until_gone(|| false));
+    if let Err(error) = is_alone.and_then(|()| confinement::confine_worker(&plan.setup)) {
         return report.fail(&error);
     }
     drop(report);

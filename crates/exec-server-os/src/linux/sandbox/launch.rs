@@ -15,11 +15,11 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::Interest;
 
 use super::denials::RefusedCalls;
-use super::held_mounts::HeldMounts;
 use super::launcher::{Command, Failure, LaunchPlan, Preparation, STEP_CWD, STEP_EXEC, Told};
 use super::network::{QuietNetwork, SandboxNetwork};
 use super::prepared::{Needs, PreparedSandbox};
-use super::spares::Spares;
+use super::spares::{Another, Spares};
+use super::undertaker::HeldMounts;
 use super::zygote::{Answer, Birth, Limit, Order, ZYGOTE_ARGUMENT};
 use super::{Network, packet};
 use crate::TreeTag;
@@ -61,6 +61,19 @@ pub struct Launched {
     pub report: OwnedFd,
     /// What was refused to the command.
     pub refused: RefusedCalls,
+    /// To be dropped when the command runs.
+    pub another: Option<Another>,
+    /// Where pid 1 tells how the command ended.
+    pub inside: Option<OwnedFd>,
+}
+
+/// What a launcher tells of a command that runs.
+#[derive(Default)]
+pub struct Running {
+    /// What it sees.
+    pub mounts: Option<HeldMounts>,
+    /// A handle of pid 1, if there is one.
+    pub first: Option<OwnedFd>,
 }
 
 impl Launchers {
@@ -83,9 +96,10 @@ impl Launchers {
         let plan =
             postcard::to_stdvec(launch.plan).map_err(|error| failed(io::Error::other(error)));
         let plan = memory_of(&plan?).map_err(failed)?;
+        let another = launch.spares.map(|spares| spares.make_another(needs.clone()));
         if let Some(spare) = launch.spares.and_then(|spares| spares.take(&needs)) {
             match spare.assign(launch, &plan) {
-                Ok(()) => return Ok(spare.hand_over()),
+                Ok(()) => return Ok(Launched { another, ..spare.hand_over() }),
                 Err(error) => tracing::debug!(%error, "a prepared sandbox is of no use"),
             }
         }
@@ -93,7 +107,7 @@ impl Launchers {
         match new.assign(launch, &plan) {
             // Whoever has ended already has said why in its report.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed(error)),
-            _ => Ok(new.hand_over()),
+            _ => Ok(Launched { another, ..new.hand_over() }),
         }
     }
 
@@ -120,7 +134,8 @@ impl Launchers {
         });
         match self.ask(&order, &fds, stack) {
             Ok((Answer::Launched(pid), mut fds)) if fds.len() == 1 => {
-                let parts = Launched { pid, pidfd: fds.remove(0), report, refused };
+                let pidfd = fds.remove(0);
+                let parts = Launched { pid, pidfd, report, refused, another: None, inside: None };
                 Ok(PreparedSandbox::new(parts, errand))
             }
             Ok((answer, _)) => Err(refusal(answer)),
@@ -289,7 +304,7 @@ fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Waits until the command runs, or until it is known why not.
-pub async fn outcome(report: OwnedFd) -> Result<Option<HeldMounts>, SpawnError> {
+pub async fn outcome(report: OwnedFd) -> Result<Running, SpawnError> {
     let report = register(report, Interest::READABLE).map_err(no_report)?;
     let mut told = ToldSoFar::default();
     let read = poll_fn(|cx| {
@@ -306,7 +321,7 @@ pub async fn outcome(report: OwnedFd) -> Result<Option<HeldMounts>, SpawnError> 
 }
 
 /// The same for a thread that may wait.
-pub fn outcome_blocking(report: OwnedFd) -> Result<Option<HeldMounts>, SpawnError> {
+pub fn outcome_blocking(report: OwnedFd) -> Result<Running, SpawnError> {
     let mut told = ToldSoFar::default();
     rustix::io::ioctl_fionbio(&report, false).map_err(|errno| no_report(errno.into()))?;
     told.read(&report).map_err(no_report)?;
@@ -319,7 +334,7 @@ fn no_report(source: io::Error) -> SpawnError {
 
 #[derive(Default)]
 struct ToldSoFar {
-    mounts: Option<HeldMounts>,
+    running: Running,
     failure: Option<Failure>,
 }
 
@@ -332,14 +347,15 @@ impl ToldSoFar {
                 received => received?,
             };
             match packet.decode()? {
-                Told::Mounts => self.mounts = packet.fds.pop().map(HeldMounts::new),
+                Told::Mounts => self.running.mounts = packet.fds.pop().map(HeldMounts::new),
+                Told::First => self.running.first = packet.fds.pop(),
                 Told::Failed(failure) => self.failure = Some(failure),
             }
         }
     }
 
-    fn judge(self) -> Result<Option<HeldMounts>, SpawnError> {
-        let Some(failure) = self.failure else { return Ok(self.mounts) };
+    fn judge(self) -> Result<Running, SpawnError> {
+        let Some(failure) = self.failure else { return Ok(self.running) };
         let source = io::Error::from_raw_os_error(failure.errno);
         Err(match failure.step.as_str() {
             STEP_CWD => SpawnError::Cwd(source),

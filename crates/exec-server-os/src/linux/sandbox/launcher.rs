@@ -103,6 +103,8 @@ pub struct Command {
 pub enum Told {
     /// The mount namespace comes beside it.
     Mounts,
+    /// A handle of pid 1 comes beside it.
+    First,
     /// The command does not run.
     Failed(Failure),
 }
@@ -139,9 +141,12 @@ pub fn run_launcher(mut launcher: Launcher) -> i32 {
         return 127;
     };
     let Given { errand, tally, network } = given;
-    match launcher.begin(network, &report) {
+    match launcher.begin(network) {
         Ok((outside, inside)) => match fork() {
             Ok(Some(first)) => {
+                if launcher.birth.preparation.is_some() {
+                    report.introduce(first);
+                }
                 // If pid 1 is killed, there must be nobody left who could tell, or the wait would never end.
                 drop((inside, errand, report));
                 wait_outside(&launcher.birth, first, Attendant::new(outside, Some(tally)))
@@ -179,16 +184,11 @@ impl Launcher {
     }
 
     /// Everything before there is anybody inside; returns the two ends between the launcher and that.
-    fn begin(
-        &self,
-        network: Option<QuietNetwork>,
-        report: &Report,
-    ) -> Result<(File, File), StepError> {
+    fn begin(&self, network: Option<QuietNetwork>) -> Result<(File, File), StepError> {
         self.become_a_child_like_any_other()?;
         if self.birth.preparation.is_some() {
             network.map_or(Ok(()), |network| network.enter())?;
             namespaces::enter_new()?;
-            report.lend_mounts()?;
         }
         denials::connect().step("socket")
     }
@@ -281,9 +281,16 @@ fn handle_of(child: libc::pid_t) -> io::Result<OwnedFd> {
 pub struct Report(OwnedFd);
 
 impl Report {
+    /// Shows the server who is pid 1. Without that it hears of the end from this process, a little later.
+    fn introduce(&self, first: libc::pid_t) {
+        if let Ok(first) = handle_of(first) {
+            let _ = packet::send(&self.0, &Told::First, &[first.as_fd()]);
+        }
+    }
+
     /// Lends the server the mounts of the sandbox: whoever lets go of them last waits for the kernel, and that must
-    /// not be the launcher when it ends.
-    fn lend_mounts(&self) -> Result<(), StepError> {
+    /// not be pid 1 when it ends.
+    pub fn lend_mounts(&self) -> Result<(), StepError> {
         let mounts = namespaces::open_own("mnt").step("mounts")?;
         packet::send(&self.0, &Told::Mounts, &[mounts.as_fd()]).step("mounts")
     }
@@ -308,6 +315,12 @@ pub fn fork() -> io::Result<Option<libc::pid_t>> {
     // SAFETY: this process has one thread, so the child's copy of the memory is consistent.
     let pid = check(unsafe { libc::fork() })?;
     Ok((pid != 0).then_some(pid))
+}
+
+/// Ends this process at once. Nothing is put away, which would only make those wait who wait for its end.
+pub fn leave(code: i32) -> ! {
+    // SAFETY: takes a number, and runs nothing of this program.
+    unsafe { libc::_exit(code) }
 }
 
 /// Ends this process as another one ended.

@@ -7,7 +7,8 @@
 //! | [`prepared`], [`spares`] | a sandbox that waits to be told what to run, and those that are made ahead |
 //! | [`launcher`], [`inside`] | the process between the server and the command, and pid 1 of the sandbox |
 //! | [`view`] | what of the file system is seen, and how that is mounted |
-//! | [`held_mounts`] | mounts that are let go of after the end |
+//! | [`ending`] | how the command ended, told by pid 1 |
+//! | [`undertaker`] | mounts and launchers that are waited for after the end |
 //! | [`namespaces`] | what a sandbox has of its own |
 //! | [`network`] | the loopback that sandboxes without a network share |
 //! | [`connect_back`] | whether a connection comes from inside |
@@ -25,9 +26,9 @@ pub mod bpf;
 pub mod confinement;
 pub mod connect_back;
 pub mod denials;
+pub mod ending;
 pub mod file_worker;
 pub mod filter;
-pub mod held_mounts;
 pub mod inside;
 pub mod landlock;
 pub mod launch;
@@ -41,6 +42,7 @@ pub mod privileges;
 pub mod probe;
 pub mod spares;
 pub mod step;
+pub mod undertaker;
 pub mod view;
 pub mod wire;
 pub mod worker;

@@ -9,13 +9,13 @@ use crate::linux::check;
 
 /// Enters new namespaces, as the same user in them; the next child will be pid 1 of its own.
 pub fn enter_new() -> Result<(), StepError> {
-    unshare(
-        libc::CLONE_NEWUSER
-            | libc::CLONE_NEWNS
-            | libc::CLONE_NEWPID
-            | libc::CLONE_NEWIPC
-            | libc::CLONE_NEWUTS,
-    )
+    unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS)
+}
+
+/// Enters a mount namespace with copies of all mounts; the user must have been mapped.
+pub fn enter_new_mounts() -> Result<(), StepError> {
+    // SAFETY: this process has one thread and shares nothing that would change under another.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map(drop).step("namespaces")
 }
 
 /// Makes the cgroup of this process the outermost that it can see; the user must have been mapped.

@@ -43,12 +43,21 @@ pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd]) -> 
 
 /// Waits for a message; the end of the other side is an error.
 pub fn receive(socket: impl AsFd) -> io::Result<Packet> {
+    receive_with(socket, RecvFlags::empty())
+}
+
+/// Takes a message that has arrived; it is an error if none has.
+pub fn try_receive(socket: impl AsFd) -> io::Result<Packet> {
+    receive_with(socket, RecvFlags::DONTWAIT)
+}
+
+fn receive_with(socket: impl AsFd, flags: RecvFlags) -> io::Result<Packet> {
     let mut bytes = [0; MAX_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let count = loop {
         let mut room = [io::IoSliceMut::new(&mut bytes)];
-        match recvmsg(&socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC) {
+        match recvmsg(&socket, &mut room, &mut control, flags | RecvFlags::CMSG_CLOEXEC) {
             Err(rustix::io::Errno::INTR) => {}
             received => break received?.bytes,
         }

@@ -4,13 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
+use rustix::event::Timespec;
 
 use super::launch::{Launch, Launched, limit};
 use super::launcher::{Errand, Preparation};
 use super::network::QuietNetwork;
 use super::packet;
+use super::undertaker::{has_ended_within, reap_in_time};
 use crate::linux::cgroup::Cgroup;
 
 /// What a sandbox has to be like before anything can run in it.
@@ -50,7 +50,8 @@ impl PreparedSandbox {
 
     /// Whether it has failed, or somebody has killed it.
     pub fn has_ended(&self) -> bool {
-        self.has_ended_within(Timespec { tv_sec: 0, tv_nsec: 0 })
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.parts.as_ref().is_none_or(|parts| has_ended_within(&parts.pidfd, NOW))
     }
 
     /// Tells it what to run. `BrokenPipe` means that it has ended already.
@@ -85,26 +86,16 @@ impl PreparedSandbox {
 
     /// Leaves it to whoever will wait for its end.
     pub fn hand_over(mut self) -> Launched {
-        self.parts.take().expect("it is handed over once")
-    }
-
-    fn has_ended_within(&self, time: Timespec) -> bool {
-        let Some(parts) = &self.parts else { return true };
-        let mut ended = [PollFd::new(&parts.pidfd, PollFlags::IN)];
-        matches!(rustix::io::retry_on_intr(|| poll(&mut ended, Some(&time))), Ok(1..))
+        let parts = self.parts.take().expect("it is handed over once");
+        Launched { inside: self.errand.take(), ..parts }
     }
 }
 
 impl Drop for PreparedSandbox {
     fn drop(&mut self) {
         self.errand = None;
-        const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-        let has_ended = self.has_ended_within(PATIENCE);
-        let Some(parts) = self.parts.take() else { return };
-        if !has_ended {
-            // Somebody has stopped it.
-            let _ = pidfd_send_signal(&parts.pidfd, Signal::KILL);
+        if let Some(parts) = self.parts.take() {
+            reap_in_time(&parts.pidfd);
         }
-        let _ = waitid(WaitId::PidFd(parts.pidfd.as_fd()), WaitIdOptions::EXITED);
     }
 }

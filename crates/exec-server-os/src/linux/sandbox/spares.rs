@@ -1,8 +1,8 @@
 //! Sandboxes that are prepared ahead, so that most starts find one.
 //!
 //! ```text
-//! start ──takes a spare──▶ runs          keeper (a thread): makes another one like it,
-//!                                        and ends those that are old or of a mount table that has changed
+//! start ──takes a spare──▶ runs ──▶ keeper (a thread): makes another one like it,
+//!                                   and ends those that are old or of a mount table that has changed
 //! ```
 //!
 //! A spare has namespaces of its own and is used once, so that no two commands share more than without it. It knows
@@ -103,7 +103,7 @@ impl Spares {
         spare.needs.network.clone()
     }
 
-    /// Takes a spare, if there is one, and has another one made for the next.
+    /// Takes a spare, if there is one.
     pub fn take(&self, needs: &Needs) -> Option<PreparedSandbox> {
         needs.preparation?;
         let mut pool = self.0.lock();
@@ -111,13 +111,30 @@ impl Spares {
         let found = pool.spares.iter().position(|spare| {
             spare.is_adopted && spare.needs.are_met_by(needs) && !spare.sandbox.has_ended()
         });
-        let taken = found.map(|index| pool.spares.swap_remove(index).sandbox);
-        if !pool.wanted.iter().any(|wanted| wanted.are_met_by(needs)) {
-            pool.wanted.push(needs.clone());
+        found.map(|index| pool.spares.swap_remove(index).sandbox)
+    }
+
+    /// Has one made for the next start that needs the same, later.
+    pub fn make_another(&self, needs: Needs) -> Another {
+        Another { shared: self.0.clone(), needs: Some(needs).filter(|it| it.preparation.is_some()) }
+    }
+}
+
+/// A spare that is made when this is dropped: until its command runs, a start needs the processors itself.
+pub struct Another {
+    shared: Arc<Shared>,
+    needs: Option<Needs>,
+}
+
+impl Drop for Another {
+    fn drop(&mut self) {
+        let Some(needs) = self.needs.take() else { return };
+        let mut pool = self.shared.lock();
+        if !pool.wanted.iter().any(|wanted| wanted.are_met_by(&needs)) {
+            pool.wanted.push(needs);
         }
         drop(pool);
-        self.0.wake();
-        taken
+        self.shared.wake();
     }
 }
 
@@ -275,6 +292,7 @@ mod tests {
     fn a_change_of_the_mounts_is_told_once_to_everybody_who_asks() {
         let ended = in_child(User::Ordinary, || {
             namespaces::enter_new().unwrap();
+            namespaces::enter_new_mounts().unwrap();
             let (one, other) = (MountTable::open().unwrap(), MountTable::open().unwrap());
             assert!(!one.have_changed());
             let mount = |target| {

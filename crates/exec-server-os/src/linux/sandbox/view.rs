@@ -13,6 +13,7 @@
 //! source is a descriptor, and its target is found below the new root without links.
 
 mod apply;
+mod blanks;
 mod dev;
 mod foundation;
 mod kernel_mounts;

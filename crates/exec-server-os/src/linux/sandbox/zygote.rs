@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::launcher::{self, Failure, Launcher, Preparation, run_launcher};
 use super::network::QuietNetwork;
-use super::{packet, view};
+use super::{filter, packet, view};
 use crate::linux::check;
 
 /// The hidden argument that makes this program a zygote.
@@ -61,7 +61,7 @@ pub enum Answer {
 
 const SOCKET: BorrowedFd<'static> = rustix::stdio::stdin();
 
-/// Lives as a zygote; returns the code to exit with, in a launcher as well.
+/// Lives as a zygote; returns the code to exit with.
 pub fn run_zygote() -> i32 {
     // SAFETY: sets a flag of this process.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
@@ -70,6 +70,7 @@ pub fn run_zygote() -> i32 {
     // What is meant for the server and its children is no business of ours, and the end of the server tells itself.
     launcher::ignore_what_is_passed_by();
     view::remember_names();
+    filter::build_ahead();
     let server = rustix::process::getppid();
     loop {
         let Ok(packet) = packet::receive(SOCKET) else { return 0 };
@@ -78,7 +79,9 @@ pub fn run_zygote() -> i32 {
                 Ok(Copied::Zygote { pid, pidfd }) => {
                     answer(&Answer::Launched(pid), &[pidfd.as_fd()])
                 }
-                Ok(Copied::Launcher(fds)) => return run_launcher(Launcher { birth, server, fds }),
+                Ok(Copied::Launcher(fds)) => {
+                    launcher::leave(run_launcher(Launcher { birth, server, fds }))
+                }
                 Err(source) => answer(&failed("clone", &source), &[]),
             },
             Ok(Order::MakeNetwork) => make_network(),

@@ -133,6 +133,10 @@ async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_w
         let zygotes = || children(server).into_iter().filter(|pid| is_zygote(*pid));
         for _ in 0..3 {
             assert_eq!(ground.run(&sandbox, "echo in").await.text(), "in\n");
+            // What has just been copied still looks like a zygote.
+            let is_waiting = |pid: &i32| is_spare(*pid) && !is_zygote(*pid);
+            let wait = || children(server).iter().filter(|pid| is_waiting(pid)).count() == 2;
+            eventually("the next sandboxes wait", wait).await;
             for zygote in zygotes() {
                 kill_process(Pid::from_raw(zygote).unwrap(), Signal::KILL).unwrap();
             }

@@ -6,6 +6,7 @@ use std::path::Path;
 use rustix::fs::{FileType, fstat};
 use rustix::io::Errno;
 
+use super::blanks::Blanks;
 use super::mounts::{self, Below, FROZEN, HERE, NO_PROGRAMS, TAME};
 use super::new_root::NewRoot;
 use super::plan::{Action, Cover, Target};
@@ -19,6 +20,7 @@ const PASSAGE_NAMES: u64 = 1 << 16;
 
 pub fn apply(
     root: &mut NewRoot,
+    blanks: &Blanks,
     wishes: &Wishes,
     path: &Path,
     action: Action,
@@ -35,7 +37,7 @@ pub fn apply(
             let wish = wishes.places.get(path).expect("places are planned from wishes");
             open(root, path, wish, writable, target).step("open a place")
         }
-        Action::Hide(cover) => hide(root, path, cover),
+        Action::Hide(cover) => hide(root, blanks, path, cover),
     }
 }
 
@@ -82,7 +84,7 @@ fn open(
     Ok(mounts::attach(&copy, target)?)
 }
 
-fn hide(root: &mut NewRoot, path: &Path, cover: Cover) -> Result<(), StepError> {
+fn hide(root: &mut NewRoot, blanks: &Blanks, path: &Path, cover: Cover) -> Result<(), StepError> {
     const STEP: &str = "hide a place";
     let target = match root.find(path, HERE) {
         // It was removed since it was looked up, or is not in our own `/dev` or `/proc`.
@@ -90,12 +92,12 @@ fn hide(root: &mut NewRoot, path: &Path, cover: Cover) -> Result<(), StepError> 
         found => found.step(STEP)?,
     };
     if file_type(&target).step(STEP)? != FileType::Directory {
-        let copy = mounts::copy(&root.blanks()?.file).step(STEP)?;
+        let copy = mounts::copy(&blanks.file).step(STEP)?;
         return mounts::attach(&copy, &target).step(STEP);
     }
     let mode = match cover {
-        Cover::Closed => return cover_with(mounts::copy(&root.blanks()?.closed), &target, STEP),
-        Cover::Empty => return cover_with(mounts::copy(&root.blanks()?.empty), &target, STEP),
+        Cover::Closed => return cover_with(mounts::copy(&blanks.closed), &target, STEP),
+        Cover::Empty => return cover_with(mounts::copy(&blanks.empty), &target, STEP),
         Cover::Passage => "0111",
         Cover::EmptyPassage => "0555",
     };

@@ -11,6 +11,7 @@ use rustix::fs::Mode;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::blanks::Blanks;
 use super::kernel_mounts::KernelMounts;
 use super::new_root::NewRoot;
 use super::plan::Ground;
@@ -52,8 +53,7 @@ impl Groundwork {
 pub struct Foundation {
     work: Groundwork,
     root: NewRoot,
-    null: OwnedFd,
-    procfs: Procfs,
+    furniture: Furniture,
     kernel: KernelMounts,
     umask: Mode,
     laid: Instant,
@@ -73,13 +73,13 @@ impl Foundation {
         let host = mounts::open_host_root().step("open the root")?;
         // Before there are any of our own among them.
         let kernel = KernelMounts::read().step("read the mounts")?;
-        let (root, null, procfs) = lay_on(host, work)?;
-        Ok(Self { work, root, null, procfs, kernel, umask, laid: Instant::now() })
+        let (root, furniture) = lay_on(host, work)?;
+        Ok(Self { work, root, furniture, kernel, umask, laid: Instant::now() })
     }
 
     /// Makes the view on it the root of this process, and leaves it in the new `/`.
     ///
-    /// Nobody may run anything there before the [`OldRoot`] is gone.
+    /// Somebody has to unmount the [`OldRoot`], and nobody may run anything there before it is gone.
     /// After an error the process is somewhere in between and must exit.
     pub fn build(mut self, view: &View) -> Result<OldRoot, StepError> {
         let (ground, wishes) = wishes::look_up(self.root.host(), view, &self.kernel)?;
@@ -89,14 +89,15 @@ impl Foundation {
             // A module of the kernel may have brought a file since. One that comes in the next moment is not seen either
             // way, and to look takes a while.
             if self.laid.elapsed() >= STILL_NEW {
-                self.procfs.cover_new(&self.null).step("cover /proc")?;
+                let Furniture { procfs, null, .. } = &mut self.furniture;
+                procfs.cover_new(null).step("cover /proc")?;
             }
         } else {
             let host = self.root.take_down()?;
-            (self.root, self.null, self.procfs) = lay_on(host, needed)?;
+            (self.root, self.furniture) = lay_on(host, needed)?;
         }
         for (path, action) in plan {
-            apply::apply(&mut self.root, &wishes, &path, action)?;
+            apply::apply(&mut self.root, &self.furniture.blanks, &wishes, &path, action)?;
         }
         let old_root = self.root.seal_and_enter()?;
         rustix::process::umask(self.umask);
@@ -104,10 +105,18 @@ impl Foundation {
     }
 }
 
-fn lay_on(host: OwnedFd, work: Groundwork) -> Result<(NewRoot, OwnedFd, Procfs), StepError> {
+/// What every root has, whatever is asked for.
+struct Furniture {
+    blanks: Blanks,
+    null: OwnedFd,
+    procfs: Procfs,
+}
+
+fn lay_on(host: OwnedFd, work: Groundwork) -> Result<(NewRoot, Furniture), StepError> {
     let devices = dev::open_devices(&host)?;
     let mut root = NewRoot::mount(host, work.ground)?;
+    let blanks = Blanks::make(&root)?;
     let null = dev::mount(&mut root, &devices, work.temp_bytes)?;
     let procfs = Procfs::mount(&root, &null)?;
-    Ok((root, null, procfs))
+    Ok((root, Furniture { blanks, null, procfs }))
 }

@@ -27,14 +27,6 @@ pub struct NewRoot {
     scaffolds: Vec<OwnedFd>,
     /// The file systems in which we may make names; everything else is the host's.
     ours: Vec<u64>,
-    blanks: Option<Blanks>,
-}
-
-/// What is put over things to hide them.
-pub struct Blanks {
-    pub file: OwnedFd,
-    pub closed: OwnedFd,
-    pub empty: OwnedFd,
 }
 
 impl NewRoot {
@@ -53,7 +45,7 @@ impl NewRoot {
             }
         };
         mounts::attach(&root, &host).step("mount the root")?;
-        let mut new = Self { host, root, scaffolds: Vec::new(), ours: Vec::new(), blanks: None };
+        let mut new = Self { host, root, scaffolds: Vec::new(), ours: Vec::new() };
         if ground == Ground::Scaffold {
             let root = new.root.try_clone().step("keep the root")?;
             new.add_scaffold(root).step("keep the root")?;
@@ -148,29 +140,7 @@ impl NewRoot {
         if self.ours.contains(&walk::identity(dir)?.0) { Ok(()) } else { Err(Errno::STALE) }
     }
 
-    /// What hides things; made on first use.
-    pub fn blanks(&mut self) -> Result<&Blanks, StepError> {
-        let blanks = match self.blanks.take() {
-            Some(blanks) => blanks,
-            None => self.make_blanks().step("make something to hide things with")?,
-        };
-        Ok(self.blanks.insert(blanks))
-    }
-
-    fn make_blanks(&self) -> std::io::Result<Blanks> {
-        let mount = mounts::memory("0700", 4096, 8, NO_PROGRAMS)?;
-        make_file(&mount, OsStr::new("file"), 0)?;
-        mkdirat(&mount, "closed", Mode::empty())?;
-        mkdirat(&mount, "empty", Mode::from_raw_mode(0o555))?;
-        mounts::restrict(&mount, FROZEN, Below::Left)?;
-        // Only what is mounted somewhere can be mounted a second time; this place goes away with the host's root.
-        let dev = self.find_on_host(Path::new("/dev"), HERE | OFlags::DIRECTORY)?;
-        mounts::attach(&mount, dev)?;
-        let open = |name: &str| openat(&mount, name, HERE, Mode::empty());
-        Ok(Blanks { file: open("file")?, closed: open("closed")?, empty: open("empty")? })
-    }
-
-    /// Makes all scaffolds read-only, enters the new root and begins to let go of the host's.
+    /// Makes all scaffolds read-only and enters the new root; the host's lies over it.
     pub fn seal_and_enter(self) -> Result<OldRoot, StepError> {
         for scaffold in &self.scaffolds {
             mounts::restrict(scaffold, FROZEN, Below::Left).step("seal the root")?;
@@ -178,7 +148,7 @@ impl NewRoot {
         rustix::process::fchdir(self.root.as_fd()).step("enter the new root")?;
         rustix::process::pivot_root(".", ".").step("exchange the roots")?;
         rustix::process::chdir("/").step("enter the new root")?;
-        OldRoot::begin_to_let_go()
+        OldRoot::new()
     }
 }
 

@@ -1,23 +1,20 @@
 //! The host's root on its way out of the sandbox.
 //!
 //! It is gone at once, but whoever unmounts it has to wait until the kernel is sure that nobody looks at it any more,
-//! longer than for everything else in a sandboxed start. So a process of its own waits, and everybody else only looks
-//! whether it is gone.
+//! longer than for everything else in a sandboxed start. So pid 1 does it while the command prepares itself, which only
+//! looks whether it is gone.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::mount::{UnmountFlags, unmount};
 
-use crate::linux::check;
-use crate::linux::child::ChildStack;
 use crate::linux::sandbox::step::{Step, StepError};
 
 /// The root of the host, which lies over that of the sandbox until it is unmounted.
 #[derive(Debug)]
 pub struct OldRoot {
-    /// Shared with whoever unmounts it; never given back, because nobody knows when that has ended.
-    has_failed: &'static AtomicBool,
+    _entered: (),
 }
 
 const STEP: &str = "let go of the old root";
@@ -26,26 +23,25 @@ const STEP: &str = "let go of the old root";
 const OVER_THE_ROOT: &std::ffi::CStr = c"/..";
 
 impl OldRoot {
-    /// Starts to unmount it, right after the roots were exchanged; this process must have one thread.
-    pub fn begin_to_let_go() -> Result<Self, StepError> {
+    /// Right after the roots were exchanged.
+    pub fn new() -> Result<Self, StepError> {
         // Should it not be where it is looked for, nobody could tell when it is gone.
-        if mount_at(OVER_THE_ROOT).step(STEP)? == mount_at(c"/").step(STEP)? {
+        if !is_there().step(STEP)? {
             return Err(io::Error::from(io::ErrorKind::NotFound)).step(STEP);
         }
-        let has_failed: &'static AtomicBool = Box::leak(Box::default());
-        let stack = Box::leak(Box::new(ChildStack::new()));
-        let flags = libc::CLONE_VM | libc::SIGCHLD;
-        let argument = std::ptr::from_ref(has_failed).cast_mut().cast();
-        // SAFETY: the new process shares this memory, and touches nothing of it but the flag, which both only use
-        // atomically, and a stack of its own that is never freed. It does not even set `errno` unless it fails.
-        check(unsafe { libc::clone(unmount, stack.top(), flags, argument) }).step(STEP)?;
-        Ok(Self { has_failed })
+        Ok(Self { _entered: () })
     }
 
-    /// Waits until it is gone, so that nothing of the host can be reached by any path.
-    pub fn wait_until_gone(&self) -> Result<(), StepError> {
-        while mount_at(OVER_THE_ROOT).step(STEP)? != mount_at(c"/").step(STEP)? {
-            if self.has_failed.load(Ordering::Acquire) {
+    /// Unmounts it, and waits for the kernel. Touches nothing but the stack.
+    pub fn unmount(&self) -> rustix::io::Result<()> {
+        unmount(OVER_THE_ROOT, UnmountFlags::DETACH)
+    }
+
+    /// Waits until it is gone, so that nothing of the host can be reached by any path; gives up when `has_failed` says
+    /// that whoever unmounts it cannot.
+    pub fn wait_until_gone(&self, has_failed: impl Fn() -> bool) -> Result<(), StepError> {
+        while is_there().step(STEP)? {
+            if has_failed() {
                 return Err(io::Error::from(io::ErrorKind::ResourceBusy)).step(STEP);
             }
             std::thread::yield_now();
@@ -54,14 +50,8 @@ impl OldRoot {
     }
 }
 
-extern "C" fn unmount(has_failed: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: a path without an end that would move; touches no memory.
-    if unsafe { libc::umount2(OVER_THE_ROOT.as_ptr(), libc::MNT_DETACH) } == -1 {
-        // SAFETY: the flag is never freed.
-        unsafe { &*has_failed.cast::<AtomicBool>() }.store(true, Ordering::Release);
-        return 1;
-    }
-    0
+fn is_there() -> io::Result<bool> {
+    Ok(mount_at(OVER_THE_ROOT)? != mount_at(c"/")?)
 }
 
 /// Which mount a path leads to.

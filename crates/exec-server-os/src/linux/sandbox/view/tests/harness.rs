@@ -16,7 +16,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, UnshareFlags};
 
 use super::super::{Base, Foundation, Groundwork, OldRoot, Place, PlaceAccess, View};
 use super::script;
-use crate::linux::sandbox::step::StepError;
+use crate::linux::sandbox::step::{Step, StepError};
 
 pub const NOBODY: u32 = 65534;
 
@@ -247,7 +247,11 @@ fn launch(
     wait(fork(|| {
         let open = descriptors();
         let started = std::time::Instant::now();
-        if let Err(error) = build(view).and_then(|old_root| old_root.wait_until_gone()) {
+        let built = build(view).and_then(|old_root| {
+            old_root.unmount().step("let go of the old root")?;
+            old_root.wait_until_gone(|| false)
+        });
+        if let Err(error) = built {
             say(report, &format!("{error}\n"));
             return 0;
         }

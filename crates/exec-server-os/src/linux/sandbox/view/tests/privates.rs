@@ -38,8 +38,8 @@ fn dev_has_what_programs_need_and_nothing_else() {
 fn proc_shows_only_the_sandbox_and_cannot_be_written() {
     let script = "
         has /proc/1 = yes
-        has /proc/3 = yes
-        has /proc/4 = no
+        has /proc/2 = yes
+        has /proc/3 = no
         begins /proc/cpuinfo = 4
         begins /proc/meminfo = 4
         begins /proc/self/status = 4
