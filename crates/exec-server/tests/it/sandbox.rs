@@ -10,7 +10,7 @@
 //! | [`bounds`] | what a sandbox can use up |
 //! | [`policies`], [`protected`] | what a policy means |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
-//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`] | attacks |
+//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`] | attacks |
 
 use std::path::Path;
 
@@ -24,6 +24,7 @@ mod calling_back;
 mod endings;
 mod escapes;
 mod files;
+mod filters;
 mod ground;
 mod in_turn;
 mod kernel;

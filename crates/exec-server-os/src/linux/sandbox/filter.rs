@@ -7,6 +7,7 @@
 
 mod alone;
 mod calls;
+mod no_filters;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -33,6 +34,8 @@ pub struct FilterOptions {
     pub allow_namespaces: bool,
     /// For programs that keep secrets in the kernel's keyrings.
     pub allow_keyrings: bool,
+    /// For programs that confine parts of themselves: more filters, but none that asks another process.
+    pub allow_filters: bool,
     /// Files may be made setuid or setgid; then `openat2` needs no hiding.
     pub allow_set_id_modes: bool,
     /// `openat2` exists although its mode cannot be judged: for programs of our own.
@@ -56,6 +59,7 @@ fn program_with(mode: NetworkMode, options: &FilterOptions, network: Action) -> 
     }
     filter.judge_arguments(options);
     filter.judge_sockets(mode);
+    filter.judge_filters(options);
     filter.deny_by_number(options);
     filter.finish()
 }
@@ -75,6 +79,7 @@ pub fn file_worker(alone: bool) -> Vec<SockFilter> {
     filter.deny_all(calls::NOT_FOR_FILES_HERE);
     filter.judge_arguments(&options);
     filter.judge_sockets(NetworkMode::Restricted);
+    filter.judge_filters(&options);
     filter.deny_by_number(&options);
     filter.finish()
 }
@@ -87,7 +92,8 @@ pub fn install(program: &[SockFilter]) -> Result<(), StepError> {
 /// Does the same with the filter for a command, and returns where its refusals of the network wait to be answered.
 ///
 /// There is nothing to answer where the kernel cannot tell, or tells somebody else already: it allows one listener per
-/// process, so a filter made inside cannot answer in our place either.
+/// process. It forgets ours when the launcher has ended, and would then take one from inside, and believe it. That is why
+/// nobody under this filter can make another one that asks; see [`no_filters`].
 pub fn install_counted(
     mode: NetworkMode,
     options: &FilterOptions,
@@ -118,6 +124,15 @@ fn install_with(program: &[SockFilter], flags: libc::c_ulong) -> io::Result<RawF
     // SAFETY: the kernel only reads the program, which outlives the call.
     let result = unsafe { libc::syscall(libc::SYS_seccomp, operation, flags, &raw const program) };
     check(result as libc::c_int)
+}
+
+/// Makes a filter that lets everything pass and yet has a listener, as somebody else may.
+#[cfg(test)]
+pub fn listen_to_nothing() -> io::Result<OwnedFd> {
+    let mut open = Assembler::default();
+    open.answer(Action::Allow);
+    // SAFETY: the kernel has just made this descriptor for us.
+    install_with(&open.finish(), NEW_LISTENER).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -159,6 +174,7 @@ struct Filter {
     deny: Label,
     deny_network: Label,
     absent: Label,
+    unknown: Label,
     kill: Label,
     /// How the network is refused.
     network: Action,
@@ -168,14 +184,14 @@ impl Filter {
     fn start(network: Action) -> Self {
         let mut assembler = Assembler::default();
         let mut label = || assembler.label();
-        let (allow, deny, deny_network, absent, kill) =
-            (label(), label(), label(), label(), label());
+        let (allow, deny, deny_network) = (label(), label(), label());
+        let (absent, unknown, kill) = (label(), label(), label());
         assembler.load_arch();
         assembler.jump_unless(Test::Equal(ARCH), kill);
         assembler.load_number();
         #[cfg(target_arch = "x86_64")]
         assembler.jump_if(Test::AtLeast(X32), deny);
-        Self { assembler, allow, deny, deny_network, absent, kill, network }
+        Self { assembler, allow, deny, deny_network, absent, unknown, kill, network }
     }
 
     fn finish(mut self) -> Vec<SockFilter> {
@@ -187,6 +203,8 @@ impl Filter {
         self.assembler.answer(self.network);
         self.assembler.mark(self.absent);
         self.assembler.answer(Action::Errno(libc::ENOSYS));
+        self.assembler.mark(self.unknown);
+        self.assembler.answer(Action::Errno(libc::EINVAL));
         self.assembler.mark(self.kill);
         self.assembler.answer(Action::KillProcess);
         self.assembler.finish()
@@ -293,7 +311,8 @@ impl Filter {
     fn rule(&mut self, call: libc::c_long, body: impl FnOnce(&mut Assembler, Ends)) {
         let next = self.assembler.label();
         self.assembler.jump_unless(Test::Equal(call as u32), next);
-        let ends = Ends { allow: self.allow, deny: self.deny, deny_network: self.deny_network };
+        let Self { allow, deny, deny_network, unknown, .. } = *self;
+        let ends = Ends { allow, deny, deny_network, unknown };
         body(&mut self.assembler, ends);
         self.assembler.mark(next);
     }
@@ -305,6 +324,7 @@ struct Ends {
     allow: Label,
     deny: Label,
     deny_network: Label,
+    unknown: Label,
 }
 
 /// Keeps anything from being typed into a terminal, and goes on with the request loaded.

@@ -87,12 +87,13 @@ fn one_of_the_attacks() {
     }
 }
 
-fn error_name(error: &io::Error) -> String {
+pub fn error_name(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM) => "EPERM".to_owned(),
         Some(libc::EACCES) => "EACCES".to_owned(),
         Some(libc::ENOSYS) => "ENOSYS".to_owned(),
         Some(libc::EROFS) => "EROFS".to_owned(),
+        Some(libc::EINVAL) => "EINVAL".to_owned(),
         Some(libc::ENOTSOCK) => "ENOTSOCK".to_owned(),
         other => format!("{other:?}"),
     }

@@ -85,7 +85,6 @@ fn ordinary_calls_are_allowed() {
         libc::SYS_futex,
         libc::SYS_mmap,
         libc::SYS_kill,
-        libc::SYS_seccomp,
         libc::SYS_landlock_create_ruleset,
         libc::SYS_memfd_create,
         libc::SYS_sendmsg,
