@@ -472,6 +472,7 @@ pub mod sandbox {
     use exec_server_protocol::process::SandboxReport;
 
     use self::view::View;
+    use crate::sandbox::Allowances;
 
     /// What would confine a process.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -482,6 +483,8 @@ pub mod sandbox {
         pub network: Network,
         /// What would keep it closed.
         pub mechanism: Mechanism,
+        /// What a command could do beyond the usual.
+        pub allow: Allowances,
     }
 
     /// What keeps a sandbox closed.
@@ -504,7 +507,7 @@ pub mod sandbox {
     }
 
     /// Nothing will hold.
-    pub fn expected(_mechanism: Mechanism) -> SandboxReport {
+    pub fn expected(_mechanism: Mechanism, _allow: Allowances) -> SandboxReport {
         let missing = vec![std::env::consts::OS.to_owned()];
         SandboxReport { level: "none".to_owned(), enforced: Vec::new(), missing }
     }

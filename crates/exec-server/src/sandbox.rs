@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::sandbox::{
-    Access, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError, can_hold,
-    compile,
+    Access, Allowances, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError,
+    can_hold, compile,
 };
 use exec_server_os::spawn::SpawnError;
 use exec_server_os::{
@@ -49,6 +49,8 @@ pub struct Sandboxes {
     facts: HostFacts,
     /// What keeps them closed.
     mechanism: Mechanism,
+    /// What commands may do beyond the usual.
+    allow: Allowances,
     handed_out: HandedOut,
     placeholders: Arc<Placeholders>,
     known: KnownPolicies,
@@ -101,10 +103,16 @@ impl Sandboxes {
     }
 
     /// Looks at this machine once.
-    pub fn new(native_paths: NativePaths, mechanism: Mechanism, state_dir: Option<&Path>) -> Self {
+    pub fn new(
+        native_paths: NativePaths,
+        mechanism: Mechanism,
+        allow: Allowances,
+        state_dir: Option<&Path>,
+    ) -> Self {
         Self {
             facts: HostFacts::gather(native_paths),
             mechanism,
+            allow,
             handed_out: HandedOut::default(),
             placeholders: Placeholders::new(state_dir::journal(state_dir)),
             known: KnownPolicies::default(),
@@ -168,6 +176,7 @@ impl Sandboxes {
     ) -> Result<Confinement, RequestError> {
         let mut confinement = self.confine_as(policy, class)?;
         confinement.setup.network = Network::Isolated;
+        confinement.setup.allow = Allowances::default();
         confinement.network_user = None;
         let view = &mut confinement.setup.view;
         if view.base == Base::Nothing {
@@ -227,7 +236,7 @@ impl Sandboxes {
         }
         view.handed_out = self.handed_out.all().to_vec();
         let network_user = (network == Network::Host).then(|| self.network_users.clone());
-        let setup = SandboxSetup { view, network, mechanism: self.mechanism };
+        let setup = SandboxSetup { view, network, mechanism: self.mechanism, allow: self.allow };
         Ok(Confinement { setup, placeholders: held, network_user })
     }
 

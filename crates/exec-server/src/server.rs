@@ -83,10 +83,11 @@ impl Server {
         let (least_limits, _) =
             planned.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
         let shards = Shards::new(config.more_event_loops)?;
-        let sandboxes = Sandboxes::new(config.native_paths, mechanism, config.state_dir.as_deref());
+        let (allow, state_dir) = (config.sandbox_allow, config.state_dir.as_deref());
+        let sandboxes = Sandboxes::new(config.native_paths, mechanism, allow, state_dir);
         sandboxes.sweep_later();
         Ok(Arc::new(Self {
-            environment: environment::info(mechanism),
+            environment: environment::info(mechanism, allow),
             metrics: Metrics::default(),
             sessions: Sessions::default(),
             spawner,

@@ -17,6 +17,7 @@ use super::sandbox::{Mechanism, Network, SandboxSetup};
 use super::spawner::{Parts, Starter};
 use crate::TreeTag;
 use crate::limits::LimitPlan;
+use crate::sandbox::Allowances;
 use crate::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
 
 /// Signals that wait to be passed on instead of ending this process before it could clean up.
@@ -132,6 +133,7 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
             view: View::new(Base::Everything),
             network: Network::Isolated,
             mechanism,
+            allow: Allowances::default(),
         }),
         network: SandboxNetwork::default(),
         extra_input: None,

@@ -9,6 +9,7 @@
 //! | [`running`], [`terminals`], [`endings`], [`in_turn`], [`neighbours`] | what must work inside, and what is left afterwards |
 //! | [`bounds`] | what a sandbox can use up |
 //! | [`policies`], [`protected`] | what a policy means |
+//! | [`allowed`] | what the operator lets out |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
 //! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`] | attacks |
 
@@ -18,6 +19,7 @@ use exec_server_testkit::desk::{Desk, on_each_file_system, uri};
 use exec_server_testkit::{Finished, TestClient};
 use serde_json::{Value, json};
 
+mod allowed;
 mod attempt;
 mod bounds;
 mod calling_back;

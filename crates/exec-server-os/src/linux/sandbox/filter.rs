@@ -15,6 +15,7 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use super::bpf::{Action, Assembler, Label, SockFilter, Test};
 use super::step::{Step, StepError};
 use crate::linux::check;
+use crate::sandbox::Allowances;
 
 /// What a sandboxed command may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,17 +26,11 @@ pub enum NetworkMode {
     Enabled,
 }
 
-/// What the operator of the server lets out of the filter; a request cannot. The default lets out nothing.
+/// What the filter lets pass beyond the usual. The default lets out nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilterOptions {
-    /// For debuggers: `ptrace`, reading and writing another process's memory.
-    pub allow_debugging: bool,
-    /// For browsers: `clone` and `unshare` with new namespaces, `chroot`.
-    pub allow_namespaces: bool,
-    /// For programs that keep secrets in the kernel's keyrings.
-    pub allow_keyrings: bool,
-    /// For programs that confine parts of themselves: more filters, but none that asks another process.
-    pub allow_filters: bool,
+    /// What the operator of the server wants.
+    pub allow: Allowances,
     /// Files may be made setuid or setgid; then `openat2` needs no hiding.
     pub allow_set_id_modes: bool,
     /// `openat2` exists although its mode cannot be judged: for programs of our own.
@@ -222,7 +217,7 @@ impl Filter {
             typing(rule, ends);
             rule.jump(ends.allow);
         });
-        if !options.allow_namespaces {
+        if !options.allow.namespaces {
             self.rule(libc::SYS_clone, |rule, ends| {
                 rule.load_low(0);
                 rule.jump_if(Test::AnyBit(NEW_NAMESPACE), ends.deny);
@@ -285,13 +280,13 @@ impl Filter {
     fn deny_by_number(&mut self, options: &FilterOptions) {
         self.deny_all(calls::DENIED);
         self.deny_all(calls::DENIED_HERE);
-        if !options.allow_debugging {
+        if !options.allow.debugging {
             self.deny_all(calls::DEBUGGING);
         }
-        if !options.allow_keyrings {
+        if !options.allow.keyrings {
             self.deny_all(calls::KEYRINGS);
         }
-        if !options.allow_namespaces {
+        if !options.allow.namespaces {
             self.deny_all(calls::NAMESPACES);
         }
     }

@@ -14,6 +14,7 @@
 //! | [`confinement`] | what the command loses between fork and exec: |
 //! | [`limits`] | … resource limits |
 //! | [`privileges`] | … capabilities, securebits, `no_new_privs` |
+//! | [`keyring`] | … the keyring of the server's session |
 //! | [`landlock`] | … a second lock on the file rules, signals and abstract sockets |
 //! | [`filter`] | … the system call filter, which [`bpf`] assembles |
 //! | [`denials`] | what the filter refused, counted |
@@ -29,6 +30,7 @@ pub mod file_worker;
 pub mod filter;
 pub mod held_mounts;
 pub mod inside;
+pub mod keyring;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;
@@ -57,6 +59,8 @@ use serde::{Deserialize, Serialize};
 use landlock::{LandlockPart, kernel_abi};
 use view::View;
 
+use crate::sandbox::Allowances;
+
 /// What confines a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSetup {
@@ -66,6 +70,8 @@ pub struct SandboxSetup {
     pub network: Network,
     /// What keeps it closed.
     pub mechanism: Mechanism,
+    /// What a command may do beyond the usual.
+    pub allow: Allowances,
 }
 
 /// What keeps a sandbox closed, beside the system call filter.
@@ -88,11 +94,12 @@ pub enum Network {
 }
 
 /// What a sandbox will hold on this machine, as far as its settings tell; `probe` finds out for certain.
-pub fn expected(mechanism: Mechanism) -> SandboxReport {
+pub fn expected(mechanism: Mechanism, allow: Allowances) -> SandboxReport {
     let usual = SandboxSetup {
         view: View::new(view::Base::Everything),
         network: Network::Isolated,
         mechanism,
+        allow,
     };
     // It was chosen because it works, and namespaces do not.
     if mechanism == Mechanism::Landlock {
@@ -131,6 +138,7 @@ impl SandboxSetup {
         if self.mechanism == Mechanism::Landlock {
             missing.push("protectedNames");
         }
+        missing.extend(self.allow.missing());
         if self.network == Network::Isolated {
             enforced.push("network");
         }

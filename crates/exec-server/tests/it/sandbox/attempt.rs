@@ -111,7 +111,7 @@ pub fn text(text: impl Into<Vec<u8>>) -> CString {
     CString::new(text).expect("no NUL")
 }
 
-fn perform(name: &str) -> io::Result<()> {
+pub fn perform(name: &str) -> io::Result<()> {
     let work = text(variable("WORK"));
     let out_file = text(format!("{}/file", variable("OUT")));
     let out_other = text(format!("{}/other", variable("OUT")));

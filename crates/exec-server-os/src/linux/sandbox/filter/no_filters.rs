@@ -11,7 +11,7 @@ use super::{Filter, FilterOptions, NEW_LISTENER};
 impl Filter {
     /// Questions about what the kernel can do stay allowed; they open nothing.
     pub(super) fn judge_filters(&mut self, options: &FilterOptions) {
-        let allow_filters = options.allow_filters;
+        let allow_filters = options.allow.filters;
         self.rule(libc::SYS_seccomp, |rule, ends| {
             rule.load_low(0);
             if !allow_filters {
@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn where_filters_are_allowed_none_can_ask_somebody_inside() {
-        let options = FilterOptions { allow_filters: true, ..FilterOptions::default() };
+        let allow = Allowances { filters: true, ..Allowances::default() };
+        let options = FilterOptions { allow, ..FilterOptions::default() };
         let program = program(NetworkMode::Restricted, &options);
         let others = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_LOG;
         for flags in [0, others] {

@@ -197,7 +197,8 @@ fn to_those_inside_the_kernel_has_no_filters() {
 
 #[test]
 fn a_filter_that_may_be_made_inside_cannot_open_what_the_first_one_closed() {
-    let options = FilterOptions { allow_filters: true, ..FilterOptions::default() };
+    let allow = Allowances { filters: true, ..Allowances::default() };
+    let options = FilterOptions { allow, ..FilterOptions::default() };
     let make_more = || {
         let error = install_with(&open_filter(), NEW_LISTENER).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
