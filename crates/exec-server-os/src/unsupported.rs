@@ -531,7 +531,8 @@ pub mod sandbox {
         }
 
         /// No.
-        pub fn is_inside(_pid: u32) -> bool {
+        #[cfg(unix)]
+        pub fn is_peer_inside(_socket: std::os::fd::BorrowedFd) -> bool {
             false
         }
     }

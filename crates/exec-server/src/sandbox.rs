@@ -8,6 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::sandbox::{
@@ -33,12 +34,15 @@ use crate::state_dir;
 mod globs;
 mod handed_out;
 mod known_policies;
+mod network_users;
 mod placeholders;
 mod services;
 
 use handed_out::HandedOut;
 pub use known_policies::FilesPolicy;
 use known_policies::KnownPolicies;
+pub use network_users::NetworkUser;
+use network_users::NetworkUsers;
 pub use placeholders::Placeholder;
 use placeholders::Placeholders;
 use services::Services;
@@ -54,9 +58,26 @@ pub struct Sandboxes {
     handed_out: HandedOut,
     placeholders: Arc<Placeholders>,
     known: KnownPolicies,
-    /// One for every sandbox that shares the machine's network.
-    network_users: Arc<()>,
+    /// Those that share the machine's network.
+    network_users: NetworkUsers,
     services: Services,
+    /// Where this server listens, if that is in the file system.
+    own_socket: Option<PathBuf>,
+}
+
+/// What sandboxes of a server depend on beside the machine.
+#[derive(Debug)]
+pub struct SandboxSettings<'a> {
+    /// Whether `/a/b` is a path in a policy.
+    pub native_paths: NativePaths,
+    /// What keeps them closed.
+    pub mechanism: Mechanism,
+    /// What commands may do beyond the usual.
+    pub allow: Allowances,
+    /// Where servers of the user keep their state.
+    pub state_dir: Option<&'a Path>,
+    /// Where this server listens, if that is in the file system.
+    pub own_socket: Option<&'a Path>,
 }
 
 /// What somebody in a sandbox wants to do with files.
@@ -76,7 +97,7 @@ pub struct Confinement {
     /// Names that stand where protected ones could be made.
     pub placeholders: Vec<Placeholder>,
     /// Held as long as the process shares the machine's network.
-    pub network_user: Option<Arc<()>>,
+    pub network_user: Option<NetworkUser>,
 }
 
 /// How often a start is tried again because a name that must be protected has just gone: a server of another user
@@ -103,12 +124,8 @@ impl Sandboxes {
     }
 
     /// Looks at this machine once.
-    pub fn new(
-        native_paths: NativePaths,
-        mechanism: Mechanism,
-        allow: Allowances,
-        state_dir: Option<&Path>,
-    ) -> Self {
+    pub fn new(settings: SandboxSettings) -> Self {
+        let SandboxSettings { native_paths, mechanism, allow, state_dir, own_socket } = settings;
         Self {
             facts: HostFacts::gather(native_paths),
             mechanism,
@@ -116,8 +133,9 @@ impl Sandboxes {
             handed_out: HandedOut::default(),
             placeholders: Placeholders::new(state_dir::journal(state_dir)),
             known: KnownPolicies::default(),
-            network_users: Arc::new(()),
+            network_users: NetworkUsers::default(),
             services: Services::of_environment(|name| std::env::var_os(name)),
+            own_socket: own_socket.map(Path::to_owned),
         }
     }
 
@@ -127,9 +145,9 @@ impl Sandboxes {
         tokio::task::spawn_blocking(move || placeholders.sweep());
     }
 
-    /// Whether a sandboxed process could dial the server itself.
-    pub fn share_the_network(&self) -> bool {
-        Arc::strong_count(&self.network_users) > 1
+    /// Whether a sandboxed process can have dialled the server itself.
+    pub fn may_have_dialled(&self) -> bool {
+        self.network_users.may_have_dialled(Instant::now())
     }
 
     /// What a process may touch; nothing if nobody confines it, or somebody else does.
@@ -235,7 +253,10 @@ impl Sandboxes {
             }
         }
         view.handed_out = self.handed_out.all().to_vec();
-        let network_user = (network == Network::Host).then(|| self.network_users.clone());
+        if network == Network::Host {
+            view.places.extend(self.own_socket().as_deref().map(denied));
+        }
+        let network_user = (network == Network::Host).then(|| self.network_users.enter());
         let setup = SandboxSetup { view, network, mechanism: self.mechanism, allow: self.allow };
         Ok(Confinement { setup, placeholders: held, network_user })
     }
@@ -312,6 +333,12 @@ impl Sandboxes {
         if view.base == Base::Everything {
             view.places.extend(self.services.needed().iter().map(|path| read_only(path)));
         }
+    }
+
+    /// Whoever connects there can ask for a process without a sandbox; also where the policy restricts no file.
+    fn own_socket(&self) -> Option<PathBuf> {
+        let path = self.own_socket.as_deref()?;
+        Some(path.canonicalize().unwrap_or_else(|_| path.to_owned()))
     }
 
     /// Checks a root that may be written; one that is not there gives nothing.

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::config::SandboxFallback;
 use crate::environment::path_uri;
 use crate::errors::RequestError;
-use crate::sandbox::{Confinement, Patience, Sandboxes};
+use crate::sandbox::{Confinement, Patience, SandboxSettings, Sandboxes};
 
 /// What to run, and what it may touch.
 #[derive(Debug)]
@@ -108,8 +108,14 @@ impl NamedPolicy {
 impl SandboxCommand {
     /// Runs it to its end and returns its exit code, or 128 plus the signal that ended it.
     pub fn run(&self, signals: &HeldSignals) -> Result<i32, SandboxCommandError> {
-        let (mechanism, state_dir) = (self.fallback.choose(), self.state_dir.as_deref());
-        let sandboxes = Sandboxes::new(NativePaths::Accept, mechanism, self.allow, state_dir);
+        let mechanism = self.fallback.choose();
+        let sandboxes = Sandboxes::new(SandboxSettings {
+            native_paths: NativePaths::Accept,
+            mechanism,
+            allow: self.allow,
+            state_dir: self.state_dir.as_deref(),
+            own_socket: None,
+        });
         let policy: Option<Policy> =
             sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;

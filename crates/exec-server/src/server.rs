@@ -20,7 +20,7 @@ use crate::config::ServerConfig;
 use crate::environment;
 use crate::http::HttpSetup;
 use crate::metrics::Metrics;
-use crate::sandbox::Sandboxes;
+use crate::sandbox::{SandboxSettings, Sandboxes};
 use crate::sessions::Sessions;
 use crate::shards::Shards;
 
@@ -83,8 +83,14 @@ impl Server {
         let (least_limits, _) =
             planned.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
         let shards = Shards::new(config.more_event_loops)?;
-        let (allow, state_dir) = (config.sandbox_allow, config.state_dir.as_deref());
-        let sandboxes = Sandboxes::new(config.native_paths, mechanism, allow, state_dir);
+        let allow = config.sandbox_allow;
+        let sandboxes = Sandboxes::new(SandboxSettings {
+            native_paths: config.native_paths,
+            mechanism,
+            allow,
+            state_dir: config.state_dir.as_deref(),
+            own_socket: config.listen.socket_path(),
+        });
         sandboxes.sweep_later();
         Ok(Arc::new(Self {
             environment: environment::info(mechanism, allow),
