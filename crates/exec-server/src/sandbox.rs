@@ -34,6 +34,7 @@ use crate::state_dir;
 mod globs;
 mod handed_out;
 mod known_policies;
+mod missing_places;
 mod network_users;
 mod placeholders;
 mod services;
@@ -287,6 +288,7 @@ impl Sandboxes {
         // Without mounts a placeholder would keep nobody from anything.
         if class == Class::Write && self.mechanism == Mechanism::Namespaces {
             self.hold_names(rules, view, held).map_err(set_up("placeholder"))?;
+            missing_places::hold(&self.placeholders, view, held).map_err(set_up("placeholder"))?;
         }
         for protected in rules.protected_names() {
             let path = protected.root.join(protected.name);

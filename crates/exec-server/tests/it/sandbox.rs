@@ -8,7 +8,7 @@
 //! | [`attempt`] | attacks that need system calls of their own |
 //! | [`running`], [`terminals`], [`endings`], [`in_turn`], [`neighbours`] | what must work inside, and what is left afterwards |
 //! | [`bounds`] | what a sandbox can use up |
-//! | [`policies`], [`protected`] | what a policy means |
+//! | [`policies`], [`protected`], [`missing`] | what a policy means |
 //! | [`allowed`] | what the operator lets out |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
 //! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`] | attacks |
@@ -31,6 +31,7 @@ mod ground;
 mod in_turn;
 mod kernel;
 mod landlock_level;
+mod missing;
 mod model;
 mod neighbours;
 mod network;

@@ -49,7 +49,7 @@ pub mod worker;
 pub mod zygote;
 
 #[cfg(test)]
-mod testing;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 
