@@ -27,6 +27,7 @@ use exec_server_protocol::sandbox::{
 };
 use serde_json::Value;
 
+use crate::discovery::regular_file::read_start;
 use crate::environment::host_path;
 use crate::errors::RequestError;
 use crate::state_dir;
@@ -384,7 +385,7 @@ fn git_directory(path: &Path) -> Option<PathBuf> {
     if !path.symlink_metadata().ok()?.is_file() || path.file_name()? != ".git" {
         return None;
     }
-    let text = std::fs::read(path).ok()?;
+    let text = read_start(path, MAX_GIT_FILE_BYTES).ok()?;
     let named = text.strip_prefix(b"gitdir:")?.trim_ascii();
     std::fs::canonicalize(path.parent()?.join(host_path(named.to_owned()))).ok()
 }
@@ -397,6 +398,9 @@ fn writable(path: &Path) -> Place {
 }
 
 fn read_only(path: &Path) -> Place {
+/// No path is longer than a part of this, whatever comes behind it.
+const MAX_GIT_FILE_BYTES: u64 = 64 * 1024;
+
     Place { path: path.to_owned(), access: PlaceAccess::ReadOnly }
 }
 
