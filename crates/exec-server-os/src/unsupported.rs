@@ -781,6 +781,12 @@ pub mod spawner {
             Ok(Self)
         }
 
+        /// Nothing to give up.
+        #[must_use]
+        pub fn with_set_up_time(self, _set_up_time: std::time::Duration) -> Self {
+            self
+        }
+
         /// Fails, and says why.
         pub async fn spawn(&self, _request: SpawnRequest) -> Result<Spawned, SpawnError> {
             let step = "platform";

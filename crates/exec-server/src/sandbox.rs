@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::sandbox::{
@@ -362,6 +362,24 @@ impl Sandboxes {
     }
 }
 
+/// Looks at the disk on a thread that may wait for it, and does not wait for that thread for ever.
+pub async fn in_time<T: Send + 'static>(
+    time: Duration,
+    look: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+) -> Result<T, RequestError> {
+    let looking = tokio::task::spawn_blocking(look);
+    match tokio::time::timeout(time, looking).await {
+        Ok(looked) => looked.unwrap_or(Err(RequestError::Abandoned)),
+        Err(_) => {
+            let text = format!(
+                "gave up after {time:?}; a file system that the policy names may not answer"
+            );
+            let source = io::Error::new(io::ErrorKind::TimedOut, text);
+            Err(RequestError::SandboxSetUp { step: "look up what the policy names", source })
+        }
+    }
+}
+
 fn decode(sandbox: Option<&Value>) -> Result<Option<SandboxParams>, RequestError> {
     let Some(sandbox) = sandbox.filter(|sandbox| !sandbox.is_null()) else { return Ok(None) };
     serde::Deserialize::deserialize(sandbox)
@@ -379,6 +397,9 @@ fn missing_target(path: &Path) -> Option<PathBuf> {
     // Only its last name may be missing; what lies deeper cannot be held.
     Some(target.parent()?.canonicalize().ok()?.join(target.file_name()?))
 }
+
+/// No path is longer than a part of this, whatever comes behind it.
+const MAX_GIT_FILE_BYTES: u64 = 64 * 1024;
 
 /// The directory that a `.git` file names: whoever can write there decides what git runs.
 fn git_directory(path: &Path) -> Option<PathBuf> {
@@ -398,9 +419,6 @@ fn writable(path: &Path) -> Place {
 }
 
 fn read_only(path: &Path) -> Place {
-/// No path is longer than a part of this, whatever comes behind it.
-const MAX_GIT_FILE_BYTES: u64 = 64 * 1024;
-
     Place { path: path.to_owned(), access: PlaceAccess::ReadOnly }
 }
 

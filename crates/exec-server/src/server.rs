@@ -77,7 +77,7 @@ impl Server {
             exec_server_os::use_zygote_program(program)?;
         }
         let mechanism = config.sandbox_fallback.choose();
-        let spawner = Spawner::new(cgroup)?;
+        let spawner = Spawner::new(cgroup)?.with_set_up_time(config.timings.sandbox_set_up);
         // What the operator relies on must hold for every process, or for none.
         let planned = limits::plan(&config.process_limits, &spawner.limit_means(None));
         let (least_limits, _) =

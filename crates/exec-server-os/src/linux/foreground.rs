@@ -12,6 +12,7 @@ use super::check;
 use super::exit_watch::reap;
 use super::sandbox::launch;
 use super::sandbox::network::SandboxNetwork;
+use super::sandbox::set_up_time::SET_UP_TIME;
 use super::sandbox::view::{Base, View};
 use super::sandbox::{Mechanism, Network, SandboxSetup};
 use super::spawner::{Parts, Starter};
@@ -88,7 +89,7 @@ pub fn run_in_foreground(
     let mut parts = starter.start(request, None)?;
     if let Some(report) = parts.report.take() {
         // The mounts end with the command: nobody waits for this process when it has.
-        if let Err(error) = launch::outcome_blocking(report) {
+        if let Err(error) = launch::outcome_blocking(&report, SET_UP_TIME) {
             parts.abandon();
             return Err(error);
         }
@@ -163,5 +164,5 @@ fn told_in_time(parts: &mut Parts) -> Result<(), SpawnError> {
     if count.map_err(|errno| failed(errno.into()))? == 0 {
         return Err(failed(io::ErrorKind::TimedOut.into()));
     }
-    launch::outcome_blocking(report).map(drop)
+    launch::outcome_blocking(&report, TRIAL_TIME).map(drop)
 }

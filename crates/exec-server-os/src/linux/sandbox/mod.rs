@@ -6,6 +6,7 @@
 //! | [`zygote`], [`packet`] | the process that launchers are copied from, and how it is asked |
 //! | [`prepared`], [`spares`] | a sandbox that waits to be told what to run, and those that are made ahead |
 //! | [`launcher`], [`inside`] | the process between the server and the command, and pid 1 of the sandbox |
+//! | [`set_up_time`] | how long all of that may take |
 //! | [`view`] | what of the file system is seen, and how that is mounted |
 //! | [`held_mounts`] | mounts that are let go of after the end |
 //! | [`namespaces`] | what a sandbox has of its own |
@@ -41,6 +42,7 @@ pub mod packet;
 pub mod prepared;
 pub mod privileges;
 pub mod probe;
+pub mod set_up_time;
 pub mod spares;
 pub mod step;
 pub mod view;
