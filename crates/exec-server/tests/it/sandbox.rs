@@ -11,7 +11,7 @@
 //! | [`policies`], [`protected`], [`missing`] | what a policy means |
 //! | [`allowed`] | what the operator lets out |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
-//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`] | attacks |
+//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`], [`races`] | attacks |
 
 use std::path::Path;
 
@@ -39,6 +39,7 @@ mod policies;
 mod privileges;
 mod processes;
 mod protected;
+mod races;
 mod running;
 mod secrets;
 mod terminals;

@@ -262,6 +262,7 @@ pub fn perform(name: &str) -> io::Result<()> {
                 check(libc::fchmod(0, stat.st_mode & 0o7777))
             }
             "bomb" => bomb(),
+            "swap" => swap(),
             "pass_descriptor_to_itself" => {
                 let mut pair = [0; 2];
                 let kind = libc::SOCK_STREAM;
@@ -311,6 +312,19 @@ fn bomb() -> ! {
     }
     // SAFETY: ends this copy.
     unsafe { libc::_exit(1) }
+}
+
+/// Exchanges names of the workspace for ever.
+fn swap() -> ! {
+    let name = |name: &str| text(format!("{}/{name}", variable("WORK")));
+    let pairs = [(name("x"), name("y")), (name("leaf"), name("other-leaf"))];
+    loop {
+        for (one, other) in &pairs {
+            let (at, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+            // SAFETY: both are C strings.
+            unsafe { libc::renameat2(at, one.as_ptr(), at, other.as_ptr(), flags) };
+        }
+    }
 }
 
 /// Sends a descriptor of the root directory over a socket.
