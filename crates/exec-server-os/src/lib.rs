@@ -50,7 +50,9 @@ pub use platform::placeholders::{Claim as PlaceholderClaim, Journal as Placehold
 pub use platform::process_tree::{
     ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
 };
-pub use platform::sandbox::connect_back::{is_from_sandbox, is_inside};
+pub use platform::sandbox::connect_back::is_from_sandbox;
+#[cfg(unix)]
+pub use platform::sandbox::connect_back::is_peer_inside;
 pub use platform::sandbox::denials::RefusedCalls;
 pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
 pub use platform::sandbox::launch::use_zygote_program;

@@ -7,6 +7,7 @@
 //! | [`rules`] | [`FileRules`]: what is allowed where; the question and the lists that mounts are made from |
 //! | [`globs`] | [`DenyGlob`]: patterns that deny what they match |
 //! | [`host_facts`] | [`HostFacts`]: what a policy depends on beside itself |
+//! | [`allowances`] | [`Allowances`]: what the operator lets out |
 //! | [`landlock_level`] | [`can_hold`]: what can be kept without namespaces |
 //! | [`digest`] | [`PolicyDigest`]: equal for policies that mean the same |
 //!
@@ -16,6 +17,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+pub mod allowances;
 pub mod digest;
 pub mod globs;
 pub mod host_facts;
@@ -25,6 +27,7 @@ pub mod rules;
 
 mod entries;
 
+pub use allowances::Allowances;
 pub use digest::PolicyDigest;
 pub use globs::DenyGlob;
 pub use host_facts::HostFacts;

@@ -472,6 +472,7 @@ pub mod sandbox {
     use exec_server_protocol::process::SandboxReport;
 
     use self::view::View;
+    use crate::sandbox::Allowances;
 
     /// What would confine a process.
     #[derive(Debug, Clone, PartialEq, Eq)]
@@ -482,6 +483,8 @@ pub mod sandbox {
         pub network: Network,
         /// What would keep it closed.
         pub mechanism: Mechanism,
+        /// What a command could do beyond the usual.
+        pub allow: Allowances,
     }
 
     /// What keeps a sandbox closed.
@@ -504,7 +507,7 @@ pub mod sandbox {
     }
 
     /// Nothing will hold.
-    pub fn expected(_mechanism: Mechanism) -> SandboxReport {
+    pub fn expected(_mechanism: Mechanism, _allow: Allowances) -> SandboxReport {
         let missing = vec![std::env::consts::OS.to_owned()];
         SandboxReport { level: "none".to_owned(), enforced: Vec::new(), missing }
     }
@@ -528,7 +531,8 @@ pub mod sandbox {
         }
 
         /// No.
-        pub fn is_inside(_pid: u32) -> bool {
+        #[cfg(unix)]
+        pub fn is_peer_inside(_socket: std::os::fd::BorrowedFd) -> bool {
             false
         }
     }
@@ -775,6 +779,12 @@ pub mod spawner {
         /// Nothing to set up.
         pub fn new(_cgroup: Option<CgroupParent>) -> io::Result<Self> {
             Ok(Self)
+        }
+
+        /// Nothing to give up.
+        #[must_use]
+        pub fn with_set_up_time(self, _set_up_time: std::time::Duration) -> Self {
+            self
         }
 
         /// Fails, and says why.

@@ -105,10 +105,20 @@ pub fn state(pid: i32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// The children of all threads of a process.
+/// Whether this is a launcher that waits to be told what to run, by the tag of what belongs to no tree.
+pub fn is_spare(pid: i32) -> bool {
+    let Ok(limits) = std::fs::read_to_string(format!("/proc/{pid}/limits")) else { return false };
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"));
+    let soft = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    soft.is_some_and(|tag| tag & u64::from(u32::MAX) >= u64::from(u32::MAX - 1))
+}
+
+/// The children of all threads of a process; none if it is gone.
 pub fn children(pid: u32) -> Vec<i32> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
     threads
+        .into_iter()
+        .flatten()
         .flatten()
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
         .flat_map(|list| list.split_ascii_whitespace().map(str::to_owned).collect::<Vec<_>>())

@@ -13,7 +13,7 @@ use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 use exec_server::ListenUrl;
 use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
 use exec_server::config::{
-    AllowedHost, Reach, SandboxFallback, ServerConfig, ServerLimits, TlsFiles,
+    AllowedHost, Reach, SandboxAllowance, SandboxFallback, ServerConfig, ServerLimits, TlsFiles,
 };
 use exec_server::logging::LogFormat;
 use exec_server::protocol::path_uri::NativePaths;
@@ -179,6 +179,15 @@ pub struct Arguments {
         hide_possible_values = true
     )]
     sandbox_fallback: SandboxFallback,
+    /// What sandboxed commands may do beyond what every sandbox allows: trace each other, make namespaces (browsers),
+    /// use the kernel's keyrings, make system call filters. With commas, or given more than once; see docs/sandbox.md.
+    #[arg(
+        long,
+        value_name = "debugging|namespaces|keyrings|filters",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    sandbox_allow: Vec<SandboxAllowance>,
     /// Where to keep what must outlive the server; without it, exec-server in $XDG_STATE_HOME or ~/.local/state.
     #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
     state_dir: Option<PathBuf>,
@@ -383,6 +392,7 @@ impl Arguments {
             more_event_loops: event_loops() - 1,
             cgroup: self.cgroup.clone(),
             sandbox_fallback: self.sandbox_fallback,
+            sandbox_allow: SandboxAllowance::all(&self.sandbox_allow),
             process_limits: ProcessLimits {
                 memory_bytes: self.max_memory,
                 pids: self.max_pids,

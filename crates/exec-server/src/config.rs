@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use exec_server_os::Mechanism;
+use exec_server_os::sandbox::Allowances;
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
@@ -44,6 +45,8 @@ pub struct ServerConfig {
     pub cgroup: Option<PathBuf>,
     /// What happens with policies where namespaces cannot be made.
     pub sandbox_fallback: SandboxFallback,
+    /// What sandboxed commands may do beyond what every sandbox allows.
+    pub sandbox_allow: Allowances,
     /// What every process may use at most.
     pub process_limits: ProcessLimits,
     /// Where to keep what must outlive the server, and what servers of a user tell each other.
@@ -70,6 +73,31 @@ impl SandboxFallback {
         match self {
             Self::Refuse => Mechanism::Namespaces,
             Self::Landlock => exec_server_os::working_mechanism(),
+        }
+    }
+}
+
+/// Something that a sandbox refuses unless the operator lets it out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum SandboxAllowance {
+    /// Tracing other processes inside, and their memory.
+    Debugging,
+    /// New namespaces, in which nothing can be mounted.
+    Namespaces,
+    /// The kernel's keyrings.
+    Keyrings,
+    /// More system call filters.
+    Filters,
+}
+
+impl SandboxAllowance {
+    /// All of these together.
+    pub fn all(these: &[Self]) -> Allowances {
+        Allowances {
+            debugging: these.contains(&Self::Debugging),
+            namespaces: these.contains(&Self::Namespaces),
+            keyrings: these.contains(&Self::Keyrings),
+            filters: these.contains(&Self::Filters),
         }
     }
 }
@@ -132,6 +160,7 @@ impl ServerConfig {
             more_event_loops: 0,
             cgroup: None,
             sandbox_fallback: SandboxFallback::default(),
+            sandbox_allow: Allowances::default(),
             state_dir: None,
             process_limits: ProcessLimits::default(),
             http: Reach::default(),

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use exec_server_os::sandbox::Allowances;
 use exec_server_os::{Mechanism, host};
 use exec_server_protocol::environment::{Capabilities, EnvironmentInfo, ShellInfo};
 use exec_server_protocol::path_uri::PathUri;
 
 /// What this machine is like and what this server can do.
-pub fn info(mechanism: Mechanism) -> EnvironmentInfo {
+pub fn info(mechanism: Mechanism, allow: Allowances) -> EnvironmentInfo {
     let cwd = std::env::current_dir().ok();
     let temporary = temporary_directory(cwd.as_deref());
     EnvironmentInfo {
@@ -21,7 +22,7 @@ pub fn info(mechanism: Mechanism) -> EnvironmentInfo {
         temporary_directories: temporary.as_deref().map(path_uri).into_iter().collect(),
         temp_dir: Some(path_uri(temporary.as_deref().unwrap_or(&std::env::temp_dir()))),
         capabilities: capabilities(),
-        sandbox: Some(exec_server_os::expected_sandbox(mechanism)),
+        sandbox: Some(exec_server_os::expected_sandbox(mechanism, allow)),
     }
 }
 

@@ -172,7 +172,7 @@ enum Accepted {
 
 /// Whether a sandboxed process has dialled, which shares the network with us and would get out of its sandbox so.
 async fn is_refused(server: &Server, peer: SocketAddr, local: io::Result<SocketAddr>) -> bool {
-    if !server.sandboxes.share_the_network() {
+    if !server.sandboxes.may_have_dialled() {
         return false;
     }
     let Ok(local) = local else { return true };
@@ -187,9 +187,13 @@ async fn is_refused(server: &Server, peer: SocketAddr, local: io::Result<SocketA
 /// The same for a unix socket, whose other end is known by its process.
 #[cfg(unix)]
 fn is_refused_unix(server: &Server, stream: &std::os::unix::net::UnixStream) -> bool {
-    let peer = rustix::net::sockopt::socket_peercred(stream);
-    let pid = peer.map(|peer| peer.pid.as_raw_nonzero().get().unsigned_abs());
-    server.sandboxes.share_the_network() && pid.is_ok_and(exec_server_os::is_inside)
+    use std::os::fd::AsFd;
+    let is_refused =
+        server.sandboxes.may_have_dialled() && exec_server_os::is_peer_inside(stream.as_fd());
+    if is_refused {
+        tracing::warn!("a connection from inside a sandbox was refused");
+    }
+    is_refused
 }
 
 async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<TlsAcceptor>) {

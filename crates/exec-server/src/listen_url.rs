@@ -1,7 +1,7 @@
 //! `--listen`: where the server can be reached.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Where a server listens unless it is told otherwise: loopback, on a port that the system picks.
@@ -30,6 +30,16 @@ pub enum ExecServerListenUrlParseError {
     /// A socket path that is none.
     #[error("invalid unix --listen URL `{0}`; expected `unix:///ABSOLUTE/PATH`")]
     InvalidUnix(String),
+}
+
+impl ListenUrl {
+    /// Where the socket is, if it is in the file system.
+    pub fn socket_path(&self) -> Option<&Path> {
+        match self {
+            Self::Unix(path) => Some(path),
+            Self::WebSocket(_) | Self::Stdio => None,
+        }
+    }
 }
 
 impl FromStr for ListenUrl {

@@ -8,11 +8,12 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::sandbox::{
-    Access, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError, can_hold,
-    compile,
+    Access, Allowances, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError,
+    can_hold, compile,
 };
 use exec_server_os::spawn::SpawnError;
 use exec_server_os::{
@@ -26,6 +27,7 @@ use exec_server_protocol::sandbox::{
 };
 use serde_json::Value;
 
+use crate::discovery::regular_file::read_start;
 use crate::environment::host_path;
 use crate::errors::RequestError;
 use crate::state_dir;
@@ -33,12 +35,16 @@ use crate::state_dir;
 mod globs;
 mod handed_out;
 mod known_policies;
+mod missing_places;
+mod network_users;
 mod placeholders;
 mod services;
 
 use handed_out::HandedOut;
 pub use known_policies::FilesPolicy;
 use known_policies::KnownPolicies;
+pub use network_users::NetworkUser;
+use network_users::NetworkUsers;
 pub use placeholders::Placeholder;
 use placeholders::Placeholders;
 use services::Services;
@@ -49,12 +55,31 @@ pub struct Sandboxes {
     facts: HostFacts,
     /// What keeps them closed.
     mechanism: Mechanism,
+    /// What commands may do beyond the usual.
+    allow: Allowances,
     handed_out: HandedOut,
     placeholders: Arc<Placeholders>,
     known: KnownPolicies,
-    /// One for every sandbox that shares the machine's network.
-    network_users: Arc<()>,
+    /// Those that share the machine's network.
+    network_users: NetworkUsers,
     services: Services,
+    /// Where this server listens, if that is in the file system.
+    own_socket: Option<PathBuf>,
+}
+
+/// What sandboxes of a server depend on beside the machine.
+#[derive(Debug)]
+pub struct SandboxSettings<'a> {
+    /// Whether `/a/b` is a path in a policy.
+    pub native_paths: NativePaths,
+    /// What keeps them closed.
+    pub mechanism: Mechanism,
+    /// What commands may do beyond the usual.
+    pub allow: Allowances,
+    /// Where servers of the user keep their state.
+    pub state_dir: Option<&'a Path>,
+    /// Where this server listens, if that is in the file system.
+    pub own_socket: Option<&'a Path>,
 }
 
 /// What somebody in a sandbox wants to do with files.
@@ -74,7 +99,7 @@ pub struct Confinement {
     /// Names that stand where protected ones could be made.
     pub placeholders: Vec<Placeholder>,
     /// Held as long as the process shares the machine's network.
-    pub network_user: Option<Arc<()>>,
+    pub network_user: Option<NetworkUser>,
 }
 
 /// How often a start is tried again because a name that must be protected has just gone: a server of another user
@@ -101,15 +126,18 @@ impl Sandboxes {
     }
 
     /// Looks at this machine once.
-    pub fn new(native_paths: NativePaths, mechanism: Mechanism, state_dir: Option<&Path>) -> Self {
+    pub fn new(settings: SandboxSettings) -> Self {
+        let SandboxSettings { native_paths, mechanism, allow, state_dir, own_socket } = settings;
         Self {
             facts: HostFacts::gather(native_paths),
             mechanism,
+            allow,
             handed_out: HandedOut::default(),
             placeholders: Placeholders::new(state_dir::journal(state_dir)),
             known: KnownPolicies::default(),
-            network_users: Arc::new(()),
+            network_users: NetworkUsers::default(),
             services: Services::of_environment(|name| std::env::var_os(name)),
+            own_socket: own_socket.map(Path::to_owned),
         }
     }
 
@@ -119,9 +147,9 @@ impl Sandboxes {
         tokio::task::spawn_blocking(move || placeholders.sweep());
     }
 
-    /// Whether a sandboxed process could dial the server itself.
-    pub fn share_the_network(&self) -> bool {
-        Arc::strong_count(&self.network_users) > 1
+    /// Whether a sandboxed process can have dialled the server itself.
+    pub fn may_have_dialled(&self) -> bool {
+        self.network_users.may_have_dialled(Instant::now())
     }
 
     /// What a process may touch; nothing if nobody confines it, or somebody else does.
@@ -168,6 +196,7 @@ impl Sandboxes {
     ) -> Result<Confinement, RequestError> {
         let mut confinement = self.confine_as(policy, class)?;
         confinement.setup.network = Network::Isolated;
+        confinement.setup.allow = Allowances::default();
         confinement.network_user = None;
         let view = &mut confinement.setup.view;
         if view.base == Base::Nothing {
@@ -226,8 +255,11 @@ impl Sandboxes {
             }
         }
         view.handed_out = self.handed_out.all().to_vec();
-        let network_user = (network == Network::Host).then(|| self.network_users.clone());
-        let setup = SandboxSetup { view, network, mechanism: self.mechanism };
+        if network == Network::Host {
+            view.places.extend(self.own_socket().as_deref().map(denied));
+        }
+        let network_user = (network == Network::Host).then(|| self.network_users.enter());
+        let setup = SandboxSetup { view, network, mechanism: self.mechanism, allow: self.allow };
         Ok(Confinement { setup, placeholders: held, network_user })
     }
 
@@ -257,6 +289,7 @@ impl Sandboxes {
         // Without mounts a placeholder would keep nobody from anything.
         if class == Class::Write && self.mechanism == Mechanism::Namespaces {
             self.hold_names(rules, view, held).map_err(set_up("placeholder"))?;
+            missing_places::hold(&self.placeholders, view, held).map_err(set_up("placeholder"))?;
         }
         for protected in rules.protected_names() {
             let path = protected.root.join(protected.name);
@@ -305,6 +338,12 @@ impl Sandboxes {
         }
     }
 
+    /// Whoever connects there can ask for a process without a sandbox; also where the policy restricts no file.
+    fn own_socket(&self) -> Option<PathBuf> {
+        let path = self.own_socket.as_deref()?;
+        Some(path.canonicalize().unwrap_or_else(|_| path.to_owned()))
+    }
+
     /// Checks a root that may be written; one that is not there gives nothing.
     fn hand_out(&self, path: &Path) -> Result<Option<PathBuf>, RequestError> {
         if self.placeholders.journal_dir().is_some_and(|dir| path.starts_with(dir)) {
@@ -319,6 +358,24 @@ impl Sandboxes {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(error) => return Err(set_up("writable root")(error)),
             }
+        }
+    }
+}
+
+/// Looks at the disk on a thread that may wait for it, and does not wait for that thread for ever.
+pub async fn in_time<T: Send + 'static>(
+    time: Duration,
+    look: impl FnOnce() -> Result<T, RequestError> + Send + 'static,
+) -> Result<T, RequestError> {
+    let looking = tokio::task::spawn_blocking(look);
+    match tokio::time::timeout(time, looking).await {
+        Ok(looked) => looked.unwrap_or(Err(RequestError::Abandoned)),
+        Err(_) => {
+            let text = format!(
+                "gave up after {time:?}; a file system that the policy names may not answer"
+            );
+            let source = io::Error::new(io::ErrorKind::TimedOut, text);
+            Err(RequestError::SandboxSetUp { step: "look up what the policy names", source })
         }
     }
 }
@@ -341,12 +398,15 @@ fn missing_target(path: &Path) -> Option<PathBuf> {
     Some(target.parent()?.canonicalize().ok()?.join(target.file_name()?))
 }
 
+/// No path is longer than a part of this, whatever comes behind it.
+const MAX_GIT_FILE_BYTES: u64 = 64 * 1024;
+
 /// The directory that a `.git` file names: whoever can write there decides what git runs.
 fn git_directory(path: &Path) -> Option<PathBuf> {
     if !path.symlink_metadata().ok()?.is_file() || path.file_name()? != ".git" {
         return None;
     }
-    let text = std::fs::read(path).ok()?;
+    let text = read_start(path, MAX_GIT_FILE_BYTES).ok()?;
     let named = text.strip_prefix(b"gitdir:")?.trim_ascii();
     std::fs::canonicalize(path.parent()?.join(host_path(named.to_owned()))).ok()
 }

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use exec_server_os::limits::{self, LimitPlan};
-use exec_server_os::sandbox::Policy;
+use exec_server_os::sandbox::{Allowances, Policy};
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
 use exec_server_os::{HeldSignals, SandboxNetwork, SandboxSetup, TreeTag, run_in_foreground};
 use exec_server_protocol::path_uri::NativePaths;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::config::SandboxFallback;
 use crate::environment::path_uri;
 use crate::errors::RequestError;
-use crate::sandbox::{Confinement, Patience, Sandboxes};
+use crate::sandbox::{Confinement, Patience, SandboxSettings, Sandboxes};
 
 /// What to run, and what it may touch.
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub struct SandboxCommand {
     pub cwd: PathBuf,
     /// What happens where namespaces cannot be made.
     pub fallback: SandboxFallback,
+    /// What it may do beyond what every sandbox allows.
+    pub allow: Allowances,
     /// Where servers of this user keep their state.
     pub state_dir: Option<PathBuf>,
     /// How much it may use.
@@ -106,8 +108,14 @@ impl NamedPolicy {
 impl SandboxCommand {
     /// Runs it to its end and returns its exit code, or 128 plus the signal that ended it.
     pub fn run(&self, signals: &HeldSignals) -> Result<i32, SandboxCommandError> {
-        let (mechanism, state_dir) = (self.fallback.choose(), self.state_dir.as_deref());
-        let sandboxes = Sandboxes::new(NativePaths::Accept, mechanism, state_dir);
+        let mechanism = self.fallback.choose();
+        let sandboxes = Sandboxes::new(SandboxSettings {
+            native_paths: NativePaths::Accept,
+            mechanism,
+            allow: self.allow,
+            state_dir: self.state_dir.as_deref(),
+            own_socket: None,
+        });
         let policy: Option<Policy> =
             sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;

@@ -20,7 +20,7 @@ use crate::config::ServerConfig;
 use crate::environment;
 use crate::http::HttpSetup;
 use crate::metrics::Metrics;
-use crate::sandbox::Sandboxes;
+use crate::sandbox::{SandboxSettings, Sandboxes};
 use crate::sessions::Sessions;
 use crate::shards::Shards;
 
@@ -77,16 +77,23 @@ impl Server {
             exec_server_os::use_zygote_program(program)?;
         }
         let mechanism = config.sandbox_fallback.choose();
-        let spawner = Spawner::new(cgroup)?;
+        let spawner = Spawner::new(cgroup)?.with_set_up_time(config.timings.sandbox_set_up);
         // What the operator relies on must hold for every process, or for none.
         let planned = limits::plan(&config.process_limits, &spawner.limit_means(None));
         let (least_limits, _) =
             planned.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
         let shards = Shards::new(config.more_event_loops)?;
-        let sandboxes = Sandboxes::new(config.native_paths, mechanism, config.state_dir.as_deref());
+        let allow = config.sandbox_allow;
+        let sandboxes = Sandboxes::new(SandboxSettings {
+            native_paths: config.native_paths,
+            mechanism,
+            allow,
+            state_dir: config.state_dir.as_deref(),
+            own_socket: config.listen.socket_path(),
+        });
         sandboxes.sweep_later();
         Ok(Arc::new(Self {
-            environment: environment::info(mechanism),
+            environment: environment::info(mechanism, allow),
             metrics: Metrics::default(),
             sessions: Sessions::default(),
             spawner,

@@ -29,6 +29,8 @@ pub struct Timings {
     pub shutdown: Duration,
     /// How long an HTTP client has for its request headers, and a TLS client for its handshake.
     pub handshake: Duration,
+    /// How long the set-up of a sandbox may take; what hangs longer is given up.
+    pub sandbox_set_up: Duration,
     /// How long a connection to another server waits for the next request.
     pub http_idle_connection: Duration,
 }
@@ -49,6 +51,7 @@ impl Default for Timings {
             linger_after_close: Duration::from_secs(2),
             shutdown: Duration::from_millis(1700),
             handshake: Duration::from_secs(10),
+            sandbox_set_up: Duration::from_secs(60),
             http_idle_connection: Duration::from_secs(90),
         }
     }

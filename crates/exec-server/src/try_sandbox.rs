@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use exec_server::config::SandboxFallback;
+use exec_server::config::{SandboxAllowance, SandboxFallback};
 use exec_server::protocol::process::{LimitName, ProcessLimits};
 use exec_server::sandbox_command::{NamedPolicy, SandboxCommand};
 use exec_server_os::{Guardian, HeldSignals};
@@ -41,6 +41,14 @@ pub struct SandboxArguments {
         hide_possible_values = true
     )]
     sandbox_fallback: SandboxFallback,
+    /// What it may do beyond what every sandbox allows; see `exec-server --help`.
+    #[arg(
+        long,
+        value_name = "debugging|namespaces|keyrings|filters",
+        value_delimiter = ',',
+        hide_possible_values = true
+    )]
+    sandbox_allow: Vec<SandboxAllowance>,
     /// Where servers of this user keep their state; see `exec-server --help`.
     #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
     state_dir: Option<PathBuf>,
@@ -122,9 +130,9 @@ impl SandboxArguments {
             _ => read_policy(&self.policy)?,
         };
         let state_dir = exec_server::state_dir::find(self.state_dir.as_deref())?;
-        let fallback = self.sandbox_fallback;
+        let (fallback, allow) = (self.sandbox_fallback, SandboxAllowance::all(&self.sandbox_allow));
         let limits = ProcessLimits { pids: self.max_pids, ..ProcessLimits::default() };
-        Ok(SandboxCommand { sandbox, argv: self.command, cwd, fallback, state_dir, limits })
+        Ok(SandboxCommand { sandbox, argv: self.command, cwd, fallback, allow, state_dir, limits })
     }
 }
 

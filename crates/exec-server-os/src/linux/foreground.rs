@@ -12,11 +12,13 @@ use super::check;
 use super::exit_watch::reap;
 use super::sandbox::launch;
 use super::sandbox::network::SandboxNetwork;
+use super::sandbox::set_up_time::SET_UP_TIME;
 use super::sandbox::view::{Base, View};
 use super::sandbox::{Mechanism, Network, SandboxSetup};
 use super::spawner::{Parts, Starter};
 use crate::TreeTag;
 use crate::limits::LimitPlan;
+use crate::sandbox::Allowances;
 use crate::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
 
 /// Signals that wait to be passed on instead of ending this process before it could clean up.
@@ -87,7 +89,7 @@ pub fn run_in_foreground(
     let mut parts = starter.start(request, None)?;
     if let Some(report) = parts.report.take() {
         // The mounts end with the command: nobody waits for this process when it has.
-        if let Err(error) = launch::outcome_blocking(report) {
+        if let Err(error) = launch::outcome_blocking(&report, SET_UP_TIME) {
             parts.abandon();
             return Err(error);
         }
@@ -132,6 +134,7 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
             view: View::new(Base::Everything),
             network: Network::Isolated,
             mechanism,
+            allow: Allowances::default(),
         }),
         network: SandboxNetwork::default(),
         extra_input: None,
@@ -161,5 +164,5 @@ fn told_in_time(parts: &mut Parts) -> Result<(), SpawnError> {
     if count.map_err(|errno| failed(errno.into()))? == 0 {
         return Err(failed(io::ErrorKind::TimedOut.into()));
     }
-    launch::outcome_blocking(report).map(drop)
+    launch::outcome_blocking(&report, TRIAL_TIME).map(drop)
 }

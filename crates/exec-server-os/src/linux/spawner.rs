@@ -10,11 +10,13 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::time::Duration;
 use std::{io, thread};
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::pipe::PipeFlags;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use super::cgroup::{Cgroup, CgroupParent};
 use super::child::{ChildPlan, ChildStack, clone_child};
@@ -27,6 +29,7 @@ use super::sandbox::file_worker::FileWorker;
 use super::sandbox::launch::{self, Launch, Launched, Launchers, Running};
 use super::sandbox::launcher::{Command, Inside, LaunchPlan};
 use super::sandbox::network::SandboxNetwork;
+use super::sandbox::set_up_time::{SET_UP_TIME, gave_up, was_given_up};
 use super::sandbox::spares::{Another, Spares};
 use super::sandbox::{self, Mechanism, SandboxSetup};
 use super::{signals, startup, terminal};
@@ -41,6 +44,10 @@ const THREADS: usize = 2;
 pub struct Spawner {
     jobs: mpsc::Sender<Job>,
     cgroup: Option<Arc<CgroupParent>>,
+    /// How long the set-up of a sandbox may take.
+    set_up_time: Duration,
+    /// What was given up and killed, until it has ended.
+    given_up: Arc<Mutex<JoinSet<()>>>,
 }
 
 struct Job {
@@ -81,7 +88,14 @@ impl Spawner {
                 .name(format!("spawner-{number}"))
                 .spawn(move || serve(&queue, spares))?;
         }
-        Ok(Self { jobs, cgroup: cgroup.map(Arc::new) })
+        let (set_up_time, given_up) = (SET_UP_TIME, Arc::default());
+        Ok(Self { jobs, cgroup: cgroup.map(Arc::new), set_up_time, given_up })
+    }
+
+    /// Gives up sandboxes that are not ready after this time.
+    #[must_use]
+    pub fn with_set_up_time(self, set_up_time: Duration) -> Self {
+        Self { set_up_time, ..self }
     }
 
     /// Starts one child.
@@ -102,7 +116,10 @@ impl Spawner {
         let (report, _another) = (parts.report.take(), parts.another.take());
         let inside = parts.inside.take();
         let mut spawned = parts.register().map_err(prepare("event loop"))?;
-        let first = await_launch(report, &spawned.exit).await?;
+        let first = match self.await_launch(report, &spawned.exit).await {
+            Ok(first) => first,
+            Err(error) => return Err(self.end_given_up(error, spawned.tree, spawned.exit)),
+        };
         let ending = first.zip(inside).map(|(first, inside)| EndingWatch::new(first, inside));
         spawned.exit.follow(ending.transpose().map_err(prepare("event loop"))?);
         Ok(spawned)
@@ -150,28 +167,49 @@ impl Spawner {
         let failed = |source| SpawnError::Prepare { step: "event loop", source };
         let exit = ExitWatch::new(parts.pid, parts.pidfd).map_err(failed)?;
         let OurEnds::Worker { socket } = parts.ours else { unreachable!("a worker has a socket") };
-        await_launch(parts.report, &exit).await?;
+        if let Err(error) = self.await_launch(parts.report, &exit).await {
+            return Err(self.end_given_up(error, parts.tree, exit));
+        }
         Ok((FileWorker::new(socket).map_err(failed)?, exit))
     }
-}
 
-/// Waits until the program of a launcher runs, and gives back a handle of its pid 1, if it has one; nothing to wait for
-/// if there is no launcher.
-async fn await_launch(
-    report: Option<OwnedFd>,
-    exit: &ExitWatch,
-) -> Result<Option<OwnedFd>, SpawnError> {
-    let Some(report) = report else { return Ok(None) };
-    match launch::outcome(report).await {
-        Ok(Running { mounts, first }) => {
-            exit.keep(mounts);
-            Ok(first)
+    /// Waits until the program of a launcher runs, and gives back a handle of its pid 1, if it has one; nothing to wait
+    /// for if there is no launcher.
+    async fn await_launch(
+        &self,
+        report: Option<OwnedFd>,
+        exit: &ExitWatch,
+    ) -> Result<Option<OwnedFd>, SpawnError> {
+        let Some(report) = report else { return Ok(None) };
+        let time = self.set_up_time;
+        match tokio::time::timeout(time, launch::outcome(report)).await {
+            Ok(Ok(Running { mounts, first })) => {
+                exit.keep(mounts);
+                Ok(first)
+            }
+            Ok(Err(error)) => {
+                // It has nothing left to do, and whoever asked must not find it among the living.
+                let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
+                Err(error)
+            }
+            Err(_) => Err(gave_up(time)),
         }
-        Err(error) => {
-            // It has nothing left to do, and whoever asked must not find it among the living.
-            let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
-            Err(error)
+    }
+
+    /// Kills what does not get on. Who hangs in the kernel ends when that lets go, and nobody waits for it.
+    fn end_given_up(&self, error: SpawnError, tree: ProcessTree, exit: ExitWatch) -> SpawnError {
+        if was_given_up(&error) {
+            let mut given_up = self.given_up.lock().expect("no holder panics");
+            while given_up.try_join_next().is_some() {}
+            given_up.spawn(async move {
+                let mut tree = tree;
+                tree.kill_pass();
+                let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
+                tree.handle_root_reaped();
+                tree.kill_pass();
+            });
         }
+        error
     }
 }
 

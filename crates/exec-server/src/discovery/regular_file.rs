@@ -23,6 +23,15 @@ pub enum ReadError {
 
 /// The text of a regular file of at most `limit` bytes; links are followed.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, ReadError> {
+    let bytes = read_start(path, limit + 1)?;
+    if bytes.len() as u64 > limit {
+        return Err(ReadError::TooLong(limit));
+    }
+    String::from_utf8(bytes).map_err(|error| ReadError::NotUtf8(error.utf8_error()))
+}
+
+/// At most so many bytes from the start of a regular file; links are followed.
+pub fn read_start(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     let not_a_file = || ReadError::NotAFile(path.display().to_string());
     // To open a device can have effects, so the check comes before it as well as after it.
     if !fs::metadata(path)?.is_file() {
@@ -33,11 +42,8 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, ReadError> {
         return Err(not_a_file());
     }
     let mut bytes = Vec::new();
-    file.take(limit + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > limit {
-        return Err(ReadError::TooLong(limit));
-    }
-    String::from_utf8(bytes).map_err(|error| ReadError::NotUtf8(error.utf8_error()))
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn open_without_waiting(path: &Path) -> io::Result<File> {

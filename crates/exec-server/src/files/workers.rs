@@ -10,7 +10,7 @@ use exec_server_os::sandbox::PolicyDigest;
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;
-use crate::sandbox::{Class, Confinement, FilesPolicy, Ground, Patience, Placeholder};
+use crate::sandbox::{Class, Confinement, FilesPolicy, Ground, Patience, Placeholder, in_time};
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -58,8 +58,8 @@ impl Workers {
             Some(ground) => ground,
             None => {
                 let (looker, policy) = (server.clone(), policy.clone());
-                let looked = tokio::task::spawn_blocking(move || looker.sandboxes.ground(&policy));
-                looked.await.map_err(|_| RequestError::Abandoned)?
+                let time = server.config.timings.sandbox_set_up;
+                in_time(time, move || Ok(looker.sandboxes.ground(&policy))).await?
             }
         };
         let key = Key { policy: policy.digest().clone(), class, ground };
@@ -97,11 +97,10 @@ async fn start(
     let mut patience = Patience::default();
     let (worker, exit, placeholders) = loop {
         let (planner, policy) = (server.clone(), policy.clone());
-        let confined = tokio::task::spawn_blocking(move || {
-            planner.sandboxes.confine_worker(policy.policy(), class)
-        });
-        let Confinement { setup, placeholders, .. } =
-            confined.await.unwrap_or(Err(RequestError::Abandoned))?;
+        let time = server.config.timings.sandbox_set_up;
+        let confined =
+            in_time(time, move || planner.sandboxes.confine_worker(policy.policy(), class));
+        let Confinement { setup, placeholders, .. } = confined.await?;
         let (network, tag) = (session.sandbox_network(), session.tag_child(server));
         match server.spawner.spawn_worker(setup, network, tag).await {
             Ok((worker, exit)) => break (worker, exit, placeholders),

@@ -35,7 +35,7 @@ use super::ending::Ending;
 use crate::errors::RequestError;
 use crate::metrics::ActiveGuard;
 use crate::reply::Reply;
-use crate::sandbox::Placeholder;
+use crate::sandbox::{NetworkUser, Placeholder};
 use crate::server::Server;
 use crate::sessions::ClientKind;
 use crate::timings::sleep_until;
@@ -82,7 +82,7 @@ pub(super) struct Birth {
 /// What a process has to do with its sandbox.
 pub(super) struct BirthSandbox {
     pub placeholders: Vec<Placeholder>,
-    pub network_user: Option<Arc<()>>,
+    pub network_user: Option<NetworkUser>,
     pub report: SandboxReport,
 }
 

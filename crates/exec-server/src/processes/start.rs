@@ -23,7 +23,7 @@ use super::owner::{Birth, BirthSandbox, Owner};
 use crate::environment::host_path;
 use crate::errors::{RequestError, cwd_error};
 use crate::reply::Reply;
-use crate::sandbox::{Confinement, Patience};
+use crate::sandbox::{Confinement, Patience, in_time};
 use crate::server::Server;
 use crate::sessions::Session;
 use crate::shell_snapshot;
@@ -169,9 +169,8 @@ pub async fn run_process(
 
 /// Looks at the disk on a thread that may wait for it.
 async fn confine(server: &Arc<Server>, policy: Policy) -> Result<Confinement, RequestError> {
-    let server = server.clone();
-    let confined = tokio::task::spawn_blocking(move || server.sandboxes.confine(&policy));
-    confined.await.unwrap_or(Err(RequestError::Abandoned))
+    let (planner, time) = (server.clone(), server.config.timings.sandbox_set_up);
+    in_time(time, move || planner.sandboxes.confine(&policy)).await
 }
 
 fn split(confinement: Confinement, limits: LimitPlan) -> (SandboxSetup, BirthSandbox) {

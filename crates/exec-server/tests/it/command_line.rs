@@ -32,6 +32,7 @@ const FLAGS: &[&str] = &[
     "--ping-interval",
     "--pong-timeout",
     "--remote",
+    "--sandbox-allow",
     "--sandbox-fallback",
     "--session-linger",
     "--state-dir",

@@ -8,9 +8,10 @@
 //! | [`attempt`] | attacks that need system calls of their own |
 //! | [`running`], [`terminals`], [`endings`], [`in_turn`], [`neighbours`] | what must work inside, and what is left afterwards |
 //! | [`bounds`] | what a sandbox can use up |
-//! | [`policies`], [`protected`] | what a policy means |
+//! | [`policies`], [`protected`], [`missing`] | what a policy means |
+//! | [`allowed`] | what the operator lets out |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
-//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`] | attacks |
+//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`], [`races`] | attacks |
 
 use std::path::Path;
 
@@ -18,16 +19,19 @@ use exec_server_testkit::desk::{Desk, on_each_file_system, uri};
 use exec_server_testkit::{Finished, TestClient};
 use serde_json::{Value, json};
 
+mod allowed;
 mod attempt;
 mod bounds;
 mod calling_back;
 mod endings;
 mod escapes;
 mod files;
+mod filters;
 mod ground;
 mod in_turn;
 mod kernel;
 mod landlock_level;
+mod missing;
 mod model;
 mod neighbours;
 mod network;
@@ -35,6 +39,7 @@ mod policies;
 mod privileges;
 mod processes;
 mod protected;
+mod races;
 mod running;
 mod secrets;
 mod terminals;

@@ -128,6 +128,18 @@ async fn the_network_is_there_only_on_request() {
 }
 
 #[tokio::test]
+async fn what_is_refused_can_be_let_out_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let (script, allow) = ("unshare -U true", "--sandbox-allow");
+    assert_ne!(sh(dir.path(), &[], script).await.0, 0);
+    assert_ne!(sh(dir.path(), &[allow, "debugging,keyrings,filters"], script).await.0, 0);
+    let (code, _, errors) = sh(dir.path(), &[allow, "filters,namespaces"], script).await;
+    assert_eq!(code, 0, "{errors}");
+    let (code, _, errors) = sh(dir.path(), &[allow, "everything"], script).await;
+    assert!(code != 0 && errors.contains("namespaces"), "{errors}");
+}
+
+#[tokio::test]
 async fn input_output_and_environment_are_those_of_the_caller() {
     let dir = tempfile::tempdir().unwrap();
     let script = "cat; echo $HELLO; pwd; ls /proc/self/fd; echo no >&2";

@@ -3,6 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 use super::*;
+use crate::linux::sandbox::testing::{Ended, User, in_child};
 
 struct Place {
     dir: TempDir,
@@ -236,4 +237,20 @@ fn servers_that_come_and_go_never_take_a_placeholder_from_each_other() {
         }
     });
     assert!(!place.git().exists() && place.entries() == 0);
+}
+
+#[test]
+fn where_this_user_may_make_nothing_nobody_inside_may() {
+    let ended = in_child(User::Ordinary, || {
+        let name = OsStr::new("exec-server-test-that-is-never-made");
+        let mut foreign = Journal::unshared().claim(Path::new("/")).unwrap().unwrap();
+        assert!(foreign.hold(&[name]).unwrap().is_empty());
+        // Of its own directory it could change the mode first.
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o555)).unwrap();
+        let mut own = Journal::unshared().claim(dir.path()).unwrap().unwrap();
+        own.hold(&[name]).unwrap_err();
+        0
+    });
+    assert_eq!(ended, Ended::Exit(0));
 }

@@ -11,7 +11,7 @@ use super::filter::{self, FilterOptions, NetworkMode};
 use super::landlock::{self, Access, LandlockRule, LandlockRules, Place};
 use super::step::{Step, StepError};
 use super::view::{Base, PlaceAccess};
-use super::{Mechanism, Network, SandboxSetup, denials, limits, privileges};
+use super::{Mechanism, Network, SandboxSetup, denials, keyring, limits, privileges};
 use crate::limits::Rlimits;
 
 /// Confines a command; the calling process is inside the view already and has one thread.
@@ -28,7 +28,11 @@ pub fn confine_command(
         Network::Host => NetworkMode::Enabled,
     };
     let alone = setup.mechanism == Mechanism::Landlock;
-    match filter::install_counted(mode, &FilterOptions { alone, ..FilterOptions::default() })? {
+    if setup.allow.keyrings {
+        keyring::begin_anew().step("keyring")?;
+    }
+    let options = FilterOptions { allow: setup.allow, alone, ..FilterOptions::default() };
+    match filter::install_counted(mode, &options)? {
         Some(listener) => denials::hand_over(&listener, launcher).step("refusals"),
         None => Ok(()),
     }

@@ -10,6 +10,7 @@
 
 mod alone;
 mod calls;
+mod no_filters;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -19,6 +20,7 @@ use std::sync::OnceLock;
 use super::bpf::{Action, Assembler, Label, Passage, SockFilter, Test};
 use super::step::{Step, StepError};
 use crate::linux::check;
+use crate::sandbox::Allowances;
 
 /// What a sandboxed command may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,15 +31,11 @@ pub enum NetworkMode {
     Enabled,
 }
 
-/// What the operator of the server lets out of the filter; a request cannot. The default lets out nothing.
+/// What the filter lets pass beyond the usual. The default lets out nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FilterOptions {
-    /// For debuggers: `ptrace`, reading and writing another process's memory.
-    pub allow_debugging: bool,
-    /// For browsers: `clone` and `unshare` with new namespaces, `chroot`.
-    pub allow_namespaces: bool,
-    /// For programs that keep secrets in the kernel's keyrings.
-    pub allow_keyrings: bool,
+    /// What the operator of the server wants.
+    pub allow: Allowances,
     /// Files may be made setuid or setgid; then `openat2` needs no hiding.
     pub allow_set_id_modes: bool,
     /// `openat2` exists although its mode cannot be judged: for programs of our own.
@@ -61,6 +59,7 @@ fn program_with(mode: NetworkMode, options: &FilterOptions, network: Action) -> 
     }
     filter.judge_arguments(options);
     filter.judge_sockets(mode);
+    filter.judge_filters(options);
     filter.deny_by_number(options);
     filter.finish()
 }
@@ -80,6 +79,7 @@ pub fn file_worker(alone: bool) -> Vec<SockFilter> {
     filter.deny_all(calls::NOT_FOR_FILES_HERE);
     filter.judge_arguments(&options);
     filter.judge_sockets(NetworkMode::Restricted);
+    filter.judge_filters(&options);
     filter.deny_by_number(&options);
     filter.finish()
 }
@@ -92,7 +92,8 @@ pub fn install(program: &[SockFilter]) -> Result<(), StepError> {
 /// Does the same with the filter for a command, and returns where its refusals of the network wait to be answered.
 ///
 /// There is nothing to answer where the kernel cannot tell, or tells somebody else already: it allows one listener per
-/// process, so a filter made inside cannot answer in our place either.
+/// process. It forgets ours when the launcher has ended, and would then take one from inside, and believe it. That is why
+/// nobody under this filter can make another one that asks; see [`no_filters`].
 pub fn install_counted(
     mode: NetworkMode,
     options: &FilterOptions,
@@ -158,6 +159,15 @@ fn install_with(program: &[SockFilter], flags: libc::c_ulong) -> io::Result<RawF
     check(result as libc::c_int)
 }
 
+/// Makes a filter that lets everything pass and yet has a listener, as somebody else may.
+#[cfg(test)]
+pub fn listen_to_nothing() -> io::Result<OwnedFd> {
+    let mut open = Assembler::default();
+    open.answer(Action::Allow);
+    // SAFETY: the kernel has just made this descriptor for us.
+    install_with(&open.finish(), NEW_LISTENER).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -201,6 +211,7 @@ struct Filter {
     deny: Label,
     deny_network: Label,
     absent: Label,
+    unknown: Label,
     kill: Label,
     /// How the network is refused.
     network: Action,
@@ -218,15 +229,15 @@ impl Filter {
     fn start(network: Action) -> Self {
         let mut assembler = Assembler::default();
         let mut label = || assembler.label();
-        let (allow, deny, deny_network, absent, kill) =
-            (label(), label(), label(), label(), label());
+        let (allow, deny, deny_network) = (label(), label(), label());
+        let (absent, unknown, kill) = (label(), label(), label());
         assembler.load_arch();
         assembler.jump_unless(Test::Equal(ARCH), kill);
         assembler.load_number();
         #[cfg(target_arch = "x86_64")]
         assembler.jump_if(Test::AtLeast(X32), deny);
         let rules = BTreeMap::new();
-        Self { assembler, rules, allow, deny, deny_network, absent, kill, network }
+        Self { assembler, rules, allow, deny, deny_network, absent, unknown, kill, network }
     }
 
     fn finish(mut self) -> Vec<SockFilter> {
@@ -256,6 +267,8 @@ impl Filter {
         self.assembler.answer(self.network);
         self.assembler.mark(self.absent);
         self.assembler.answer(Action::Errno(libc::ENOSYS));
+        self.assembler.mark(self.unknown);
+        self.assembler.answer(Action::Errno(libc::EINVAL));
         self.assembler.mark(self.kill);
         self.assembler.answer(Action::KillProcess);
         self.assembler.finish()
@@ -289,7 +302,7 @@ impl Filter {
             typing(rule, ends);
             rule.jump(ends.allow);
         });
-        if !options.allow_namespaces {
+        if !options.allow.namespaces {
             self.rule(libc::SYS_clone, |rule, ends| {
                 rule.load_low(0);
                 rule.jump_if(Test::AnyBit(NEW_NAMESPACE), ends.deny);
@@ -352,13 +365,13 @@ impl Filter {
     fn deny_by_number(&mut self, options: &FilterOptions) {
         self.deny_all(calls::DENIED);
         self.deny_all(calls::DENIED_HERE);
-        if !options.allow_debugging {
+        if !options.allow.debugging {
             self.deny_all(calls::DEBUGGING);
         }
-        if !options.allow_keyrings {
+        if !options.allow.keyrings {
             self.deny_all(calls::KEYRINGS);
         }
-        if !options.allow_namespaces {
+        if !options.allow.namespaces {
             self.deny_all(calls::NAMESPACES);
         }
     }
@@ -376,7 +389,8 @@ impl Filter {
 
     /// A call with this number is judged by `body`, which always ends the program.
     fn rule(&mut self, call: libc::c_long, body: impl FnOnce(&mut Assembler, Ends)) {
-        let ends = Ends { allow: self.allow, deny: self.deny, deny_network: self.deny_network };
+        let Self { allow, deny, deny_network, unknown, .. } = *self;
+        let ends = Ends { allow, deny, deny_network, unknown };
         let passage = self.assembler.aside(|assembler| body(assembler, ends));
         self.rules.entry(call as u32).or_insert(Rule::Judge(passage));
     }
@@ -388,6 +402,7 @@ struct Ends {
     allow: Label,
     deny: Label,
     deny_network: Label,
+    unknown: Label,
 }
 
 /// Keeps anything from being typed into a terminal, and goes on with the request loaded.

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, ready};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
@@ -21,7 +22,7 @@ use super::prepared::{Needs, PreparedSandbox};
 use super::spares::{Another, Spares};
 use super::undertaker::HeldMounts;
 use super::zygote::{Answer, Birth, Limit, Order, ZYGOTE_ARGUMENT};
-use super::{Network, packet};
+use super::{Network, packet, set_up_time};
 use crate::TreeTag;
 use crate::limits::Rlimits;
 use crate::linux::cgroup::Cgroup;
@@ -320,11 +321,17 @@ pub async fn outcome(report: OwnedFd) -> Result<Running, SpawnError> {
     told.judge()
 }
 
-/// The same for a thread that may wait.
-pub fn outcome_blocking(report: OwnedFd) -> Result<Running, SpawnError> {
-    let mut told = ToldSoFar::default();
-    rustix::io::ioctl_fionbio(&report, false).map_err(|errno| no_report(errno.into()))?;
-    told.read(&report).map_err(no_report)?;
+/// The same for a thread that may wait, but not for ever.
+pub fn outcome_blocking(report: &OwnedFd, time: Duration) -> Result<Running, SpawnError> {
+    let (mut told, since) = (ToldSoFar::default(), Instant::now());
+    loop {
+        match told.read(report) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                set_up_time::wait_for_more(report, since, time)?;
+            }
+            read => break read.map_err(no_report)?,
+        }
+    }
     told.judge()
 }
 

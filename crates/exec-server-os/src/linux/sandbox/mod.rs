@@ -6,6 +6,7 @@
 //! | [`zygote`], [`packet`] | the process that launchers are copied from, and how it is asked |
 //! | [`prepared`], [`spares`] | a sandbox that waits to be told what to run, and those that are made ahead |
 //! | [`launcher`], [`inside`] | the process between the server and the command, and pid 1 of the sandbox |
+//! | [`set_up_time`] | how long all of that may take |
 //! | [`view`] | what of the file system is seen, and how that is mounted |
 //! | [`ending`] | how the command ended, told by pid 1 |
 //! | [`undertaker`] | mounts and launchers that are waited for after the end |
@@ -15,6 +16,7 @@
 //! | [`confinement`] | what the command loses between fork and exec: |
 //! | [`limits`] | … resource limits |
 //! | [`privileges`] | … capabilities, securebits, `no_new_privs` |
+//! | [`keyring`] | … the keyring of the server's session |
 //! | [`landlock`] | … a second lock on the file rules, signals and abstract sockets |
 //! | [`filter`] | … the system call filter, which [`bpf`] assembles |
 //! | [`denials`] | what the filter refused, counted |
@@ -30,6 +32,7 @@ pub mod ending;
 pub mod file_worker;
 pub mod filter;
 pub mod inside;
+pub mod keyring;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;
@@ -40,6 +43,7 @@ pub mod packet;
 pub mod prepared;
 pub mod privileges;
 pub mod probe;
+pub mod set_up_time;
 pub mod spares;
 pub mod step;
 pub mod undertaker;
@@ -49,7 +53,7 @@ pub mod worker;
 pub mod zygote;
 
 #[cfg(test)]
-mod testing;
+pub mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -58,6 +62,8 @@ use serde::{Deserialize, Serialize};
 
 use landlock::{LandlockPart, kernel_abi};
 use view::View;
+
+use crate::sandbox::Allowances;
 
 /// What confines a process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +74,8 @@ pub struct SandboxSetup {
     pub network: Network,
     /// What keeps it closed.
     pub mechanism: Mechanism,
+    /// What a command may do beyond the usual.
+    pub allow: Allowances,
 }
 
 /// What keeps a sandbox closed, beside the system call filter.
@@ -90,11 +98,12 @@ pub enum Network {
 }
 
 /// What a sandbox will hold on this machine, as far as its settings tell; `probe` finds out for certain.
-pub fn expected(mechanism: Mechanism) -> SandboxReport {
+pub fn expected(mechanism: Mechanism, allow: Allowances) -> SandboxReport {
     let usual = SandboxSetup {
         view: View::new(view::Base::Everything),
         network: Network::Isolated,
         mechanism,
+        allow,
     };
     // It was chosen because it works, and namespaces do not.
     if mechanism == Mechanism::Landlock {
@@ -133,6 +142,7 @@ impl SandboxSetup {
         if self.mechanism == Mechanism::Landlock {
             missing.push("protectedNames");
         }
+        missing.extend(self.allow.missing());
         if self.network == Network::Isolated {
             enforced.push("network");
         }

@@ -15,7 +15,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,8 @@ struct Shared {
     pool: Mutex<Pool>,
     /// Wakes the keeper.
     wake: OwnedFd,
+    /// The keeper is started once, by the first start that could have used a spare.
+    keeper: Once,
 }
 
 struct Pool {
@@ -72,7 +74,7 @@ impl std::fmt::Debug for Spares {
 }
 
 impl Spares {
-    /// Starts the keeper.
+    /// None yet, and nobody who makes any: most servers never need one.
     pub fn new() -> io::Result<Self> {
         let pool = Pool {
             spares: Vec::new(),
@@ -82,15 +84,17 @@ impl Spares {
             changes: 0,
         };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { pool: Mutex::new(pool), wake });
+        Ok(Self(Arc::new(Shared { pool: Mutex::new(pool), wake, keeper: Once::new() })))
+    }
+
+    fn start_keeper(&self) -> io::Result<()> {
         let keeper = Keeper {
-            shared: shared.clone(),
+            shared: self.0.clone(),
             launchers: Launchers::default(),
             stack: ChildStack::new(),
             mounts: MountTable::open()?,
         };
-        thread::Builder::new().name("spares".to_owned()).spawn(move || keeper.run())?;
-        Ok(Self(shared))
+        thread::Builder::new().name("spares".to_owned()).spawn(move || keeper.run()).map(drop)
     }
 
     /// Gives a session the network of a spare that is like this.
@@ -116,25 +120,30 @@ impl Spares {
 
     /// Has one made for the next start that needs the same, later.
     pub fn make_another(&self, needs: Needs) -> Another {
-        Another { shared: self.0.clone(), needs: Some(needs).filter(|it| it.preparation.is_some()) }
+        Another { spares: self.clone(), needs: Some(needs).filter(|it| it.preparation.is_some()) }
     }
 }
 
 /// A spare that is made when this is dropped: until its command runs, a start needs the processors itself.
 pub struct Another {
-    shared: Arc<Shared>,
+    spares: Spares,
     needs: Option<Needs>,
 }
 
 impl Drop for Another {
     fn drop(&mut self) {
         let Some(needs) = self.needs.take() else { return };
-        let mut pool = self.shared.lock();
+        let mut pool = self.spares.0.lock();
         if !pool.wanted.iter().any(|wanted| wanted.are_met_by(&needs)) {
             pool.wanted.push(needs);
         }
         drop(pool);
-        self.shared.wake();
+        self.spares.0.keeper.call_once(|| {
+            if let Err(error) = self.spares.start_keeper() {
+                tracing::debug!(%error, "every sandbox is made when it is needed");
+            }
+        });
+        self.spares.0.wake();
     }
 }
 

@@ -87,12 +87,13 @@ fn one_of_the_attacks() {
     }
 }
 
-fn error_name(error: &io::Error) -> String {
+pub fn error_name(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EPERM) => "EPERM".to_owned(),
         Some(libc::EACCES) => "EACCES".to_owned(),
         Some(libc::ENOSYS) => "ENOSYS".to_owned(),
         Some(libc::EROFS) => "EROFS".to_owned(),
+        Some(libc::EINVAL) => "EINVAL".to_owned(),
         Some(libc::ENOTSOCK) => "ENOTSOCK".to_owned(),
         other => format!("{other:?}"),
     }
@@ -110,7 +111,7 @@ pub fn text(text: impl Into<Vec<u8>>) -> CString {
     CString::new(text).expect("no NUL")
 }
 
-fn perform(name: &str) -> io::Result<()> {
+pub fn perform(name: &str) -> io::Result<()> {
     let work = text(variable("WORK"));
     let out_file = text(format!("{}/file", variable("OUT")));
     let out_other = text(format!("{}/other", variable("OUT")));
@@ -261,6 +262,7 @@ fn perform(name: &str) -> io::Result<()> {
                 check(libc::fchmod(0, stat.st_mode & 0o7777))
             }
             "bomb" => bomb(),
+            "swap" => swap(),
             "pass_descriptor_to_itself" => {
                 let mut pair = [0; 2];
                 let kind = libc::SOCK_STREAM;
@@ -310,6 +312,19 @@ fn bomb() -> ! {
     }
     // SAFETY: ends this copy.
     unsafe { libc::_exit(1) }
+}
+
+/// Exchanges names of the workspace for ever.
+fn swap() -> ! {
+    let name = |name: &str| text(format!("{}/{name}", variable("WORK")));
+    let pairs = [(name("x"), name("y")), (name("leaf"), name("other-leaf"))];
+    loop {
+        for (one, other) in &pairs {
+            let (at, flags) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+            // SAFETY: both are C strings.
+            unsafe { libc::renameat2(at, one.as_ptr(), at, other.as_ptr(), flags) };
+        }
+    }
 }
 
 /// Sends a descriptor of the root directory over a socket.

@@ -1,6 +1,11 @@
 //! A sandboxed process that shares the machine's network does not get at the server itself.
 
+use exec_server_testkit::{TestExecutor, eventually};
+
+use super::attempt::outcomes;
+use super::ground::{Ground, as_each_user};
 use super::*;
+use crate::files::surroundings::{NOBODY, as_nobody, set_mode};
 
 #[tokio::test]
 async fn the_server_does_not_answer_those_whom_it_confines() {
@@ -29,4 +34,86 @@ async fn the_server_does_not_answer_those_whom_it_confines() {
     other.call("environment/status", json!({})).await.unwrap();
     desk.client.terminate("sleeper", None).await;
     desk.client.finish("sleeper").await;
+}
+
+#[tokio::test]
+async fn who_says_everything_and_hangs_up_at_once_is_not_served_either() {
+    if !Path::new("/bin/bash").exists() {
+        return eprintln!("skipped: there is no bash to dial with");
+    }
+    as_each_user(async |ground| {
+        let url = ground.server.url().trim_end_matches('/').to_owned();
+        let port = url.rsplit(':').next().unwrap();
+        let (free, inside) = (ground.outside().join("free"), ground.outside().join("inside"));
+        let dial = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; cat request >&3; exec 3>&-");
+        let script = format!("for i in 1 2 3 4 5 6 7 8; do bash -c '{dial}'; done; echo dialled");
+        let request = ground.work().join("request");
+        std::fs::write(&request, start_by_hand(&["/bin/mkdir", "-p"], &free)).unwrap();
+        assert_eq!(ground.run_free(&script).await.text(), "dialled\n");
+        eventually("the request is carried out", || free.exists()).await;
+        std::fs::write(&request, start_by_hand(&["/bin/mkdir", "-p"], &inside)).unwrap();
+        let policy = ground.workspace("enabled");
+        assert_eq!(ground.run(&policy, &script).await.text(), "dialled\n");
+        // Whatever waits to be accepted was dialled before.
+        ground.server.client().await.call("environment/status", json!({})).await.unwrap();
+        assert!(!inside.exists());
+    })
+    .await;
+}
+
+/// A request to become a websocket, and behind it what starts a process, without waiting for any answer.
+fn start_by_hand(argv: &[&str], path: &Path) -> Vec<u8> {
+    let argv: Vec<&str> = argv.iter().copied().chain(path.to_str()).collect();
+    let start = json!({
+        "processId": "by-hand", "argv": argv, "cwd": "file:///", "env": {}, "tty": false, "arg0": null,
+    });
+    let messages = [
+        json!({"id": 1, "method": "initialize", "params": {"clientName": "by hand"}}),
+        json!({"method": "initialized", "params": {}}),
+        json!({"id": 2, "method": "process/start", "params": start}),
+    ];
+    let head = "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+                Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    let frames = messages.iter().flat_map(|message| frame(&message.to_string()));
+    head.bytes().chain(frames).collect()
+}
+
+/// A text frame, masked with zeros.
+fn frame(text: &str) -> Vec<u8> {
+    let length = match u8::try_from(text.len()) {
+        Ok(length) if length < 126 => vec![0x80 | length],
+        _ => [&[0x80 | 126], &u16::try_from(text.len()).unwrap().to_be_bytes()[..]].concat(),
+    };
+    [&[0x81], &length[..], &[0; 4], text.as_bytes()].concat()
+}
+
+#[tokio::test]
+async fn the_socket_of_the_server_is_out_of_reach() {
+    for user in [None, Some(NOBODY)] {
+        let dir = tempfile::tempdir().unwrap();
+        set_mode(dir.path(), 0o777);
+        let socket = dir.path().join("server.sock");
+        let listen = format!("unix://{}", socket.display());
+        let builder = TestExecutor::builder().args(&["--listen", &listen]);
+        let Some(builder) = (if user.is_some() { as_nobody(builder) } else { Some(builder) })
+        else {
+            return;
+        };
+        let mut ground = Ground::new(builder.start().await, user).await;
+        ground.env.insert("SOCKET".to_owned(), socket.to_str().unwrap().to_owned());
+        let free = outcomes(&mut ground, &Value::Null, &["unix_named"]).await;
+        assert_eq!(free["unix_named"], "ok");
+        let roots = [&*ground.work(), dir.path()];
+        for policy in [
+            ground.workspace("enabled"),
+            workspace_write(&roots, "enabled"),
+            unrestricted("enabled"),
+        ] {
+            let inside = outcomes(&mut ground, &policy, &["unix_named"]).await;
+            assert!(["EACCES", "Some(111)"].contains(&&*inside["unix_named"]), "{inside:?}");
+            let gone = ground.run(&policy, "rm -f $SOCKET; mv $SOCKET $WORK/elsewhere").await;
+            assert_ne!(gone.exit_code, 0, "{gone:?}");
+        }
+        ground.server.client().await.call("environment/status", json!({})).await.unwrap();
+    }
 }

@@ -1,7 +1,7 @@
 //! Whatever way a sandbox ends, nothing of it is left: no process, no mount, no name in the workspace.
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::footprint::{children, state};
+use exec_server_testkit::footprint::{children, is_spare, state};
 use exec_server_testkit::{Footprint, TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 
@@ -44,14 +44,6 @@ async fn start_daemons(ground: &mut Ground, id: &str, then: &str) -> Footprint {
 /// The children of a process, except for those that launchers are copied from and sandboxes that wait for a command.
 fn launched(pid: u32) -> Vec<i32> {
     children(pid).into_iter().filter(|child| !is_zygote(*child) && !is_spare(*child)).collect()
-}
-
-/// By the tag of what belongs to no tree.
-fn is_spare(pid: i32) -> bool {
-    let Ok(limits) = std::fs::read_to_string(format!("/proc/{pid}/limits")) else { return false };
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"));
-    let soft = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
-    soft.is_some_and(|tag| tag & u64::from(u32::MAX) >= u64::from(u32::MAX - 1))
 }
 
 fn is_zygote(pid: i32) -> bool {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
 
+use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::{Finished, TestClient, TestExecutor};
 use tempfile::TempDir;
 
@@ -25,11 +26,19 @@ pub struct Ground {
 
 /// Runs a test with a server of the tests' own user, which is often root, and with one of an ordinary user.
 pub async fn as_each_user(test: impl AsyncFn(&mut Ground)) {
-    let mut own = Ground::new(TestExecutor::start().await, None).await;
+    as_each_user_of(TestExecutor::builder, test).await;
+}
+
+/// The same with servers that are started in a special way.
+pub async fn as_each_user_of(
+    builder: impl Fn() -> ExecutorBuilder,
+    test: impl AsyncFn(&mut Ground),
+) {
+    let mut own = Ground::new(builder().start().await, None).await;
     test(&mut own).await;
     drop(own);
     if rustix::process::geteuid().is_root()
-        && let Some(builder) = as_nobody(TestExecutor::builder())
+        && let Some(builder) = as_nobody(builder())
     {
         test(&mut Ground::new(builder.start().await, Some(NOBODY)).await).await;
     }

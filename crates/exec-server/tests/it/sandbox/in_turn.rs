@@ -44,6 +44,25 @@ async fn prepared(server: &TestExecutor) -> BTreeSet<String> {
     found
 }
 
+fn has_keeper(server: &TestExecutor) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.serving_pid())).unwrap();
+    threads.flatten().any(|thread| {
+        let name = std::fs::read_to_string(thread.path().join("comm"));
+        name.is_ok_and(|name| name.trim() == "spares")
+    })
+}
+
+#[tokio::test]
+async fn a_server_that_starts_nothing_in_a_sandbox_prepares_none() {
+    let mut ground = Ground::new(TestExecutor::start().await, None).await;
+    ground.run_free("true").await;
+    assert!(!has_keeper(&ground.server));
+    let policy = ground.workspace("restricted");
+    ground.run(&policy, "true").await;
+    prepared(&ground.server).await;
+    assert!(has_keeper(&ground.server));
+}
+
 const WHERE_AM_I: &str = "readlink /proc/self/ns/ipc";
 
 #[tokio::test]

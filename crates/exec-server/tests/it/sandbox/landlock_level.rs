@@ -296,6 +296,25 @@ async fn nobody_outside_is_reached_and_the_refusal_is_told() {
 }
 
 #[tokio::test]
+async fn who_outlives_the_launcher_does_not_answer_for_the_sandbox() {
+    at_this_level(async |ground| {
+        let outside = Outside::listen(ground);
+        let came_of_it = ground.work().join("came-of-it");
+        // Without a sandbox the answers do not matter, but the attack works.
+        outcomes(ground, &Value::Null, &["answer_itself"]).await;
+        until(|| came_of_it.exists()).await;
+        assert_eq!(std::fs::read_to_string(&came_of_it).unwrap(), "ok");
+        assert_eq!(outside.reached(), ["path"]);
+        std::fs::remove_file(&came_of_it).unwrap();
+        outcomes(ground, &workspace(ground), &["answer_itself"]).await;
+        until(|| came_of_it.exists()).await;
+        assert_eq!(std::fs::read_to_string(&came_of_it).unwrap(), "EINVAL");
+        assert!(outside.reached().is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn terminate_ends_everything_that_was_started() {
     at_this_level(async |ground| {
         let policy = workspace(ground);

@@ -93,6 +93,25 @@ async fn protected_files_stay_as_they_are() {
 }
 
 #[tokio::test]
+async fn a_git_file_of_any_size_is_not_read_whole() {
+    as_each_user(async |ground| {
+        let elsewhere = ground.work().join("elsewhere");
+        ground.make_dir(&elsewhere);
+        let git = ground.work().join(".git");
+        ground.put(&git, "gitdir: elsewhere\n");
+        // Where nothing was written there is nothing on the disk, and would be in memory: more than there is.
+        let file = std::fs::File::options().append(true).open(&git).unwrap();
+        std::io::Write::write_all(&mut &file, &[b'\n'; 100 * 1024]).unwrap();
+        file.set_len(1 << 40).unwrap();
+        let policy = ground.workspace("restricted");
+        let script = "echo evil > elsewhere/config || echo fine > f && cat f";
+        assert_eq!(ground.run(&policy, script).await.text(), "fine\n");
+        assert!(names(&elsewhere).is_empty());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_protected_name_that_is_a_link_protects_what_it_leads_to() {
     as_each_user(async |ground| {
         let real = ground.work().join("sub/real");

@@ -174,15 +174,39 @@ fn a_mode_with_a_set_id_bit_cannot_be_given_to_a_file() {
     });
 }
 
+/// A filter that lets everything pass.
+fn open_filter() -> Vec<SockFilter> {
+    let mut open = Assembler::default();
+    open.answer(Action::Allow);
+    open.finish()
+}
+
 #[test]
-fn a_filter_made_inside_cannot_open_what_the_first_one_closed() {
+fn to_those_inside_the_kernel_has_no_filters() {
     under_filter(NetworkMode::Restricted, || {
-        let mut open = Assembler::default();
-        open.answer(Action::Allow);
-        install(&open.finish()).unwrap();
-        assert_eq!(errno_of(libc::SYS_listen, [u64::MAX, 0, 0, 0, 0, 0]), libc::EPERM);
+        for flags in [0, NEW_LISTENER] {
+            let error = install_with(&open_filter(), flags).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        }
+        // A kernel that has filters misses the program, and one without does not look for it.
+        let (option, mode) = (libc::PR_SET_SECCOMP as u64, libc::SECCOMP_MODE_FILTER.into());
+        assert_eq!(errno_of(libc::SYS_prctl, [option, mode, 0, 0, 0, 0]), libc::EINVAL);
         0
     });
+}
+
+#[test]
+fn a_filter_that_may_be_made_inside_cannot_open_what_the_first_one_closed() {
+    let allow = Allowances { filters: true, ..Allowances::default() };
+    let options = FilterOptions { allow, ..FilterOptions::default() };
+    let make_more = || {
+        let error = install_with(&open_filter(), NEW_LISTENER).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        install(&open_filter()).unwrap();
+        assert_eq!(errno_of(libc::SYS_listen, [u64::MAX, 0, 0, 0, 0, 0]), libc::EPERM);
+        0
+    };
+    under(&program(NetworkMode::Restricted, &options), make_more, Ended::Exit(0));
 }
 
 #[test]

@@ -96,7 +96,6 @@ fn ordinary_calls_are_allowed() {
         libc::SYS_futex,
         libc::SYS_mmap,
         libc::SYS_kill,
-        libc::SYS_seccomp,
         libc::SYS_landlock_create_ruleset,
         libc::SYS_memfd_create,
         libc::SYS_sendmsg,
@@ -125,12 +124,8 @@ fn the_listed_calls_are_denied_in_every_mode() {
 
 #[test]
 fn the_operator_can_let_debuggers_browsers_and_keyrings_work() {
-    let open = FilterOptions {
-        allow_debugging: true,
-        allow_namespaces: true,
-        allow_keyrings: true,
-        ..FilterOptions::default()
-    };
+    let allow = Allowances { debugging: true, namespaces: true, keyrings: true, filters: true };
+    let open = FilterOptions { allow, ..FilterOptions::default() };
     for number in [calls::DEBUGGING, calls::KEYRINGS, calls::NAMESPACES].into_iter().flatten() {
         check_with(&open, *number, &[], ALLOWED);
     }

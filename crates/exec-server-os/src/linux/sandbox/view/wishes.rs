@@ -100,6 +100,9 @@ impl Wishes {
             }
             PlaceAccess::Denied => {
                 let found = walk(host, &place.path).step("look up a denied place")?;
+                if matches!(found.end, End::Missing) && view.needed.contains(&place.path) {
+                    return Err(Errno::NOENT).step("look up a needed place");
+                }
                 self.add_denied(found, soft).step("look up a denied place")
             }
         }

@@ -1,0 +1,47 @@
+//! The keyring that a command starts with, where it may use any.
+
+use std::io;
+
+use crate::linux::check;
+
+/// Leaves the keyring of the server's session, which every child inherits, for a new and empty one.
+pub fn begin_anew() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    let no_name = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name, a new keyring is made for this process.
+    let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, no_name) };
+    match check(joined as libc::c_int) {
+        // A kernel without keyrings has none to leave.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        joined => joined.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::linux::sandbox::testing::{Ended, User, in_child};
+
+    #[test]
+    fn the_new_keyring_is_another_one_and_empty() {
+        const GET_ID: libc::c_long = 0;
+        const READ: libc::c_long = 11;
+        const OF_SESSION: libc::c_long = -3;
+        // SAFETY: takes numbers only.
+        let own = || unsafe { libc::syscall(libc::SYS_keyctl, GET_ID, OF_SESSION, 1) };
+        let ended = in_child(User::Ordinary, || {
+            let before = own();
+            if before == -1 {
+                return 0;
+            }
+            begin_anew().unwrap();
+            assert_ne!(own(), before);
+            let nowhere = std::ptr::null_mut::<u8>();
+            // SAFETY: without a buffer it tells the size only.
+            let size = unsafe { libc::syscall(libc::SYS_keyctl, READ, OF_SESSION, nowhere, 0) };
+            assert_eq!(size, 0);
+            0
+        });
+        assert_eq!(ended, Ended::Exit(0));
+    }
+}

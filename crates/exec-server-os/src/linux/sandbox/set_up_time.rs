@@ -1,0 +1,38 @@
+//! How long the set-up of a sandbox may take: a path on a file system that does not answer would hold it for ever.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::spawn::SpawnError;
+
+/// What takes a few milliseconds on a good day, and a second or two on a very bad one.
+pub const SET_UP_TIME: Duration = Duration::from_secs(60);
+
+/// Why nothing runs.
+pub fn gave_up(time: Duration) -> SpawnError {
+    let text =
+        format!("gave up after {time:?}; a file system that the policy names may not answer");
+    let source = io::Error::new(io::ErrorKind::TimedOut, text);
+    SpawnError::Sandbox { step: "set-up took too long".to_owned(), source }
+}
+
+/// Whether it was given up, so that somebody may still hang in there.
+pub fn was_given_up(error: &SpawnError) -> bool {
+    matches!(error, SpawnError::Sandbox { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+}
+
+/// Waits until there is more to read.
+pub fn wait_for_more(report: &OwnedFd, since: Instant, time: Duration) -> Result<(), SpawnError> {
+    let failed = |source| SpawnError::Prepare { step: "launch report", source };
+    let left = time.saturating_sub(since.elapsed());
+    let left = Timespec::try_from(left).map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
+    let mut events = [PollFd::new(report, PollFlags::IN)];
+    match rustix::io::retry_on_intr(|| poll(&mut events, Some(&left))) {
+        Ok(0) => Err(gave_up(time)),
+        Ok(_) => Ok(()),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}

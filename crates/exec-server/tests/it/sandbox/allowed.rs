@@ -1,0 +1,179 @@
+//! What the operator lets out of the sandbox: that works, nothing else does, and nobody gets further by it.
+#![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
+
+use std::collections::BTreeMap;
+use std::io;
+
+use exec_server_testkit::TestExecutor;
+use libc::c_void;
+
+use super::attempt::{check, in_child, outcomes};
+use super::ground::{Ground, as_each_user_of};
+use super::*;
+
+/// Attacks that are none where the operator allows them.
+const OPENED: [(&str, &[&str]); 4] = [
+    ("debugging", &["ptrace", "kcmp", "trace_child"]),
+    ("namespaces", &["unshare_user", "clone_user"]),
+    ("keyrings", &["keyctl", "add_key"]),
+    ("filters", &["make_filter", "make_filter_the_old_way"]),
+];
+
+/// What nobody may do, whatever is allowed.
+const NEVER: [&str; 7] =
+    ["mount", "umount", "setns", "pidfd_getfd", "bpf", "io_uring", "make_listener"];
+
+fn names() -> Vec<&'static str> {
+    OPENED.into_iter().flat_map(|(_, names)| names).copied().collect()
+}
+
+fn are_these_open(inside: &BTreeMap<String, String>, open: &[&str]) {
+    for name in names() {
+        assert_eq!(inside[name] == "ok", open.contains(&name), "{name}: {inside:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_thing_is_let_out_by_its_name_and_nothing_else_with_it() {
+    for (allowed, opened) in OPENED {
+        let builder = || TestExecutor::builder().args(&["--sandbox-allow", allowed]);
+        as_each_user_of(builder, async |ground| {
+            let policy = ground.workspace("restricted");
+            let inside = outcomes(ground, &policy, &[&names()[..], &NEVER[..]].concat()).await;
+            are_these_open(&inside, opened);
+            assert!(NEVER.iter().all(|name| inside[*name] != "ok"), "{inside:?}");
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_let_out_is_told_and_never_by_a_request() {
+    let builder = TestExecutor::builder().args(&["--sandbox-allow", "debugging,keyrings"]);
+    let mut ground = Ground::new(builder.start().await, None).await;
+    let info = ground.client.call("environment/info", json!({})).await.unwrap();
+    let params = ground.params(&ground.workspace("restricted"));
+    let started = ground.client.start("p", &["/bin/true"], params).await.unwrap();
+    assert_eq!(started["sandbox"], info["sandbox"]);
+    let missing = started["sandbox"]["missing"].as_array().unwrap();
+    let holds = |word: &str| missing.iter().any(|entry| entry == word);
+    assert!(holds("seccompDebugging") && holds("seccompKeyrings"), "{missing:?}");
+    assert!(!holds("seccompNamespaces") && !holds("seccompFilters"), "{missing:?}");
+    ground.client.finish("p").await;
+
+    let mut ground = Ground::new(TestExecutor::start().await, None).await;
+    let mut params = ground.params(&ground.workspace("restricted"));
+    for name in ["allow", "sandboxAllow", "sandbox_allow"] {
+        params["sandbox"][name] = json!(["debugging", "namespaces", "keyrings", "filters"]);
+        params["sandbox"]["permissions"][name] = json!({"debugging": true});
+    }
+    let script = attempt::command(&names().join(" "));
+    let finished = ground.client.run("p", &["/bin/sh", "-c", &script], params).await;
+    assert!(!finished.text().contains(" ok"), "{finished:?}");
+}
+
+#[tokio::test]
+async fn a_debugger_gets_at_nobody_outside_nor_at_the_first_process() {
+    let builder = || TestExecutor::builder().args(&["--sandbox-allow", "debugging"]);
+    as_each_user_of(builder, async |ground| {
+        let policy = ground.workspace("restricted");
+        let inside = outcomes(ground, &policy, &["trace_first", "read_first"]).await;
+        assert!(inside.values().all(|outcome| outcome == "EPERM"), "{inside:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_namespace_is_no_way_out() {
+    let both = ["--sandbox-allow", "namespaces", "--sandbox-allow", "debugging,filters"];
+    as_each_user_of(
+        || TestExecutor::builder().args(&both),
+        async |ground| {
+            let policy = ground.workspace("restricted");
+            let tried = [
+                "own:mount",
+                "own:mount_tmpfs",
+                "own:remount",
+                "own:umount",
+                "own:pivot_root",
+                "own:open_tree",
+                "own:open_tree_attr",
+                "own:fsopen",
+                "own:move_mount",
+                "own:mount_setattr",
+                "own:setns",
+                "own:sethostname",
+                "own:bpf",
+                "own:trace_first",
+                "own:read_first",
+            ];
+            let inside = outcomes(ground, &policy, &tried).await;
+            assert!(inside.values().all(|outcome| outcome == "EPERM"), "{inside:?}");
+            // Root without capabilities may not be mapped, by anybody.
+            let map = if ground.is_root() { "" } else { "-r" };
+            let own = format!("unshare -Um {map} --propagation unchanged /bin/sh");
+            let works = ground.run(&policy, &format!("echo 'echo made > made' | {own}")).await;
+            assert_eq!(works.exit_code, 0, "{works:?}");
+            assert!(ground.work().join("made").exists());
+            for (name, script) in super::escapes::WAYS {
+                let script = format!("{own} <<'the end'\n{script}\nthe end");
+                ground.cannot_change_outside(&policy, name, &script).await;
+            }
+        },
+    )
+    .await;
+}
+
+pub fn perform(name: &str) -> io::Result<()> {
+    if let Some(name) = name.strip_prefix("own:") {
+        return in_child(|| {
+            // SAFETY: takes a number only.
+            check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) })
+                // Not what is expected of the attack itself.
+                .map_err(|_| io::Error::from_raw_os_error(libc::EPROTO))?;
+            attempt::perform(name)
+        });
+    }
+    let none = std::ptr::null_mut::<c_void>();
+    // SAFETY (all): every pointer is a C string, a live local, or null; the traced are our own children.
+    unsafe {
+        match name {
+            "mount_tmpfs" => {
+                let (none, kind) = (c"none".as_ptr(), c"tmpfs".as_ptr());
+                check(libc::mount(none, c"/tmp".as_ptr(), kind, 0, std::ptr::null()))
+            }
+            "trace_first" => check(libc::ptrace(libc::PTRACE_SEIZE, 1, none, none)),
+            "read_first" => {
+                let mut byte = 0u8;
+                let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+                let remote = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+                check(libc::process_vm_readv(1, &raw const local, 1, &raw const remote, 1, 0) as i64)
+            }
+            "trace_child" => trace_child(),
+            _ => super::filters::perform(name),
+        }
+    }
+}
+
+/// Stops a child, looks at it, and lets it go on.
+fn trace_child() -> io::Result<()> {
+    let none = std::ptr::null_mut::<c_void>();
+    // SAFETY: the child makes system calls only; it is ours.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::pause();
+            libc::_exit(0);
+        }
+        let mut status = 0;
+        let traced = (|| {
+            check(libc::ptrace(libc::PTRACE_ATTACH, child, none, none))?;
+            check(libc::waitpid(child, &raw mut status, 0))?;
+            assert!(libc::WIFSTOPPED(status));
+            check(libc::ptrace(libc::PTRACE_DETACH, child, none, none))
+        })();
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, &raw mut status, 0);
+        traced
+    }
+}

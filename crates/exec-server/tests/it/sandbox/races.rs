@@ -1,0 +1,134 @@
+//! Names that a process swaps while requests about files use them: no request ever gets at what is outside.
+
+use std::os::unix::fs::symlink;
+
+use exec_server_protocol::base64;
+use exec_server_testkit::{DEADLINE, TestClient};
+
+use super::ground::{Ground, as_each_user, snapshot};
+use super::*;
+
+/// What is in the outside file, as it is sent.
+const CANARY: &str = "c2FmZQo";
+
+/// Enough for every method to meet every state of the names many times.
+const ROUNDS: usize = 60;
+
+/// Every way to use `x/file` and `x`, which leads outside half of the time.
+fn requests(work: &Path) -> Vec<(&'static str, Value)> {
+    let at = |name: &str| uri(&work.join(name));
+    let data = base64::encode(b"evil");
+    let walk = json!({"maxDepth": 4, "maxDirectories": 100, "maxEntries": 100, "followDirectorySymlinks": true});
+    vec![
+        ("fs/writeFile", json!({"path": at("x/file"), "dataBase64": data})),
+        ("fs/readFile", json!({"path": at("x/file")})),
+        ("fs/readFile", json!({"path": at("leaf")})),
+        ("fs/writeFile", json!({"path": at("leaf"), "dataBase64": data})),
+        ("fs/writeFile", json!({"path": at("x/file"), "dataBase64": data, "mode": "append"})),
+        ("fs/getMetadata", json!({"path": at("x/file")})),
+        ("fs/canonicalize", json!({"path": at("x/other")})),
+        ("fs/readDirectory", json!({"path": at("x")})),
+        ("fs/walk", json!({"path": at("x"), "options": walk})),
+        ("fs/createDirectory", json!({"path": at("x/new/deep"), "recursive": true})),
+        ("fs/remove", json!({"path": at("x/new"), "recursive": true})),
+        ("fs/remove", json!({"path": at("x/dir"), "recursive": true})),
+        ("fs/setPermissions", json!({"path": at("x/file"), "mode": 0o777})),
+        ("fs/symlink", json!({"path": at("x/link"), "target": "file"})),
+        ("fs/rename", json!({"sourcePath": at("x/file"), "destinationPath": at("x/moved")})),
+        ("fs/rename", json!({"sourcePath": at("x/moved"), "destinationPath": at("taken")})),
+        ("fs/rename", json!({"sourcePath": at("taken"), "destinationPath": at("x/taken")})),
+        (
+            "fs/copy",
+            json!({"sourcePath": at("x/other"), "destinationPath": at("copied"), "recursive": false}),
+        ),
+        ("fs/readFile", json!({"path": at("copied")})),
+        (
+            "fs/copy",
+            json!({"sourcePath": at("x"), "destinationPath": at("tree"), "recursive": true}),
+        ),
+        ("fs/readFile", json!({"path": at("tree/file")})),
+        ("fs/remove", json!({"path": at("tree"), "recursive": true})),
+        ("fs/remove", json!({"path": at("x/file")})),
+        ("fs/open", json!({"path": at("x/file"), "handleId": "w", "mode": "replace"})),
+        ("fs/writeBlock", json!({"handleId": "w", "offset": 0, "chunk": data})),
+        ("fs/close", json!({"handleId": "w"})),
+        ("fs/open", json!({"path": at("x/file"), "handleId": "r"})),
+        ("fs/readBlock", json!({"handleId": "r", "offset": 0, "len": 16})),
+        ("fs/close", json!({"handleId": "r"})),
+    ]
+}
+
+/// Makes all requests, and returns what told of the outside.
+async fn make(client: &mut TestClient, work: &Path, sandbox: &Value) -> Vec<String> {
+    let mut told = Vec::new();
+    for (method, mut params) in requests(work) {
+        if params.get("path").or(params.get("sourcePath")).is_some() {
+            params["sandbox"] = sandbox.clone();
+        }
+        match client.call(method, params.clone()).await {
+            Ok(answer) => {
+                let text = answer.to_string();
+                let tells = [CANARY, "other", "outside"].iter().any(|word| text.contains(word));
+                told.extend(tells.then(|| format!("{method} {params}: {text}")));
+            }
+            Err(error) => assert_ne!(error["code"], -32602, "{method}: {error}"),
+        }
+    }
+    told
+}
+
+/// A process in a sandbox that swaps a directory for a link to the outside, and a file for a link to one there.
+async fn start_swapping(ground: &mut Ground, sandbox: &Value) -> String {
+    let work = ground.work();
+    ground.make_dir(&work.join("x"));
+    ground.put(&work.join("x/file"), "inside");
+    ground.put(&work.join("leaf"), "inside");
+    for (target, link) in [("outside", "y"), ("outside/file", "other-leaf")] {
+        symlink(ground.root().join(target), work.join(link)).unwrap();
+        ground.give(&work.join(link));
+    }
+    let (id, params) = (ground.next_id(), ground.params(sandbox));
+    let script = attempt::command("swap");
+    ground.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
+    eventually_swapping(&work).await;
+    id
+}
+
+async fn eventually_swapping(work: &Path) {
+    for is_link in [true, false, true] {
+        exec_server_testkit::eventually("names are swapped", || {
+            work.join("x").is_symlink() == is_link
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn requests_about_names_that_are_swapped_never_reach_the_outside() {
+    as_each_user(async |ground| {
+        let entries = [
+            special("root", "read"),
+            special("project_roots", "write"),
+            at(&ground.outside(), "deny"),
+        ];
+        let policy = with_entries(&[&ground.work()], "restricted", &entries);
+        let id = start_swapping(ground, &policy).await;
+        let (work, before) = (ground.work(), snapshot(&ground.outside()));
+        for _ in 0..ROUNDS {
+            let told = make(&mut ground.client, &work, &policy).await;
+            assert!(told.is_empty(), "{told:?}");
+        }
+        assert_eq!(snapshot(&ground.outside()), before);
+        // It went on all the time, and gets at everything that no sandbox protects.
+        eventually_swapping(&work).await;
+        let free = async {
+            while snapshot(&ground.outside()) == before {
+                make(&mut ground.client, &work, &Value::Null).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, free).await.expect("without a sandbox it works");
+        ground.client.terminate(&id, None).await;
+        ground.client.finish(&id).await;
+    })
+    .await;
+}
