@@ -775,6 +775,9 @@ pub mod spawner {
     #[derive(Debug, Clone)]
     pub struct Spawner;
 
+    /// Nothing is ever being started.
+    pub enum Submitted {}
+
     impl Spawner {
         /// Nothing to set up.
         pub fn new(_cgroup: Option<CgroupParent>) -> io::Result<Self> {
@@ -788,12 +791,22 @@ pub mod spawner {
         }
 
         /// Fails, and says why.
-        pub async fn spawn(&self, _request: SpawnRequest) -> Result<Spawned, SpawnError> {
+        pub async fn spawn(&self, request: SpawnRequest) -> Result<Spawned, SpawnError> {
+            self.finish(self.submit(request)?).await
+        }
+
+        /// Fails, and says why.
+        pub fn submit(&self, _request: SpawnRequest) -> Result<Submitted, SpawnError> {
             let step = "platform";
             match super::unsupported("starting processes") {
-                Ok(spawned) => Ok(spawned),
+                Ok(submitted) => Ok(submitted),
                 Err(source) => Err(SpawnError::Prepare { step, source }),
             }
+        }
+
+        /// There is nothing to wait for.
+        pub async fn finish(&self, submitted: Submitted) -> Result<Spawned, SpawnError> {
+            match submitted {}
         }
 
         /// Nothing.

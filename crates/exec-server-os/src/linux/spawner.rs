@@ -72,6 +72,15 @@ pub struct Parts {
     inside: Option<OwnedFd>,
 }
 
+/// A child that is being started; it ends if this is dropped.
+pub struct Submitted(oneshot::Receiver<Result<Parts, SpawnError>>);
+
+impl Submitted {
+    async fn parts(self) -> Result<Parts, SpawnError> {
+        self.0.await.expect("a spawner thread answers every job")
+    }
+}
+
 impl Spawner {
     /// Starts the threads.
     pub fn new(cgroup: Option<CgroupParent>) -> io::Result<Self> {
@@ -100,19 +109,33 @@ impl Spawner {
 
     /// Starts one child.
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Spawned, SpawnError> {
-        let prepare = |step| move |source| SpawnError::Prepare { step, source };
+        self.finish(self.submit(request)?).await
+    }
+
+    /// Begins to start one child, from any thread.
+    pub fn submit(&self, request: SpawnRequest) -> Result<Submitted, SpawnError> {
         let cgroup = match &self.cgroup {
             Some(parent) => {
                 let made = parent.make_child(request.tag, &request.limits.cgroup);
-                Some(made.map_err(prepare("cgroup"))?)
+                Some(made.map_err(|source| SpawnError::Prepare { step: "cgroup", source })?)
             }
             None => None,
         };
+        Ok(self.send(request, cgroup))
+    }
+
+    fn send(&self, request: SpawnRequest, cgroup: Option<Cgroup>) -> Submitted {
         let (reply, answer) = oneshot::channel();
         self.jobs
             .send(Job { request, cgroup, reply })
             .expect("the spawner threads live as long as the sender");
-        let mut parts = answer.await.expect("a spawner thread answers every job")?;
+        Submitted(answer)
+    }
+
+    /// Waits until a child has been started.
+    pub async fn finish(&self, submitted: Submitted) -> Result<Spawned, SpawnError> {
+        let prepare = |step| move |source| SpawnError::Prepare { step, source };
+        let mut parts = submitted.parts().await?;
         let (report, _another) = (parts.report.take(), parts.another.take());
         let inside = parts.inside.take();
         let mut spawned = parts.register().map_err(prepare("event loop"))?;
@@ -159,11 +182,7 @@ impl Spawner {
             extra_input: None,
             limits: LimitPlan::default(),
         };
-        let (reply, answer) = oneshot::channel();
-        self.jobs
-            .send(Job { request, cgroup: None, reply })
-            .expect("the spawner threads live as long as the sender");
-        let parts = answer.await.expect("a spawner thread answers every job")?;
+        let parts = self.send(request, None).parts().await?;
         let failed = |source| SpawnError::Prepare { step: "event loop", source };
         let exit = ExitWatch::new(parts.pid, parts.pidfd).map_err(failed)?;
         let OurEnds::Worker { socket } = parts.ours else { unreachable!("a worker has a socket") };

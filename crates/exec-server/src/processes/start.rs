@@ -115,27 +115,16 @@ pub async fn run_process(
 ) {
     let id = start.id().clone();
     let starting = async {
-        let policy = start.policy.clone();
-        let (mut request, mut birth) = plan(&server, &session, start, tag).await?;
-        let mut patience = Patience::default();
-        let spawned = loop {
-            // Only a sandboxed start is ever tried again.
-            let again = policy.is_some().then(|| request.clone());
-            match (server.spawner.spawn(request).await, again, &policy) {
-                (Ok(spawned), ..) => break spawned,
-                (Err(error), Some(again), Some(policy)) if patience.allows_another_try(&error) => {
-                    let (setup, sandboxed) =
-                        split(confine(&server, policy.clone()).await?, again.limits);
-                    request = SpawnRequest { sandbox: Some(setup), ..again };
-                    birth.sandbox = Some(sandboxed);
-                }
-                (Err(error), ..) => return Err(error.into()),
-            }
+        let (request, policy, mut birth) = plan(&server, &session, start, tag).await?;
+        let Some(policy) = policy else {
+            return Ok((server.spawner.spawn(request).await?, birth));
         };
-        if birth.sandbox.as_ref().is_some_and(|sandbox| !sandbox.placeholders.is_empty()) {
+        let (spawned, sandboxed) = start_confined(&server, &policy, &request).await?;
+        if !sandboxed.placeholders.is_empty() {
             // They are removed by this event loop, which must not wait for the mounts over them.
             spawned.exit.release_mounts();
         }
+        birth.sandbox = Some(sandboxed);
         Ok((spawned, birth))
     };
     let mut held = VecDeque::new();
@@ -167,10 +156,27 @@ pub async fn run_process(
     }
 }
 
-/// Looks at the disk on a thread that may wait for it.
-async fn confine(server: &Arc<Server>, policy: Policy) -> Result<Confinement, RequestError> {
-    let (planner, time) = (server.clone(), server.config.timings.sandbox_set_up);
-    in_time(time, move || planner.sandboxes.confine(&policy)).await
+async fn start_confined(
+    server: &Arc<Server>,
+    policy: &Policy,
+    request: &SpawnRequest,
+) -> Result<(Spawned, BirthSandbox), RequestError> {
+    let mut patience = Patience::default();
+    loop {
+        let (planner, policy, request) = (server.clone(), policy.clone(), request.clone());
+        // Looks at the disk on a thread that may wait for it, and goes on from there.
+        let submit = move || {
+            let (setup, sandboxed) = split(planner.sandboxes.confine(&policy)?, request.limits);
+            let request = SpawnRequest { sandbox: Some(setup), ..request };
+            Ok((planner.spawner.submit(request)?, sandboxed))
+        };
+        let (submitted, sandboxed) = in_time(server.config.timings.sandbox_set_up, submit).await?;
+        match server.spawner.finish(submitted).await {
+            Ok(spawned) => return Ok((spawned, sandboxed)),
+            Err(error) if patience.allows_another_try(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 fn split(confinement: Confinement, limits: LimitPlan) -> (SandboxSetup, BirthSandbox) {
@@ -187,12 +193,8 @@ async fn plan(
     session: &Session,
     start: PreparedStart,
     tag: TreeTag,
-) -> Result<(SpawnRequest, Birth), RequestError> {
+) -> Result<(SpawnRequest, Option<Policy>, Birth), RequestError> {
     let params = start.params;
-    let confinement = match start.policy {
-        Some(policy) => Some(confine(server, policy).await?),
-        None => None,
-    };
     let env = child_environment(
         std::env::vars_os(),
         EnvRequest {
@@ -209,7 +211,7 @@ async fn plan(
     };
     let restored = match &params.shell_snapshot {
         // Taking a snapshot runs what the request names, which must not happen outside of its sandbox.
-        Some(_) if confinement.is_none() => {
+        Some(_) if start.policy.is_none() => {
             let capture = session.tag_child(server);
             session.snapshots().restore(server, &params, &start.cwd, &env, capture).await
         }
@@ -225,9 +227,8 @@ async fn plan(
         argv[0] = arg0.into();
     }
     let limits = start.limits;
-    let (sandbox, sandboxed) = confinement.map(|it| split(it, limits)).unzip();
     let cwd = start.cwd;
-    let network = session.sandbox_network();
+    let (sandbox, network) = (None, session.sandbox_network());
     let request =
         SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, network, extra_input, limits };
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
@@ -250,9 +251,9 @@ async fn plan(
         idle_timeout: params.idle_timeout_ms.map(Duration::from_millis),
         client: session.client(),
         limits: start.limits_report,
-        sandbox: sandboxed,
+        sandbox: None,
     };
-    Ok((request, birth))
+    Ok((request, start.policy, birth))
 }
 
 struct Started {
