@@ -8,6 +8,8 @@ pub mod commands;
 mod crowd;
 #[cfg(unix)]
 pub mod executor;
+#[cfg(unix)]
+mod executor_patience;
 #[cfg(target_os = "linux")]
 mod forward;
 mod lifecycle;
