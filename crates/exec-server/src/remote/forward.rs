@@ -6,13 +6,14 @@
 //!
 //! Owner: one task per stream, held by the [`Forwarder`]. Messages pass whole and unchanged. The end of the server's side
 //! is told to the harness after everything that came before it; a harness that is gone takes its websocket with it.
+//! The server is told the fingerprint of each harness's key, so that sessions of one are not another's.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exec_server_machines::backoff::Backoff;
 use exec_server_machines::noise::identity::fingerprint;
-use exec_server_protocol::registry::PublicKey;
+use exec_server_protocol::registry::{FORWARDED_FOR_HEADER, PublicKey};
 use exec_server_transport::connection::Wire;
 use exec_server_transport::dial::{DialError, DialOptions, ServerUrl, dial_opaque};
 use exec_server_transport::relay_mux::StreamWire;
@@ -83,7 +84,7 @@ impl Reception for Forwarder {
 /// One harness, from its coming to the end of either side.
 async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
     let reached = tokio::select! {
-        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server)) => reached,
+        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server, who)) => reached,
         // It would come back for an answer otherwise.
         () = harness.ended() => return,
     };
@@ -106,12 +107,14 @@ async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
     }
 }
 
-/// Connects; a server that is away for a moment is waited for.
-async fn reach(server: &ServerUrl) -> Result<Box<dyn Wire>, DialError> {
+/// Connects; a server that is away for a moment is waited for. One of ours is told who comes, and keeps sessions apart.
+async fn reach(server: &ServerUrl, who: &str) -> Result<Box<dyn Wire>, DialError> {
+    let headers = vec![(FORWARDED_FOR_HEADER.to_owned(), who.to_owned())];
+    let options = DialOptions { headers, ..DialOptions::default() };
     let until = tokio::time::Instant::now() + RESTART_PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(250));
     loop {
-        match dial_opaque(server, &DialOptions::default()).await {
+        match dial_opaque(server, &options).await {
             Err(DialError::Connect(_)) if tokio::time::Instant::now() < until => {
                 tokio::time::sleep(backoff.next(fastrand::f64())).await;
             }
