@@ -93,12 +93,18 @@ impl RelayDial {
             taken => taken?,
         };
         let stream_id = Uuid::new_v4().to_string();
-        let executor = &way.executor_public_key;
-        let opening = HarnessWire::open(socket, stream_id, &self.identity, &way, executor);
-        let wire = match timeout(self.timeout, opening).await {
-            Ok(opened) => opened.map_err(RelayError::Stream)?,
-            Err(_) => return Err(self.late("the executor")),
+        let (environment_id, executor) = (&self.environment_id, &way.executor_public_key);
+        // Everybody on the way calls it by this name.
+        tracing::debug!(environment_id, stream_id, "opening a stream");
+        let opening = HarnessWire::open(socket, stream_id.clone(), &self.identity, &way, executor);
+        let opened = match timeout(self.timeout, opening).await {
+            Ok(opened) => opened.map_err(RelayError::Stream),
+            Err(_) => Err(self.late("the executor")),
         };
+        let wire = opened.inspect_err(|error| {
+            tracing::info!(environment_id, stream_id, %error, "no stream to the executor");
+        })?;
+        tracing::info!(environment_id, stream_id, "a stream to the executor");
         // Only now it has proved that the key is its own.
         self.remember(KeyFingerprint::of(executor)).await?;
         Ok(Box::new(wire))
