@@ -11,6 +11,7 @@
 //! | [`encode`] | messages that are sent so often that they are written by hand |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`errors`] | codes and the shape of `error.data` |
+//! | [`visible`] | texts of others, as they can be shown |
 //! | [`limits`] | numbers that both ends rely on, each with its reason |
 //!
 //! Nothing here does I/O or decides what happens next.
@@ -35,6 +36,7 @@ pub mod registry;
 pub mod relay_frame;
 pub mod sandbox;
 pub mod session;
+pub mod visible;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
 pub(crate) fn is_false(value: &bool) -> bool {

@@ -15,6 +15,7 @@
 //! | [`rendezvous`] | a meeting point, and sockets that say anything |
 //! | [`authority`] | who issues agent identities, and checks what they sign |
 //! | [`harness`] | somebody who finds an executor through a meeting point |
+//! | [`stage`] | a registry and a relay that a test plays itself |
 //! | [`hostile_relay`] | a meeting point with somebody in the middle who does anything to frames |
 //! | [`mod@reference`] | the unmodified reference client, driven by a scripted model |
 //!
@@ -38,6 +39,7 @@ pub mod raw;
 #[cfg(unix)]
 pub mod reference;
 pub mod rendezvous;
+pub mod stage;
 #[cfg(target_os = "linux")]
 pub mod terminal;
 pub mod web;
@@ -57,6 +59,7 @@ pub use hostile_relay::{HostileRelay, Leg};
 pub use http::{HttpConnection, HttpReply};
 pub use raw::RawClient;
 pub use rendezvous::{RelaySocket, Relayed, TestRendezvous};
+pub use stage::Stage;
 #[cfg(target_os = "linux")]
 pub use terminal::Terminal;
 pub use web::Web;

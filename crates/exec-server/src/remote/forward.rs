@@ -73,6 +73,9 @@ impl Forwarder {
 }
 
 impl Reception for Forwarder {
+    /// Nobody can ask a forwarder for its numbers; its log has the same.
+    fn count_handshake(&self, _result: &'static str) {}
+
     fn serve(&self, wire: StreamWire, harness: &PublicKey) {
         let (server, harness) = (self.server.clone(), fingerprint(harness));
         let mut streams = self.streams.lock().expect("no holder panics");
@@ -83,6 +86,7 @@ impl Reception for Forwarder {
 
 /// One harness, from its coming to the end of either side.
 async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
+    let stream_id = harness.stream_id().to_owned();
     let reached = tokio::select! {
         reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server, who)) => reached,
         // It would come back for an answer otherwise.
@@ -92,18 +96,18 @@ async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
         Ok(Ok(wire)) => wire,
         Ok(Err(error)) => {
             let cause = crate::logging::chain(&error);
-            return tracing::warn!(%server, harness = who, cause, "could not reach the server");
+            return tracing::warn!(%server, stream_id, cause, "could not reach the server");
         }
-        Err(_) => return tracing::warn!(%server, harness = who, "the server does not answer"),
+        Err(_) => return tracing::warn!(%server, stream_id, "the server does not answer"),
     };
     match splice(harness, wire, PINGS).await {
-        SpliceEnd::Near => tracing::debug!(harness = who, "the harness left"),
-        SpliceEnd::Far(None) => tracing::debug!(harness = who, "the server ended a connection"),
+        SpliceEnd::Near => tracing::debug!(stream_id, "the harness left"),
+        SpliceEnd::Far(None) => tracing::debug!(stream_id, "the server ended a connection"),
         SpliceEnd::Far(Some(error)) => {
             let cause = crate::logging::chain(&error);
-            tracing::warn!(%server, harness = who, cause, "a connection to the server broke");
+            tracing::warn!(%server, stream_id, cause, "a connection to the server broke");
         }
-        SpliceEnd::Silent => tracing::warn!(%server, harness = who, "the server fell silent"),
+        SpliceEnd::Silent => tracing::warn!(%server, stream_id, "the server fell silent"),
     }
 }
 

@@ -7,6 +7,8 @@ mod chaos;
 pub mod commands;
 mod crowd;
 #[cfg(unix)]
+mod door;
+#[cfg(unix)]
 pub mod executor;
 #[cfg(unix)]
 mod executor_patience;

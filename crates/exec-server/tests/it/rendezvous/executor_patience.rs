@@ -1,11 +1,9 @@
 //! Our own executor at registries and relays that are of no use, for a moment or for long.
 
-use exec_server_protocol::registry::{RegisterResponse, SECURITY_PROFILE};
 use exec_server_testkit::executor::{Signal, TestExecutor};
-use exec_server_testkit::web::{Visit, WebRequest, answer};
+use exec_server_testkit::stage::{registration, switch};
+use exec_server_testkit::web::{Visit, answer};
 use exec_server_testkit::{DEADLINE, Web};
-use exec_server_transport::upgrade::accept;
-use hyper::header::{HeaderName, HeaderValue};
 use tokio::time::timeout;
 
 use super::executor::join;
@@ -50,33 +48,11 @@ async fn serve(mut visit: Visit, relay: Relay) {
                 visit.send(&answer(status, &[], "")).await;
             }
             Relay::Drops => {
-                let given = request.headers.iter();
-                let given = given.map(|(name, value)| {
-                    let name: HeaderName = name.parse().expect("a name");
-                    (name, value.parse::<HeaderValue>().expect("a value"))
-                });
-                let accepted = accept(&given.collect()).expect("it asks for a websocket");
-                let mut text = String::from("HTTP/1.1 101 Switching Protocols\r\n");
-                for (name, value) in &accepted {
-                    text.push_str(&format!("{name}: {}\r\n", value.to_str().expect("text")));
-                }
-                visit.send(text + "\r\n").await;
+                visit.send(switch(&request)).await;
                 return;
             }
         }
     }
-}
-
-/// What a registry says whose relay is at the same place.
-fn registration(request: &WebRequest) -> String {
-    let host = request.header("host").expect("every request has one");
-    let registration = RegisterResponse {
-        environment_id: "env".to_owned(),
-        url: format!("ws://{host}/relay"),
-        security_profile: SECURITY_PROFILE.to_owned(),
-        executor_registration_id: "registration".to_owned(),
-    };
-    serde_json::to_string(&registration).unwrap()
 }
 
 /// Waits until the log says that it pauses for more than a second.

@@ -53,7 +53,7 @@ async fn each_key_has_its_own_sessions_on_the_server() {
     second.initialize().await;
     let mut local = server.client().await;
     let session = first.session_id.clone();
-    assert_eq!(sessions(&mut first).await, [session.clone()]);
+    assert_eq!(sessions(&mut first).await, [&*session]);
     assert_eq!(sessions(&mut second).await, [second.session_id.clone()]);
     assert_eq!(sessions(&mut local).await, [local.session_id.clone()]);
     drop(first);

@@ -31,11 +31,12 @@ fn recordings_of_earlier_versions_are_understood() {
                     MuxOutput::Validate { stream, authorization, .. } => {
                         assert_eq!(authorization, "authorization");
                         Scripted::expect(&EXECUTOR_RANDOMNESS);
-                        mux.handle_validated(Instant::now(), stream, true);
+                        mux.handle_validated(Instant::now(), stream, Verdict::Allowed);
                     }
                     MuxOutput::Opened { .. } => {}
                     MuxOutput::Message { message, .. } => said.push(message),
                     MuxOutput::Ended { why, .. } => panic!("{why}"),
+                    MuxOutput::Refused { why, .. } => panic!("{why}"),
                 }
             }
         }
@@ -61,7 +62,7 @@ fn record_a_conversation() {
         while let Some(output) = mux.poll_output() {
             if let MuxOutput::Validate { stream, .. } = output {
                 Scripted::expect(&EXECUTOR_RANDOMNESS);
-                mux.handle_validated(Instant::now(), stream, true);
+                mux.handle_validated(Instant::now(), stream, Verdict::Allowed);
                 key = Some(stream);
             }
         }
