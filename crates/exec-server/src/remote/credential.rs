@@ -123,7 +123,10 @@ impl Credential {
             Err(source) => return Err(CredentialError::File { path: path.to_owned(), source }),
         };
         let state: SignIn = serde_json::from_slice(&text).map_err(|error| {
-            CredentialError::File { path: path.to_owned(), source: error.into() }
+            // Without what the parser says, which would quote from it.
+            let what = format!("it has another form at line {}", error.line());
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidData, what);
+            CredentialError::File { path: path.to_owned(), source }
         })?;
         match state {
             SignIn { key: Some(key), .. } => Self::bearer(&key),

@@ -46,6 +46,17 @@ async fn somebody_who_is_signed_in_brings_the_account() {
     );
 }
 
+#[test]
+fn a_sign_in_that_is_not_understood_is_not_quoted() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("auth.json");
+    for state in [r#"{"tokens":"hush"}"#, r#"{"OPENAI_API_KEY":["hush"]}"#, "hush"] {
+        std::fs::write(&path, state).unwrap();
+        let error = crate::logging::chain(&Credential::from_sign_in(&path).unwrap_err());
+        assert!(error.ends_with("it has another form at line 1"), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn a_later_line_replaces_the_token() {
     let credential = Credential::from_stdin();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use exec_server_protocol::relay_frame::{RelayBody, RelayFrame};
 use exec_server_testkit::executor::TestExecutor;
-use exec_server_testkit::web::Link;
+use exec_server_testkit::web::{Link, answer};
 use exec_server_testkit::{RelaySocket, Relayed, Stage, eventually};
 use serde_json::Value;
 
@@ -82,6 +82,40 @@ async fn a_handshake_that_fails_is_logged_with_its_stream_and_counted_by_its_rea
     assert_eq!(streams, ["hasty", "refused", "welcome"]);
 }
 
+#[tokio::test]
+async fn a_registry_that_has_no_word_on_a_harness_lets_nobody_in_and_costs_nobody_else() {
+    // Each is for the stream of its number.
+    let answers = [
+        answer(200, &[], "{}"),
+        answer(200, &[], "<html>"),
+        answer(200, &[], r#"{"valid":"true"}"#),
+        answer(401, &[], r#"{"error":{"code":"invalid_token"}}"#),
+        answer(410, &[], ""),
+        answer(503, &[], r#"{"valid":true}"#),
+        Vec::new(),
+    ];
+    let count = answers.len();
+    let stage = Stage::saying(move |request| {
+        let stream = request.header("x-codex-noise-stream-id")?;
+        answers.get(stream.parse::<usize>().ok()?).cloned()
+    });
+    let mut place = Place::at(stage.await).await;
+    place.knock("open").await;
+    assert_eq!(place.next().await, ("open".to_owned(), true));
+    for number in 0..count {
+        place.knock(&number.to_string()).await;
+        assert_eq!(place.next().await, (number.to_string(), false));
+        place.log(&number.to_string(), "a harness could not be checked").await;
+    }
+    let counts = place.handshakes().await;
+    assert_eq!((counts["ok"], counts["unchecked"]), (1.0, 7.0), "{counts:?}");
+    // It is asked once for each, and never again.
+    assert_eq!(place.stage.count("validate"), count + 1);
+    place.knock("another").await;
+    assert_eq!(place.next().await, ("another".to_owned(), true));
+    assert_eq!(place.stage.count("register"), 1);
+}
+
 /// An executor whose registry and relay are played here.
 struct Place {
     stage: Stage,
@@ -93,7 +127,10 @@ struct Place {
 
 impl Place {
     async fn start() -> Self {
-        let stage = Stage::start().await;
+        Self::at(Stage::start().await).await
+    }
+
+    async fn at(stage: Stage) -> Self {
         let state = tempfile::tempdir().unwrap();
         let builder = join(&stage.url(), state.path(), "token").env("RUST_LOG", "info");
         let builder = builder.args(&["--metrics-listen", "127.0.0.1:0"]);

@@ -1,9 +1,12 @@
 //! Our own executor at registries and relays that are of no use, for a moment or for long.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::stage::{registration, switch};
-use exec_server_testkit::web::{Visit, answer};
-use exec_server_testkit::{DEADLINE, Web};
+use exec_server_testkit::web::{Visit, WebRequest, answer};
+use exec_server_testkit::{DEADLINE, Stage, Web};
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::executor::join;
@@ -24,6 +27,98 @@ async fn a_relay_that_takes_nobody_is_asked_ever_more_slowly() {
         executor.signal(Signal::TERM);
         assert_eq!(executor.wait().await.code(), Some(0));
     }
+}
+
+#[tokio::test]
+async fn only_a_registry_that_says_no_for_good_ends_it() {
+    let code = |code: &str| json!({"error": {"code": code, "message": "hm"}}).to_string();
+    let detail = |code: &str| json!({"detail": {"code": code, "message": "hm"}}).to_string();
+    for status in [401, 403, 410] {
+        for body in [code("whatever"), detail("registration_conflict"), String::new()] {
+            let stage = Stage::saying(move |_| Some(answer(status, &[], &body))).await;
+            let state = tempfile::tempdir().unwrap();
+            let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
+            assert_eq!((code, stage.count("register")), (1, 1), "{status}: {stderr}");
+        }
+    }
+    let location = [("location", "http://127.0.0.1:1/elsewhere")];
+    let mut hiccups = vec![
+        answer(503, &[], code("registration_conflict")),
+        answer(502, &[], code("authentication_service_unavailable")),
+        answer(502, &[], detail("authentication_service_unavailable")),
+        answer(302, &location, ""),
+        // No answer at all, and half of one.
+        Vec::new(),
+        b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\nconnection: close\r\n\r\n{".to_vec(),
+    ];
+    for status in [400, 404, 408, 409, 425, 429, 500, 502, 503, 504] {
+        hiccups.push(answer(status, &[], code("environment_in_use")));
+        hiccups.push(answer(status, &[], "<html>"));
+    }
+    for hiccup in hiccups {
+        comes_in_after(move |_| hiccup.clone()).await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_registers_something_else_is_not_believed() {
+    type Change = fn(&mut Value);
+    let changes: [Change; 8] = [
+        |answer| answer["environment_id"] = json!("another"),
+        |answer| answer["security_profile"] = json!("none"),
+        |answer| answer["url"] = json!(""),
+        |answer| answer["url"] = json!("nowhere"),
+        |answer| answer["url"] = json!(null),
+        |answer| answer["executor_registration_id"] = json!(7),
+        |answer| answer["url"] = json!(format!("{}?for={TOKEN}", answer["url"].as_str().unwrap())),
+        |answer| *answer = json!([TOKEN]),
+    ];
+    for change in changes {
+        comes_in_after(move |request| {
+            let mut body: Value = serde_json::from_str(&registration(request)).unwrap();
+            change(&mut body);
+            answer(200, &[], body.to_string())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_registry_says_cannot_do_anything_to_a_terminal_or_give_the_token_away() {
+    let said = json!({"error": {
+        "code": format!("\u{1b}]0;{}", "c".repeat(500)),
+        "message": format!("\u{1b}[2Jline\nline {}", "x".repeat(100_000)),
+    }});
+    let stage = Stage::saying(move |_| Some(answer(403, &[], said.to_string()))).await;
+    let state = tempfile::tempdir().unwrap();
+    let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
+    assert_eq!(code, 1);
+    assert!(stderr.contains("\\u{1b}[2Jline\\nline xxx"), "{stderr}");
+    assert!(stderr.lines().count() == 1 && stderr.len() < 1000, "{stderr}");
+    assert!(!stderr.trim_end().contains(char::is_control), "{stderr}");
+    let said = json!({"error": {"code": TOKEN, "message": format!("bad token {TOKEN}")}});
+    let stage = Stage::saying(move |_| Some(answer(410, &[], said.to_string()))).await;
+    let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
+    assert!(code == 1 && stderr.contains("410") && !stderr.contains(TOKEN), "{stderr}");
+}
+
+const TOKEN: &str = "xs_exec_the-token-of-this-test";
+
+/// The first registration gets this answer; the executor waits and comes in with the next.
+async fn comes_in_after(hiccup: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static) {
+    let is_first = AtomicBool::new(true);
+    let stage = Stage::saying(move |request| {
+        let is_register = request.target.ends_with("/register");
+        (is_register && is_first.swap(false, Ordering::Relaxed)).then(|| hiccup(request))
+    })
+    .await;
+    let state = tempfile::tempdir().unwrap();
+    let mut executor = join(&stage.url(), state.path(), TOKEN).piped_stderr().spawn();
+    let line = executor.next_stderr_line().await.expect("it says so");
+    assert!(line.contains("could not register; trying again"), "{line}");
+    assert!(!line.contains(TOKEN), "{line}");
+    stage.socket().await;
+    assert_eq!(stage.count("register"), 2, "{line}");
 }
 
 /// What becomes of those who want a websocket.
