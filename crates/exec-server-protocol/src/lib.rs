@@ -9,6 +9,7 @@
 //! | [`sandbox`] | what a request may touch |
 //! | [`relay_frame`], [`registry`] | how an executor and a harness meet at a rendezvous |
 //! | [`encode`] | messages that are sent so often that they are written by hand |
+//! | [`base64`], [`hex`] | bytes as text |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`errors`] | codes and the shape of `error.data` |
 //! | [`visible`] | texts of others, as they can be shown |
@@ -24,6 +25,7 @@ pub mod envelope;
 pub mod environment;
 pub mod errors;
 pub mod fs;
+pub mod hex;
 pub mod http;
 pub mod initialize;
 pub mod json;

@@ -16,6 +16,7 @@ use exec_server::config::{
     AllowedHost, Reach, SandboxFallback, ServerConfig, ServerLimits, TlsFiles,
 };
 use exec_server::logging::LogFormat;
+use exec_server::protocol::hex;
 use exec_server::protocol::path_uri::NativePaths;
 use exec_server::protocol::process::{LimitName, ProcessLimits};
 use exec_server::remote::{AgentIdentity, Credential, CredentialError, RemoteEnvironmentConfig};
@@ -515,17 +516,8 @@ fn read_shared_secret(file: &Path) -> Result<String, ArgumentError> {
     Ok(secret)
 }
 
-fn parse_digest(hex: &str) -> Option<[u8; 32]> {
-    let hex = hex.trim();
-    // Checked digit by digit, because the number parser below would take a sign.
-    if hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut digest = [0; 32];
-    for (index, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[index * 2..index * 2 + 2], 16).ok()?;
-    }
-    Some(digest)
+fn parse_digest(digits: &str) -> Option<[u8; 32]> {
+    hex::decode(digits.trim())?.try_into().ok()
 }
 
 /// `500ms`, `30s`, `5m`, `2h`; a bare number is seconds.
