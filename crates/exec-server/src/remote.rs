@@ -13,6 +13,8 @@ mod agent_identity;
 mod credential;
 mod forward;
 mod reception;
+mod sealed_box;
+mod sign_in;
 
 use std::future::pending;
 use std::path::PathBuf;

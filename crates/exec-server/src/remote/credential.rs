@@ -10,7 +10,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 use tokio::sync::watch;
 
-use super::{AgentIdentity, AgentIdentityError};
+use super::{AgentIdentity, AgentIdentityError, sign_in};
 
 /// A line of the credential pipe is no longer, its newline included.
 const MAX_LINE_BYTES: u64 = 16_384;
@@ -24,8 +24,10 @@ pub enum Credential {
     Account {
         /// The access token.
         token: Arc<str>,
-        /// The account.
-        account_id: Arc<str>,
+        /// The account, if the sign-in says which.
+        account_id: Option<Arc<str>>,
+        /// Whether it is one of those that a registry wants to be told about.
+        is_fedramp: bool,
     },
     /// An agent's identity, which signs every request.
     Agent(Arc<AgentIdentity>),
@@ -97,53 +99,31 @@ impl Credential {
         let home = set("CODEX_HOME").map(PathBuf::from);
         let home = home.or_else(|| Some(Path::new(&set("HOME")?).join(".codex")));
         match home {
-            Some(home) => Self::from_sign_in(&home.join("auth.json")),
+            Some(home) => sign_in::read(&home.join("auth.json")),
             None => Err(CredentialError::Missing),
         }
     }
 
-    /// The sign-in state of the reference's command line.
-    fn from_sign_in(path: &Path) -> Result<Self, CredentialError> {
-        #[derive(Deserialize)]
-        struct SignIn {
-            #[serde(rename = "OPENAI_API_KEY")]
-            key: Option<String>,
-            tokens: Option<Tokens>,
-        }
-        #[derive(Deserialize)]
-        struct Tokens {
-            access_token: String,
-            account_id: Option<String>,
-        }
-        let text = match std::fs::read(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(CredentialError::Missing);
-            }
-            Err(source) => return Err(CredentialError::File { path: path.to_owned(), source }),
-        };
-        let state: SignIn = serde_json::from_slice(&text).map_err(|error| {
-            // Without what the parser says, which would quote from it.
-            let what = format!("it has another form at line {}", error.line());
-            let source = std::io::Error::new(std::io::ErrorKind::InvalidData, what);
-            CredentialError::File { path: path.to_owned(), source }
-        })?;
-        match state {
-            SignIn { key: Some(key), .. } => Self::bearer(&key),
-            SignIn { tokens: Some(Tokens { access_token, account_id: Some(account) }), .. } => {
-                check(&access_token)?;
-                check(&account)?;
-                Ok(Self::Account { token: access_token.into(), account_id: account.into() })
-            }
-            SignIn { tokens: Some(Tokens { access_token, .. }), .. } => Self::bearer(&access_token),
-            SignIn { .. } => Err(CredentialError::Missing),
-        }
-    }
-
-    fn bearer(token: &str) -> Result<Self, CredentialError> {
+    /// A token, with the spaces around it removed.
+    pub(super) fn bearer(token: &str) -> Result<Self, CredentialError> {
         let token = token.trim();
         check(token)?;
         Ok(Self::Bearer(token.into()))
+    }
+
+    /// The token of somebody who is signed in.
+    pub(super) fn account(
+        token: &str,
+        account_id: Option<&str>,
+        is_fedramp: bool,
+    ) -> Result<Self, CredentialError> {
+        check(token)?;
+        account_id.map_or(Ok(()), check)?;
+        Ok(Self::Account {
+            token: token.into(),
+            account_id: account_id.map(Into::into),
+            is_fedramp,
+        })
     }
 
     /// Tokens that come on stdin, once they are read.
@@ -155,10 +135,13 @@ impl Credential {
     pub async fn headers(&self) -> Result<Vec<Header>, CredentialError> {
         match self {
             Self::Bearer(token) => Ok(vec![bearer(token)]),
-            Self::Account { token, account_id } => {
-                let account = HeaderValue::from_str(account_id).expect("was checked");
-                let name = HeaderName::from_static("chatgpt-account-id");
-                Ok(vec![bearer(token), (name, account)])
+            Self::Account { token, account_id, is_fedramp } => {
+                let account = account_id
+                    .as_ref()
+                    .map(|account| HeaderValue::from_str(account).expect("was checked"));
+                let mut headers = vec![bearer(token)];
+                headers.extend(account_headers(account, *is_fedramp));
+                Ok(headers)
             }
             Self::Agent(identity) => Ok(identity.headers().await?),
             Self::Stdin(tokens) => {
@@ -229,6 +212,17 @@ fn bearer(token: &str) -> Header {
     let mut value = HeaderValue::from_str(&format!("Bearer {token}")).expect("was checked");
     value.set_sensitive(true);
     (AUTHORIZATION, value)
+}
+
+/// What a registry is told about an account.
+pub(super) fn account_headers(
+    account: Option<HeaderValue>,
+    is_fedramp: bool,
+) -> impl Iterator<Item = Header> {
+    let account = account.map(|id| (HeaderName::from_static("chatgpt-account-id"), id));
+    let fedramp = is_fedramp
+        .then(|| (HeaderName::from_static("x-openai-fedramp"), HeaderValue::from_static("true")));
+    account.into_iter().chain(fedramp)
 }
 
 fn now() -> i64 {

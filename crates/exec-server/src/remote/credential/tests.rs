@@ -32,32 +32,6 @@ async fn the_most_specific_place_wins() {
 }
 
 #[tokio::test]
-async fn somebody_who_is_signed_in_brings_the_account() {
-    let home = tempfile::tempdir().unwrap();
-    let state = r#"{"OPENAI_API_KEY":null,"tokens":{"access_token":"t","account_id":"a"}}"#;
-    std::fs::write(home.path().join("auth.json"), state).unwrap();
-    let path = home.path().display().to_string();
-    let found = |name: &str| (name == "CODEX_HOME").then(|| path.clone());
-    let headers = Credential::from_environment(found).unwrap().headers().await.unwrap();
-    assert_eq!(headers[0].1, "Bearer t");
-    assert_eq!(
-        (headers[1].0.as_str(), headers[1].1.to_str().unwrap()),
-        ("chatgpt-account-id", "a")
-    );
-}
-
-#[test]
-fn a_sign_in_that_is_not_understood_is_not_quoted() {
-    let home = tempfile::tempdir().unwrap();
-    let path = home.path().join("auth.json");
-    for state in [r#"{"tokens":"hush"}"#, r#"{"OPENAI_API_KEY":["hush"]}"#, "hush"] {
-        std::fs::write(&path, state).unwrap();
-        let error = crate::logging::chain(&Credential::from_sign_in(&path).unwrap_err());
-        assert!(error.ends_with("it has another form at line 1"), "{error}");
-    }
-}
-
-#[tokio::test]
 async fn a_later_line_replaces_the_token() {
     let credential = Credential::from_stdin();
     let Credential::Stdin(sender) = &credential else { unreachable!() };
