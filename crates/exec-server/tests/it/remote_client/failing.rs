@@ -4,10 +4,12 @@ use std::sync::Mutex;
 
 use exec_server::ExecServerClient;
 use exec_server_protocol::registry::{ConnectResponse, SECURITY_PROFILE};
+use exec_server_protocol::relay_frame::RelayBody;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::rendezvous::public_key;
+use exec_server_testkit::stage::switch;
 use exec_server_testkit::web::{Visit, WebRequest, answer};
-use exec_server_testkit::{TestRendezvous, Web};
+use exec_server_testkit::{RelaySocket, Relayed, TestRendezvous, Web, eventually};
 use serde_json::json;
 
 use super::{Meeting, args, command, finish};
@@ -203,6 +205,39 @@ async fn a_first_connection_takes_no_longer_than_14_seconds_whoever_is_silent() 
         assert!(text.contains("did not answer within"), "{text}");
     };
     tokio::join!(connect(true), connect(false));
+}
+
+#[tokio::test]
+async fn a_relay_that_hangs_up_is_asked_again_and_an_executor_that_refuses_is_not() {
+    for is_refused in [true, false] {
+        let web = Web::start(move |mut visit: Visit| async move {
+            let Some(request) = visit.request().await else { return };
+            if request.method == "POST" {
+                visit.send(&answer(200, &[], way("env", &request))).await;
+                return;
+            }
+            visit.send(switch(&request)).await;
+            let mut relay = RelaySocket::serve(visit.into_link());
+            let Relayed::Frame(first) = relay.next().await else { return };
+            if is_refused {
+                let reason = "noise_relay_protocol_error".to_owned();
+                relay.send(&first.stream_id, RelayBody::Reset { reason }).await;
+            }
+        })
+        .await;
+        let state = tempfile::tempdir().unwrap();
+        let connecting = ExecServerClient::connect_relay(args(&web.url(""), "token", state.path()));
+        tokio::select! {
+            result = connecting => {
+                assert!(is_refused, "it goes on");
+                let text = exec_server::logging::chain(&result.unwrap_err());
+                assert!(text.contains("the stream was reset"), "{text}");
+            }
+            () = eventually("it asks again", || web.requests().len() >= 3) => {
+                assert!(!is_refused, "an executor bears only so many that it refuses");
+            }
+        }
+    }
 }
 
 /// A way to an environment through a relay at the same place, to an executor that is not there.
