@@ -10,6 +10,7 @@
 //! | [`raw`] | a client that sends any frame, and reads only when it wants |
 //! | [`http`] | hand-written HTTP, for what no client library would send |
 //! | [`web`] | a web server whose every byte a test decides |
+//! | [`tunnel`] | proxies on the way to a server |
 //! | [`fifo`] | a door between a test and a child |
 //! | [`footprint`] | every process that came from a test, and when they are gone |
 //! | [`rendezvous`] | a meeting point, and sockets that say anything |
@@ -42,6 +43,7 @@ pub mod rendezvous;
 pub mod stage;
 #[cfg(target_os = "linux")]
 pub mod terminal;
+pub mod tunnel;
 pub mod web;
 
 use std::time::Duration;

@@ -258,6 +258,9 @@ pub struct JoinArguments {
     /// Where the key is kept by which clients recognise this machine; made on first use.
     #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
     identity: Option<PathBuf>,
+    /// Certificates to trust in place of the system's, in PEM form [default: $EXEC_SERVER_CA_FILE].
+    #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
+    ca_file: Option<PathBuf>,
     /// Take tokens for the registry from stdin, as JSON lines, until it ends.
     #[arg(long, help_heading = REMOTE, requires = "remote")]
     executor_credential_stdin: bool,
@@ -424,6 +427,11 @@ impl JoinArguments {
         } else {
             Credential::from_environment(|name| std::env::var(name).ok())?
         };
+        // Not by clap, which would then want --remote of every server for which it is set.
+        let of_variable = || {
+            let path = std::env::var_os("EXEC_SERVER_CA_FILE").filter(|path| !path.is_empty());
+            path.map(PathBuf::from)
+        };
         let of_state_dir = || state_dir.map(|dir| dir.join("identity.json"));
         Ok(RemoteEnvironmentConfig {
             registry: registry.clone(),
@@ -431,6 +439,7 @@ impl JoinArguments {
             name: self.name.clone(),
             credential,
             identity_file: self.identity.clone().or_else(of_state_dir),
+            ca_file: self.ca_file.clone().or_else(of_variable),
         })
     }
 }

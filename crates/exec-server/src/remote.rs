@@ -33,6 +33,7 @@ pub use exec_server_transport::identity_file::IdentityFileError;
 use exec_server_transport::proxy::Proxies;
 use exec_server_transport::registry::{Registry, RegistryError, RegistryUrlError};
 use exec_server_transport::relay_mux::run_relay;
+use exec_server_transport::tls::{self, TlsError};
 use exec_server_transport::websocket::UpgradeFailure;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -57,6 +58,8 @@ pub struct RemoteEnvironmentConfig {
     pub credential: Credential,
     /// Where its key is kept; without a file it has a new one every time.
     pub identity_file: Option<PathBuf>,
+    /// A PEM file of the authorities to trust in place of the system's.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// Why an executor cannot be reached through its registry for good.
@@ -68,6 +71,9 @@ pub enum RemoteError {
     /// The registry's address is none.
     #[error(transparent)]
     Registry(#[from] RegistryUrlError),
+    /// There is nobody to trust.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The token would travel in the clear.
     #[error(
         "refusing to send a credential to {0} without TLS; use https://, or http:// on loopback only"
@@ -171,11 +177,19 @@ async fn receive_harnesses(
     leaving: watch::Receiver<bool>,
 ) -> Result<(), RemoteError> {
     let identity = identity_file::open(config.identity_file.as_deref())?;
-    let dial = DialOptions { proxies: Proxies::from_environment(), ..DialOptions::default() };
+    let dial = DialOptions {
+        proxies: Proxies::from_environment(),
+        authorities: config.ca_file.clone(),
+        ..DialOptions::default()
+    };
     let registry = Registry::new(config.registry.as_str(), dial.clone(), REGISTRY_PATIENCE)?;
     if !registry.is_secure() {
         let host = config.registry.host_str().unwrap_or_default();
         return Err(RemoteError::InTheClear(host.to_owned()));
+    }
+    if config.registry.scheme() == "https" {
+        // Certificates that cannot be read now would look like an outage later.
+        tls::connector(dial.authorities.as_deref())?;
     }
     tracing::info!(
         environment_id = config.environment_id,

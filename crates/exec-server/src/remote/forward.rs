@@ -8,6 +8,7 @@
 //! is told to the harness after everything that came before it; a harness that is gone takes its websocket with it.
 //! The server is told the fingerprint of each harness's key, so that sessions of one are not another's.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,7 +46,9 @@ pub async fn run_forward(
 ) -> Result<(), RemoteError> {
     let ForwardConfig { server, remote } = config;
     let (leave, leaving) = watch::channel(false);
-    let forwarder = Arc::new(Forwarder { server: Arc::new(server), streams: Mutex::default() });
+    let ca_file = remote.ca_file.clone();
+    let destination = Arc::new(Destination { server, ca_file });
+    let forwarder = Arc::new(Forwarder { destination, streams: Mutex::default() });
     let reception: Arc<dyn Reception> = forwarder.clone();
     let mut receiving = std::pin::pin!(receive_harnesses(reception, &remote, leaving));
     let outcome = tokio::select! {
@@ -61,8 +64,14 @@ pub async fn run_forward(
 }
 
 struct Forwarder {
-    server: Arc<ServerUrl>,
+    destination: Arc<Destination>,
     streams: Mutex<JoinSet<()>>,
+}
+
+/// The server, and whom to believe that it is the one.
+struct Destination {
+    server: ServerUrl,
+    ca_file: Option<PathBuf>,
 }
 
 impl Forwarder {
@@ -77,18 +86,19 @@ impl Reception for Forwarder {
     fn count_handshake(&self, _result: &'static str) {}
 
     fn serve(&self, wire: StreamWire, harness: &PublicKey) {
-        let (server, harness) = (self.server.clone(), fingerprint(harness));
+        let (destination, harness) = (self.destination.clone(), fingerprint(harness));
         let mut streams = self.streams.lock().expect("no holder panics");
         while streams.try_join_next().is_some() {}
-        streams.spawn(async move { run_stream(&server, wire, &harness).await });
+        streams.spawn(async move { run_stream(&destination, wire, &harness).await });
     }
 }
 
 /// One harness, from its coming to the end of either side.
-async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
+async fn run_stream(destination: &Destination, mut harness: StreamWire, who: &str) {
+    let server = &destination.server;
     let stream_id = harness.stream_id().to_owned();
     let reached = tokio::select! {
-        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server, who)) => reached,
+        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(destination, who)) => reached,
         // It would come back for an answer otherwise.
         () = harness.ended() => return,
     };
@@ -112,13 +122,14 @@ async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
 }
 
 /// Connects; a server that is away for a moment is waited for. One of ours is told who comes, and keeps sessions apart.
-async fn reach(server: &ServerUrl, who: &str) -> Result<Box<dyn Wire>, DialError> {
+async fn reach(destination: &Destination, who: &str) -> Result<Box<dyn Wire>, DialError> {
     let headers = vec![(FORWARDED_FOR_HEADER.to_owned(), who.to_owned())];
-    let options = DialOptions { headers, ..DialOptions::default() };
+    let authorities = destination.ca_file.clone();
+    let options = DialOptions { headers, authorities, ..DialOptions::default() };
     let until = tokio::time::Instant::now() + RESTART_PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(250));
     loop {
-        match dial_opaque(server, &options).await {
+        match dial_opaque(&destination.server, &options).await {
             Err(DialError::Connect(_)) if tokio::time::Instant::now() < until => {
                 tokio::time::sleep(backoff.next(fastrand::f64())).await;
             }

@@ -6,6 +6,7 @@ mod recovering;
 mod reference;
 mod running;
 mod trusting;
+mod ways;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
