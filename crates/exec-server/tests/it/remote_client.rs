@@ -1,5 +1,6 @@
 //! Our own client finds our own executor through a rendezvous, and finds it again.
 
+mod answers;
 mod commands;
 mod failing;
 mod recovering;
