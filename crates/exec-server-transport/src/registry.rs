@@ -278,6 +278,11 @@ fn misfit(error: &serde_json::Error) -> String {
     }
 }
 
+/// Whether an environment's name stays one part of a path: however dots are encoded, some would walk with these.
+pub fn is_path_segment(environment_id: &str) -> bool {
+    !environment_id.is_empty() && !matches!(environment_id, "." | "..")
+}
+
 /// Whether nobody on the way to a URL can read what is sent there: by encryption, or because it does not leave the machine.
 pub fn is_secure(url: &Url) -> bool {
     url.has_host() && (url.scheme() == "https" || url.scheme() == "http" && is_loopback(url))
@@ -332,6 +337,14 @@ mod tests {
         }
         assert!(may_pass(409, "environment_offline"));
         assert!(!may_pass(403, "environment_offline"));
+    }
+
+    #[test]
+    fn a_name_stays_one_part_of_the_path() {
+        let encoded = utf8_percent_encode("../../evil?x=1#y%2f\\ ü", SEGMENT).to_string();
+        assert_eq!(encoded, "..%2F..%2Fevil%3Fx=1%23y%252f%5C%20%C3%BC");
+        assert!(is_path_segment("...") && is_path_segment("a.b"));
+        assert!(!is_path_segment(".") && !is_path_segment("..") && !is_path_segment(""));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use exec_server::protocol::path_uri::NativePaths;
 use exec_server::protocol::process::{LimitName, ProcessLimits};
 use exec_server::remote::{AgentIdentity, Credential, CredentialError, RemoteEnvironmentConfig};
 use exec_server::timings::Timings;
+use exec_server_transport::registry::is_path_segment;
 
 use crate::commands::ClientCommand;
 use crate::doctor::DoctorArguments;
@@ -418,6 +419,9 @@ impl JoinArguments {
         let environment_id = self.environment_id.clone().unwrap_or_default();
         if environment_id.trim().is_empty() {
             return Err(ArgumentError::Combination("--environment-id must not be empty"));
+        }
+        if !is_path_segment(&environment_id) {
+            return Err(ArgumentError::Combination("--environment-id must be a name, not a place"));
         }
         let credential = if self.executor_credential_stdin {
             Credential::from_stdin()
