@@ -233,8 +233,9 @@ impl Executor<'_> {
                     return Err(RemoteError::Refused { environment_id, source });
                 }
                 Ok(Err(error)) => crate::logging::chain(&error),
-                // The parent process may send another token at any time.
+                // Another may come at any time: from the parent process, or from whoever writes the file.
                 Err(error @ CredentialError::Expired) => error.to_string(),
+                Err(error @ CredentialError::File { .. }) => crate::logging::chain(&error),
                 Err(CredentialError::Agent(error)) if error.is_passing() => {
                     crate::logging::chain(&error)
                 }
@@ -328,13 +329,14 @@ impl Executor<'_> {
         self.wait(pause).await;
     }
 
-    /// Waits, unless it is time to leave.
+    /// Waits, unless it is time to leave or there is a new token to try.
     async fn wait(&self, pause: Duration) {
         let mut leaving = self.leaving.clone();
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             // An owner who has dropped the other half waits for the end of this task in another way.
             Ok(_) = leaving.wait_for(|leave| *leave) => {}
+            () = self.config.credential.replaced() => {}
         }
     }
 

@@ -1,5 +1,6 @@
 //! How an executor proves to its registry that it may register.
 
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,6 +32,10 @@ pub enum Credential {
     },
     /// An agent's identity, which signs every request.
     Agent(Arc<AgentIdentity>),
+    /// A file with a token, which is read for every request, so that the token can be replaced.
+    File(PathBuf),
+    /// The sign-in state of the reference's command line, read for every request: its tokens do not last.
+    SignIn(PathBuf),
     /// Tokens that the parent process sends on stdin, each until its time is up.
     Stdin(Arc<watch::Sender<Option<Piped>>>),
 }
@@ -87,9 +92,8 @@ impl Credential {
         }
         if let Some(path) = set("EXEC_SERVER_REMOTE_TOKEN_FILE") {
             let path = PathBuf::from(path);
-            let token = std::fs::read_to_string(&path)
-                .map_err(|source| CredentialError::File { path, source })?;
-            return Self::bearer(&token);
+            Self::read_file(&path)?;
+            return Ok(Self::File(path));
         }
         for name in ["CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN", "CODEX_API_KEY"] {
             if let Some(token) = set(name) {
@@ -99,9 +103,19 @@ impl Credential {
         let home = set("CODEX_HOME").map(PathBuf::from);
         let home = home.or_else(|| Some(Path::new(&set("HOME")?).join(".codex")));
         match home {
-            Some(home) => sign_in::read(&home.join("auth.json")),
+            Some(home) => {
+                let path = home.join("auth.json");
+                sign_in::read(&path)?;
+                Ok(Self::SignIn(path))
+            }
             None => Err(CredentialError::Missing),
         }
+    }
+
+    fn read_file(path: &Path) -> Result<Self, CredentialError> {
+        let token = std::fs::read_to_string(path)
+            .map_err(|source| CredentialError::File { path: path.to_owned(), source })?;
+        Self::bearer(&token)
     }
 
     /// A token, with the spaces around it removed.
@@ -126,6 +140,13 @@ impl Credential {
         })
     }
 
+    /// Waits until the parent process sends another token; for ever if it does not send any.
+    pub(super) async fn replaced(&self) {
+        let Self::Stdin(tokens) = self else { return pending().await };
+        // The sender is held by whoever asks.
+        let _ = tokens.subscribe().changed().await;
+    }
+
     /// Tokens that come on stdin, once they are read.
     pub fn from_stdin() -> Self {
         Self::Stdin(Arc::new(watch::Sender::new(None)))
@@ -133,7 +154,20 @@ impl Credential {
 
     /// The headers for one request. A token that a parent process sends is waited for if none has come yet.
     pub async fn headers(&self) -> Result<Vec<Header>, CredentialError> {
-        match self {
+        let read;
+        let current = match self {
+            Self::File(path) => {
+                read = Self::read_file(path)?;
+                &read
+            }
+            Self::SignIn(path) => {
+                read = sign_in::read(path)?;
+                &read
+            }
+            _ => self,
+        };
+        match current {
+            Self::File(_) | Self::SignIn(_) => unreachable!("what was read is a token"),
             Self::Bearer(token) => Ok(vec![bearer(token)]),
             Self::Account { token, account_id, is_fedramp } => {
                 let account = account_id
@@ -234,6 +268,8 @@ impl std::fmt::Debug for Credential {
         f.write_str(match self {
             Self::Bearer(_) => "Bearer",
             Self::Account { .. } => "Account",
+            Self::File(_) => "File",
+            Self::SignIn(_) => "SignIn",
             Self::Agent(_) => "Agent",
             Self::Stdin(_) => "Stdin",
         })

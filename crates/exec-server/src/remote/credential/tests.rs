@@ -32,6 +32,34 @@ async fn the_most_specific_place_wins() {
 }
 
 #[tokio::test]
+async fn a_token_in_a_file_can_be_replaced() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("token");
+    let sign_in = home.path().join("auth.json");
+    let found = |set: &'static str, path: &Path| {
+        let path = path.display().to_string();
+        Credential::from_environment(move |name| (name == set).then(|| path.clone()))
+    };
+    std::fs::write(&file, "one").unwrap();
+    std::fs::write(&sign_in, r#"{"OPENAI_API_KEY":"one"}"#).unwrap();
+    let credentials = [
+        found("EXEC_SERVER_REMOTE_TOKEN_FILE", &file).unwrap(),
+        found("CODEX_HOME", home.path()).unwrap(),
+    ];
+    for credential in &credentials {
+        assert_eq!(credential.headers().await.unwrap()[0].1, "Bearer one");
+    }
+    std::fs::write(&file, "two\n").unwrap();
+    std::fs::write(&sign_in, r#"{"OPENAI_API_KEY":"two"}"#).unwrap();
+    for credential in &credentials {
+        assert_eq!(credential.headers().await.unwrap()[0].1, "Bearer two");
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(credentials[0].headers().await, Err(CredentialError::File { .. })));
+    assert!(found("EXEC_SERVER_REMOTE_TOKEN_FILE", &file).is_err(), "and at the start it is final");
+}
+
+#[tokio::test]
 async fn a_later_line_replaces_the_token() {
     let credential = Credential::from_stdin();
     let Credential::Stdin(sender) = &credential else { unreachable!() };
