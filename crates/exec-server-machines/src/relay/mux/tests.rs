@@ -1,3 +1,4 @@
+mod anything;
 mod recordings;
 
 use std::sync::LazyLock;
