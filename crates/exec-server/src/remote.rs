@@ -260,7 +260,8 @@ impl Executor<'_> {
         Ok(answer.and_then(|registration| {
             let is_ours = registration.environment_id == *id
                 && registration.security_profile == SECURITY_PROFILE
-                && Url::parse(&registration.url).is_ok();
+                && Url::parse(&registration.url)
+                    .is_ok_and(|url| matches!(url.scheme(), "ws" | "wss") && url.has_host());
             if is_ours {
                 Ok(registration)
             } else {

@@ -63,11 +63,12 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
 #[tokio::test]
 async fn an_answer_that_registers_something_else_is_not_believed() {
     type Change = fn(&mut Value);
-    let changes: [Change; 8] = [
+    let changes: [Change; 9] = [
         |answer| answer["environment_id"] = json!("another"),
         |answer| answer["security_profile"] = json!("none"),
         |answer| answer["url"] = json!(""),
         |answer| answer["url"] = json!("nowhere"),
+        |answer| answer["url"] = json!("file:///dev/null"),
         |answer| answer["url"] = json!(null),
         |answer| answer["executor_registration_id"] = json!(7),
         |answer| answer["url"] = json!(format!("{}?for={TOKEN}", answer["url"].as_str().unwrap())),
