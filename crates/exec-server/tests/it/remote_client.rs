@@ -120,7 +120,9 @@ fn command(arguments: &[&str], state: &Path) -> Command {
     for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
         command.env_remove(name).env_remove(name.to_uppercase());
     }
-    for name in ["XDG_CONFIG_HOME", "CODEX_HOME", "CODEX_EXEC_SERVER_URL", "EXEC_SERVER_URL"] {
+    for name in
+        ["RUST_LOG", "XDG_CONFIG_HOME", "CODEX_HOME", "CODEX_EXEC_SERVER_URL", "EXEC_SERVER_URL"]
+    {
         command.env_remove(name);
     }
     command
