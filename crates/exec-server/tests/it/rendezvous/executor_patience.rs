@@ -61,6 +61,17 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
 }
 
 #[tokio::test]
+async fn a_registry_that_falls_silent_is_asked_again() {
+    // Before the first byte that matters, and in the middle of the answer.
+    let in_head = b"HTTP/1.1 2".to_vec();
+    let in_body = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec();
+    tokio::join!(
+        comes_in_after(move |_| in_head.clone()),
+        comes_in_after(move |_| in_body.clone()),
+    );
+}
+
+#[tokio::test]
 async fn an_answer_that_registers_something_else_is_not_believed() {
     type Change = fn(&mut Value);
     let changes: [Change; 9] = [
