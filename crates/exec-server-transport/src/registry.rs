@@ -289,7 +289,7 @@ pub fn is_secure(url: &Url) -> bool {
 }
 
 /// Whether a URL leads to this machine, whatever a name server says.
-fn is_loopback(url: &Url) -> bool {
+pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
         Some(url::Host::Ipv4(address)) => address.is_loopback(),

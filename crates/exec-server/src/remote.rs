@@ -43,6 +43,7 @@ pub use self::agent_identity::{AgentIdentity, AgentIdentityError};
 pub use self::credential::{Credential, CredentialError};
 pub use self::forward::{ForwardConfig, run_forward};
 use self::reception::{Asking, Host, Reception};
+use crate::auth::TokenFileError;
 use crate::server::Server;
 
 /// How an executor makes itself known to a registry.
@@ -82,6 +83,9 @@ pub enum RemoteError {
     /// The credential is gone or broken.
     #[error(transparent)]
     Credential(#[from] CredentialError),
+    /// The token for the server behind a forwarder cannot be read.
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
     /// The registry said no.
     #[error("could not register environment `{environment_id}`")]
     Refused {

@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 
 use super::reception::Reception;
 use super::{FAREWELL, PINGS, RemoteEnvironmentConfig, RemoteError, read_stdin, receive_harnesses};
+use crate::auth::{TokenFileError, read_secret};
 
 /// Connecting to the server takes no longer than this, the upgrade included.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -35,6 +36,8 @@ const RESTART_PATIENCE: Duration = Duration::from_secs(2);
 pub struct ForwardConfig {
     /// The server.
     pub server: ServerUrl,
+    /// A file with the token that the server wants; read for every connection.
+    pub token_file: Option<PathBuf>,
     /// How this process makes itself known to the registry.
     pub remote: RemoteEnvironmentConfig,
 }
@@ -44,10 +47,16 @@ pub async fn run_forward(
     config: ForwardConfig,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RemoteError> {
-    let ForwardConfig { server, remote } = config;
+    let ForwardConfig { server, token_file, remote } = config;
+    if let Some(path) = &token_file {
+        if !server.is_secure() {
+            return Err(RemoteError::InTheClear(server.to_string()));
+        }
+        read_secret(path)?;
+    }
     let (leave, leaving) = watch::channel(false);
     let ca_file = remote.ca_file.clone();
-    let destination = Arc::new(Destination { server, ca_file });
+    let destination = Arc::new(Destination { server, token_file, ca_file });
     let forwarder = Arc::new(Forwarder { destination, streams: Mutex::default() });
     let reception: Arc<dyn Reception> = forwarder.clone();
     let mut receiving = std::pin::pin!(receive_harnesses(reception, &remote, leaving));
@@ -68,9 +77,10 @@ struct Forwarder {
     streams: Mutex<JoinSet<()>>,
 }
 
-/// The server, and whom to believe that it is the one.
+/// The server, what it wants to see, and whom to believe that it is the one.
 struct Destination {
     server: ServerUrl,
+    token_file: Option<PathBuf>,
     ca_file: Option<PathBuf>,
 }
 
@@ -97,8 +107,15 @@ impl Reception for Forwarder {
 async fn run_stream(destination: &Destination, mut harness: StreamWire, who: &str) {
     let server = &destination.server;
     let stream_id = harness.stream_id().to_owned();
+    let options = match destination.options(who) {
+        Ok(options) => options,
+        Err(error) => {
+            let cause = error.to_string();
+            return tracing::warn!(stream_id, cause, "there is no token for the server");
+        }
+    };
     let reached = tokio::select! {
-        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(destination, who)) => reached,
+        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server, &options)) => reached,
         // It would come back for an answer otherwise.
         () = harness.ended() => return,
     };
@@ -121,15 +138,23 @@ async fn run_stream(destination: &Destination, mut harness: StreamWire, who: &st
     }
 }
 
-/// Connects; a server that is away for a moment is waited for. One of ours is told who comes, and keeps sessions apart.
-async fn reach(destination: &Destination, who: &str) -> Result<Box<dyn Wire>, DialError> {
-    let headers = vec![(FORWARDED_FOR_HEADER.to_owned(), who.to_owned())];
-    let authorities = destination.ca_file.clone();
-    let options = DialOptions { headers, authorities, ..DialOptions::default() };
+impl Destination {
+    /// A server of ours is told who comes, and keeps sessions apart.
+    fn options(&self, who: &str) -> Result<DialOptions, TokenFileError> {
+        let mut headers = vec![(FORWARDED_FOR_HEADER.to_owned(), who.to_owned())];
+        if let Some(path) = &self.token_file {
+            headers.push(("authorization".to_owned(), format!("Bearer {}", read_secret(path)?)));
+        }
+        Ok(DialOptions { headers, authorities: self.ca_file.clone(), ..DialOptions::default() })
+    }
+}
+
+/// Connects; a server that is away for a moment is waited for.
+async fn reach(server: &ServerUrl, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
     let until = tokio::time::Instant::now() + RESTART_PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(250));
     loop {
-        match dial_opaque(&destination.server, &options).await {
+        match dial_opaque(server, options).await {
             Err(DialError::Connect(_)) if tokio::time::Instant::now() < until => {
                 tokio::time::sleep(backoff.next(fastrand::f64())).await;
             }

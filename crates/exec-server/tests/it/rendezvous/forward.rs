@@ -69,6 +69,37 @@ async fn each_key_has_its_own_sessions_on_the_server() {
 }
 
 #[tokio::test]
+async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token").display().to_string();
+    std::fs::write(&file, "a-token-of-some-length-for-tests\n").unwrap();
+    let server =
+        TestExecutor::start_with(&["--ws-auth", "capability-token", "--ws-token-file", &file])
+            .await;
+    let place = Place::start_with(server.url(), &["--connect-token-file", &file]).await;
+    let mut first = place.harness.client().await;
+    first.initialize().await;
+    let other = TestHarness::new(place.rendezvous.url(), "env", &place.token);
+    let mut second = other.client().await;
+    second.initialize().await;
+    assert_eq!(sessions(&mut first).await, [first.session_id.clone()]);
+    let authorization = [("authorization", "Bearer a-token-of-some-length-for-tests")];
+    let mut direct = TestClient::try_connect(server.url(), &authorization).await.unwrap();
+    let refused = direct.resume(&first.session_id).await.expect_err("it is another's");
+    assert!(refused["message"].as_str().unwrap().contains("unknown session"), "{refused}");
+    let token = ["--connect-token-file", file.as_str()];
+    let state = folder.path();
+    for (connect, more, says) in [
+        ("ws://192.0.2.1:1", token, "without TLS"),
+        ("ws://127.0.0.1:1", ["--connect-token-file", "/dev/null"], "is empty"),
+    ] {
+        let builder = forward(connect, "http://127.0.0.1:7780", state, "t").args(&more);
+        let (code, _, stderr) = builder.run().await;
+        assert!(code == 1 && stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_says_for_whom_it_comes_gains_nothing() {
     let server = TestExecutor::start().await;
     let mut everybody = server.client().await;
@@ -277,11 +308,15 @@ struct Place {
 
 impl Place {
     async fn start(server: &str) -> Self {
+        Self::start_with(server, &[]).await
+    }
+
+    async fn start_with(server: &str, more: &[&str]) -> Self {
         let rendezvous = TestRendezvous::start().await;
         let state = tempfile::tempdir().unwrap();
         let token = rendezvous.token(TokenRole::Executor, "env").await;
         let forward = forward(server, rendezvous.url(), state.path(), &token);
-        let forward = forward.piped_stderr().spawn();
+        let forward = forward.args(more).piped_stderr().spawn();
         let token = rendezvous.token(TokenRole::Harness, "env").await;
         let harness = TestHarness::new(rendezvous.url(), "env", &token);
         Self { rendezvous, harness, token, forward, state }
