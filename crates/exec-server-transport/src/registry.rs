@@ -105,9 +105,10 @@ pub fn registry_name(base: &str) -> Result<String, RegistryUrlError> {
 impl Registry {
     /// The registry at `base`; each request may take as long as `timeout`.
     pub fn new(base: &str, dial: DialOptions, timeout: Duration) -> Result<Self, RegistryUrlError> {
-        let wrong = || RegistryUrlError(base.to_owned());
-        let base = Url::parse(base.trim()).map_err(|_| wrong())?;
+        let parsed = Url::parse(base.trim());
+        let base = parsed.map_err(|_| RegistryUrlError(visible(base, MAX_MESSAGE_CHARS)))?;
         let is_usable = matches!(base.scheme(), "http" | "https") && base.host().is_some();
+        let wrong = || RegistryUrlError(without_secrets(base.clone()).into());
         if is_usable { Ok(Self { base, dial, timeout }) } else { Err(wrong()) }
     }
 
@@ -118,13 +119,7 @@ impl Registry {
 
     /// What people call it: its URL without anything secret, and always the same for the same place.
     pub fn name(&self) -> String {
-        let mut name = self.base.clone();
-        // A URL with a host can always do without.
-        let _ = name.set_password(None);
-        let _ = name.set_username("");
-        name.set_query(None);
-        name.set_fragment(None);
-        name.as_str().trim_end_matches('/').to_owned()
+        without_secrets(self.base.clone()).as_str().trim_end_matches('/').to_owned()
     }
 
     /// Asks for a way to an environment's executor; each is good for one connection.
@@ -278,6 +273,16 @@ fn misfit(error: &serde_json::Error) -> String {
     }
 }
 
+/// A URL as it may be shown.
+fn without_secrets(mut url: Url) -> Url {
+    // One without a host has none of these.
+    let _ = url.set_password(None);
+    let _ = url.set_username("");
+    url.set_query(None);
+    url.set_fragment(None);
+    url
+}
+
 /// Whether an environment's name stays one part of a path: however dots are encoded, some would walk with these.
 pub fn is_path_segment(environment_id: &str) -> bool {
     !environment_id.is_empty() && !matches!(environment_id, "." | "..")
@@ -320,6 +325,8 @@ mod tests {
         }
         let registry = Registry::new("http://h:1/a/", DialOptions::default(), Duration::ZERO);
         assert_eq!(registry.unwrap().name(), "http://h:1/a");
+        let wrong = registry_name("ws://me:hush@h/?hush").unwrap_err().to_string();
+        assert!(wrong.contains("`ws://h/`") && !wrong.contains("hush"), "{wrong}");
     }
 
     #[test]

@@ -114,6 +114,19 @@ async fn what_a_registry_says_cannot_do_anything_to_a_terminal_or_give_the_token
     assert!(code == 1 && stderr.contains("410") && !stderr.contains(TOKEN), "{stderr}");
 }
 
+#[tokio::test]
+async fn a_name_cannot_lead_the_token_elsewhere() {
+    let stage = Stage::saying(|_| Some(answer(410, &[], ""))).await;
+    let state = tempfile::tempdir().unwrap();
+    let builder = TestExecutor::builder().args(&["--remote", &stage.url(), "--state-dir"]);
+    let builder = builder.args(&[&state.path().display().to_string()]);
+    let builder = builder.args(&["--environment-id", "../../evil?x=1#ü"]);
+    let (code, ..) = builder.env("EXEC_SERVER_REMOTE_TOKEN", TOKEN).run().await;
+    assert_eq!(code, 1);
+    let target = "/cloud/environment/..%2F..%2Fevil%3Fx=1%23%C3%BC/register";
+    assert_eq!(stage.requests()[0].target, target);
+}
+
 const TOKEN: &str = "xs_exec_the-token-of-this-test";
 
 /// The first registration gets this answer; the executor waits and comes in with the next.
