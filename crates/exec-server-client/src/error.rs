@@ -7,6 +7,7 @@ use std::time::Duration;
 use exec_server_machines::event_order::Gap;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
 use exec_server_protocol::process::ProcessId;
+use exec_server_transport::causes::chain;
 use exec_server_transport::dial::{DialError, ServerUrlError};
 
 use crate::environments::EnvironmentsError;
@@ -78,7 +79,7 @@ pub enum ExecServerError {
     /// The session could not be resumed, so that its processes are out of reach.
     #[error(
         "exec-server transport disconnected: {reason}; failed to resume exec-server session: {}",
-        with_causes(source)
+        chain(source)
     )]
     SessionLost {
         /// How the connection ended.
@@ -223,22 +224,6 @@ impl From<ExecServerError> for io::Error {
         };
         Self::new(kind, error)
     }
-}
-
-/// An error and why; those who are only told a text should not have to guess.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        // Some errors repeat their cause.
-        if !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 fn server_error_kind(code: i64, data: Option<&ErrorData>) -> io::ErrorKind {

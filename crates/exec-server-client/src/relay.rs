@@ -23,7 +23,7 @@ use std::time::Duration;
 use exec_server_transport::dial::DialOptions;
 use exec_server_transport::identity_file;
 use exec_server_transport::proxy::Proxies;
-use exec_server_transport::registry::Registry;
+use exec_server_transport::registry::{Registry, is_path_segment};
 
 pub use self::dial::RelayDial;
 pub use self::error::{RelayError, TokenError};
@@ -155,7 +155,7 @@ impl RelayConnectArgs {
         let registry = Registry::new(&self.registry, dial.clone(), REGISTRY_PATIENCE)
             .map_err(|error| ExecServerError::Invalid(error.to_string()))?;
         let name = registry.name();
-        if self.environment_id.is_empty() {
+        if !is_path_segment(&self.environment_id) {
             return Err(ExecServerError::Invalid("the environment has no name".to_owned()));
         }
         if !registry.is_secure() {

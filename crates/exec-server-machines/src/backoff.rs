@@ -1,6 +1,6 @@
 //! Says how long to pause between attempts: longer each time up to a limit, with jitter that is passed in.
 //!
-//! Owner: [`crate::recovery::Recovery`]. The jitter keeps many clients of one server from coming back in step.
+//! Owner: [`crate::recovery::Recovery`], and whoever else tries again. The jitter keeps many from coming back in step.
 
 use std::time::Duration;
 
@@ -23,6 +23,14 @@ impl Backoff {
         let pause = self.next.min(self.longest);
         self.next = (self.next * 2).min(self.longest);
         pause.mul_f64(1.0 + jitter.clamp(0.0, 1.0) / 2.0)
+    }
+
+    /// The next pause, anything from nothing to all of it as `jitter`, from 0 to 1, says.
+    ///
+    /// For those who all lose the same thing at the same time: it spreads them most evenly.
+    pub fn next_spread(&mut self, jitter: f64) -> Duration {
+        let pause = self.next(0.0);
+        pause.mul_f64(jitter.clamp(0.0, 1.0))
     }
 
     /// Starts over, after an attempt that succeeded.
@@ -53,5 +61,14 @@ mod tests {
         assert_eq!(backoff.next(0.5), 125 * MS);
         assert_eq!(backoff.next(-3.0), 100 * MS);
         assert_eq!(backoff.next(f64::INFINITY), 150 * MS);
+    }
+
+    #[test]
+    fn spread_pauses_are_anything_up_to_a_bound_that_doubles() {
+        let mut backoff = Backoff::new(100 * MS, 300 * MS);
+        assert_eq!(backoff.next_spread(1.0), 100 * MS);
+        assert_eq!(backoff.next_spread(0.5), 100 * MS);
+        assert_eq!(backoff.next_spread(0.0), Duration::ZERO);
+        assert_eq!(backoff.next_spread(7.0), 300 * MS);
     }
 }

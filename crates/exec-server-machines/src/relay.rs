@@ -4,16 +4,23 @@
 //! |---|---|---|
 //! | [`harness`] | the harness | one stream: handshake, then messages |
 //! | [`mux`] | the executor | all streams of one socket, fairly |
+//! | [`door`] | the executor | who may try to come in |
 //! | [`framing`] | both | messages to records and back |
 //! | [`reorder`] | both | records into their order |
 
+pub mod door;
 pub mod framing;
 pub mod harness;
 pub mod mux;
 pub mod reorder;
 mod stream;
 
+use exec_server_protocol::visible::visible;
+
 use crate::noise::records::RecordError;
+
+/// The reasons that relays give are shorter.
+const MAX_REASON_CHARS: usize = 100;
 
 /// Why a stream is over.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +28,7 @@ pub enum StreamError {
     /// The other side, or the relay, ended it.
     #[error("the stream was reset ({reason})")]
     Reset {
-        /// The word that came with it; nobody vouches for it.
+        /// The word that came with it, made fit to be shown; nobody vouches for it.
         reason: String,
     },
     /// The handshake failed.
@@ -45,4 +52,10 @@ pub enum StreamError {
     /// Something that is no frame.
     #[error(transparent)]
     Frame(#[from] exec_server_protocol::relay_frame::FrameError),
+}
+
+impl StreamError {
+    fn reset(reason: &str) -> Self {
+        Self::Reset { reason: visible(reason, MAX_REASON_CHARS) }
+    }
 }

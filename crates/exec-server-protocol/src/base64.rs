@@ -1,6 +1,6 @@
-//! Base64 as the wire wants it: standard alphabet, padding required.
+//! Base64 as the wire wants it: standard alphabet, padding required; and as URLs and tokens want it.
 
-use base64_turbo::STANDARD;
+use base64_turbo::{STANDARD, URL_SAFE_NO_PAD};
 
 /// Why a base64 text was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +46,16 @@ pub fn decode(text: &str) -> Result<Vec<u8>, Base64Error> {
     STANDARD.decode(text).map_err(|_| explain(text.as_bytes()))
 }
 
+/// The base64url text of `bytes`, without padding.
+pub fn encode_url(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+/// The bytes that a base64url `text` without padding stands for; nothing if it is none.
+pub fn decode_url(text: &str) -> Option<Vec<u8>> {
+    URL_SAFE_NO_PAD.decode(text).ok()
+}
+
 /// Finds out what is wrong with a text that the fast decoder refused.
 fn explain(text: &[u8]) -> Base64Error {
     let body = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
@@ -64,6 +74,14 @@ mod tests {
     fn a_symbol_outside_the_alphabet_is_named_with_its_place() {
         assert_eq!(decode("!!!!").unwrap_err().to_string(), "Invalid symbol 33, offset 0.");
         assert_eq!(decode("ab-_").unwrap_err(), Base64Error::Symbol { symbol: b'-', offset: 2 });
+    }
+
+    #[test]
+    fn urls_have_an_alphabet_of_their_own() {
+        assert_eq!(encode_url(&[0xfb, 0xff, 1]), "-_8B");
+        assert_eq!(decode_url("-_8B").unwrap(), [0xfb, 0xff, 1]);
+        assert_eq!(decode_url(&encode_url(b"a")).unwrap(), b"a");
+        assert!(decode_url("+/8B").is_none());
     }
 
     #[test]

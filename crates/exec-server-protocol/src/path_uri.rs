@@ -7,6 +7,8 @@ use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use url::Url;
 
+use crate::base64;
+
 /// A path on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PathUri {
@@ -103,7 +105,7 @@ impl PathUri {
     /// The URI of an absolute POSIX path.
     pub fn from_posix(path: &[u8]) -> Self {
         let text = if looks_like_a_drive(path) {
-            let encoded = base64_turbo::URL_SAFE_NO_PAD.encode(path);
+            let encoded = base64::encode_url(path);
             format!("file://{OPAQUE_PREFIX}{encoded}")
         } else {
             format!("file://{}", percent_encode(path, ENCODED))
@@ -165,9 +167,8 @@ impl PathUri {
 
     /// An opaque form stands only for a path that has no ordinary one.
     fn opaque(&self, encoded: &str) -> Result<Vec<u8>, ToPathError> {
-        let path = base64_turbo::URL_SAFE_NO_PAD
-            .decode(encoded)
-            .map_err(|_| PathUriError::Invalid("malformed opaque path".to_owned()))?;
+        let path = base64::decode_url(encoded)
+            .ok_or_else(|| PathUriError::Invalid("malformed opaque path".to_owned()))?;
         let is_normal = !path.contains(&0) && normalise(&path) == path;
         if !is_normal || Self::from_posix(&path).text != self.text {
             return Err(self.foreign().into());

@@ -27,6 +27,11 @@ pub const STREAM_ID_HEADER: &str = "x-codex-noise-stream-id";
 /// The header in which a rendezvous says why it refuses a websocket.
 pub const REJECTION_REASON_HEADER: &str = "x-codex-rendezvous-rejection-reason";
 
+/// The header by which `exec-server forward` tells a server for whom it opens a websocket: the fingerprint of a key.
+///
+/// A server that knows it keeps the sessions of each key apart; it gives no rights.
+pub const FORWARDED_FOR_HEADER: &str = "x-exec-server-harness";
+
 /// The public half of an identity: who an executor or a harness is.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "KeyText", into = "KeyText")]

@@ -304,6 +304,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::hex::encode as hex;
 
     const STREAM: &str = "0801120873747265616d2d31";
 
@@ -393,12 +394,7 @@ mod tests {
         RelayBody::Data(RelayData { seq, segment_index: 0, segment_count: 1, payload })
     }
 
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
     fn unhex(text: &str) -> Vec<u8> {
-        let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-        (0..text.len()).step_by(2).map(digit).collect()
+        crate::hex::decode(text).expect("digits")
     }
 }

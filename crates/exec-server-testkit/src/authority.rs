@@ -1,7 +1,7 @@
 //! Who issues agent identities, and a registry that believes nothing else: every signature is checked.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::rand::SystemRandom;
@@ -9,7 +9,7 @@ use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{
     ED25519, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RsaKeyPair, UnparsedPublicKey,
 };
-use exec_server_protocol::base64;
+use exec_server_protocol::base64::{self, encode_url};
 use serde_json::{Value, json};
 
 use crate::http::request_with_body;
@@ -32,19 +32,44 @@ struct Shared {
     tasks: AtomicUsize,
     asserted: AtomicUsize,
     outages: AtomicUsize,
+    task_form: Mutex<TaskForm>,
+    headers: Mutex<Vec<Vec<(String, String)>>>,
 }
+
+/// How a task is told to the agent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum TaskForm {
+    /// As it is.
+    #[default]
+    Plain,
+    /// With another name.
+    CamelCase,
+    /// Encrypted for the agent; only the first task.
+    Sealed,
+    /// The same with another name.
+    SealedCamelCase,
+}
+
+/// `task-1`, as libsodium seals it for the agent.
+const SEALED_TASK: &str =
+    "73sTYZi2wGs4UJ5r92LX8NE/5qP8inPIjgEKcy/P7DvYEsemlK6LiuQgccSrnNcbm4AyR2vv";
 
 impl Authority {
     /// Asks the rendezvous with this executor's token for whoever proves to be the agent.
     pub async fn start(rendezvous: &str, token: &str) -> Self {
         let shared = Arc::new(Shared {
             issuer: RsaKeyPair::generate(KeySize::Rsa2048).expect("a key can be made"),
-            agent: Ed25519KeyPair::generate().expect("a key can be made"),
+            agent: Ed25519KeyPair::from_seed_unchecked(&std::array::from_fn::<u8, 32, _>(|at| {
+                at as u8
+            }))
+            .expect("any seed will do"),
             rendezvous: rendezvous.to_owned(),
             token: token.to_owned(),
             tasks: AtomicUsize::new(0),
             asserted: AtomicUsize::new(0),
             outages: AtomicUsize::new(0),
+            task_form: Mutex::default(),
+            headers: Mutex::default(),
         });
         let serving = shared.clone();
         let web = Web::start(move |visit| serve(visit, serving.clone())).await;
@@ -59,6 +84,16 @@ impl Authority {
     /// How many tasks were registered, and how many requests came with a good assertion.
     pub fn counts(&self) -> (usize, usize) {
         (self.shared.tasks.load(Ordering::SeqCst), self.shared.asserted.load(Ordering::SeqCst))
+    }
+
+    /// Tells tasks in this form from now on.
+    pub fn tell_tasks(&self, form: TaskForm) {
+        *self.shared.task_form.lock().expect("no holder panics") = form;
+    }
+
+    /// The headers of every request that came with a good assertion.
+    pub fn headers(&self) -> Vec<Vec<(String, String)>> {
+        self.shared.headers.lock().expect("no holder panics").clone()
     }
 
     /// Answers the next so many requests with 503.
@@ -85,7 +120,11 @@ impl Authority {
             claims[name] = value.clone();
         }
         let header = json!({"alg": "RS256", "typ": "JWT", "kid": KEY_ID});
-        let text = format!("{}.{}", url64(header.to_string()), url64(claims.to_string()));
+        let text = format!(
+            "{}.{}",
+            encode_url(header.to_string().as_bytes()),
+            encode_url(claims.to_string().as_bytes())
+        );
         let mut signature = vec![0; self.shared.issuer.public_modulus_len()];
         let signed = self.shared.issuer.sign(
             &RSA_PKCS1_SHA256,
@@ -94,7 +133,7 @@ impl Authority {
             &mut signature,
         );
         signed.expect("it can be signed");
-        format!("{text}.{}", url64(signature))
+        format!("{text}.{}", encode_url(&signature))
     }
 }
 
@@ -126,7 +165,7 @@ impl Shared {
         // A sequence of two numbers: 256 bytes behind a zero, and 65537.
         let (modulus, exponent) = (&public[9..9 + 256], &public[public.len() - 3..]);
         let key = json!({"kty": "RSA", "use": "sig", "alg": "RS256", "kid": KEY_ID,
-            "n": url64(modulus), "e": url64(exponent)});
+            "n": encode_url(modulus), "e": encode_url(exponent)});
         json!({"keys": [key]})
     }
 
@@ -137,7 +176,13 @@ impl Shared {
             return (401, json!({}));
         }
         let number = self.tasks.fetch_add(1, Ordering::SeqCst) + 1;
-        (200, json!({"task_id": format!("task-{number}")}))
+        let answer = match *self.task_form.lock().expect("no holder panics") {
+            TaskForm::Plain => json!({"task_id": format!("task-{number}")}),
+            TaskForm::CamelCase => json!({"taskId": format!("task-{number}")}),
+            TaskForm::Sealed => json!({"encrypted_task_id": SEALED_TASK}),
+            TaskForm::SealedCamelCase => json!({"encryptedTaskId": SEALED_TASK}),
+        };
+        (200, answer)
     }
 
     async fn pass_on(&self, request: &WebRequest) -> (u16, Value) {
@@ -145,6 +190,7 @@ impl Shared {
             return (401, json!({"error": {"code": "invalid_token", "message": "no assertion"}}));
         }
         self.asserted.fetch_add(1, Ordering::SeqCst);
+        self.headers.lock().expect("no holder panics").push(request.headers.clone());
         let bearer = format!("Bearer {}", self.token);
         let headers = [("Authorization", bearer.as_str()), ("Content-Type", "application/json")];
         let path = &request.target;
@@ -156,9 +202,7 @@ impl Shared {
     fn is_asserted(&self, request: &WebRequest) -> bool {
         let header = request.header("authorization").unwrap_or_default();
         let Some(said) = header.strip_prefix("AgentAssertion ") else { return false };
-        let said = said.replace('-', "+").replace('_', "/");
-        let padding = "=".repeat((4 - said.len() % 4) % 4);
-        let Ok(text) = base64::decode(&(said + &padding)) else { return false };
+        let Some(text) = base64::decode_url(said) else { return false };
         let text = String::from_utf8(text).expect("text");
         let claims: Value = serde_json::from_str(&text).expect("JSON");
         let task = claims["task_id"].as_str().unwrap_or_default();
@@ -176,9 +220,4 @@ impl Shared {
         let key = UnparsedPublicKey::new(&ED25519, self.agent.public_key().as_ref());
         signature.is_ok_and(|signature| key.verify(said.as_bytes(), &signature).is_ok())
     }
-}
-
-fn url64(bytes: impl AsRef<[u8]>) -> String {
-    let text = base64::encode(bytes.as_ref());
-    text.trim_end_matches('=').replace('+', "-").replace('/', "_")
 }

@@ -10,11 +10,13 @@
 //! | [`raw`] | a client that sends any frame, and reads only when it wants |
 //! | [`http`] | hand-written HTTP, for what no client library would send |
 //! | [`web`] | a web server whose every byte a test decides |
+//! | [`tunnel`] | proxies on the way to a server |
 //! | [`fifo`] | a door between a test and a child |
 //! | [`footprint`] | every process that came from a test, and when they are gone |
 //! | [`rendezvous`] | a meeting point, and sockets that say anything |
 //! | [`authority`] | who issues agent identities, and checks what they sign |
 //! | [`harness`] | somebody who finds an executor through a meeting point |
+//! | [`stage`] | a registry and a relay that a test plays itself |
 //! | [`hostile_relay`] | a meeting point with somebody in the middle who does anything to frames |
 //! | [`mod@reference`] | the unmodified reference client, driven by a scripted model |
 //!
@@ -38,8 +40,10 @@ pub mod raw;
 #[cfg(unix)]
 pub mod reference;
 pub mod rendezvous;
+pub mod stage;
 #[cfg(target_os = "linux")]
 pub mod terminal;
+pub mod tunnel;
 pub mod web;
 
 use std::time::Duration;
@@ -57,6 +61,7 @@ pub use hostile_relay::{HostileRelay, Leg};
 pub use http::{HttpConnection, HttpReply};
 pub use raw::RawClient;
 pub use rendezvous::{RelaySocket, Relayed, TestRendezvous};
+pub use stage::Stage;
 #[cfg(target_os = "linux")]
 pub use terminal::Terminal;
 pub use web::Web;

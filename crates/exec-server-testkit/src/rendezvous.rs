@@ -12,11 +12,14 @@ use exec_server_rendezvous::store::{Storage, TokenRole};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, clock};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_websockets::{ClientBuilder, Limits, MaybeTlsStream, Message, WebSocketStream};
+use tokio_websockets::{
+    ClientBuilder, Limits, MaybeTlsStream, Message, ServerBuilder, WebSocketStream,
+};
 
 use crate::DEADLINE;
 use crate::http::{HttpConnection, HttpReply, UPGRADE, request_with_body};
@@ -189,8 +192,8 @@ fn split(url: &str) -> (String, String) {
 }
 
 /// An executor's or a harness's socket, which encrypts nothing and does what it is told.
-pub struct RelaySocket {
-    socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
+pub struct RelaySocket<S = MaybeTlsStream<TcpStream>> {
+    socket: WebSocketStream<S>,
 }
 
 /// What comes out of a relay.
@@ -213,6 +216,14 @@ impl RelaySocket {
         let connected = timeout(DEADLINE, client.connect()).await.expect("an answer comes in time");
         let (socket, _) = connected.expect("the websocket is opened");
         Self { socket }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
+    /// The relay's end of a websocket that somebody has opened.
+    pub fn serve(link: S) -> Self {
+        let limits = Limits::default().max_payload_len(None);
+        Self { socket: ServerBuilder::new().limits(limits).serve(link) }
     }
 
     /// Sends a frame.

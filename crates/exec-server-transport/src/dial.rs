@@ -11,6 +11,7 @@ use url::{Host, Url};
 
 use crate::connection::Wire;
 use crate::proxy::{Proxies, ProxyError};
+use crate::registry::is_loopback;
 use crate::tls::{self, TlsError};
 use crate::websocket::{Sends, UpgradeFailure, WebSocketWire};
 
@@ -119,6 +120,14 @@ impl ServerUrl {
             return Err(ServerUrlError::Relay(text.to_owned()));
         }
         if url.host().is_none() { Err(invalid(text)) } else { Ok(Self::WebSocket(url)) }
+    }
+
+    /// Whether nobody on the way can read what is sent there: by encryption, or because it does not leave the machine.
+    pub fn is_secure(&self) -> bool {
+        match self {
+            Self::Unix(_) => true,
+            Self::WebSocket(url) => url.scheme() == "wss" || is_loopback(url),
+        }
     }
 }
 
@@ -297,6 +306,15 @@ mod tests {
             let error = ServerUrl::parse(text).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn secrets_go_only_where_nobody_listens() {
+        let is_secure = |text| ServerUrl::parse(text).unwrap().is_secure();
+        for text in ["wss://h", "ws://127.0.0.1:1", "ws://[::1]", "ws://localhost", "unix:///s"] {
+            assert!(is_secure(text), "{text}");
+        }
+        assert!(!is_secure("ws://h") && !is_secure("ws://0.0.0.0:1"));
     }
 
     #[test]

@@ -51,7 +51,10 @@ pub fn open(path: Option<&Path>) -> Result<Identity, IdentityFileError> {
     let Some(path) = path else { return Ok(Identity::generate(&mut SystemRandom)) };
     let failed = |source| IdentityFileError::Io { path: path.to_owned(), source };
     match std::fs::read(path) {
-        Ok(text) => read(path, &text),
+        Ok(text) => {
+            warn_if_exposed(path);
+            read(path, &text)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let identity = Identity::generate(&mut SystemRandom);
             match keep(path, &identity) {
@@ -65,6 +68,20 @@ pub fn open(path: Option<&Path>) -> Result<Identity, IdentityFileError> {
         }
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Whoever reads the key can be this machine; it may be mounted in a way that leaves no choice, so it is used anyway.
+fn warn_if_exposed(path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        if path.metadata().is_ok_and(|about| about.mode() & 0o077 != 0) {
+            let path = path.display().to_string();
+            tracing::warn!(path, "the identity file can be read or changed by others");
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = path;
 }
 
 fn read(path: &Path, text: &[u8]) -> Result<Identity, IdentityFileError> {

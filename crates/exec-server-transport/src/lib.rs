@@ -12,8 +12,10 @@
 //! | [`relay_harness`], [`relay_mux`] | messages through a relay, at either end |
 //! | [`registry`], [`http_exchange`] | what a registry is asked, and any single request |
 //! | [`splice`] | two wires made into one |
+//! | [`causes`] | an error with what led to it |
 //! | [`tls`], [`identity_file`] | certificates and keys from files |
 
+pub mod causes;
 pub mod connection;
 pub mod dial;
 pub mod http_exchange;

@@ -1,7 +1,8 @@
 //! HTTP proxies: which one the environment names for a server, and the way through it.
 //!
-//! `ws://` goes by `http_proxy`, `wss://` by `HTTPS_PROXY`, both else by `ALL_PROXY`; `NO_PROXY` lists hosts that are reached
-//! directly, and so are those of this machine itself. Websockets always go through a tunnel (`CONNECT`).
+//! `ws://` and `http://` go by `HTTP_PROXY`, `wss://` and `https://` by `HTTPS_PROXY`, all else by `ALL_PROXY`; `NO_PROXY`
+//! lists hosts that are reached directly, and so are those of this machine itself. Lower case counts more. Everything goes
+//! through a tunnel (`CONNECT`).
 
 use std::io;
 use std::net::IpAddr;
@@ -61,9 +62,12 @@ impl Proxies {
         let first = |names: &[&str]| {
             names.iter().find_map(|name| lookup(name).filter(|value| !value.trim().is_empty()))
         };
+        let of_http = &["http_proxy", "HTTP_PROXY"];
+        // There, a header `Proxy` of the request would have become `HTTP_PROXY`.
+        let is_cgi = lookup("REQUEST_METHOD").is_some();
         Self {
-            // Upper case is left out on purpose: a header `Proxy` of a CGI request would become `HTTP_PROXY`.
-            plain: first(&["http_proxy", "all_proxy", "ALL_PROXY"]),
+            plain: first(if is_cgi { &of_http[..1] } else { of_http })
+                .or_else(|| first(&["all_proxy", "ALL_PROXY"])),
             tls: first(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]),
             direct: first(&["no_proxy", "NO_PROXY"])
                 .unwrap_or_default()
@@ -227,7 +231,10 @@ mod tests {
         assert!(is_proxied(&both[1..], "wss://h"));
         assert!(!is_proxied(&both[1..], "ws://h"));
         assert!(is_proxied(&[("ALL_PROXY", "p:1")], "ws://h"));
-        assert!(!is_proxied(&[("HTTP_PROXY", "http://a:1")], "ws://h"));
+        assert!(is_proxied(&[("HTTP_PROXY", "http://a:1")], "ws://h"));
+        let of_a_request = [("HTTP_PROXY", "http://a:1"), ("REQUEST_METHOD", "GET")];
+        assert!(!is_proxied(&of_a_request, "ws://h"));
+        assert!(!is_proxied(&[("HTTP_PROXY", "http://a:1")], "wss://h"));
         assert!(!is_proxied(&[("http_proxy", " ")], "ws://h"));
     }
 

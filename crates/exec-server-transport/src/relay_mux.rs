@@ -14,10 +14,11 @@ use bytes::Bytes;
 use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
 use exec_server_machines::noise::SystemRandom;
 use exec_server_machines::relay::StreamError;
+use exec_server_machines::relay::door::{Refusal, Verdict};
 use exec_server_machines::relay::mux::{Mux, MuxOutput, StreamKey};
 use exec_server_protocol::registry::PublicKey;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 use tokio::time::Sleep;
 
 use crate::connection::{Ended, InMessage, PingTimes, Received, Wire, WireError};
@@ -32,7 +33,9 @@ pub trait RelayHost {
         stream_id: String,
         harness: PublicKey,
         authorization: String,
-    ) -> impl Future<Output = bool> + Send + 'static;
+    ) -> impl Future<Output = Verdict> + Send + 'static;
+    /// Somebody did not come in.
+    fn refused(&self, stream_id: &str, why: Refusal);
     /// A harness came in; its connection is served until the wire ends.
     fn serve(&self, wire: StreamWire, harness: PublicKey);
 }
@@ -61,6 +64,7 @@ pub async fn run_relay(
         news,
         news_sender,
         validations: JoinSet::new(),
+        asked: BTreeMap::new(),
         keepalive,
         sleep,
         is_leaving: false,
@@ -88,7 +92,9 @@ struct Relay<'a, H> {
     /// Streams whose connection did something.
     news: mpsc::UnboundedReceiver<StreamKey>,
     news_sender: mpsc::UnboundedSender<StreamKey>,
-    validations: JoinSet<(StreamKey, bool)>,
+    validations: JoinSet<Verdict>,
+    /// For which stream each of them is.
+    asked: BTreeMap<Id, StreamKey>,
     keepalive: Keepalive,
     sleep: Pin<Box<Sleep>>,
     is_leaving: bool,
@@ -137,11 +143,14 @@ impl<H: RelayHost> Relay<'_, H> {
 
     /// Takes what the registry said.
     fn poll_validations(&mut self, cx: &mut Context) {
-        while let Poll::Ready(Some(done)) = self.validations.poll_join_next(cx) {
-            // A validation that panicked lets nobody in; its stream waits for the harness to go.
-            if let Ok((key, allowed)) = done {
-                self.mux.handle_validated(Instant::now(), key, allowed);
-            }
+        while let Poll::Ready(Some(done)) = self.validations.poll_join_next_with_id(cx) {
+            let (id, verdict) = match done {
+                Ok(done) => done,
+                // A validation that panicked lets nobody in.
+                Err(error) => (error.id(), Verdict::Unknown),
+            };
+            let stream = self.asked.remove(&id).expect("was entered when it was asked");
+            self.mux.handle_validated(Instant::now(), stream, verdict);
         }
     }
 
@@ -169,18 +178,21 @@ impl<H: RelayHost> Relay<'_, H> {
             match output {
                 MuxOutput::Validate { stream, stream_id, harness, authorization } => {
                     let asked = self.host.validate(stream_id, harness, authorization);
-                    self.validations.spawn(async move { (stream, asked.await) });
+                    let id = self.validations.spawn(asked).id();
+                    self.asked.insert(id, stream);
                 }
                 MuxOutput::Opened { stream, stream_id, harness } => {
-                    tracing::debug!(%stream_id, "relay stream opened");
+                    tracing::debug!(stream_id, "relay stream opened");
                     let shared = Arc::new(Shared {
                         key: stream,
+                        stream_id,
                         news: self.news_sender.clone(),
                         state: Mutex::default(),
                     });
                     self.streams.insert(stream, shared.clone());
                     self.host.serve(StreamWire { shared }, harness);
                 }
+                MuxOutput::Refused { stream_id, why } => self.host.refused(&stream_id, why),
                 MuxOutput::Message { stream, message } => {
                     if let Some(shared) = self.streams.get(&stream) {
                         let mut state = shared.lock();
@@ -189,8 +201,9 @@ impl<H: RelayHost> Relay<'_, H> {
                     }
                 }
                 MuxOutput::Ended { stream, why } => {
-                    tracing::debug!(%why, "relay stream ended");
                     if let Some(shared) = self.streams.remove(&stream) {
+                        let (stream_id, why_text) = (&shared.stream_id, why.to_string());
+                        tracing::info!(stream_id, why = why_text, "a harness left");
                         shared.end(Some(why));
                     }
                 }
@@ -221,7 +234,9 @@ impl<H: RelayHost> Relay<'_, H> {
         }
         if state.is_closing && state.queued_bytes == 0 {
             self.mux.close(key);
-            self.streams.remove(&key);
+            if let Some(shared) = self.streams.remove(&key) {
+                tracing::info!(stream_id = shared.stream_id, "a harness was let go");
+            }
         }
     }
 
@@ -283,6 +298,11 @@ pub struct StreamWire {
 }
 
 impl StreamWire {
+    /// What the stream is called in the logs of everybody who has to do with it.
+    pub fn stream_id(&self) -> &str {
+        &self.shared.stream_id
+    }
+
     /// Waits until the harness is gone; what it said before can still be read.
     pub async fn ended(&mut self) {
         poll_fn(|cx| {
@@ -300,6 +320,7 @@ impl StreamWire {
 /// Where the socket's task and a stream's connection meet.
 struct Shared {
     key: StreamKey,
+    stream_id: String,
     news: mpsc::UnboundedSender<StreamKey>,
     state: Mutex<State>,
 }

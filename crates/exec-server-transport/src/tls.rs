@@ -55,25 +55,37 @@ pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError>
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Trusts the authorities of a PEM file and no others, or without one those that this system trusts.
+/// The variable that names a PEM file of authorities which are trusted as well as the system's.
+pub const MORE_AUTHORITIES_VARIABLE: &str = "CODEX_CA_CERTIFICATE";
+
+/// Trusts the authorities of a PEM file and no others; without one those that this system trusts, and those of the file
+/// that `CODEX_CA_CERTIFICATE` names.
 pub fn connector(authorities: Option<&Path>) -> Result<TlsConnector, TlsError> {
     let mut roots = rustls::RootCertStore::empty();
     match authorities {
-        Some(path) => {
-            let in_file = |source| TlsError::Certificate { path: path.to_owned(), source };
-            for certificate in CertificateDer::pem_file_iter(path).map_err(in_file)? {
-                roots.add(certificate.map_err(in_file)?)?;
-            }
-            if roots.is_empty() {
-                return Err(in_file(rustls::pki_types::pem::Error::NoItemsFound));
+        Some(path) => add_file(&mut roots, path)?,
+        None => {
+            roots = system_roots().0;
+            let more = std::env::var_os(MORE_AUTHORITIES_VARIABLE).filter(|path| !path.is_empty());
+            if let Some(path) = more {
+                add_file(&mut roots, Path::new(&path))?;
             }
         }
-        None => roots = system_roots().0,
     }
     if roots.is_empty() {
         return Err(TlsError::NoRoots);
     }
     Ok(connector_trusting(roots)?)
+}
+
+fn add_file(roots: &mut rustls::RootCertStore, path: &Path) -> Result<(), TlsError> {
+    let in_file = |source| TlsError::Certificate { path: path.to_owned(), source };
+    let mut is_empty = true;
+    for certificate in CertificateDer::pem_file_iter(path).map_err(in_file)? {
+        roots.add(certificate.map_err(in_file)?)?;
+        is_empty = false;
+    }
+    if is_empty { Err(in_file(rustls::pki_types::pem::Error::NoItemsFound)) } else { Ok(()) }
 }
 
 /// Whom this system trusts, or whom `SSL_CERT_FILE` and `SSL_CERT_DIR` name instead; and what was wrong with some of it.

@@ -7,6 +7,7 @@ use std::fmt;
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{SHA256, digest};
+use exec_server_client::relay::KeyFingerprint;
 use hyper::header::HeaderValue;
 
 pub use jwt::SignedBearer;
@@ -45,6 +46,13 @@ pub enum Principal {
     Token(SecretDigest),
     /// The harness with this key, however it came.
     Harness(String),
+    /// Somebody for whom another one opens connections, and vouches.
+    Forwarded {
+        /// Who vouches, by its own right to be here.
+        by: Box<Principal>,
+        /// The fingerprint of a harness's key.
+        harness: String,
+    },
     /// The subject that an issuer vouches for, whichever token says so.
     Subject {
         /// Who vouches.
@@ -100,6 +108,13 @@ impl Auth {
     }
 }
 
+impl Principal {
+    /// The same with less: only what belongs to this harness.
+    pub fn on_behalf_of(self, harness: &KeyFingerprint) -> Self {
+        Self::Forwarded { by: Box::new(self), harness: harness.to_string() }
+    }
+}
+
 impl ExpectedToken {
     fn digest(&self) -> Option<SecretDigest> {
         match self {
@@ -132,6 +147,7 @@ impl fmt::Debug for Principal {
             Self::Token(_) => formatter.write_str("Token(…)"),
             Self::Subject { subject, .. } => write!(formatter, "Subject({subject})"),
             Self::Harness(fingerprint) => write!(formatter, "Harness({fingerprint})"),
+            Self::Forwarded { by, harness } => write!(formatter, "Forwarded({by:?}, {harness})"),
         }
     }
 }

@@ -16,10 +16,12 @@ use exec_server::config::{
     AllowedHost, Reach, SandboxAllowance, SandboxFallback, ServerConfig, ServerLimits, TlsFiles,
 };
 use exec_server::logging::LogFormat;
+use exec_server::protocol::hex;
 use exec_server::protocol::path_uri::NativePaths;
 use exec_server::protocol::process::{LimitName, ProcessLimits};
 use exec_server::remote::{AgentIdentity, Credential, CredentialError, RemoteEnvironmentConfig};
 use exec_server::timings::Timings;
+use exec_server_transport::registry::is_path_segment;
 
 use crate::commands::ClientCommand;
 use crate::doctor::DoctorArguments;
@@ -266,6 +268,9 @@ pub struct JoinArguments {
     /// Where the key is kept by which clients recognise this machine; made on first use.
     #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
     identity: Option<PathBuf>,
+    /// Certificates to trust in place of the system's, in PEM form [default: $EXEC_SERVER_CA_FILE].
+    #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
+    ca_file: Option<PathBuf>,
     /// Take tokens for the registry from stdin, as JSON lines, until it ends.
     #[arg(long, help_heading = REMOTE, requires = "remote")]
     executor_credential_stdin: bool,
@@ -425,6 +430,9 @@ impl JoinArguments {
         if environment_id.trim().is_empty() {
             return Err(ArgumentError::Combination("--environment-id must not be empty"));
         }
+        if !is_path_segment(&environment_id) {
+            return Err(ArgumentError::Combination("--environment-id must be a name, not a place"));
+        }
         let credential = if self.executor_credential_stdin {
             Credential::from_stdin()
         } else if self.use_agent_identity_auth {
@@ -433,6 +441,11 @@ impl JoinArguments {
         } else {
             Credential::from_environment(|name| std::env::var(name).ok())?
         };
+        // Not by clap, which would then want --remote of every server for which it is set.
+        let of_variable = || {
+            let path = std::env::var_os("EXEC_SERVER_CA_FILE").filter(|path| !path.is_empty());
+            path.map(PathBuf::from)
+        };
         let of_state_dir = || state_dir.map(|dir| dir.join("identity.json"));
         Ok(RemoteEnvironmentConfig {
             registry: registry.clone(),
@@ -440,6 +453,7 @@ impl JoinArguments {
             name: self.name.clone(),
             credential,
             identity_file: self.identity.clone().or_else(of_state_dir),
+            ca_file: self.ca_file.clone().or_else(of_variable),
         })
     }
 }
@@ -525,17 +539,8 @@ fn read_shared_secret(file: &Path) -> Result<String, ArgumentError> {
     Ok(secret)
 }
 
-fn parse_digest(hex: &str) -> Option<[u8; 32]> {
-    let hex = hex.trim();
-    // Checked digit by digit, because the number parser below would take a sign.
-    if hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    let mut digest = [0; 32];
-    for (index, byte) in digest.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&hex[index * 2..index * 2 + 2], 16).ok()?;
-    }
-    Some(digest)
+fn parse_digest(digits: &str) -> Option<[u8; 32]> {
+    hex::decode(digits.trim())?.try_into().ok()
 }
 
 /// `500ms`, `30s`, `5m`, `2h`; a bare number is seconds.

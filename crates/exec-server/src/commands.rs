@@ -33,6 +33,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
+use exec_server::logging::LogFormat;
 
 pub use failure::{Failure, OUR_FAILURE};
 pub use target::Targeted;
@@ -124,6 +125,10 @@ fn conclude(result: Result<u8, Failure>, is_like_the_command: bool) -> ExitCode 
 const LAST_WRITES: Duration = Duration::from_secs(2);
 
 fn with_runtime(work: impl Future<Output = Result<u8, Failure>>) -> Result<u8, Failure> {
+    // Only for those who ask: stderr is otherwise the command's.
+    if std::env::var_os("RUST_LOG").is_some_and(|wanted| !wanted.is_empty()) {
+        exec_server::logging::init(LogFormat::Auto);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use exec_server_os::sandbox::Allowances;
 use exec_server_os::{Mechanism, host};
 use exec_server_protocol::environment::{Capabilities, EnvironmentInfo, ShellInfo};
+use exec_server_protocol::hex;
 use exec_server_protocol::path_uri::PathUri;
 
 /// What this machine is like and what this server can do.
@@ -93,11 +94,7 @@ fn temporary_directory(cwd: Option<&Path>) -> Option<PathBuf> {
 fn provider_id(machine: &str) -> String {
     let text = format!("exec-server provider {machine}");
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text.as_bytes());
-    format!("sha256:{}", hex(digest.as_ref()))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    format!("sha256:{}", hex::encode(digest.as_ref()))
 }
 
 /// The URI of a path of this machine.

@@ -15,6 +15,9 @@ pub struct ForwardArguments {
     /// The server: ws://HOST:PORT, wss://HOST:PORT or unix:///PATH.
     #[arg(long, value_name = "URL")]
     connect: String,
+    /// File with the token that the server wants; it goes by wss://, or stays on this machine.
+    #[arg(long, value_name = "FILE")]
+    connect_token_file: Option<PathBuf>,
     /// The registry to join; the token comes from EXEC_SERVER_REMOTE_TOKEN or _TOKEN_FILE.
     #[arg(long, value_name = "URL", requires = "environment_id")]
     remote: url::Url,
@@ -59,7 +62,9 @@ fn forward(arguments: &ForwardArguments) -> Result<(), ForwardError> {
     let runtime = exec_server::shards::event_loop()?;
     let result = runtime.block_on(async {
         let stop = exec_server::stop_signal()?;
-        run_forward(ForwardConfig { server, remote }, stop).await.map_err(ForwardError::from)
+        let token_file = arguments.connect_token_file.clone();
+        let config = ForwardConfig { server, token_file, remote };
+        run_forward(config, stop).await.map_err(ForwardError::from)
     });
     // A thread may still wait for a line on stdin that will never come.
     runtime.shutdown_background();

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
+pub use exec_server_transport::causes::chain;
 use tracing_subscriber::EnvFilter;
 
 /// How log lines look.
@@ -15,17 +16,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
-}
-
-/// An error with everything that led to it, on one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text = format!("{text}: {source}");
-        cause = source.source();
-    }
-    text
 }
 
 /// Starts logging; `RUST_LOG` decides what is said, `warn` without it.

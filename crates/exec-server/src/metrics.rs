@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use exec_server_machines::relay::door::Refusal;
 use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::methods::Method;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -32,6 +33,7 @@ struct Inner {
     output_bytes: Counter,
     http_active: Gauge,
     http_exchanges: Family<OutcomeLabel, Counter>,
+    handshakes: Family<ResultLabel, Counter>,
     /// One pair per method of the table, so that counting a request looks nothing up.
     requests: Vec<RequestMetrics>,
 }
@@ -58,6 +60,13 @@ struct OutcomeLabel {
     outcome: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResultLabel {
+    result: &'static str,
+}
+
+/// The result of a handshake after which a harness was served.
+pub const HANDSHAKE_OK: &str = "ok";
 /// The outcome of an exchange that did not fail.
 const OK: &str = "ok";
 
@@ -105,6 +114,15 @@ impl Default for Metrics {
         }
         registry.register("http_exchanges_active", "Exchanges not yet ended", http_active.clone());
         registry.register("http_exchanges", "Exchanges ended", http_exchanges.clone());
+        let handshakes = Family::<ResultLabel, Counter>::default();
+        for result in Refusal::ALL.map(Refusal::name).into_iter().chain([HANDSHAKE_OK]) {
+            drop(handshakes.get_or_create(&ResultLabel { result }));
+        }
+        registry.register(
+            "noise_handshakes",
+            "Harnesses that came through a relay, and those that did not come in",
+            handshakes.clone(),
+        );
         let requests = Method::ALL
             .iter()
             .map(|method| {
@@ -128,6 +146,7 @@ impl Default for Metrics {
             output_bytes,
             http_active,
             http_exchanges,
+            handshakes,
             requests,
         };
         Self { inner: Arc::new(inner) }
@@ -173,6 +192,11 @@ impl Metrics {
     /// A process wrote.
     pub fn output(&self, bytes: usize) {
         self.inner.output_bytes.inc_by(bytes as u64);
+    }
+
+    /// A harness came in through a relay, or did not.
+    pub fn handshake(&self, result: &'static str) {
+        self.inner.handshakes.get_or_create(&ResultLabel { result }).inc();
     }
 
     /// An exchange with another server began.

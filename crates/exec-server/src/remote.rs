@@ -1,17 +1,20 @@
 //! Serves harnesses that come through a relay: registers, keeps one socket, and comes back whenever that is lost.
 //!
 //! ```text
-//! registering ─ok▶ connecting ─ok▶ attached ─socket lost▶ connecting (at once, then ever more slowly)
+//! registering ─ok▶ connecting ─ok▶ attached ─socket lost▶ connecting
 //!      ▲                └─refused, or not reachable for a while─┐
 //!      └─────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! Owner: one task per server. Only a registry that says no for good ends it; an outage is waited for.
+//! Owner: one task per server. Only a registry that says no for good ends it; an outage is waited for. Whatever failed,
+//! a pause comes before the next attempt; the pauses grow until a socket was of use.
 
 mod agent_identity;
 mod credential;
 mod forward;
 mod reception;
+mod sealed_box;
+mod sign_in;
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -23,13 +26,14 @@ use exec_server_machines::backoff::Backoff;
 use exec_server_machines::noise::identity::{Identity, fingerprint};
 use exec_server_machines::relay::mux::Mux;
 use exec_server_protocol::registry::{RegisterRequest, RegisterResponse, SECURITY_PROFILE};
-use exec_server_transport::connection::PingTimes;
+use exec_server_transport::connection::{PingTimes, Wire};
 use exec_server_transport::dial::{DialError, DialOptions, dial_relay};
 use exec_server_transport::identity_file;
 pub use exec_server_transport::identity_file::IdentityFileError;
 use exec_server_transport::proxy::Proxies;
 use exec_server_transport::registry::{Registry, RegistryError, RegistryUrlError};
 use exec_server_transport::relay_mux::run_relay;
+use exec_server_transport::tls::{self, TlsError};
 use exec_server_transport::websocket::UpgradeFailure;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -39,6 +43,7 @@ pub use self::agent_identity::{AgentIdentity, AgentIdentityError};
 pub use self::credential::{Credential, CredentialError};
 pub use self::forward::{ForwardConfig, run_forward};
 use self::reception::{Asking, Host, Reception};
+use crate::auth::TokenFileError;
 use crate::server::Server;
 
 /// How an executor makes itself known to a registry.
@@ -54,6 +59,8 @@ pub struct RemoteEnvironmentConfig {
     pub credential: Credential,
     /// Where its key is kept; without a file it has a new one every time.
     pub identity_file: Option<PathBuf>,
+    /// A PEM file of the authorities to trust in place of the system's.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// Why an executor cannot be reached through its registry for good.
@@ -65,6 +72,9 @@ pub enum RemoteError {
     /// The registry's address is none.
     #[error(transparent)]
     Registry(#[from] RegistryUrlError),
+    /// There is nobody to trust.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The token would travel in the clear.
     #[error(
         "refusing to send a credential to {0} without TLS; use https://, or http:// on loopback only"
@@ -73,6 +83,9 @@ pub enum RemoteError {
     /// The credential is gone or broken.
     #[error(transparent)]
     Credential(#[from] CredentialError),
+    /// The token for the server behind a forwarder cannot be read.
+    #[error(transparent)]
+    TokenFile(#[from] TokenFileError),
     /// The registry said no.
     #[error("could not register environment `{environment_id}`")]
     Refused {
@@ -89,8 +102,12 @@ const REGISTRY_PATIENCE: Duration = Duration::from_secs(10);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A relay that cannot be reached for so many attempts may have moved, so the registry is asked again.
 const ATTEMPTS_BEFORE_ASKING_AGAIN: u32 = 3;
-/// A socket that lasted this long, or by which somebody came in, was a good one: the next attempt is made at once.
-const GOOD_SOCKET: Duration = Duration::from_secs(1);
+/// A socket that lasted this long, or by which somebody came in, was a good one: pauses begin with the shortest again.
+const GOOD_SOCKET: Duration = Duration::from_secs(10);
+/// The bound of the first pause: harnesses wait for the end of it, and all executors of a relay that restarts share it.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// The bound of all later ones: well within the time for which a harness tries to get its session back.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What is pinged, and when it counts as gone.
 const PINGS: PingTimes =
@@ -164,11 +181,19 @@ async fn receive_harnesses(
     leaving: watch::Receiver<bool>,
 ) -> Result<(), RemoteError> {
     let identity = identity_file::open(config.identity_file.as_deref())?;
-    let dial = DialOptions { proxies: Proxies::from_environment(), ..DialOptions::default() };
+    let dial = DialOptions {
+        proxies: Proxies::from_environment(),
+        authorities: config.ca_file.clone(),
+        ..DialOptions::default()
+    };
     let registry = Registry::new(config.registry.as_str(), dial.clone(), REGISTRY_PATIENCE)?;
     if !registry.is_secure() {
         let host = config.registry.host_str().unwrap_or_default();
         return Err(RemoteError::InTheClear(host.to_owned()));
+    }
+    if config.registry.scheme() == "https" {
+        // Certificates that cannot be read now would look like an outage later.
+        tls::connector(dial.authorities.as_deref())?;
     }
     tracing::info!(
         environment_id = config.environment_id,
@@ -177,9 +202,11 @@ async fn receive_harnesses(
         "joining"
     );
     let executor = Executor { reception, config, identity, registry, dial, leaving };
-    while !*executor.leaving.borrow() {
-        let registration = executor.register().await?;
-        executor.stay_attached(&registration).await;
+    let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    while !executor.is_leaving() {
+        if let Some(registration) = executor.register(&mut pauses).await? {
+            executor.stay_attached(&registration, &mut pauses).await;
+        }
     }
     Ok(())
 }
@@ -194,41 +221,33 @@ struct Executor<'a> {
 }
 
 impl Executor<'_> {
-    /// Registers; goes on trying unless the registry says no for good.
-    async fn register(&self) -> Result<RegisterResponse, RemoteError> {
-        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(5));
-        loop {
-            let error = match self.try_to_register().await {
-                Ok(Ok(registration)) => return Ok(registration),
-                Ok(Err(error)) => error,
-                // The parent process may send another token at any time.
-                Err(CredentialError::Expired) => {
-                    tracing::warn!("the credential has expired; waiting for another");
-                    tokio::time::sleep(backoff.next(fastrand::f64())).await;
-                    continue;
+    /// Registers; goes on trying unless the registry says no for good. None if it is time to leave.
+    async fn register(
+        &self,
+        pauses: &mut Backoff,
+    ) -> Result<Option<RegisterResponse>, RemoteError> {
+        while !self.is_leaving() {
+            let cause = match self.try_to_register().await {
+                Ok(Ok(registration)) => return Ok(Some(registration)),
+                Ok(Err(
+                    source @ (RegistryError::Auth { .. }
+                    | RegistryError::Refused { status: 410, .. }),
+                )) => {
+                    let environment_id = self.config.environment_id.clone();
+                    return Err(RemoteError::Refused { environment_id, source });
                 }
+                Ok(Err(error)) => crate::logging::chain(&error),
+                // Another may come at any time: from the parent process, or from whoever writes the file.
+                Err(error @ CredentialError::Expired) => error.to_string(),
+                Err(error @ CredentialError::File { .. }) => crate::logging::chain(&error),
                 Err(CredentialError::Agent(error)) if error.is_passing() => {
-                    let pause = backoff.next(fastrand::f64());
-                    let cause = crate::logging::chain(&error);
-                    tracing::warn!(cause, ?pause, "no credential yet; trying again");
-                    tokio::time::sleep(pause).await;
-                    continue;
+                    crate::logging::chain(&error)
                 }
                 Err(error) => return Err(error.into()),
             };
-            let is_final = matches!(
-                error,
-                RegistryError::Auth { .. } | RegistryError::Refused { status: 410, .. }
-            );
-            if is_final {
-                let environment_id = self.config.environment_id.clone();
-                return Err(RemoteError::Refused { environment_id, source: error });
-            }
-            let pause = backoff.next(fastrand::f64());
-            let cause = crate::logging::chain(&error);
-            tracing::warn!(cause, ?pause, "could not register; trying again");
-            tokio::time::sleep(pause).await;
+            self.pause(pauses, "could not register", Some(&cause)).await;
         }
+        Ok(None)
     }
 
     async fn try_to_register(
@@ -245,7 +264,8 @@ impl Executor<'_> {
         Ok(answer.and_then(|registration| {
             let is_ours = registration.environment_id == *id
                 && registration.security_profile == SECURITY_PROFILE
-                && Url::parse(&registration.url).is_ok();
+                && Url::parse(&registration.url)
+                    .is_ok_and(|url| matches!(url.scheme(), "ws" | "wss") && url.has_host());
             if is_ours {
                 Ok(registration)
             } else {
@@ -255,59 +275,78 @@ impl Executor<'_> {
     }
 
     /// Keeps a socket to the relay until the registration is worth nothing any more.
-    async fn stay_attached(&self, registration: &RegisterResponse) {
+    async fn stay_attached(&self, registration: &RegisterResponse, pauses: &mut Backoff) {
         let url = Url::parse(&registration.url).expect("was checked when it came");
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
         let mut failures = 0;
-        loop {
+        while failures < ATTEMPTS_BEFORE_ASKING_AGAIN && !self.is_leaving() {
             let dialled =
                 tokio::time::timeout(CONNECT_PATIENCE, dial_relay(&url, &self.dial_options()))
                     .await;
+            failures += 1;
             match dialled {
                 Ok(Ok(socket)) => {
-                    failures = 0;
-                    let environment_id = &self.config.environment_id;
-                    tracing::info!(environment_id, "attached to the relay");
-                    let since = Instant::now();
-                    let host = self.host(registration);
-                    let mux = Mux::new(
-                        self.identity.clone(),
-                        environment_id.clone(),
-                        registration.executor_registration_id.clone(),
-                    );
-                    let leaving = self.leaving.clone();
-                    let ended = run_relay(socket, mux, PINGS, &host, leaving).await;
-                    tracing::info!(environment_id, ?ended, "the relay is gone");
-                    if *self.leaving.borrow() {
-                        return;
-                    }
-                    let has_served = host.has_served.load(Ordering::Relaxed);
-                    if has_served || since.elapsed() >= GOOD_SOCKET {
-                        backoff.reset();
-                        continue;
+                    if self.serve(socket, registration).await {
+                        pauses.reset();
+                        failures = 0;
+                        self.wait(pauses.next_spread(fastrand::f64())).await;
+                    } else {
+                        self.pause(pauses, "the relay did not last", None).await;
                     }
                 }
-                Ok(Err(DialError::Upgrade(UpgradeFailure::Status(status))))
-                    if (400..500).contains(&status) =>
-                {
-                    tracing::info!(status, "the relay does not know this registration any more");
+                Ok(Err(DialError::Upgrade(UpgradeFailure::Status(status @ 400..500)))) => {
+                    let cause = format!("it answered {status}");
+                    self.pause(pauses, "the relay does not know this registration", Some(&cause))
+                        .await;
                     return;
                 }
                 Ok(Err(error)) => {
                     let cause = crate::logging::chain(&error);
-                    tracing::warn!(cause, "could not reach the relay");
-                    failures += 1;
+                    self.pause(pauses, "could not reach the relay", Some(&cause)).await;
                 }
-                Err(_) => {
-                    tracing::warn!("the relay does not answer");
-                    failures += 1;
-                }
-            }
-            tokio::time::sleep(backoff.next(fastrand::f64())).await;
-            if failures >= ATTEMPTS_BEFORE_ASKING_AGAIN {
-                return;
+                Err(_) => self.pause(pauses, "the relay does not answer", None).await,
             }
         }
+    }
+
+    /// Serves those who come by a socket until it ends; whether it was of use.
+    async fn serve(&self, socket: Box<dyn Wire>, registration: &RegisterResponse) -> bool {
+        let environment_id = &self.config.environment_id;
+        tracing::info!(environment_id, "attached to the relay");
+        let since = Instant::now();
+        let host = self.host(registration);
+        let mux = Mux::new(
+            self.identity.clone(),
+            environment_id.clone(),
+            registration.executor_registration_id.clone(),
+        );
+        let ended = run_relay(socket, mux, PINGS, &host, self.leaving.clone()).await;
+        tracing::info!(environment_id, ?ended, "the relay is gone");
+        host.has_served.load(Ordering::Relaxed) || since.elapsed() >= GOOD_SOCKET
+    }
+
+    /// Says what failed, and waits before the next attempt.
+    async fn pause(&self, pauses: &mut Backoff, what: &str, cause: Option<&str>) {
+        if self.is_leaving() {
+            return;
+        }
+        let pause = pauses.next_spread(fastrand::f64());
+        tracing::warn!(cause, ?pause, "{what}; trying again");
+        self.wait(pause).await;
+    }
+
+    /// Waits, unless it is time to leave or there is a new token to try.
+    async fn wait(&self, pause: Duration) {
+        let mut leaving = self.leaving.clone();
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            // An owner who has dropped the other half waits for the end of this task in another way.
+            Ok(_) = leaving.wait_for(|leave| *leave) => {}
+            () = self.config.credential.replaced() => {}
+        }
+    }
+
+    fn is_leaving(&self) -> bool {
+        *self.leaving.borrow()
     }
 
     /// Each attempt can be found in the relay's log.

@@ -4,7 +4,7 @@
 //! it is patient here, for an executor that is just coming back.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use exec_server_machines::backoff::Backoff;
 use exec_server_machines::noise::identity::Identity;
@@ -15,7 +15,7 @@ use exec_server_transport::registry::{Header, Registry, RegistryError};
 use exec_server_transport::relay_harness::HarnessWire;
 use exec_server_transport::websocket::UpgradeFailure;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use url::Url;
 use uuid::Uuid;
 
@@ -28,7 +28,7 @@ use crate::error::ExecServerError;
 
 /// How often a first connection is tried again.
 const FIRST_RETRIES: u32 = 4;
-/// The time for that; an executor whose relay restarted is back well within.
+/// The time for all of that; an executor whose relay restarted is back well within.
 const FIRST_PATIENCE: Duration = Duration::from_secs(14);
 /// The pauses of that, the same as those of other harnesses.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -62,12 +62,17 @@ impl RelayDial {
         if self.state.lock().expect("no holder panics").was_connected {
             return self.attempt().await;
         }
-        let give_up = Instant::now() + FIRST_PATIENCE;
+        // Whoever has more time for a single step has it here, too.
+        let patience = FIRST_PATIENCE.max(self.timeout);
+        let give_up = Instant::now() + patience;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        for _ in 0..FIRST_RETRIES {
-            let error = match self.attempt().await {
-                Err(error) if error.is_worth_waiting() => error,
-                result => return result,
+        for retries_left in (0..=FIRST_RETRIES).rev() {
+            let error = match timeout_at(give_up, self.attempt()).await {
+                Ok(Err(error)) if error.is_worth_waiting() && retries_left > 0 => error,
+                Ok(result) => return result,
+                Err(_) => {
+                    return Err(RelayError::Timeout { who: "the environment", timeout: patience });
+                }
             };
             let pause = backoff.next(fastrand::f64());
             if Instant::now() + pause >= give_up {
@@ -78,7 +83,7 @@ impl RelayDial {
             self.notify(RelayNotice::Waiting { environment_id, error: Arc::new(error) });
             tokio::time::sleep(pause).await;
         }
-        self.attempt().await
+        unreachable!("the last attempt is returned, whatever it came to")
     }
 
     /// One way, one socket, one stream.
@@ -93,12 +98,18 @@ impl RelayDial {
             taken => taken?,
         };
         let stream_id = Uuid::new_v4().to_string();
-        let executor = &way.executor_public_key;
-        let opening = HarnessWire::open(socket, stream_id, &self.identity, &way, executor);
-        let wire = match timeout(self.timeout, opening).await {
-            Ok(opened) => opened.map_err(RelayError::Stream)?,
-            Err(_) => return Err(self.late("the executor")),
+        let (environment_id, executor) = (&self.environment_id, &way.executor_public_key);
+        // Everybody on the way calls it by this name.
+        tracing::debug!(environment_id, stream_id, "opening a stream");
+        let opening = HarnessWire::open(socket, stream_id.clone(), &self.identity, &way, executor);
+        let opened = match timeout(self.timeout, opening).await {
+            Ok(opened) => opened.map_err(RelayError::Stream),
+            Err(_) => Err(self.late("the executor")),
         };
+        let wire = opened.inspect_err(|error| {
+            tracing::info!(environment_id, stream_id, %error, "no stream to the executor");
+        })?;
+        tracing::info!(environment_id, stream_id, "a stream to the executor");
         // Only now it has proved that the key is its own.
         self.remember(KeyFingerprint::of(executor)).await?;
         Ok(Box::new(wire))

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use exec_server_machines::relay::StreamError;
 use exec_server_transport::connection::WireError;
 use exec_server_transport::dial::DialError;
 use exec_server_transport::identity_file::IdentityFileError;
@@ -88,7 +89,11 @@ impl RelayError {
     /// Whether a first connection is better tried again than given up.
     pub(super) fn is_worth_waiting(&self) -> bool {
         match self {
-            // An executor bears only so many handshakes that fail, whoever makes them.
+            // An executor bears only so many handshakes that fail, whoever makes them. A relay that hangs up has lost
+            // its executor, or its own way, and nobody has refused anything.
+            Self::Stream(WireError::Io(error)) => {
+                !error.get_ref().is_some_and(|inner| inner.is::<StreamError>())
+            }
             Self::Stream(_) => false,
             // A way that is too old is replaced by another; one that is forbidden is not.
             Self::Relay(DialError::Upgrade(UpgradeFailure::Status(status))) => {

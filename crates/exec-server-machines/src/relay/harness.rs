@@ -87,7 +87,7 @@ impl<R: Rng> HarnessStream<R> {
             stream.handle_ack(frame.ack, &frame.body);
         }
         match (frame.body, std::mem::replace(&mut self.state, State::Over)) {
-            (RelayBody::Reset { reason }, _) => Err(StreamError::Reset { reason }),
+            (RelayBody::Reset { reason }, _) => Err(StreamError::reset(&reason)),
             (RelayBody::Handshake(answer), State::Handshaking(initiator)) => {
                 let keys = initiator.finish(&answer)?;
                 let mut stream = OpenStream::new(keys);

@@ -7,32 +7,21 @@
 //! ```
 //!
 //! Owner: the task of the relay socket. Streams take turns, one frame each, so that a large reply delays nobody else.
-//! Too many failed handshakes close the door for a while; streams that are open do not notice.
+//! Too many failed handshakes close the [`door`](super::door) for a while; streams that are open do not notice.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use exec_server_protocol::registry::PublicKey;
 use exec_server_protocol::relay_frame::{RESET_PROTOCOL_ERROR, RelayBody, RelayData, RelayFrame};
 
 use super::StreamError;
+use super::door::{Door, Refusal, Verdict};
 use super::stream::OpenStream;
 use crate::noise::Rng;
 use crate::noise::handshake::{Binding, Hello};
 use crate::noise::identity::Identity;
-
-/// How many streams may be open at once.
-pub const MAX_STREAMS: usize = 128;
-
-/// How many harnesses may wait for the registry's word at once.
-pub const MAX_PENDING: usize = 32;
-
-/// As many failed handshakes close the door.
-pub const FAILURES_BEFORE_COOLDOWN: u32 = 8;
-
-/// How long the door stays closed.
-pub const COOLDOWN: Duration = Duration::from_secs(10);
 
 /// Resets are a courtesy; a flood of nonsense must not become a flood of answers.
 const MAX_QUEUED_RESETS: usize = 128;
@@ -63,6 +52,13 @@ pub enum MuxOutput {
         stream_id: String,
         /// Who it is.
         harness: PublicKey,
+    },
+    /// A harness did not come in, and was told so.
+    Refused {
+        /// The id of its stream, for logs.
+        stream_id: String,
+        /// Why.
+        why: Refusal,
     },
     /// A message of an open stream.
     Message {
@@ -137,17 +133,20 @@ impl<R: Rng> Mux<R> {
         match body {
             RelayBody::Handshake(message) => self.handle_handshake(now, stream_id, &message),
             RelayBody::Data(data) => self.handle_data(now, stream_id, data),
-            RelayBody::Reset { reason } => self.end(&stream_id, StreamError::Reset { reason }),
+            RelayBody::Reset { reason } => self.end(&stream_id, StreamError::reset(&reason)),
             RelayBody::Ack | RelayBody::Resume { .. } | RelayBody::Heartbeat => {}
         }
     }
 
-    /// The registry's word on a harness came, or did not come in time.
-    pub fn handle_validated(&mut self, now: Instant, stream: StreamKey, allowed: bool) {
+    /// The registry's word on a harness came, or did not come in time; once for each [`MuxOutput::Validate`].
+    pub fn handle_validated(&mut self, now: Instant, stream: StreamKey, verdict: Verdict) {
+        self.door.handle_answered();
         // The stream may be gone by now, and its id may be another's.
         let Some(stream_id) = self.ids.get(&stream).cloned() else { return };
-        if !allowed {
-            return self.fail_handshake(now, &stream_id);
+        match verdict {
+            Verdict::Allowed => {}
+            Verdict::Refused => return self.refuse(now, stream_id, Refusal::Refused),
+            Verdict::Unknown => return self.refuse(now, stream_id, Refusal::Unchecked),
         }
         let Some(Stream { state: State::Pending(hello), .. }) = self.streams.remove(&stream_id)
         else {
@@ -156,8 +155,7 @@ impl<R: Rng> Mux<R> {
         let harness = hello.harness.clone();
         let Ok((message, keys)) = hello.accept() else {
             self.ids.remove(&stream);
-            self.door.count_failure(now);
-            return self.reset(&stream_id);
+            return self.refuse(now, stream_id, Refusal::BadHandshake);
         };
         self.push_control(&stream_id, RelayBody::Handshake(message.into()));
         let open = Open { stream: OpenStream::new(keys), has_turn: false };
@@ -219,17 +217,14 @@ impl<R: Rng> Mux<R> {
 
     fn handle_handshake(&mut self, now: Instant, stream_id: String, message: &[u8]) {
         match self.streams.get(&stream_id).map(|stream| &stream.state) {
-            Some(State::Pending(_)) => return self.fail_handshake(now, &stream_id),
+            Some(State::Pending(_)) => return self.refuse(now, stream_id, Refusal::EarlyFrame),
             Some(State::Open(_)) => {
                 return self.break_off(&stream_id, StreamError::Unexpected("handshake"));
             }
             None => {}
         }
-        let is_pending = |stream: &&Stream<R>| matches!(stream.state, State::Pending(_));
-        let pending = self.streams.values().filter(is_pending).count();
-        let is_full = self.streams.len() - pending >= MAX_STREAMS || pending >= MAX_PENDING;
-        if is_full || self.door.is_closed(now) {
-            return self.reset(&stream_id);
+        if let Err(why) = self.door.check(now, self.streams.len()) {
+            return self.refuse(now, stream_id, why);
         }
         let binding = Binding {
             environment_id: &self.environment_id,
@@ -237,11 +232,11 @@ impl<R: Rng> Mux<R> {
             stream_id: &stream_id,
         };
         let Ok(hello) = Hello::read(&self.identity, binding, message) else {
-            self.door.count_failure(now);
-            return self.reset(&stream_id);
+            return self.refuse(now, stream_id, Refusal::BadHandshake);
         };
         let key = StreamKey(self.next_key);
         self.next_key += 1;
+        self.door.handle_asked();
         self.outputs.push_back(MuxOutput::Validate {
             stream: key,
             stream_id: stream_id.clone(),
@@ -258,7 +253,7 @@ impl<R: Rng> Mux<R> {
             return self.reset(&stream_id);
         };
         let State::Open(open) = &mut stream.state else {
-            return self.fail_handshake(now, &stream_id);
+            return self.refuse(now, stream_id, Refusal::EarlyFrame);
         };
         let (key, outputs) = (stream.key, &mut self.outputs);
         let result = open.stream.handle_data(data, |message| {
@@ -271,12 +266,13 @@ impl<R: Rng> Mux<R> {
     }
 
     /// A handshake came to nothing.
-    fn fail_handshake(&mut self, now: Instant, stream_id: &str) {
-        if let Some(stream) = self.streams.remove(stream_id) {
+    fn refuse(&mut self, now: Instant, stream_id: String, why: Refusal) {
+        if let Some(stream) = self.streams.remove(&stream_id) {
             self.ids.remove(&stream.key);
         }
-        self.door.count_failure(now);
-        self.reset(stream_id);
+        self.door.handle_refused(now, why);
+        self.reset(&stream_id);
+        self.outputs.push_back(MuxOutput::Refused { stream_id, why });
     }
 
     /// The peer of a stream broke the rules.
@@ -321,29 +317,6 @@ impl Open {
         if !self.has_turn && self.stream.has_frame() {
             self.has_turn = true;
             turns.push_back(key);
-        }
-    }
-}
-
-/// Counts failed handshakes and stays closed for a while when there were too many.
-#[derive(Debug, Default)]
-struct Door {
-    failures: u32,
-    closed_until: Option<Instant>,
-}
-
-impl Door {
-    fn is_closed(&mut self, now: Instant) -> bool {
-        if self.closed_until.is_some_and(|until| now >= until) {
-            *self = Self::default();
-        }
-        self.closed_until.is_some()
-    }
-
-    fn count_failure(&mut self, now: Instant) {
-        self.failures += 1;
-        if self.failures >= FAILURES_BEFORE_COOLDOWN && self.closed_until.is_none() {
-            self.closed_until = Some(now + COOLDOWN);
         }
     }
 }

@@ -70,9 +70,16 @@ impl RelayHost for Serve {
         _stream_id: String,
         _harness: PublicKey,
         authorization: String,
-    ) -> impl Future<Output = bool> + Send + 'static {
+    ) -> impl Future<Output = Verdict> + Send + 'static {
         assert_eq!(authorization, "authorization");
-        std::future::ready(!matches!(self, Self::Nobody))
+        std::future::ready(match self {
+            Self::Nobody => Verdict::Refused,
+            _ => Verdict::Allowed,
+        })
+    }
+
+    fn refused(&self, stream_id: &str, why: Refusal) {
+        assert_eq!((stream_id, why), ("s", Refusal::Refused));
     }
 
     fn serve(&self, wire: StreamWire, _harness: PublicKey) {

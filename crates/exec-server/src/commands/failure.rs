@@ -2,9 +2,9 @@
 
 mod relay;
 
-use std::error::Error;
 use std::io;
 
+pub use exec_server::logging::chain;
 use exec_server_client::{DialError, EnvironmentsError, ExecServerError, UpgradeFailure};
 
 /// Something of ours went wrong before a command could run, in the words of containers.
@@ -136,22 +136,6 @@ impl Failure {
             _ => None,
         }
     }
-}
-
-/// An error with its causes.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        // Some errors repeat their cause.
-        if !more.is_empty() && !text.contains(&more) {
-            text.push_str(": ");
-            text.push_str(&more);
-        }
-        cause = error.source();
-    }
-    text
 }
 
 fn client_hint(error: &ExecServerError) -> Option<String> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::limits::MAX_HTTP_REDIRECTS;
+use exec_server_transport::causes::chain;
 
 /// How an exchange fails.
 #[derive(Debug, thiserror::Error)]
@@ -144,15 +145,4 @@ impl HttpError {
             Self::NoAnswer { place, source }
         }
     }
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &hyper::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

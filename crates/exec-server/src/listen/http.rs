@@ -6,12 +6,13 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
+use exec_server_protocol::registry::FORWARDED_FOR_HEADER;
 use exec_server_transport::connection::{Connection, PingTimes};
 use exec_server_transport::upgrade;
 use exec_server_transport::websocket::WebSocketWire;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, ORIGIN};
+use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -165,6 +166,7 @@ fn open_websocket(server: &Server, mut request: Request<Incoming>) -> Result<Upg
         .auth
         .authenticate(request.headers().get(AUTHORIZATION))
         .map_err(|error| text(StatusCode::UNAUTHORIZED, &error.to_string()))?;
+    let principal = narrow(principal, request.headers())?;
     server
         .check_room()
         .map_err(|error| text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()))?;
@@ -172,6 +174,21 @@ fn open_websocket(server: &Server, mut request: Request<Incoming>) -> Result<Upg
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *reply.headers_mut() = accepted;
     Ok(Upgrade { reply, stream: hyper::upgrade::on(&mut request), principal })
+}
+
+/// Whoever brings others says for whom each connection is. That takes rights away and gives none, so anybody may say it.
+fn narrow(principal: Principal, headers: &HeaderMap) -> Result<Principal, Reply> {
+    let mut harnesses = headers.get_all(FORWARDED_FOR_HEADER).iter();
+    let Some(harness) = harnesses.next() else { return Ok(principal) };
+    let harness = harness.to_str().ok().and_then(|text| text.parse().ok());
+    match harness {
+        Some(harness) if harnesses.next().is_none() => Ok(principal.on_behalf_of(&harness)),
+        // Not as if nothing had been said: that would be more rights than were asked for.
+        _ => Err(text(
+            StatusCode::BAD_REQUEST,
+            &format!("{FORWARDED_FOR_HEADER} must be the fingerprint of one key"),
+        )),
+    }
 }
 
 fn text(status: StatusCode, body: &str) -> Reply {

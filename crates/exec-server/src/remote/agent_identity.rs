@@ -16,7 +16,7 @@ use exec_server_transport::http_exchange::{ExchangeError, exchange};
 use exec_server_transport::proxy::Proxies;
 use exec_server_transport::registry::{Header, is_secure};
 use http_body_util::Full;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request};
 use jsonwebtoken::jwk::JwkSet;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
@@ -25,6 +25,9 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::sync::Mutex;
 use url::Url;
+
+use super::credential::account_headers;
+use super::sealed_box;
 
 /// Who issues identities, and for whom.
 const ISSUER: &str = "https://chatgpt.com/codex-backend/agent-identity";
@@ -129,14 +132,9 @@ impl AgentIdentity {
         assertion.set_sensitive(true);
         let account = HeaderValue::from_str(&known.claims.account_id)
             .map_err(|_| AgentIdentityError::NoDocument)?;
-        let mut headers = vec![
-            (AUTHORIZATION, assertion),
-            (HeaderName::from_static("chatgpt-account-id"), account),
-        ];
-        if known.claims.chatgpt_account_is_fedramp {
-            let name = HeaderName::from_static("x-openai-fedramp");
-            headers.push((name, HeaderValue::from_static("true")));
-        }
+        let mut headers = vec![(AUTHORIZATION, assertion)];
+        let is_fedramp = known.claims.chatgpt_account_is_fedramp;
+        headers.extend(account_headers(Some(account), is_fedramp));
         Ok(headers)
     }
 
@@ -189,13 +187,27 @@ impl AgentIdentity {
             408 | 429 | 500.. => return Err(AgentIdentityError::NoAnswer),
             status => return Err(AgentIdentityError::Refused(status)),
         }
-        #[derive(Deserialize)]
-        struct Task {
-            #[serde(alias = "taskId")]
-            task_id: String,
-        }
         let task: Task = serde_json::from_slice(&body).map_err(|_| AgentIdentityError::NoAnswer)?;
-        Ok(task.task_id)
+        task.id(key).ok_or(AgentIdentityError::NoAnswer)
+    }
+}
+
+/// A registered task; some issuers tell its id to nobody but the agent.
+#[derive(Deserialize)]
+struct Task {
+    #[serde(alias = "taskId")]
+    task_id: Option<String>,
+    #[serde(alias = "encryptedTaskId")]
+    encrypted_task_id: Option<String>,
+}
+
+impl Task {
+    fn id(self, key: &Ed25519KeyPair) -> Option<String> {
+        if let Some(id) = self.task_id {
+            return Some(id);
+        }
+        let sealed = base64::decode(self.encrypted_task_id?.trim()).ok()?;
+        sealed_box::open(key, &sealed)
     }
 }
 
@@ -210,9 +222,7 @@ impl Known {
             "task_id": task,
             "timestamp": timestamp,
         });
-        let said = base64::encode(said.to_string().as_bytes());
-        let said = said.trim_end_matches('=').replace('+', "-").replace('/', "_");
-        format!("AgentAssertion {said}")
+        format!("AgentAssertion {}", base64::encode_url(said.to_string().as_bytes()))
     }
 }
 

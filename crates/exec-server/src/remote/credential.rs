@@ -1,5 +1,6 @@
 //! How an executor proves to its registry that it may register.
 
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 use tokio::sync::watch;
 
-use super::{AgentIdentity, AgentIdentityError};
+use super::{AgentIdentity, AgentIdentityError, sign_in};
 
 /// A line of the credential pipe is no longer, its newline included.
 const MAX_LINE_BYTES: u64 = 16_384;
@@ -24,11 +25,17 @@ pub enum Credential {
     Account {
         /// The access token.
         token: Arc<str>,
-        /// The account.
-        account_id: Arc<str>,
+        /// The account, if the sign-in says which.
+        account_id: Option<Arc<str>>,
+        /// Whether it is one of those that a registry wants to be told about.
+        is_fedramp: bool,
     },
     /// An agent's identity, which signs every request.
     Agent(Arc<AgentIdentity>),
+    /// A file with a token, which is read for every request, so that the token can be replaced.
+    File(PathBuf),
+    /// The sign-in state of the reference's command line, read for every request: its tokens do not last.
+    SignIn(PathBuf),
     /// Tokens that the parent process sends on stdin, each until its time is up.
     Stdin(Arc<watch::Sender<Option<Piped>>>),
 }
@@ -85,9 +92,8 @@ impl Credential {
         }
         if let Some(path) = set("EXEC_SERVER_REMOTE_TOKEN_FILE") {
             let path = PathBuf::from(path);
-            let token = std::fs::read_to_string(&path)
-                .map_err(|source| CredentialError::File { path, source })?;
-            return Self::bearer(&token);
+            Self::read_file(&path)?;
+            return Ok(Self::File(path));
         }
         for name in ["CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN", "CODEX_API_KEY"] {
             if let Some(token) = set(name) {
@@ -97,50 +103,48 @@ impl Credential {
         let home = set("CODEX_HOME").map(PathBuf::from);
         let home = home.or_else(|| Some(Path::new(&set("HOME")?).join(".codex")));
         match home {
-            Some(home) => Self::from_sign_in(&home.join("auth.json")),
+            Some(home) => {
+                let path = home.join("auth.json");
+                sign_in::read(&path)?;
+                Ok(Self::SignIn(path))
+            }
             None => Err(CredentialError::Missing),
         }
     }
 
-    /// The sign-in state of the reference's command line.
-    fn from_sign_in(path: &Path) -> Result<Self, CredentialError> {
-        #[derive(Deserialize)]
-        struct SignIn {
-            #[serde(rename = "OPENAI_API_KEY")]
-            key: Option<String>,
-            tokens: Option<Tokens>,
-        }
-        #[derive(Deserialize)]
-        struct Tokens {
-            access_token: String,
-            account_id: Option<String>,
-        }
-        let text = match std::fs::read(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Err(CredentialError::Missing);
-            }
-            Err(source) => return Err(CredentialError::File { path: path.to_owned(), source }),
-        };
-        let state: SignIn = serde_json::from_slice(&text).map_err(|error| {
-            CredentialError::File { path: path.to_owned(), source: error.into() }
-        })?;
-        match state {
-            SignIn { key: Some(key), .. } => Self::bearer(&key),
-            SignIn { tokens: Some(Tokens { access_token, account_id: Some(account) }), .. } => {
-                check(&access_token)?;
-                check(&account)?;
-                Ok(Self::Account { token: access_token.into(), account_id: account.into() })
-            }
-            SignIn { tokens: Some(Tokens { access_token, .. }), .. } => Self::bearer(&access_token),
-            SignIn { .. } => Err(CredentialError::Missing),
-        }
+    fn read_file(path: &Path) -> Result<Self, CredentialError> {
+        let token = std::fs::read_to_string(path)
+            .map_err(|source| CredentialError::File { path: path.to_owned(), source })?;
+        Self::bearer(&token)
     }
 
-    fn bearer(token: &str) -> Result<Self, CredentialError> {
+    /// A token, with the spaces around it removed.
+    pub(super) fn bearer(token: &str) -> Result<Self, CredentialError> {
         let token = token.trim();
         check(token)?;
         Ok(Self::Bearer(token.into()))
+    }
+
+    /// The token of somebody who is signed in.
+    pub(super) fn account(
+        token: &str,
+        account_id: Option<&str>,
+        is_fedramp: bool,
+    ) -> Result<Self, CredentialError> {
+        check(token)?;
+        account_id.map_or(Ok(()), check)?;
+        Ok(Self::Account {
+            token: token.into(),
+            account_id: account_id.map(Into::into),
+            is_fedramp,
+        })
+    }
+
+    /// Waits until the parent process sends another token; for ever if it does not send any.
+    pub(super) async fn replaced(&self) {
+        let Self::Stdin(tokens) = self else { return pending().await };
+        // The sender is held by whoever asks.
+        let _ = tokens.subscribe().changed().await;
     }
 
     /// Tokens that come on stdin, once they are read.
@@ -150,12 +154,28 @@ impl Credential {
 
     /// The headers for one request. A token that a parent process sends is waited for if none has come yet.
     pub async fn headers(&self) -> Result<Vec<Header>, CredentialError> {
-        match self {
+        let read;
+        let current = match self {
+            Self::File(path) => {
+                read = Self::read_file(path)?;
+                &read
+            }
+            Self::SignIn(path) => {
+                read = sign_in::read(path)?;
+                &read
+            }
+            _ => self,
+        };
+        match current {
+            Self::File(_) | Self::SignIn(_) => unreachable!("what was read is a token"),
             Self::Bearer(token) => Ok(vec![bearer(token)]),
-            Self::Account { token, account_id } => {
-                let account = HeaderValue::from_str(account_id).expect("was checked");
-                let name = HeaderName::from_static("chatgpt-account-id");
-                Ok(vec![bearer(token), (name, account)])
+            Self::Account { token, account_id, is_fedramp } => {
+                let account = account_id
+                    .as_ref()
+                    .map(|account| HeaderValue::from_str(account).expect("was checked"));
+                let mut headers = vec![bearer(token)];
+                headers.extend(account_headers(account, *is_fedramp));
+                Ok(headers)
             }
             Self::Agent(identity) => Ok(identity.headers().await?),
             Self::Stdin(tokens) => {
@@ -228,6 +248,17 @@ fn bearer(token: &str) -> Header {
     (AUTHORIZATION, value)
 }
 
+/// What a registry is told about an account.
+pub(super) fn account_headers(
+    account: Option<HeaderValue>,
+    is_fedramp: bool,
+) -> impl Iterator<Item = Header> {
+    let account = account.map(|id| (HeaderName::from_static("chatgpt-account-id"), id));
+    let fedramp = is_fedramp
+        .then(|| (HeaderName::from_static("x-openai-fedramp"), HeaderValue::from_static("true")));
+    account.into_iter().chain(fedramp)
+}
+
 fn now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
@@ -237,6 +268,8 @@ impl std::fmt::Debug for Credential {
         f.write_str(match self {
             Self::Bearer(_) => "Bearer",
             Self::Account { .. } => "Account",
+            Self::File(_) => "File",
+            Self::SignIn(_) => "SignIn",
             Self::Agent(_) => "Agent",
             Self::Stdin(_) => "Stdin",
         })

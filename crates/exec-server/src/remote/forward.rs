@@ -6,13 +6,15 @@
 //!
 //! Owner: one task per stream, held by the [`Forwarder`]. Messages pass whole and unchanged. The end of the server's side
 //! is told to the harness after everything that came before it; a harness that is gone takes its websocket with it.
+//! The server is told the fingerprint of each harness's key, so that sessions of one are not another's.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exec_server_machines::backoff::Backoff;
 use exec_server_machines::noise::identity::fingerprint;
-use exec_server_protocol::registry::PublicKey;
+use exec_server_protocol::registry::{FORWARDED_FOR_HEADER, PublicKey};
 use exec_server_transport::connection::Wire;
 use exec_server_transport::dial::{DialError, DialOptions, ServerUrl, dial_opaque};
 use exec_server_transport::relay_mux::StreamWire;
@@ -22,6 +24,7 @@ use tokio::task::JoinSet;
 
 use super::reception::Reception;
 use super::{FAREWELL, PINGS, RemoteEnvironmentConfig, RemoteError, read_stdin, receive_harnesses};
+use crate::auth::{TokenFileError, read_secret};
 
 /// Connecting to the server takes no longer than this, the upgrade included.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -33,6 +36,8 @@ const RESTART_PATIENCE: Duration = Duration::from_secs(2);
 pub struct ForwardConfig {
     /// The server.
     pub server: ServerUrl,
+    /// A file with the token that the server wants; read for every connection.
+    pub token_file: Option<PathBuf>,
     /// How this process makes itself known to the registry.
     pub remote: RemoteEnvironmentConfig,
 }
@@ -42,9 +47,17 @@ pub async fn run_forward(
     config: ForwardConfig,
     stop: impl Future<Output = ()>,
 ) -> Result<(), RemoteError> {
-    let ForwardConfig { server, remote } = config;
+    let ForwardConfig { server, token_file, remote } = config;
+    if let Some(path) = &token_file {
+        if !server.is_secure() {
+            return Err(RemoteError::InTheClear(server.to_string()));
+        }
+        read_secret(path)?;
+    }
     let (leave, leaving) = watch::channel(false);
-    let forwarder = Arc::new(Forwarder { server: Arc::new(server), streams: Mutex::default() });
+    let ca_file = remote.ca_file.clone();
+    let destination = Arc::new(Destination { server, token_file, ca_file });
+    let forwarder = Arc::new(Forwarder { destination, streams: Mutex::default() });
     let reception: Arc<dyn Reception> = forwarder.clone();
     let mut receiving = std::pin::pin!(receive_harnesses(reception, &remote, leaving));
     let outcome = tokio::select! {
@@ -60,8 +73,15 @@ pub async fn run_forward(
 }
 
 struct Forwarder {
-    server: Arc<ServerUrl>,
+    destination: Arc<Destination>,
     streams: Mutex<JoinSet<()>>,
+}
+
+/// The server, what it wants to see, and whom to believe that it is the one.
+struct Destination {
+    server: ServerUrl,
+    token_file: Option<PathBuf>,
+    ca_file: Option<PathBuf>,
 }
 
 impl Forwarder {
@@ -72,18 +92,30 @@ impl Forwarder {
 }
 
 impl Reception for Forwarder {
+    /// Nobody can ask a forwarder for its numbers; its log has the same.
+    fn count_handshake(&self, _result: &'static str) {}
+
     fn serve(&self, wire: StreamWire, harness: &PublicKey) {
-        let (server, harness) = (self.server.clone(), fingerprint(harness));
+        let (destination, harness) = (self.destination.clone(), fingerprint(harness));
         let mut streams = self.streams.lock().expect("no holder panics");
         while streams.try_join_next().is_some() {}
-        streams.spawn(async move { run_stream(&server, wire, &harness).await });
+        streams.spawn(async move { run_stream(&destination, wire, &harness).await });
     }
 }
 
 /// One harness, from its coming to the end of either side.
-async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
+async fn run_stream(destination: &Destination, mut harness: StreamWire, who: &str) {
+    let server = &destination.server;
+    let stream_id = harness.stream_id().to_owned();
+    let options = match destination.options(who) {
+        Ok(options) => options,
+        Err(error) => {
+            let cause = error.to_string();
+            return tracing::warn!(stream_id, cause, "there is no token for the server");
+        }
+    };
     let reached = tokio::select! {
-        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server)) => reached,
+        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server, &options)) => reached,
         // It would come back for an answer otherwise.
         () = harness.ended() => return,
     };
@@ -91,27 +123,38 @@ async fn run_stream(server: &ServerUrl, mut harness: StreamWire, who: &str) {
         Ok(Ok(wire)) => wire,
         Ok(Err(error)) => {
             let cause = crate::logging::chain(&error);
-            return tracing::warn!(%server, harness = who, cause, "could not reach the server");
+            return tracing::warn!(%server, stream_id, cause, "could not reach the server");
         }
-        Err(_) => return tracing::warn!(%server, harness = who, "the server does not answer"),
+        Err(_) => return tracing::warn!(%server, stream_id, "the server does not answer"),
     };
     match splice(harness, wire, PINGS).await {
-        SpliceEnd::Near => tracing::debug!(harness = who, "the harness left"),
-        SpliceEnd::Far(None) => tracing::debug!(harness = who, "the server ended a connection"),
+        SpliceEnd::Near => tracing::debug!(stream_id, "the harness left"),
+        SpliceEnd::Far(None) => tracing::debug!(stream_id, "the server ended a connection"),
         SpliceEnd::Far(Some(error)) => {
             let cause = crate::logging::chain(&error);
-            tracing::warn!(%server, harness = who, cause, "a connection to the server broke");
+            tracing::warn!(%server, stream_id, cause, "a connection to the server broke");
         }
-        SpliceEnd::Silent => tracing::warn!(%server, harness = who, "the server fell silent"),
+        SpliceEnd::Silent => tracing::warn!(%server, stream_id, "the server fell silent"),
+    }
+}
+
+impl Destination {
+    /// A server of ours is told who comes, and keeps sessions apart.
+    fn options(&self, who: &str) -> Result<DialOptions, TokenFileError> {
+        let mut headers = vec![(FORWARDED_FOR_HEADER.to_owned(), who.to_owned())];
+        if let Some(path) = &self.token_file {
+            headers.push(("authorization".to_owned(), format!("Bearer {}", read_secret(path)?)));
+        }
+        Ok(DialOptions { headers, authorities: self.ca_file.clone(), ..DialOptions::default() })
     }
 }
 
 /// Connects; a server that is away for a moment is waited for.
-async fn reach(server: &ServerUrl) -> Result<Box<dyn Wire>, DialError> {
+async fn reach(server: &ServerUrl, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
     let until = tokio::time::Instant::now() + RESTART_PATIENCE;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(250));
     loop {
-        match dial_opaque(server, &DialOptions::default()).await {
+        match dial_opaque(server, options).await {
             Err(DialError::Connect(_)) if tokio::time::Instant::now() < until => {
                 tokio::time::sleep(backoff.next(fastrand::f64())).await;
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_machines::noise::identity::fingerprint;
+use exec_server_machines::relay::door::{Refusal, Verdict};
 use exec_server_protocol::registry::{
     PublicKey, STREAM_ID_HEADER, ValidateRequest, ValidateResponse,
 };
@@ -15,16 +16,24 @@ use hyper::header::{HeaderName, HeaderValue};
 use super::{Credential, PINGS};
 use crate::auth::Principal;
 use crate::connection::run_connection;
+use crate::metrics::HANDSHAKE_OK;
 use crate::server::Server;
 
 /// Who takes care of harnesses that the registry has vouched for.
 pub(super) trait Reception: Send + Sync {
     /// A harness came in; the wire is its stream.
     fn serve(&self, wire: StreamWire, harness: &PublicKey);
+
+    /// A handshake came to this: `ok`, or the name of a refusal.
+    fn count_handshake(&self, result: &'static str);
 }
 
 /// The server of this process.
 impl Reception for Arc<Server> {
+    fn count_handshake(&self, result: &'static str) {
+        self.metrics.handshake(result);
+    }
+
     fn serve(&self, wire: StreamWire, harness: &PublicKey) {
         let server = self.clone();
         let principal = Principal::Harness(fingerprint(harness));
@@ -49,14 +58,31 @@ impl RelayHost for Host {
         stream_id: String,
         harness: PublicKey,
         authorization: String,
-    ) -> impl Future<Output = bool> + Send + 'static {
+    ) -> impl Future<Output = Verdict> + Send + 'static {
         let asking = self.asking.clone();
         async move { asking.validate(stream_id, harness, authorization).await }
     }
 
     fn serve(&self, wire: StreamWire, harness: PublicKey) {
         self.has_served.store(true, Ordering::Relaxed);
+        self.reception.count_handshake(HANDSHAKE_OK);
         self.reception.serve(wire, &harness);
+    }
+
+    fn refused(&self, stream_id: &str, why: Refusal) {
+        self.reception.count_handshake(why.name());
+        let why_text = why.to_string();
+        match why {
+            // The log has it from whoever asked, with the cause.
+            Refusal::Refused | Refusal::Unchecked => {}
+            Refusal::BadHandshake | Refusal::EarlyFrame => {
+                tracing::warn!(stream_id, why = why_text, "a handshake failed");
+            }
+            // Nothing that one end does alone may fill the log.
+            Refusal::TooManyStreams | Refusal::TooManyPending | Refusal::Cooldown => {
+                tracing::info!(stream_id, why = why_text, "a harness was turned away");
+            }
+        }
     }
 }
 
@@ -69,14 +95,24 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    async fn validate(&self, stream_id: String, harness: PublicKey, authorization: String) -> bool {
-        let Ok(mut headers) = self.credential.headers().await else {
-            return false;
+    async fn validate(
+        &self,
+        stream_id: String,
+        harness: PublicKey,
+        authorization: String,
+    ) -> Verdict {
+        let who = fingerprint(&harness);
+        let mut headers = match self.credential.headers().await {
+            Ok(headers) => headers,
+            Err(error) => {
+                let cause = crate::logging::chain(&error);
+                tracing::warn!(stream_id, harness = who, cause, "a harness could not be checked");
+                return Verdict::Unknown;
+            }
         };
         if let Ok(value) = HeaderValue::from_str(&stream_id) {
             headers.push((HeaderName::from_static(STREAM_ID_HEADER), value));
         }
-        let who = fingerprint(&harness);
         let request = ValidateRequest {
             executor_registration_id: self.registration_id.clone(),
             harness_public_key: harness,
@@ -87,16 +123,16 @@ impl Asking {
         match answer {
             Ok(ValidateResponse { valid: true }) => {
                 tracing::info!(stream_id, harness = who, "a harness came in");
-                true
+                Verdict::Allowed
             }
             Ok(ValidateResponse { valid: false }) => {
                 tracing::warn!(stream_id, harness = who, "the registry refused a harness");
-                false
+                Verdict::Refused
             }
             Err(error) => {
                 let cause = crate::logging::chain(&error);
                 tracing::warn!(stream_id, harness = who, cause, "a harness could not be checked");
-                false
+                Verdict::Unknown
             }
         }
     }

@@ -4,6 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::hmac;
+use exec_server::protocol::base64::encode_url;
+use exec_server::protocol::hex;
 use exec_server_testkit::http::{request, upgrade};
 use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
@@ -372,7 +374,7 @@ async fn is_refused(server: &TestExecutor, header: Option<&str>, body: &str) {
 }
 
 fn hex_digest(text: &str) -> String {
-    digest(&SHA256, text.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest(&SHA256, text.as_bytes()).as_ref())
 }
 
 fn now() -> i64 {
@@ -387,13 +389,8 @@ fn sign(claims: &Value) -> String {
 }
 
 fn sign_with(secret: &str, algorithm: hmac::Algorithm, header: &str, claims: &str) -> String {
-    let body = format!("{}.{}", base64_url(header.as_bytes()), base64_url(claims.as_bytes()));
+    let body = format!("{}.{}", encode_url(header.as_bytes()), encode_url(claims.as_bytes()));
     let key = hmac::Key::new(algorithm, secret.as_bytes());
     let signature = hmac::sign(&key, body.as_bytes());
-    format!("{body}.{}", base64_url(signature.as_ref()))
-}
-
-fn base64_url(bytes: &[u8]) -> String {
-    let text = exec_server::protocol::base64::encode(bytes);
-    text.trim_end_matches('=').replace('+', "-").replace('/', "_")
+    format!("{body}.{}", encode_url(signature.as_ref()))
 }

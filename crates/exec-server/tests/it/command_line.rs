@@ -7,6 +7,7 @@ use exec_server_testkit::TestExecutor;
 
 const FLAGS: &[&str] = &[
     "--accept-native-paths",
+    "--ca-file",
     "--cgroup",
     "--concurrent-requests",
     "--environment-id",

@@ -92,12 +92,18 @@ pub async fn start() -> (TestExecutor, String) {
         .piped_stderr()
         .start()
         .await;
+    let url = metrics_url(&mut server).await;
+    (server, url)
+}
+
+/// Where a server's metrics are, as its log says at the start.
+pub async fn metrics_url(server: &mut TestExecutor) -> String {
     loop {
         let line = server.next_stderr_line().await.expect("the log says where metrics are");
         let line: Value = serde_json::from_str(&line).unwrap();
         if line["message"] == "serving metrics" {
             let url = line["url"].as_str().expect("a URL").to_owned();
-            return (server, url.strip_suffix("/metrics").expect("the whole URL").to_owned());
+            return url.strip_suffix("/metrics").expect("the whole URL").to_owned();
         }
     }
 }

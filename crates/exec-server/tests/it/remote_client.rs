@@ -1,11 +1,13 @@
 //! Our own client finds our own executor through a rendezvous, and finds it again.
 
+mod answers;
 mod commands;
 mod failing;
 mod recovering;
 mod reference;
 mod running;
 mod trusting;
+mod ways;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -118,7 +120,9 @@ fn command(arguments: &[&str], state: &Path) -> Command {
     for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
         command.env_remove(name).env_remove(name.to_uppercase());
     }
-    for name in ["XDG_CONFIG_HOME", "CODEX_HOME", "CODEX_EXEC_SERVER_URL", "EXEC_SERVER_URL"] {
+    for name in
+        ["RUST_LOG", "XDG_CONFIG_HOME", "CODEX_HOME", "CODEX_EXEC_SERVER_URL", "EXEC_SERVER_URL"]
+    {
         command.env_remove(name);
     }
     command

@@ -7,7 +7,11 @@ mod chaos;
 pub mod commands;
 mod crowd;
 #[cfg(unix)]
+mod door;
+#[cfg(unix)]
 pub mod executor;
+#[cfg(unix)]
+mod executor_patience;
 #[cfg(target_os = "linux")]
 mod forward;
 mod lifecycle;

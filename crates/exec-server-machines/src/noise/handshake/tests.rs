@@ -132,6 +132,5 @@ fn exchange(sealer: &mut Sealer, opener: &mut Opener, texts: [&[u8]; 2], expecte
 }
 
 fn unhex(text: &str) -> Vec<u8> {
-    let digit = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-    (0..text.len()).step_by(2).map(digit).collect()
+    exec_server_protocol::hex::decode(text).expect("digits")
 }

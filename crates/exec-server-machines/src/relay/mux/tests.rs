@@ -1,3 +1,4 @@
+mod anything;
 mod recordings;
 
 use std::sync::LazyLock;
@@ -7,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::noise::SystemRandom;
+use crate::relay::door::{COOLDOWN, FAILURES_BEFORE_COOLDOWN, MAX_PENDING, MAX_STREAMS};
 use crate::relay::framing::WINDOW_BYTES;
 use crate::relay::harness::HarnessStream;
 
@@ -29,7 +31,7 @@ fn messages_queued_before_the_answer_leave_with_it() {
     link.harness("s1").send(Bytes::from_static(b"early")).unwrap();
     link.carry();
     let [MuxOutput::Validate { stream, .. }] = link.outputs()[..] else { panic!() };
-    link.mux.handle_validated(link.now, stream, true);
+    link.mux.handle_validated(link.now, stream, Verdict::Allowed);
     link.carry();
     assert!(matches!(link.outputs()[..], [MuxOutput::Opened { .. }, MuxOutput::Message { .. }]));
 }
@@ -41,10 +43,10 @@ fn nobody_gets_in_without_the_registrys_word() {
     link.carry();
     let [MuxOutput::Validate { stream, .. }] = link.outputs()[..] else { panic!() };
     assert!(!link.harness("s1").is_open());
-    link.mux.handle_validated(link.now, stream, false);
+    link.mux.handle_validated(link.now, stream, Verdict::Refused);
     link.carry();
     assert_eq!(link.ended("s1"), Some(reset()));
-    assert_eq!(link.outputs(), []);
+    assert_eq!(link.outputs(), [refused("s1", Refusal::Refused)]);
 }
 
 #[test]
@@ -58,10 +60,10 @@ fn a_late_word_is_not_another_streams() {
     link.carry();
     let [MuxOutput::Validate { stream: second, .. }] = link.outputs()[..] else { panic!() };
     assert_ne!(first, second);
-    link.mux.handle_validated(link.now, first, true);
+    link.mux.handle_validated(link.now, first, Verdict::Allowed);
     link.carry();
     assert!(!link.harness("s1").is_open());
-    link.mux.handle_validated(link.now, second, true);
+    link.mux.handle_validated(link.now, second, Verdict::Allowed);
     link.carry();
     assert!(link.harness("s1").is_open());
 }
@@ -81,9 +83,9 @@ fn a_second_frame_while_the_registry_is_asked_ends_the_attempt() {
         link.carry();
         let [MuxOutput::Validate { stream, .. }] = link.outputs()[..] else { panic!() };
         link.inject("s1", second);
-        link.mux.handle_validated(link.now, stream, true);
+        link.mux.handle_validated(link.now, stream, Verdict::Allowed);
         assert_eq!(link.sent(), [("s1".to_owned(), reset_body())]);
-        assert_eq!(link.outputs(), []);
+        assert_eq!(link.outputs(), [refused("s1", Refusal::EarlyFrame)]);
     }
 }
 
@@ -121,9 +123,11 @@ fn too_many_failures_close_the_door_for_newcomers_only() {
         link.inject(&format!("bad{at}"), RelayBody::Handshake(Bytes::from_static(b"nonsense")));
     }
     assert_eq!(link.sent().len(), FAILURES_BEFORE_COOLDOWN as usize);
+    assert_eq!(link.outputs()[7], refused("bad7", Refusal::BadHandshake));
     link.start("new");
     link.carry();
     assert_eq!(link.ended("new"), Some(reset()));
+    assert_eq!(link.outputs(), [refused("new", Refusal::Cooldown)]);
     link.mux.send(stream, Bytes::from_static(b"still here")).unwrap();
     link.carry();
     assert_eq!(link.received("old"), [b"still here"]);
@@ -136,11 +140,56 @@ fn too_many_failures_close_the_door_for_newcomers_only() {
 fn there_is_a_limit_to_those_who_wait() {
     let mut link = Link::new();
     for at in 0..=MAX_PENDING {
-        link.start(&format!("s{at}"));
+        link.start(&format!("s{at:02}"));
     }
     link.carry();
-    assert_eq!(link.outputs().len(), MAX_PENDING);
+    let outputs = link.outputs();
+    assert_eq!(outputs.len(), MAX_PENDING + 1);
+    assert_eq!(outputs[MAX_PENDING], refused("s32", Refusal::TooManyPending));
     assert_eq!(link.harnesses.values().filter(|harness| harness.why.is_some()).count(), 1);
+}
+
+#[test]
+fn a_question_counts_until_it_is_answered_even_if_nobody_waits_for_the_answer() {
+    let mut link = Link::new();
+    let mut asked = Vec::new();
+    for at in 0..MAX_PENDING {
+        link.start(&format!("s{at}"));
+        link.carry();
+        let [MuxOutput::Validate { stream, .. }] = link.outputs()[..] else { panic!() };
+        asked.push(stream);
+        link.inject(&format!("s{at}"), RelayBody::Reset { reason: "gone".into() });
+    }
+    link.start("more");
+    link.carry();
+    assert_eq!(link.outputs(), [refused("more", Refusal::TooManyPending)]);
+    link.mux.handle_validated(link.now, asked[0], Verdict::Unknown);
+    assert_eq!(link.outputs(), [], "its stream is gone");
+    link.open("again");
+}
+
+#[test]
+fn there_is_a_limit_to_streams_whoever_is_still_on_the_way() {
+    let mut link = Link::new();
+    for at in 0..MAX_STREAMS - 1 {
+        link.open(&format!("s{at}"));
+    }
+    // The way of these two was asked for together; there is room for one.
+    for id in ["first", "second"] {
+        link.start(id);
+        link.carry();
+    }
+    let [MuxOutput::Validate { stream, .. }, ref second] = link.outputs()[..] else { panic!() };
+    assert_eq!(*second, refused("second", Refusal::TooManyStreams));
+    link.mux.handle_validated(link.now, stream, Verdict::Allowed);
+    // It is not held against those who come later.
+    for at in 0..2 * FAILURES_BEFORE_COOLDOWN {
+        link.start(&format!("late{at}"));
+    }
+    link.carry();
+    link.outputs();
+    link.mux.close(stream);
+    link.open("later");
 }
 
 #[test]
@@ -257,7 +306,7 @@ impl Link {
         self.start(stream_id);
         self.carry();
         let [MuxOutput::Validate { stream, .. }] = self.outputs()[..] else { panic!() };
-        self.mux.handle_validated(self.now, stream, true);
+        self.mux.handle_validated(self.now, stream, Verdict::Allowed);
         self.carry();
         assert!(matches!(self.outputs()[..], [MuxOutput::Opened { .. }]));
         assert!(self.harness(stream_id).is_open());
@@ -324,6 +373,10 @@ impl Link {
 
 fn message(stream: StreamKey, text: &'static [u8]) -> MuxOutput {
     MuxOutput::Message { stream, message: Bytes::from_static(text) }
+}
+
+fn refused(stream_id: &str, why: Refusal) -> MuxOutput {
+    MuxOutput::Refused { stream_id: stream_id.to_owned(), why }
 }
 
 fn data(seq: u32) -> RelayBody {

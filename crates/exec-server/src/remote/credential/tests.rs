@@ -32,18 +32,31 @@ async fn the_most_specific_place_wins() {
 }
 
 #[tokio::test]
-async fn somebody_who_is_signed_in_brings_the_account() {
+async fn a_token_in_a_file_can_be_replaced() {
     let home = tempfile::tempdir().unwrap();
-    let state = r#"{"OPENAI_API_KEY":null,"tokens":{"access_token":"t","account_id":"a"}}"#;
-    std::fs::write(home.path().join("auth.json"), state).unwrap();
-    let path = home.path().display().to_string();
-    let found = |name: &str| (name == "CODEX_HOME").then(|| path.clone());
-    let headers = Credential::from_environment(found).unwrap().headers().await.unwrap();
-    assert_eq!(headers[0].1, "Bearer t");
-    assert_eq!(
-        (headers[1].0.as_str(), headers[1].1.to_str().unwrap()),
-        ("chatgpt-account-id", "a")
-    );
+    let file = home.path().join("token");
+    let sign_in = home.path().join("auth.json");
+    let found = |set: &'static str, path: &Path| {
+        let path = path.display().to_string();
+        Credential::from_environment(move |name| (name == set).then(|| path.clone()))
+    };
+    std::fs::write(&file, "one").unwrap();
+    std::fs::write(&sign_in, r#"{"OPENAI_API_KEY":"one"}"#).unwrap();
+    let credentials = [
+        found("EXEC_SERVER_REMOTE_TOKEN_FILE", &file).unwrap(),
+        found("CODEX_HOME", home.path()).unwrap(),
+    ];
+    for credential in &credentials {
+        assert_eq!(credential.headers().await.unwrap()[0].1, "Bearer one");
+    }
+    std::fs::write(&file, "two\n").unwrap();
+    std::fs::write(&sign_in, r#"{"OPENAI_API_KEY":"two"}"#).unwrap();
+    for credential in &credentials {
+        assert_eq!(credential.headers().await.unwrap()[0].1, "Bearer two");
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert!(matches!(credentials[0].headers().await, Err(CredentialError::File { .. })));
+    assert!(found("EXEC_SERVER_REMOTE_TOKEN_FILE", &file).is_err(), "and at the start it is final");
 }
 
 #[tokio::test]

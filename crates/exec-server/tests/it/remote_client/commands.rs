@@ -2,12 +2,15 @@
 
 use std::process::Stdio;
 
+use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::{DEADLINE, Terminal};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
-use super::{Meeting, finish};
+use super::{Meeting, command, finish};
+use crate::rendezvous::commands::Program;
+use crate::rendezvous::executor::join;
 
 #[tokio::test]
 async fn run_passes_input_output_and_exit_code() {
@@ -135,4 +138,44 @@ async fn a_shell_is_a_terminal_over_there() {
     terminal.type_keys("tty; exit 5\n").await;
     terminal.expect("/dev/pts/").await;
     assert_eq!(terminal.finish().await.0, 5);
+}
+
+#[tokio::test]
+async fn a_stream_has_the_same_name_in_every_log() {
+    let (data, executor_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let state = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let executor_token = program.token("executor").await;
+    let harness_token = program.token("harness").await;
+    let builder = join(&program.url, executor_state.path(), &executor_token);
+    let mut executor = builder.env("RUST_LOG", "info").piped_stderr().spawn();
+    let child = command(&["run", "env:env", "--", "true"], state.path())
+        .env("EXEC_SERVER_REMOTE_URL", &program.url)
+        .env("EXEC_SERVER_REMOTE_TOKEN", &harness_token)
+        .env("RUST_LOG", "exec_server_client=info")
+        .spawn();
+    let (code, _, err) = finish(child.unwrap()).await;
+    assert_eq!(code, 0, "{err}");
+    let lines = err.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut opened = lines.filter(|line| line["message"] == "a stream to the executor");
+    let opened = opened.next().expect("the harness names it");
+    let stream_id = opened["stream_id"].as_str().expect("a name").to_owned();
+    for message in ["a harness came in", "a harness left"] {
+        wait_for_line(&mut executor, message, &stream_id).await;
+    }
+    // In the order in which the rendezvous hears of it.
+    for message in ["stream claimed", "executor asked about a harness"] {
+        wait_for_line(&mut program.process, message, &stream_id).await;
+    }
+}
+
+/// Waits for a line of a log about this stream.
+async fn wait_for_line(process: &mut TestExecutor, message: &str, stream_id: &str) {
+    loop {
+        let line = process.next_stderr_line().await.expect("it goes on");
+        let line: Value = serde_json::from_str(&line).unwrap_or_default();
+        if line["message"] == message && line["stream_id"] == stream_id {
+            return;
+        }
+    }
 }

@@ -4,10 +4,12 @@ use std::sync::Mutex;
 
 use exec_server::ExecServerClient;
 use exec_server_protocol::registry::{ConnectResponse, SECURITY_PROFILE};
+use exec_server_protocol::relay_frame::RelayBody;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::rendezvous::public_key;
-use exec_server_testkit::web::answer;
-use exec_server_testkit::{TestRendezvous, Web};
+use exec_server_testkit::stage::switch;
+use exec_server_testkit::web::{Visit, WebRequest, answer};
+use exec_server_testkit::{RelaySocket, Relayed, TestRendezvous, Web, eventually};
 use serde_json::json;
 
 use super::{Meeting, args, command, finish};
@@ -125,7 +127,14 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
     // relay says to whoever takes one.
     const WAY: (u16, &str) = (200, "env");
     for (says, relay, ending) in [
-        (&[(404, "not_found")][..], 0, "answered 404"),
+        (&[(400, "whatever")][..], 0, "answered 400"),
+        (&[(200, "<html>")], 0, "is not JSON"),
+        (&[(200, "{}")], 0, "is missing"),
+        (&[(409, "environment_offline"), (408, ""), (404, "")], 0, "answered 404"),
+        (&[(500, ""), (502, "whatever"), (404, "")], 0, "answered 404"),
+        (&[(504, ""), (425, ""), (404, "")], 0, "answered 404"),
+        (&[(0, ""), (404, "")], 0, "answered 404"),
+        (&[(404, "not_found")], 0, "answered 404"),
         (&[(409, "environment_in_use")], 0, "answered 409"),
         (&[(410, "gone")], 0, "answered 410"),
         (&[(302, "moved")], 0, "answered 302"),
@@ -143,19 +152,18 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
                 return answer(status, &[], "");
             }
             let (status, word) = *next.lock().unwrap().next().expect("it does not ask once more");
+            if status == 0 {
+                // Half of an answer, and then nothing.
+                return b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 9\r\n\r\n{"
+                    .to_vec();
+            }
+            if word.starts_with(['<', '{']) {
+                return answer(status, &[], word);
+            }
             if status != 200 {
                 return answer(status, &[], json!({"error": {"code": word}}).to_string());
             }
-            let host = request.header("host").expect("every request has one");
-            let way = ConnectResponse {
-                environment_id: word.to_owned(),
-                url: format!("ws://{host}/relay"),
-                security_profile: SECURITY_PROFILE.to_owned(),
-                executor_registration_id: "registration".to_owned(),
-                executor_public_key: public_key(1),
-                harness_key_authorization: "authorization".to_owned(),
-            };
-            answer(200, &[], serde_json::to_string(&way).unwrap())
+            answer(200, &[], way(word, request))
         })
         .await;
         let state = tempfile::tempdir().unwrap();
@@ -172,4 +180,76 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
             assert_eq!(request.body, asked[0].body, "it is the same harness every time");
         }
     }
+}
+
+#[tokio::test]
+async fn a_first_connection_takes_no_longer_than_14_seconds_whoever_is_silent() {
+    // The registry answers nothing; or it does, and its relay does not.
+    let connect = async |is_registry_silent: bool| {
+        let web = Web::start(move |mut visit: Visit| async move {
+            while let Some(request) = visit.request().await {
+                if is_registry_silent || request.method == "GET" {
+                    return visit.hung_up().await;
+                }
+                visit.send(&answer(200, &[], way("env", &request))).await;
+            }
+        })
+        .await;
+        let state = tempfile::tempdir().unwrap();
+        let began = std::time::Instant::now();
+        let connecting = ExecServerClient::connect_relay(args(&web.url(""), "token", state.path()));
+        let error = connecting.await.unwrap_err();
+        // Without an end to all attempts together it would be more than 20 seconds.
+        assert!(began.elapsed().as_secs() < 19, "{:?}", began.elapsed());
+        let text = exec_server::logging::chain(&error);
+        assert!(text.contains("did not answer within"), "{text}");
+    };
+    tokio::join!(connect(true), connect(false));
+}
+
+#[tokio::test]
+async fn a_relay_that_hangs_up_is_asked_again_and_an_executor_that_refuses_is_not() {
+    for is_refused in [true, false] {
+        let web = Web::start(move |mut visit: Visit| async move {
+            let Some(request) = visit.request().await else { return };
+            if request.method == "POST" {
+                visit.send(&answer(200, &[], way("env", &request))).await;
+                return;
+            }
+            visit.send(switch(&request)).await;
+            let mut relay = RelaySocket::serve(visit.into_link());
+            let Relayed::Frame(first) = relay.next().await else { return };
+            if is_refused {
+                let reason = "noise_relay_protocol_error".to_owned();
+                relay.send(&first.stream_id, RelayBody::Reset { reason }).await;
+            }
+        })
+        .await;
+        let state = tempfile::tempdir().unwrap();
+        let connecting = ExecServerClient::connect_relay(args(&web.url(""), "token", state.path()));
+        tokio::select! {
+            result = connecting => {
+                assert!(is_refused, "it goes on");
+                let text = exec_server::logging::chain(&result.unwrap_err());
+                assert!(text.contains("the stream was reset"), "{text}");
+            }
+            () = eventually("it asks again", || web.requests().len() >= 3) => {
+                assert!(!is_refused, "an executor bears only so many that it refuses");
+            }
+        }
+    }
+}
+
+/// A way to an environment through a relay at the same place, to an executor that is not there.
+fn way(environment_id: &str, request: &WebRequest) -> String {
+    let host = request.header("host").expect("every request has one");
+    let way = ConnectResponse {
+        environment_id: environment_id.to_owned(),
+        url: format!("ws://{host}/relay"),
+        security_profile: SECURITY_PROFILE.to_owned(),
+        executor_registration_id: "registration".to_owned(),
+        executor_public_key: public_key(1),
+        harness_key_authorization: "authorization".to_owned(),
+    };
+    serde_json::to_string(&way).unwrap()
 }

@@ -12,12 +12,12 @@ use crate::rendezvous::commands::Program;
 use crate::rendezvous::executor::{join, wait_for_presence};
 
 /// An address where nobody listened a moment ago.
-fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 /// A conversation during which something happens; nothing is lost and nothing comes twice.
-async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut(u32)) {
+pub async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut(u32)) {
     let session_id = client.session_id();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
     let mut stdin = child.stdin.take().unwrap();

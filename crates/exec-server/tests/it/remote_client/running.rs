@@ -1,14 +1,12 @@
 //! What works over a wire works through a relay: commands, input, files, HTTP, much output, two at once.
 
-use exec_server::{ExecServerClient, HttpRequestParams, Parents, Removal, Stdin};
-use exec_server_rendezvous::store::TokenRole;
+use exec_server::{HttpRequestParams, Parents, Removal, Stdin};
 use exec_server_testkit::web::answer;
-use exec_server_testkit::{DEADLINE, TestRendezvous, Web};
+use exec_server_testkit::{DEADLINE, Web};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use super::{Meeting, args, connect};
-use crate::rendezvous::executor::join;
+use super::{Meeting, connect};
 
 #[tokio::test]
 async fn commands_run_with_their_input_output_and_exit_code() {
@@ -52,32 +50,6 @@ async fn files_and_http_requests() {
     let params = HttpRequestParams::get("x", web.url("/"));
     let answer = client.http().http_request(params).await.unwrap();
     assert_eq!((answer.status, answer.body_base64.0.as_slice()), (200, &b"hello"[..]));
-}
-
-#[tokio::test]
-async fn tls_all_the_way_with_an_authority_of_ones_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let (certificate, key) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
-    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    let files = (certificate.clone(), key);
-    let rendezvous = TestRendezvous::start_with(|config| config.tls = Some(files)).await;
-    assert!(rendezvous.url().starts_with("https://"));
-    let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
-    let harness_token = rendezvous.token(TokenRole::Harness, "env").await;
-    let executor_state = tempfile::tempdir().unwrap();
-    let joining = join(rendezvous.url(), executor_state.path(), &executor_token);
-    let _executor = joining.env("SSL_CERT_FILE", &certificate).spawn();
-    let mut trusting = args(rendezvous.url(), &harness_token, folder.path());
-    let stranger = trusting.clone();
-    trusting.ca_file = Some(certificate);
-    // It waits for the executor, which is just coming.
-    let client = connect(trusting).await;
-    let output = client.command("echo").arg("hi").output().await.unwrap();
-    assert_eq!(output.stdout_text(), "hi\n");
-    let error = ExecServerClient::connect_relay(stranger).await.unwrap_err();
-    assert!(!error.is_retryable(), "nobody vouches for it, now or later: {error:?}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! An executor that proves itself with an agent's identity.
 
 use exec_server_rendezvous::store::TokenRole;
-use exec_server_testkit::authority::Authority;
+use exec_server_testkit::authority::{Authority, TaskForm};
 use exec_server_testkit::executor::{ExecutorBuilder, TestExecutor};
 use exec_server_testkit::{TestHarness, TestRendezvous};
 use serde_json::{Value, json};
@@ -23,6 +23,39 @@ async fn every_request_is_signed_for_one_task() {
     // One registration, and a question for each harness.
     assert_eq!(place.authority.counts(), (1, 3));
     end(&mut executor).await;
+}
+
+#[tokio::test]
+async fn a_task_may_be_told_to_the_agent_alone() {
+    for form in [TaskForm::CamelCase, TaskForm::Sealed, TaskForm::SealedCamelCase] {
+        let place = Place::start().await;
+        place.authority.tell_tasks(form);
+        let mut executor = place.join(&json!({})).spawn();
+        let token = place.rendezvous.token(TokenRole::Harness, "env").await;
+        // The authority lets nobody in who does not name the task.
+        TestHarness::new(place.rendezvous.url(), "env", &token).client().await;
+        assert_eq!(place.authority.counts().0, 1, "{form:?}");
+        end(&mut executor).await;
+    }
+}
+
+#[tokio::test]
+async fn every_request_says_what_kind_of_account_it_is_for() {
+    for is_fedramp in [true, false] {
+        let place = Place::start().await;
+        let claims = json!({"chatgpt_account_is_fedramp": is_fedramp});
+        let mut executor = place.join(&claims).spawn();
+        let token = place.rendezvous.token(TokenRole::Harness, "env").await;
+        TestHarness::new(place.rendezvous.url(), "env", &token).client().await;
+        let requests = place.authority.headers();
+        assert_eq!(requests.len(), 2, "register and validate");
+        for headers in requests {
+            let said =
+                headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("x-openai-fedramp"));
+            assert_eq!(said.map(|(_, value)| value.as_str()), is_fedramp.then_some("true"));
+        }
+        end(&mut executor).await;
+    }
 }
 
 #[tokio::test]

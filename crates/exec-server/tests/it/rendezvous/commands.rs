@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// `exec-server rendezvous`, running.
 pub struct Program {
-    process: TestExecutor,
+    pub process: TestExecutor,
     data: PathBuf,
     pub url: String,
     pub admin_token: Option<String>,

@@ -1,14 +1,15 @@
 //! Our own executor waits at our rendezvous.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
 use exec_server_rendezvous::clock;
-use exec_server_rendezvous::store::TokenRole;
-use exec_server_testkit::TestRendezvous;
+use exec_server_rendezvous::store::{Store, TokenRole};
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::http::request_with_body;
 use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::{TestHarness, TestRendezvous};
 use serde_json::{Value, json};
 
 use super::commands::Program;
@@ -150,6 +151,11 @@ async fn what_cannot_be_joined_is_said_in_one_line() {
         assert_eq!((code, stdout.as_str()), (1, ""), "{url}: {stderr}");
         assert!(stderr.contains(says) && stderr.lines().count() == 1, "{url}: {stderr}");
     }
+    for name in [".", "..", " "] {
+        let builder = TestExecutor::builder().args(&["--remote", "http://127.0.0.1:7780"]);
+        let (code, _, stderr) = builder.args(&["--environment-id", name]).run().await;
+        assert!(code == 1 && stderr.contains("--environment-id must"), "{name}: {stderr}");
+    }
     let builder = join("http://127.0.0.1:7780", state.path(), "t");
     let (code, _, stderr) = builder.args(&["--identity", "/dev/null/key"]).run().await;
     assert_eq!(code, 1);
@@ -169,6 +175,30 @@ async fn its_parent_can_hand_it_tokens_and_end_it_by_stdin() {
     executor.write_stdin(format!("{line}\n").as_bytes()).await;
     wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
     executor.close_stdin();
+    assert_eq!(executor.wait().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn a_token_in_a_file_can_be_replaced_before_the_old_one_is_revoked() {
+    let rendezvous = TestRendezvous::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let file = state.path().join("token");
+    std::fs::write(&file, rendezvous.token(TokenRole::Executor, "env").await).unwrap();
+    let builder = join(rendezvous.url(), state.path(), "").env("RUST_LOG", "info");
+    let builder = builder.env("EXEC_SERVER_REMOTE_TOKEN_FILE", &file);
+    let mut executor = builder.piped_stderr().spawn();
+    wait_until_attached(&mut executor).await;
+    let old = rendezvous.storage().ask(|store| store.tokens()).await.unwrap();
+    let old = old.into_iter().find(|token| token.role == TokenRole::Executor).unwrap();
+    std::fs::write(&file, rendezvous.token(TokenRole::Executor, "env").await).unwrap();
+    let revoke = move |store: &dyn Store| store.revoke_token(&old.id, clock::now());
+    rendezvous.storage().ask(revoke).await.unwrap();
+    wait_until_attached(&mut executor).await;
+    let token = rendezvous.token(TokenRole::Harness, "env").await;
+    let mut client = TestHarness::new(rendezvous.url(), "env", &token).client().await;
+    client.initialize().await;
+    assert_eq!(client.sh("p", "echo still").await.text(), "still\n");
+    executor.signal(Signal::TERM);
     assert_eq!(executor.wait().await.code(), Some(0));
 }
 
@@ -205,6 +235,16 @@ async fn it_keeps_its_key() {
         keys.push(key.split('"').next().map(str::to_owned));
     }
     assert_eq!(keys[0], keys[1]);
+    // Whoever could read it could be this machine.
+    let file = state.path().join("identity.json");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let mut executor = join(rendezvous.url(), state.path(), &token).piped_stderr().spawn();
+    let line = executor.next_stderr_line().await.expect("it says so");
+    assert!(line.contains("the identity file can be read or changed by others"), "{line}");
+}
+
+async fn wait_until_attached(executor: &mut TestExecutor) {
+    while !executor.next_stderr_line().await.expect("it runs").contains("attached to the relay") {}
 }
 
 /// Our server, with its state in a directory of its own, for the environment `env`.

@@ -5,12 +5,14 @@ use std::path::Path;
 use bytes::Bytes;
 use exec_server::RelayConnectArgs;
 use exec_server::client::TokenSource;
+use exec_server_protocol::registry::FORWARDED_FOR_HEADER as HEADER;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::cable::Ending;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::harness::{client_over, hear, say};
+use exec_server_testkit::http::upgrade;
 use exec_server_testkit::reference::{Place as Meeting, ReferenceClient, Scenario, ToolCall};
-use exec_server_testkit::{Cable, DEADLINE, TestHarness, TestRendezvous};
+use exec_server_testkit::{Cable, DEADLINE, TestClient, TestHarness, TestRendezvous};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
@@ -37,6 +39,83 @@ async fn a_harness_works_on_the_server_as_if_it_were_there() {
     let params = json!({"path": uri, "dataBase64": "eHh4".repeat(4 << 20)});
     client.call("fs/writeFile", params).await.expect("it is written");
     assert_eq!(std::fs::metadata(&file).unwrap().len(), 3 * (4 << 20));
+}
+
+#[tokio::test]
+async fn each_key_has_its_own_sessions_on_the_server() {
+    let server = TestExecutor::start().await;
+    let place = Place::start(server.url()).await;
+    let other = TestHarness::new(place.rendezvous.url(), "env", &place.token);
+    let mut first = place.harness.client().await;
+    first.initialize().await;
+    first.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.expect("it starts");
+    let mut second = other.client().await;
+    second.initialize().await;
+    let mut local = server.client().await;
+    let session = first.session_id.clone();
+    assert_eq!(sessions(&mut first).await, [&*session]);
+    assert_eq!(sessions(&mut second).await, [second.session_id.clone()]);
+    assert_eq!(sessions(&mut local).await, [local.session_id.clone()]);
+    drop(first);
+    let direct = TestClient::connect(server.url()).await;
+    for mut stranger in [other.client().await, direct] {
+        let refused = stranger.resume(&session).await.expect_err("it is another's");
+        assert!(refused["message"].as_str().unwrap().contains("unknown session"), "{refused}");
+    }
+    let mut again = place.harness.client().await;
+    again.resume(&session).await.expect("it is its own");
+    again.write("p", "w", "still\n").await.unwrap();
+    again.wait_output("p", "still").await;
+}
+
+#[tokio::test]
+async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token").display().to_string();
+    std::fs::write(&file, "a-token-of-some-length-for-tests\n").unwrap();
+    let server =
+        TestExecutor::start_with(&["--ws-auth", "capability-token", "--ws-token-file", &file])
+            .await;
+    let place = Place::start_with(server.url(), &["--connect-token-file", &file]).await;
+    let mut first = place.harness.client().await;
+    first.initialize().await;
+    let other = TestHarness::new(place.rendezvous.url(), "env", &place.token);
+    let mut second = other.client().await;
+    second.initialize().await;
+    assert_eq!(sessions(&mut first).await, [first.session_id.clone()]);
+    let authorization = [("authorization", "Bearer a-token-of-some-length-for-tests")];
+    let mut direct = TestClient::try_connect(server.url(), &authorization).await.unwrap();
+    let refused = direct.resume(&first.session_id).await.expect_err("it is another's");
+    assert!(refused["message"].as_str().unwrap().contains("unknown session"), "{refused}");
+    let token = ["--connect-token-file", file.as_str()];
+    let state = folder.path();
+    for (connect, more, says) in [
+        ("ws://192.0.2.1:1", token, "without TLS"),
+        ("ws://127.0.0.1:1", ["--connect-token-file", "/dev/null"], "is empty"),
+    ] {
+        let builder = forward(connect, "http://127.0.0.1:7780", state, "t").args(&more);
+        let (code, _, stderr) = builder.run().await;
+        assert!(code == 1 && stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_says_for_whom_it_comes_gains_nothing() {
+    let server = TestExecutor::start().await;
+    let mut everybody = server.client().await;
+    let key = format!("SHA256:{}", "A".repeat(43));
+    let narrowed = async || TestClient::try_connect(server.url(), &[(HEADER, &key)]).await.unwrap();
+    let refused = narrowed().await.resume(&everybody.session_id.clone()).await;
+    assert!(refused.is_err(), "{refused:?}");
+    let mut narrowed = narrowed().await;
+    narrowed.initialize().await;
+    assert_eq!(sessions(&mut narrowed).await, [narrowed.session_id.clone()]);
+    assert_eq!(sessions(&mut everybody).await, [everybody.session_id.clone()]);
+    for wrong in [&[""][..], &["SHA256:"], &["somebody"], &[&key, &key]] {
+        let headers: Vec<_> = wrong.iter().map(|value| (HEADER, *value)).collect();
+        let reply = upgrade(server.url(), &headers).await;
+        assert_eq!(reply.status, 400, "{wrong:?}: {reply:?}");
+    }
 }
 
 #[tokio::test]
@@ -229,11 +308,15 @@ struct Place {
 
 impl Place {
     async fn start(server: &str) -> Self {
+        Self::start_with(server, &[]).await
+    }
+
+    async fn start_with(server: &str, more: &[&str]) -> Self {
         let rendezvous = TestRendezvous::start().await;
         let state = tempfile::tempdir().unwrap();
         let token = rendezvous.token(TokenRole::Executor, "env").await;
         let forward = forward(server, rendezvous.url(), state.path(), &token);
-        let forward = forward.piped_stderr().spawn();
+        let forward = forward.args(more).piped_stderr().spawn();
         let token = rendezvous.token(TokenRole::Harness, "env").await;
         let harness = TestHarness::new(rendezvous.url(), "env", &token);
         Self { rendezvous, harness, token, forward, state }
@@ -243,6 +326,13 @@ impl Place {
 fn forward(connect: &str, url: &str, state: &Path, token: &str) -> ExecutorBuilder {
     let builder = TestExecutor::builder().args(&["forward", "--connect", connect]);
     join_with(builder, url, state, token)
+}
+
+/// The ids of all sessions that a client can see.
+async fn sessions(client: &mut TestClient) -> Vec<String> {
+    let listed = client.call("session/list", json!({})).await.expect("it is told");
+    let sessions = listed["sessions"].as_array().expect("a list");
+    sessions.iter().map(|it| it["sessionId"].as_str().expect("an id").to_owned()).collect()
 }
 
 async fn accept(listener: &TcpListener) -> WebSocketStream<TcpStream> {

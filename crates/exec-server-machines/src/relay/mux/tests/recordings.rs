@@ -3,6 +3,8 @@
 //! A recording has a line per frame, `h` from the harness or `e` from the executor, made with keys and randomness that
 //! are written down here. Recordings are never changed; a version that frames differently adds one.
 
+use exec_server_protocol::hex::encode as hex;
+
 use super::*;
 use crate::noise::testing::Scripted;
 
@@ -31,11 +33,12 @@ fn recordings_of_earlier_versions_are_understood() {
                     MuxOutput::Validate { stream, authorization, .. } => {
                         assert_eq!(authorization, "authorization");
                         Scripted::expect(&EXECUTOR_RANDOMNESS);
-                        mux.handle_validated(Instant::now(), stream, true);
+                        mux.handle_validated(Instant::now(), stream, Verdict::Allowed);
                     }
                     MuxOutput::Opened { .. } => {}
                     MuxOutput::Message { message, .. } => said.push(message),
                     MuxOutput::Ended { why, .. } => panic!("{why}"),
+                    MuxOutput::Refused { why, .. } => panic!("{why}"),
                 }
             }
         }
@@ -61,7 +64,7 @@ fn record_a_conversation() {
         while let Some(output) = mux.poll_output() {
             if let MuxOutput::Validate { stream, .. } = output {
                 Scripted::expect(&EXECUTOR_RANDOMNESS);
-                mux.handle_validated(Instant::now(), stream, true);
+                mux.handle_validated(Instant::now(), stream, Verdict::Allowed);
                 key = Some(stream);
             }
         }
@@ -96,11 +99,6 @@ fn both_ends() -> (Mux<Scripted>, HarnessStream<Scripted>) {
     (Mux::new(executor, "env".into(), "registration".into()), stream.unwrap())
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn unhex(text: &str) -> Vec<u8> {
-    let pairs = text.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
-    pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
+    exec_server_protocol::hex::decode(text).expect("digits")
 }
