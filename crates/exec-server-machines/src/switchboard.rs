@@ -199,12 +199,15 @@ impl Switchboard {
         }
     }
 
-    /// Ends every socket that came with this token.
-    pub fn revoke(&mut self, token: &str) {
-        let of_token = |(id, socket): (&SocketId, &Socket)| (socket.token == token).then_some(*id);
-        let sockets: Vec<_> = self.sockets.iter().filter_map(of_token).collect();
-        for id in sockets {
-            self.end(id, Goodbye::Revoked);
+    /// Ends every socket that came with one of these tokens.
+    pub fn end_tokens(&mut self, ended: &BTreeMap<String, Goodbye>) {
+        if ended.is_empty() {
+            return;
+        }
+        let why = |(id, socket): (&SocketId, &Socket)| Some((*id, *ended.get(&socket.token)?));
+        let sockets: Vec<_> = self.sockets.iter().filter_map(why).collect();
+        for (id, why) in sockets {
+            self.end(id, why);
         }
     }
 

@@ -18,7 +18,6 @@ use hyper::header::{AUTHORIZATION, HeaderName};
 use hyper::{Method, Request};
 use serde::de::DeserializeOwned;
 
-use crate::clock;
 use crate::secrets::sha256;
 use crate::server::Rendezvous;
 use crate::signed_url::decode_segment;
@@ -160,7 +159,7 @@ pub async fn authenticate(
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(Refusal::NoToken);
     }
-    let (hash, now) = (sha256(secret.trim().as_bytes()), clock::now());
+    let (hash, now) = (sha256(secret.trim().as_bytes()), rendezvous.config.clock.now());
     let found = rendezvous.storage.ask(move |store| store.use_token(&hash, now)).await;
     let found = found.map_err(|error| {
         tracing::error!(%error, "could not look a token up");

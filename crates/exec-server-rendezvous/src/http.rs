@@ -20,7 +20,6 @@ use tracing::Instrument;
 
 use crate::api::{self, REQUEST_ID, Refusal, Reply, Route, header_for_logs, json, text};
 use crate::bus::Link;
-use crate::clock;
 use crate::server::Rendezvous;
 use crate::signed_url::{self, Claims, SocketRole};
 use crate::socket::run_socket;
@@ -227,7 +226,8 @@ async fn open_websocket(
     };
     let request_id = header_for_logs(&request, REQUEST_ID.as_str());
     let query = request.uri().query().unwrap_or_default();
-    let claims = rendezvous.keys.verify(segment, query, clock::now()).map_err(|error| {
+    let now = rendezvous.config.clock.now();
+    let claims = rendezvous.keys.verify(segment, query, now).map_err(|error| {
         let status = match error.0 {
             "unknown_route" => StatusCode::NOT_FOUND,
             _ => StatusCode::UNAUTHORIZED,
@@ -266,9 +266,8 @@ async fn is_current(rendezvous: &Rendezvous, claims: &Claims) -> bool {
 /// Checks what a signature cannot know: that the token, the registration and the nonce are still good.
 async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link>, Rejection> {
     let unauthorized = |reason| Rejection::new(StatusCode::UNAUTHORIZED, reason);
-    let asked = claims.clone();
+    let (asked, now) = (claims.clone(), rendezvous.config.clock.now());
     let answer = rendezvous.storage.ask(move |store| {
-        let now = clock::now();
         let token = store.token(&asked.token)?.filter(|token| token.is_good(now));
         let Some(token) = token else { return Ok(Err("invalid_secret")) };
         let stored = store.environment(&asked.environment)?;

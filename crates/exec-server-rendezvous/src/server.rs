@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_machines::switchboard::SwitchboardLimits;
+use exec_server_machines::switchboard::{Goodbye, SwitchboardLimits};
 use exec_server_transport::tls;
 use http_body_util::Full;
 use hyper::service::service_fn;
@@ -20,13 +20,13 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::admin::{self, AdminError, NewToken, PUBLIC_URL};
 use crate::bus::{Bus, LocalBus};
-use crate::clock::{self, Seconds};
+use crate::clock::Seconds;
 use crate::config::RendezvousConfig;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http;
 use crate::metrics::Metrics;
 use crate::signed_url::SigningKeys;
-use crate::store::{SqliteStore, Storage, Store, StoreError, TokenRole};
+use crate::store::{SqliteStore, Storage, Store, StoreError, TokenEnd, TokenRole};
 
 /// What is over harms nobody while it is there.
 const ROUNDS_BETWEEN_PRUNES: u64 = 15;
@@ -110,7 +110,7 @@ impl BoundRendezvous {
         let data_lock = data.lock()?;
         let keys = data.signing_keys()?;
         let store = open_store(&data)?;
-        let admin_token = first_admin_token(&store)?;
+        let admin_token = first_admin_token(&store, config.clock.now())?;
         let listener = bind(config.listen).await?;
         let metrics_listener = match config.metrics {
             Some(address) => Some(bind(address).await?),
@@ -220,7 +220,7 @@ pub fn open_store(data: &DataDir) -> Result<SqliteStore, StartError> {
 }
 
 /// Without any admin token, nobody could make another one.
-fn first_admin_token(store: &SqliteStore) -> Result<Option<String>, AdminError> {
+fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>, AdminError> {
     if store.tokens()?.iter().any(|token| token.role == TokenRole::Admin) {
         return Ok(None);
     }
@@ -230,7 +230,7 @@ fn first_admin_token(store: &SqliteStore) -> Result<Option<String>, AdminError> 
         expires_in_seconds: None,
         max_streams: None,
     };
-    Ok(Some(admin::create_token(store, &new, clock::now())?.secret))
+    Ok(Some(admin::create_token(store, &new, now)?.secret))
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
@@ -319,26 +319,30 @@ async fn serve_metrics(listener: Option<&TcpListener>, rendezvous: &Arc<Rendezvo
     }
 }
 
-/// Forgets what is over, and hears of tokens that another program revoked.
+/// Forgets what is over, and sends everybody away whose token expired or was revoked by another program.
 async fn maintain(rendezvous: &Rendezvous) {
     let every = rendezvous.config.timings.maintenance;
-    let mut since = clock::now();
+    let clock = &rendezvous.config.clock;
+    let mut since = clock.now();
     for round in 0_u64.. {
         tokio::time::sleep(every).await;
-        let now = clock::now();
+        let now = clock.now();
         let found = rendezvous.storage.ask(move |store| {
             if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES) {
                 store.prune(now)?;
             }
-            store.revoked_since(since)
+            store.ended_since(since, now)
         });
         match found.await {
-            Ok(revoked) => {
-                for token in revoked {
-                    rendezvous.bus.revoke(&token).await;
-                }
-                // A second look at the last seconds costs nothing; a clock that was set back might.
-                since = now.min(clock::now()) - Seconds::from(5);
+            Ok(ended) => {
+                let why = |end| match end {
+                    TokenEnd::Revoked => Goodbye::Revoked,
+                    TokenEnd::Expired => Goodbye::Expired,
+                };
+                let ended = ended.into_iter().map(|(token, end)| (token, why(end))).collect();
+                rendezvous.bus.end_tokens(&ended).await;
+                // A second look at the last seconds costs nothing, and finds who was just coming in.
+                since = now.min(clock.now()) - Seconds::from(5);
             }
             Err(error) => tracing::warn!(%error, "could not tidy the store up"),
         }

@@ -78,6 +78,15 @@ pub struct Token {
     pub max_streams: Option<u32>,
 }
 
+/// Why a token is not good any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenEnd {
+    /// Somebody took it back.
+    Revoked,
+    /// Its time is over.
+    Expired,
+}
+
 /// Who wins when two executors register for one environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -154,8 +163,12 @@ pub trait Store: Send + Sync + 'static {
     fn add_token(&self, token: &Token, hash: &Digest) -> Result<(), StoreError>;
     /// Revokes a token; whether there was one.
     fn revoke_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
-    /// The tokens that were revoked at or after a time.
-    fn revoked_since(&self, since: Seconds) -> Result<Vec<String>, StoreError>;
+    /// The tokens that were revoked at or after a time, or expired from then until now.
+    fn ended_since(
+        &self,
+        since: Seconds,
+        now: Seconds,
+    ) -> Result<Vec<(String, TokenEnd)>, StoreError>;
 
     /// The environment with this id.
     fn environment(&self, id: &str) -> Result<Option<Environment>, StoreError>;

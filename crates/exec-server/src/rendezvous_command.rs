@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use exec_server::logging::LogFormat;
+use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
 
@@ -138,6 +139,7 @@ impl RendezvousArguments {
                 pong_deadline: self.pong_timeout,
                 ..Timings::default()
             },
+            clock: Clock::default(),
         })
     }
 }

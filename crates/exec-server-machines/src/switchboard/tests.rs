@@ -256,17 +256,17 @@ fn limits_of_an_environment_and_of_a_token_are_kept() {
 }
 
 #[test]
-fn a_revoked_token_ends_its_sockets_and_nobody_elses() {
+fn a_token_that_ends_takes_its_sockets_with_it_and_nobody_elses() {
     let mut board = Switchboard::new(LIMITS);
     let now = Instant::now();
     let executor = board.attach_executor(now, ticket("env", "r1", "executor"), 1).unwrap();
     let one = board.attach_harness(now, ticket("env", "r1", "one"), None).unwrap();
     let two = board.attach_harness(now, ticket("env", "r1", "two"), None).unwrap();
-    board.revoke("one");
+    board.end_tokens(&BTreeMap::from([("one".to_owned(), Goodbye::Revoked)]));
     assert_eq!(board.poll_goodbye(one), Some(Goodbye::Revoked));
     assert_eq!((board.poll_goodbye(two), board.poll_goodbye(executor)), (None, None));
-    board.revoke("executor");
-    assert_eq!(board.poll_goodbye(executor), Some(Goodbye::Revoked));
+    board.end_tokens(&BTreeMap::from([("executor".to_owned(), Goodbye::Expired)]));
+    assert_eq!(board.poll_goodbye(executor), Some(Goodbye::Expired));
     assert_eq!(board.poll_goodbye(two), Some(Goodbye::ExecutorGone));
 }
 

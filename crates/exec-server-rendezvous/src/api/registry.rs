@@ -10,7 +10,7 @@ use exec_server_protocol::registry::{
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal, Reply, json};
-use crate::clock::{self, Seconds};
+use crate::clock::Seconds;
 use crate::secrets::{key_digest, new_id, new_secret, sha256};
 use crate::signed_url::{Claims, SocketRole};
 use crate::store::{
@@ -40,7 +40,7 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
         after: stored.generation,
     };
     let registration = new.id.clone();
-    let now = clock::now();
+    let now = rendezvous.config.clock.now();
     let generation = rendezvous.storage.ask(move |store| store.register(&new, now)).await?;
     rendezvous.bus.supersede(&environment, generation).await;
     let claims = Claims {
@@ -80,8 +80,10 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         return Err(Refusal::Busy);
     }
     let secret = new_secret("xs_auth_");
-    let now = clock::now();
+    let now = rendezvous.config.clock.now();
     let expires = now + seconds(rendezvous.config.timings.harness_bundle);
+    // What is given to a token must not outlive it.
+    let expires = token.expires_at.map_or(expires, |end| end.min(expires));
     let (hash, harness_key) = (sha256(secret.as_bytes()), key_digest(&request.harness_public_key));
     let (id, token_id) = (environment.clone(), token.id.clone());
     let max_unused = rendezvous.config.limits.unused_authorizations;
@@ -134,7 +136,7 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
             registration: request.executor_registration_id,
             harness_key: key_digest(&request.harness_public_key),
         };
-        let now = clock::now();
+        let now = rendezvous.config.clock.now();
         rendezvous.storage.ask(move |store| store.use_authorization(&authorization, now)).await?
     };
     rendezvous.metrics.handshake(valid);

@@ -14,7 +14,7 @@ use rusqlite::{
 
 use super::{
     Authorization, Environment, NewRegistration, Registration, RegistrationPolicy, Store,
-    StoreError, Token, TokenRole, schema,
+    StoreError, Token, TokenEnd, TokenRole, schema,
 };
 use crate::clock::Seconds;
 use crate::secrets::Digest;
@@ -151,11 +151,20 @@ impl Store for SqliteStore {
         })
     }
 
-    fn revoked_since(&self, since: Seconds) -> Result<Vec<String>, StoreError> {
+    fn ended_since(
+        &self,
+        since: Seconds,
+        now: Seconds,
+    ) -> Result<Vec<(String, TokenEnd)>, StoreError> {
         let connection = self.connection();
-        let mut statement =
-            connection.prepare_cached("SELECT id FROM tokens WHERE revoked_at >= ?")?;
-        let rows = statement.query_map([since], |row| row.get(0))?;
+        let mut statement = connection.prepare_cached(
+            "SELECT id, revoked_at IS NOT NULL FROM tokens
+             WHERE revoked_at >= ?1 OR (expires_at >= ?1 AND expires_at <= ?2)",
+        )?;
+        let rows = statement.query_map([since, now], |row| {
+            let end = if row.get(1)? { TokenEnd::Revoked } else { TokenEnd::Expired };
+            Ok((row.get(0)?, end))
+        })?;
         rows.collect::<Result<_, _>>().map_err(database)
     }
 

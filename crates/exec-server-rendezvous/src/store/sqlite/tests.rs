@@ -73,9 +73,21 @@ fn tokens_are_found_by_their_digest_and_their_use_is_noted() {
     store.use_token(&sha256(b"secret"), NOW + 59).unwrap();
     assert_eq!(store.token("t").unwrap().unwrap().last_used_at, Some(NOW));
     assert!(store.revoke_token("t", NOW + 1).unwrap() && !store.revoke_token("x", NOW).unwrap());
-    assert_eq!(store.revoked_since(NOW + 1).unwrap(), ["t"]);
-    assert!(store.revoked_since(NOW + 2).unwrap().is_empty());
+    let revoked = [("t".to_owned(), TokenEnd::Revoked)];
+    assert_eq!(store.ended_since(NOW + 1, NOW + 1).unwrap(), revoked);
+    assert!(store.ended_since(NOW + 2, NOW + 2).unwrap().is_empty());
     assert!(!store.token("t").unwrap().unwrap().is_good(NOW + 1));
+}
+
+#[test]
+fn tokens_that_expire_are_found_when_they_do() {
+    let (store, _dir) = store();
+    let short = Token { expires_at: Some(NOW + 60), ..token("t", TokenRole::Harness) };
+    store.add_token(&short, &[1; 32]).unwrap();
+    let ended = |since, now| store.ended_since(since, now).unwrap();
+    assert!(ended(NOW, NOW + 59).is_empty());
+    assert_eq!(ended(NOW, NOW + 60), [("t".to_owned(), TokenEnd::Expired)]);
+    assert!(ended(NOW + 61, NOW + 100).is_empty());
 }
 
 #[test]
