@@ -13,6 +13,7 @@ use crate::signed_url::SigningKeys;
 const DATABASE: &str = "rendezvous.sqlite3";
 const KEYS: &str = "signing-keys";
 const LOCK: &str = "lock";
+const PRESENCE: &str = "presence.sock";
 
 /// The directory, made sure to exist.
 #[derive(Debug, Clone)]
@@ -68,6 +69,16 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse(self.path.clone())),
             Err(TryLockError::Error(source)) => Err(DataDirError::Io { path, source }),
         }
+    }
+
+    /// Where the directory is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where a running rendezvous says who is there.
+    pub fn presence_socket(&self) -> PathBuf {
+        self.path.join(PRESENCE)
     }
 
     /// Where the database is.

@@ -25,6 +25,7 @@ use crate::config::RendezvousConfig;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http;
 use crate::metrics::Metrics;
+use crate::presence::PresenceSocket;
 use crate::signed_url::SigningKeys;
 use crate::store::{SqliteStore, Storage, Store, StoreError, TokenEnd, TokenRole};
 
@@ -38,6 +39,7 @@ pub struct BoundRendezvous {
     tls: Option<TlsAcceptor>,
     rendezvous: Arc<Rendezvous>,
     admin_token: Option<String>,
+    presence: Option<PresenceSocket>,
     /// The data is ours until this is closed.
     data_lock: File,
 }
@@ -135,7 +137,15 @@ impl BoundRendezvous {
             base,
             draining: watch::Sender::new(false),
         });
-        Ok(Self { listener, metrics_listener, tls: acceptor, rendezvous, admin_token, data_lock })
+        Ok(Self {
+            listener,
+            metrics_listener,
+            tls: acceptor,
+            rendezvous,
+            admin_token,
+            presence: bind_presence(&data),
+            data_lock,
+        })
     }
 
     /// Under which URL executors, harnesses and administrators reach it.
@@ -160,12 +170,15 @@ impl BoundRendezvous {
 
     /// Serves until `stop`, then says goodbye to everybody.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let Self { listener, metrics_listener, tls, rendezvous, data_lock: _held, .. } = self;
+        let Self {
+            listener, metrics_listener, tls, rendezvous, presence, data_lock: _held, ..
+        } = self;
         let mut connections = JoinSet::new();
         tokio::select! {
             () = stop => {}
             () = accept(&listener, tls.as_ref(), &rendezvous, &mut connections) => {}
             () = serve_metrics(metrics_listener.as_ref(), &rendezvous) => {}
+            () = serve_presence(presence, &rendezvous) => {}
             () = maintain(&rendezvous) => {}
         }
         tracing::info!("draining");
@@ -236,6 +249,21 @@ fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
     let bound = TcpListener::bind(address).await;
     bound.map_err(|source| StartError::Bind { address, source })
+}
+
+/// Commands on the data can do without it: they say that they do not know.
+fn bind_presence(data: &DataDir) -> Option<PresenceSocket> {
+    let bound = PresenceSocket::bind(data);
+    bound
+        .inspect_err(|error| tracing::warn!(%error, "commands on the data cannot ask who is there"))
+        .ok()
+}
+
+async fn serve_presence(socket: Option<PresenceSocket>, rendezvous: &Rendezvous) {
+    match socket {
+        Some(socket) => socket.serve(rendezvous).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn accept(

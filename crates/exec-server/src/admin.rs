@@ -2,6 +2,7 @@
 
 mod remote;
 
+use std::io;
 use std::path::PathBuf;
 
 use exec_server_rendezvous::StartError;
@@ -10,6 +11,7 @@ use exec_server_rendezvous::admin::{
 };
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::data_dir::{DataDir, DataDirError};
+use exec_server_rendezvous::presence;
 use exec_server_rendezvous::server::open_store;
 use exec_server_rendezvous::store::{RegistrationPolicy, SqliteStore, Store, StoreError, Token};
 
@@ -67,7 +69,7 @@ pub enum RegistryError {
 /// A rendezvous that can be administered.
 pub enum Registry {
     /// By its data.
-    Local(SqliteStore),
+    Local(SqliteStore, DataDir),
     /// By HTTP.
     Remote(RemoteRegistry),
 }
@@ -79,7 +81,8 @@ impl RegistryArguments {
             return Ok(Registry::Remote(RemoteRegistry::new(url)?));
         }
         let data = self.data.clone().or_else(default_data_dir).ok_or(RegistryError::Which)?;
-        Ok(Registry::Local(open_store(&DataDir::open(&data)?)?))
+        let data = DataDir::open(&data)?;
+        Ok(Registry::Local(open_store(&data)?, data))
     }
 }
 
@@ -87,7 +90,7 @@ impl Registry {
     /// Makes a token.
     pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RegistryError> {
         Ok(match self {
-            Self::Local(store) => admin::create_token(store, new, clock::now())?,
+            Self::Local(store, _) => admin::create_token(store, new, clock::now())?,
             Self::Remote(remote) => remote.create_token(new)?,
         })
     }
@@ -95,7 +98,7 @@ impl Registry {
     /// All tokens.
     pub fn tokens(&self) -> Result<Vec<Token>, RegistryError> {
         Ok(match self {
-            Self::Local(store) => store.tokens()?,
+            Self::Local(store, _) => store.tokens()?,
             Self::Remote(remote) => remote.tokens()?,
         })
     }
@@ -103,24 +106,36 @@ impl Registry {
     /// Revokes a token.
     pub fn revoke_token(&self, id: &str) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store) => store.revoke_token(id, clock::now())?,
+            Self::Local(store, _) => store.revoke_token(id, clock::now())?,
             Self::Remote(remote) => remote.revoke_token(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
     }
 
-    /// All environments; whether their executors are attached is only known by HTTP.
-    pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RegistryError> {
-        Ok(match self {
-            Self::Local(store) => admin::stored_environments(store)?,
-            Self::Remote(remote) => remote.environments()?,
-        })
+    /// All environments, and if it is not known whether their executors are attached, why.
+    pub fn environments(&self) -> Result<(Vec<EnvironmentStatus>, Option<String>), RegistryError> {
+        let (store, data) = match self {
+            Self::Local(store, data) => (store, data),
+            Self::Remote(remote) => return Ok((remote.environments()?, None)),
+        };
+        match presence::ask(data) {
+            Ok(known) => Ok((known.environments, None)),
+            Err(error) => {
+                let doubt = match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                        format!("no rendezvous runs with {}", data.path().display())
+                    }
+                    _ => format!("{}: {error}", data.presence_socket().display()),
+                };
+                Ok((admin::stored_environments(store)?, Some(doubt)))
+            }
+        }
     }
 
     /// Sets who wins when two executors register for one environment.
     pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store) => store.set_policy(id, policy)?,
+            Self::Local(store, _) => store.set_policy(id, policy)?,
             Self::Remote(remote) => remote.set_policy(id, policy)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
@@ -129,7 +144,7 @@ impl Registry {
     /// Under which URL it is reached.
     pub fn url(&self) -> Result<String, RegistryError> {
         Ok(match self {
-            Self::Local(store) => store.note(PUBLIC_URL)?.unwrap_or_default(),
+            Self::Local(store, _) => store.note(PUBLIC_URL)?.unwrap_or_default(),
             Self::Remote(remote) => remote.url().to_owned(),
         })
     }

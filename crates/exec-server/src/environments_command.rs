@@ -68,7 +68,10 @@ pub fn run(arguments: EnvironmentsArguments) -> ExitCode {
 }
 
 fn list(registry: &RegistryArguments, output: OutputFormat) -> Result<String, RegistryError> {
-    let environments = registry.open()?.environments()?;
+    let (environments, doubt) = registry.open()?.environments()?;
+    if let Some(doubt) = doubt {
+        eprintln!("exec-server: whether executors are attached is not known: {doubt}");
+    }
     if output == OutputFormat::Json {
         let text = serde_json::to_string_pretty(&environments).expect("plain data can be written");
         return Ok(text + "\n");
@@ -79,7 +82,7 @@ fn list(registry: &RegistryArguments, output: OutputFormat) -> Result<String, Re
 
 fn row(environment: &EnvironmentStatus) -> Vec<String> {
     let state = match (environment.online, environment.online_since) {
-        (None, _) => "unknown (ask with --remote)".to_owned(),
+        (None, _) => "unknown".to_owned(),
         (Some(false), _) => "offline".to_owned(),
         (Some(true), None) => "online".to_owned(),
         (Some(true), Some(since)) => format!("online since {}", relative(since)),

@@ -1,14 +1,13 @@
 //! Tokens and environments, for whoever has an admin token.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
 
 use exec_server_machines::switchboard::Goodbye;
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal, Reply, json};
 use crate::admin::{self, EnvironmentChange, NewToken};
-use crate::clock::Seconds;
+use crate::presence;
 use crate::store::TokenRole;
 
 /// Lists tokens, or makes one.
@@ -47,19 +46,7 @@ pub async fn token(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
 pub async fn environments(asked: Asked<'_>) -> Result<Reply, Refusal> {
     asked.only(&[Method::GET])?;
     asked.authenticate(TokenRole::Admin, None).await?;
-    let rendezvous = asked.rendezvous;
-    let mut environments = rendezvous.storage.ask(admin::stored_environments).await?;
-    for environment in &mut environments {
-        let presence = rendezvous.bus.presence(&environment.id).await;
-        environment.online = Some(presence.is_some());
-        if let Some(presence) = presence {
-            let ago = Instant::now().saturating_duration_since(presence.since).as_secs();
-            environment.online_since =
-                Some(rendezvous.config.clock.now() - Seconds::try_from(ago).unwrap_or(0));
-            environment.streams = Some(presence.streams);
-        }
-    }
-    Ok(json(StatusCode::OK, &serde_json::json!({ "environments": environments })))
+    Ok(json(StatusCode::OK, &presence::environments(asked.rendezvous).await?))
 }
 
 /// Changes an environment.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use exec_server::protocol::registry::RegistryFailureDetail;
 use exec_server_rendezvous::admin::{EnvironmentChange, EnvironmentStatus, MadeToken, NewToken};
+use exec_server_rendezvous::presence::Environments;
 use exec_server_rendezvous::store::{RegistrationPolicy, Token};
 use exec_server_transport::dial::{DialError, DialOptions};
 use exec_server_transport::http_exchange::{ExchangeError, exchange};
@@ -118,10 +119,6 @@ impl RemoteRegistry {
 
     /// All environments.
     pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RemoteError> {
-        #[derive(Deserialize)]
-        struct Environments {
-            environments: Vec<EnvironmentStatus>,
-        }
         let answer: Option<Environments> =
             self.ask(Method::GET, "/admin/environments", Vec::new())?;
         Ok(answer.map(|it| it.environments).unwrap_or_default())

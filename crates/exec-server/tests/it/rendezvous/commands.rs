@@ -187,6 +187,37 @@ async fn environments_are_listed_with_who_is_there() {
     assert_eq!((&json[0]["online"], &json[0]["policy"]), (&true.into(), &"first-wins".into()));
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn who_is_there_is_known_beside_the_data_while_it_runs() {
+    let place = tempfile::tempdir().unwrap();
+    // Longer than the address of a socket can be.
+    let data = place.path().join("d".repeat(120));
+    let mut program = Program::start(&data, "http://127.0.0.1:0").await;
+    let executor = program.token("executor").await;
+    let data_text = data.display().to_string();
+    let list = ["environments", "--data", &data_text];
+    let (code, before, stderr) = run(&list, &[]).await;
+    assert!(code == 0 && before.contains("offline") && stderr.is_empty(), "{before}{stderr}");
+    let registered = program.register(&executor, &public_key(1)).await;
+    let _socket = RelaySocket::open(super::url(&registered)).await;
+    let (_, after, _) = run(&list, &[]).await;
+    assert!(after.contains("online since"), "{after}");
+    // Nobody is called present by something that was left behind.
+    program.kill().await;
+    let (code, killed, stderr) = run(&list, &[]).await;
+    assert!(code == 0 && killed.contains("unknown"), "{killed}");
+    assert!(stderr.contains("no rendezvous runs with") && stderr.lines().count() == 1, "{stderr}");
+    let mut program = Program::start(&data, "http://127.0.0.1:0").await;
+    assert!(run(&list, &[]).await.1.contains("offline"));
+    program.terminate();
+    assert_eq!(program.wait().await, Some(0));
+    let (_, json, stderr) = run(&[&list[..], &["-o", "json"]].concat(), &[]).await;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["id"], &json[0]["online"]), (&"env".into(), &Value::Null));
+    assert!(stderr.contains("no rendezvous runs with"), "{stderr}");
+}
+
 #[tokio::test]
 async fn a_token_is_listed_and_revoked_by_its_id() {
     let data = tempfile::tempdir().unwrap();
