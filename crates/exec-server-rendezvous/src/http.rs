@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use exec_server_machines::switchboard::{AttachError, Ticket};
-use exec_server_protocol::registry::REJECTION_REASON_HEADER;
+use exec_server_protocol::registry::{REJECTION_REASON_HEADER, STREAM_ID_HEADER};
 use exec_server_transport::upgrade::accept;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
@@ -50,16 +50,15 @@ where
         }
     };
     let Claims { environment, registration, role, token, .. } = &claims;
-    let role = role.name();
-    let span =
-        tracing::info_span!("socket", %peer, %environment, %registration, role, %token, request_id);
+    let (way, role) = (role.way(), role.name());
+    let span = tracing::info_span!("socket", %peer, %environment, %registration, role, %token, way, request_id);
     let running = async {
         tracing::info!("attached");
         let meter = rendezvous.metrics.relay_meter();
-        let end = run_socket(stream, link, &rendezvous.config.timings, meter).await;
+        let (end, stream_id) = run_socket(stream, link, &rendezvous.config.timings, meter).await;
         let reason = end.reason();
         rendezvous.metrics.close(reason);
-        tracing::info!(reason, "detached");
+        tracing::info!(stream_id, reason, "detached");
     };
     running.instrument(span).await;
 }
@@ -122,6 +121,7 @@ async fn answer(
         let method = route.name();
         let environment = route.environment().map(str::to_owned);
         let request_id = header_for_logs(&request, REQUEST_ID.as_str());
+        let stream_id = header_for_logs(&request, STREAM_ID_HEADER);
         let answered = if rendezvous.is_draining() {
             Err(Refusal::Draining)
         } else {
@@ -131,11 +131,15 @@ async fn answer(
         return Err(Box::new(answered.unwrap_or_else(|refusal| {
             let code = refusal.code();
             rendezvous.metrics.refusal(method, code);
-            tracing::info!(method, environment, request_id, code, "request refused");
+            tracing::info!(method, environment, request_id, stream_id, code, "request refused");
             refusal.into_reply()
         })));
     }
-    Err(Box::new(observe(rendezvous, &request).await.unwrap_or_else(Refusal::into_reply)))
+    Err(Box::new(observe(rendezvous, &request).await.unwrap_or_else(|refusal| {
+        // Anybody can ask for anything, and as often as they like.
+        tracing::debug!(path = request.uri().path(), code = refusal.code(), "request refused");
+        refusal.into_reply()
+    })))
 }
 
 /// Health, version and metrics.
@@ -215,7 +219,11 @@ async fn open_websocket(
     mut request: Request<Incoming>,
     segment: &str,
 ) -> Result<(Reply, Promised), Rejection> {
-    let draining = || Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "pod_draining");
+    let request_id = header_for_logs(&request, REQUEST_ID.as_str());
+    let draining = || {
+        tracing::info!(request_id, reason = "pod_draining", "websocket refused");
+        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "pod_draining")
+    };
     if rendezvous.is_draining() {
         return Err(draining());
     }
@@ -224,7 +232,6 @@ async fn open_websocket(
         Ok(_) => return Err(no_websocket("a websocket begins with GET")),
         Err(error) => return Err(no_websocket(&error.to_string())),
     };
-    let request_id = header_for_logs(&request, REQUEST_ID.as_str());
     let query = request.uri().query().unwrap_or_default();
     let now = rendezvous.config.clock.now();
     let claims = rendezvous.keys.verify(segment, query, now).map_err(|error| {
@@ -238,8 +245,8 @@ async fn open_websocket(
     })?;
     let link = attach(rendezvous, &claims).await.inspect_err(|rejection| {
         let Claims { environment, registration, token, role, .. } = &claims;
-        let (role, reason) = (role.name(), rejection.reason);
-        tracing::info!(%environment, %registration, %token, role, request_id, reason, "websocket refused");
+        let (way, role, reason) = (role.way(), role.name(), rejection.reason);
+        tracing::info!(%environment, %registration, %token, role, way, request_id, reason, "websocket refused");
     })?;
     // Whoever came in between would be the one that nobody tells to go.
     if rendezvous.is_draining() {
@@ -253,6 +260,7 @@ async fn open_websocket(
 }
 
 fn no_websocket(why: &str) -> Rejection {
+    tracing::debug!(why, "websocket refused");
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, text: why.to_owned() }
 }
 

@@ -55,13 +55,13 @@ impl SocketEnd {
     }
 }
 
-/// Serves an upgraded connection until it ends.
+/// Serves an upgraded connection until it ends; how it ended, and the stream that it had claimed.
 pub async fn run_socket<S>(
     stream: S,
     link: Box<dyn Link>,
     timings: &Timings,
     meter: RelayMeter,
-) -> SocketEnd
+) -> (SocketEnd, Option<String>)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -81,17 +81,18 @@ where
         is_flushed: true,
         unread_pongs: 0,
         has_spoken: false,
+        stream_id: None,
         has_trespassed: false,
         last_word: None,
     };
     let end = std::future::poll_fn(|cx| socket.poll(cx)).await;
-    let Socket { stream, link, .. } = socket;
+    let Socket { stream, link, stream_id, .. } = socket;
     // The place is given up first: the other side need not wait for the rest.
     drop(link);
     if let SocketEnd::Said(_) = end {
         let _ = tokio::time::timeout(timings.close, drain(stream.into_inner())).await;
     }
-    end
+    (end, stream_id)
 }
 
 /// Reads what the peer still sends; a socket that is closed on unread bytes takes its last words back.
@@ -114,6 +115,8 @@ struct Socket<S> {
     unread_pongs: usize,
     /// Its first frame is the one that claims a stream.
     has_spoken: bool,
+    /// The stream that a harness has claimed; it is remembered here after its place was given up.
+    stream_id: Option<String>,
     has_trespassed: bool,
     /// What the close frame says that is on its way.
     last_word: Option<Goodbye>,
@@ -231,14 +234,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                 FrameFate::Foreign => {
                     self.meter.dropped("foreign_stream");
                     if !std::mem::replace(&mut self.has_trespassed, true) {
-                        tracing::warn!("frames on a stream of somebody else are dropped");
+                        let stream_id = self.stream_id.as_deref();
+                        tracing::warn!(
+                            stream_id,
+                            "frames on a stream of somebody else are dropped"
+                        );
                     }
                 }
             }
-            if !std::mem::replace(&mut self.has_spoken, true)
-                && let Some(stream_id) = self.link.stream_id()
-            {
-                tracing::info!(%stream_id, "stream claimed");
+            if !std::mem::replace(&mut self.has_spoken, true) {
+                self.stream_id = self.link.stream_id();
+                if let Some(stream_id) = self.stream_id.as_deref() {
+                    tracing::info!(stream_id, "stream claimed");
+                }
             }
         } else if message.is_text() {
             self.link.handle_misuse(Goodbye::Text);
@@ -324,7 +332,7 @@ mod tests {
             let ping = [0x89, 0x80, 0, 0, 0, 0];
             while theirs.write_all(&ping).await.is_ok() {}
         };
-        let (end, ()) = tokio::join!(socket, peer);
+        let ((end, _), ()) = tokio::join!(socket, peer);
         assert_eq!(end, SocketEnd::Unsaid(Goodbye::PingFlood));
         assert!(bus.presence("env").await.is_none());
     }

@@ -74,6 +74,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
     asked.only(&[Method::POST])?;
     let token = asked.authenticate(TokenRole::Harness, Some(&environment)).await?;
     let (rendezvous, request_id) = (asked.rendezvous, asked.request_id());
+    let stream_id = asked.stream_id();
     let request: ConnectRequest = asked.body().await?;
     let presence = rendezvous.bus.presence(&environment).await.ok_or(Refusal::Offline)?;
     if presence.is_full {
@@ -108,7 +109,8 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         expires,
         role: SocketRole::Harness { nonce: new_id("") },
     };
-    tracing::info!(%environment, registration = %current.id, token = %token.id, request_id, "harness asked for a way");
+    let way = claims.role.way();
+    tracing::info!(%environment, registration = %current.id, token = %token.id, way, request_id, stream_id, "harness was given a way");
     Ok(json(
         StatusCode::OK,
         &ConnectResponse {
@@ -127,6 +129,7 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     asked.only(&[Method::POST])?;
     asked.authenticate(TokenRole::Executor, Some(&environment)).await?;
     let (rendezvous, stream_id) = (asked.rendezvous, asked.stream_id());
+    let request_id = asked.request_id();
     let request: ValidateRequest = asked.body().await?;
     let registration = request.executor_registration_id.clone();
     let valid = request.harness_key_authorization.len() <= MAX_AUTHORIZATION_BYTES && {
@@ -140,7 +143,7 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
         rendezvous.storage.ask(move |store| store.use_authorization(&authorization, now)).await?
     };
     rendezvous.metrics.handshake(valid);
-    tracing::info!(%environment, %registration, stream_id, valid, "executor asked about a harness");
+    tracing::info!(%environment, %registration, stream_id, request_id, valid, "executor asked about a harness");
     Ok(json(StatusCode::OK, &ValidateResponse { valid }))
 }
 

@@ -13,6 +13,8 @@ mod expiry;
 mod forward;
 mod lifecycle;
 #[cfg(unix)]
+mod logs;
+#[cfg(unix)]
 mod reference;
 mod registry;
 mod relay;

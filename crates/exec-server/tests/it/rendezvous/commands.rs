@@ -82,7 +82,12 @@ impl Program {
 
     /// Waits until its log says this.
     pub async fn wait_for_log(&mut self, words: &str) {
-        while !self.process.next_stderr_line().await.expect("it runs").contains(words) {}
+        while !self.next_log_line().await.contains(words) {}
+    }
+
+    /// The next line of its log.
+    pub async fn next_log_line(&mut self) -> String {
+        self.process.next_stderr_line().await.expect("it runs")
     }
 
     pub fn pid(&self) -> u32 {

@@ -1,0 +1,99 @@
+//! What the logs tell whoever has to find out what happened to one stream.
+
+use exec_server_testkit::TestHarness;
+use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::rendezvous::{connect_body, public_key, upgrade_at};
+use serde_json::Value;
+
+use super::commands::Program;
+use super::executor::join;
+
+#[tokio::test]
+async fn a_stream_can_be_followed_through_registry_relay_and_executor() {
+    let place = tempfile::tempdir().unwrap();
+    let mut program = Program::start(&place.path().join("data"), "http://127.0.0.1:0").await;
+    let (token, harness) = (program.token("executor").await, program.token("harness").await);
+    let executor = join(&program.url, &place.path().join("state"), &token).env("RUST_LOG", "info");
+    let mut executor = executor.piped_stderr().spawn();
+    let mut log = Log::default();
+    let registered = log.until(&mut program, |line| is(line, "executor registered")).await;
+    let attached = log.until(&mut program, |line| is(line, "attached")).await;
+    assert_eq!(attached["span"]["registration"], registered["registration"]);
+    assert_eq!(attached["span"]["token"], registered["token"]);
+
+    let harness = TestHarness::new(&program.url, "env", &harness);
+    let mut client = harness.client().await;
+    client.initialize().await;
+    drop(client);
+    let given = log.until(&mut program, |line| is(line, "harness was given a way")).await;
+    let claimed = log.until(&mut program, |line| is(line, "stream claimed")).await;
+    let stream = claimed["stream_id"].clone();
+    assert!(stream.as_str().is_some_and(|id| id.starts_with("stream-")), "{claimed}");
+    assert!(given["way"].is_string());
+    assert_eq!(claimed["span"]["way"], given["way"], "the way led to this socket");
+    let asked = log.until(&mut program, |line| is(line, "executor asked about a harness")).await;
+    assert_eq!((&asked["stream_id"], &asked["valid"]), (&stream, &true.into()));
+    let ended =
+        log.until(&mut program, |line| is(line, "detached") && line["stream_id"] == stream).await;
+    assert_eq!(ended["reason"], "closed_by_peer");
+    assert_eq!(ended["span"]["registration"], registered["registration"]);
+
+    let in_executor = format!("\"stream_id\":{stream}");
+    loop {
+        let line = executor.next_stderr_line().await.expect("it says who came in");
+        if line.contains("a harness came in") {
+            assert!(line.contains(&in_executor), "{line}");
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_in_the_log_with_their_reason_and_whoever_asked() {
+    let place = tempfile::tempdir().unwrap();
+    let mut program = Program::start(place.path(), "http://127.0.0.1:0").await;
+    let harness = program.token("harness").await;
+    let path = "/cloud/environment/env/connect";
+    let body = connect_body(&public_key(2)).to_string();
+    let authorization = format!("Bearer {harness}");
+    let mut log = Log::default();
+    for (token, code) in [("Bearer x", "invalid_token"), (&authorization, "environment_offline")] {
+        let headers = [
+            ("Authorization", token),
+            ("x-request-id", "req_7"),
+            ("x-codex-noise-stream-id", "stream-7"),
+        ];
+        request_with_body(&program.url, "POST", path, &headers, body.as_bytes()).await;
+        let line = log.until(&mut program, |line| is(line, "request refused")).await;
+        let facts = [&line["code"], &line["request_id"], &line["stream_id"], &line["environment"]];
+        assert_eq!(facts, [code, "req_7", "stream-7", "env"], "{line}");
+    }
+    let executor = program.token("executor").await;
+    let registered = program.register(&executor, &public_key(1)).await;
+    program.register(&executor, &public_key(1)).await;
+    assert_eq!(upgrade_at(super::url(&registered)).await.status, 401);
+    let line = log.until(&mut program, |line| is(line, "websocket refused")).await;
+    assert_eq!(line["reason"], "expired");
+    assert_eq!(line["registration"], registered["executor_registration_id"]);
+}
+
+/// Everything that a rendezvous has said.
+#[derive(Default)]
+struct Log(Vec<Value>);
+
+impl Log {
+    /// The first line that is meant, among those that were not meant before; it may still come.
+    async fn until(&mut self, program: &mut Program, is_meant: impl Fn(&Value) -> bool) -> Value {
+        loop {
+            if let Some(at) = self.0.iter().position(&is_meant) {
+                return self.0.remove(at);
+            }
+            let line = program.next_log_line().await;
+            self.0.extend(serde_json::from_str::<Value>(&line));
+        }
+    }
+}
+
+fn is(line: &Value, message: &str) -> bool {
+    line["message"] == message
+}
