@@ -7,7 +7,7 @@ use clap::Subcommand;
 use exec_server_rendezvous::admin::EnvironmentStatus;
 use exec_server_rendezvous::store::RegistrationPolicy;
 
-use crate::admin::{OutputFormat, RegistryArguments, RegistryError, relative, table};
+use crate::admin::{OutputFormat, RegistryArguments, RegistryError, json, relative, table};
 
 /// What to do with environments.
 #[derive(Debug, clap::Args)]
@@ -73,8 +73,7 @@ fn list(registry: &RegistryArguments, output: OutputFormat) -> Result<String, Re
         eprintln!("exec-server: whether executors are attached is not known: {doubt}");
     }
     if output == OutputFormat::Json {
-        let text = serde_json::to_string_pretty(&environments).expect("plain data can be written");
-        return Ok(text + "\n");
+        return Ok(json(&environments));
     }
     let rows: Vec<_> = environments.iter().map(row).collect();
     Ok(table(&["ENVIRONMENT", "STATE", "STREAMS", "REGISTERED", "POLICY"], &rows))

@@ -8,7 +8,7 @@ use exec_server_rendezvous::admin::{MadeToken, NewToken};
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::store::{Token, TokenRole};
 
-use crate::admin::{OutputFormat, RegistryArguments, RegistryError, relative, table};
+use crate::admin::{OutputFormat, RegistryArguments, RegistryError, json, relative, table};
 
 /// What to do with tokens.
 #[derive(Debug, Subcommand)]
@@ -162,10 +162,6 @@ fn row(token: &Token) -> Vec<String> {
         token.last_used_at.map_or_else(|| "never".to_owned(), relative),
         state,
     ]
-}
-
-fn json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("plain data can be written") + "\n"
 }
 
 /// A word that a shell takes as it is.

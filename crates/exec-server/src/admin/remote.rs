@@ -18,6 +18,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use url::Url;
 
+use super::shown;
+
 const TOKEN: &str = "EXEC_SERVER_ADMIN_TOKEN";
 const TOKEN_FILE: &str = "EXEC_SERVER_ADMIN_TOKEN_FILE";
 
@@ -26,6 +28,12 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Room for a hundred thousand tokens.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
+
+/// Ours have 73.
+const MAX_SECRET_BYTES: usize = 512;
+
+/// As much as somebody reads of what went wrong.
+const MAX_MESSAGE_CHARS: usize = 400;
 
 /// Why a rendezvous cannot be asked, or what it says against it.
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +106,18 @@ impl RemoteRegistry {
     /// Makes a token.
     pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RemoteError> {
         let body = serde_json::to_vec(new).expect("plain data can be written");
-        Ok(self.ask(Method::POST, "/admin/tokens", body)?.expect("a made token is always found"))
+        let made: Option<MadeToken> = self.ask(Method::POST, "/admin/tokens", body)?;
+        let made = made.ok_or_else(|| self.broken("it makes no tokens"))?;
+        // It goes into a line that somebody pastes into a shell.
+        let is_word = |letter: u8| letter.is_ascii_alphanumeric() || b"_-.".contains(&letter);
+        let is_token = (1..=MAX_SECRET_BYTES).contains(&made.secret.len())
+            && made.secret.bytes().all(is_word)
+            && (made.token.role, &made.token.environment) == (new.role, &new.environment);
+        if is_token {
+            Ok(made)
+        } else {
+            Err(self.broken("it made another token than it was asked for"))
+        }
     }
 
     /// All tokens.
@@ -152,6 +171,7 @@ impl RemoteRegistry {
         }
         if !status.is_success() {
             let message = detail.message.unwrap_or_else(|| "no reason given".to_owned());
+            let message = shown(&message, MAX_MESSAGE_CHARS);
             return Err(RemoteError::Refused { url: self.text.clone(), status, message });
         }
         serde_json::from_slice(&body).map(Some).map_err(|error| self.broken(error))
@@ -182,7 +202,8 @@ impl RemoteRegistry {
     }
 
     fn broken(&self, why: impl ToString) -> RemoteError {
-        RemoteError::Broken { url: self.text.clone(), why: why.to_string() }
+        let why = shown(&why.to_string(), MAX_MESSAGE_CHARS);
+        RemoteError::Broken { url: self.text.clone(), why }
     }
 }
 

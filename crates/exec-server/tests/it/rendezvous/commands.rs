@@ -7,7 +7,8 @@ use exec_server_testkit::RelaySocket;
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::http::request_with_body;
 use exec_server_testkit::rendezvous::{connect_body, public_key, register_body};
-use serde_json::Value;
+use exec_server_testkit::web::{Web, answer};
+use serde_json::{Value, json};
 
 /// `exec-server rendezvous`, running.
 pub struct Program {
@@ -272,6 +273,51 @@ async fn what_cannot_be_done_is_said_in_one_line() {
     }
     let (code, ..) = run(&["token", "create", "--data", &place, "--role", "executor"], &[]).await;
     assert_eq!(code, 2, "an executor's token needs an environment");
+}
+
+#[tokio::test]
+async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
+    const EVIL: &str = "\x1b]0;owned\x07\u{9b}2J\r\n";
+    let web = Web::answering(|request| {
+        let token = json!({
+            "id": EVIL.repeat(100), "role": "executor", "environment": "env", "createdAt": i64::MIN,
+            "expiresAt": i64::MAX, "revokedAt": null, "lastUsedAt": null, "maxStreams": null,
+            "secret": "xs_exec_1; reboot",
+        });
+        let environment =
+            json!({"id": EVIL, "policy": "first-wins", "createdAt": 0, "online": true});
+        let (status, body) = match (request.method.as_str(), request.target.as_str()) {
+            ("GET", "/admin/tokens") => (200, json!({"tokens": [token]})),
+            ("GET", _) => (200, json!({"environments": [environment]})),
+            ("POST", _) => (201, token),
+            _ => (403, json!({"error": {"code": EVIL, "message": EVIL.repeat(1000)}})),
+        };
+        answer(status, &[], body.to_string())
+    })
+    .await;
+    let url = web.local_url("");
+    let admin = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_1")];
+    for (arguments, expected, says) in [
+        (vec!["token", "list"], 0, "?]0;owned??2J??"),
+        (vec!["token", "list", "-o", "json"], 0, "\\u009b2J"),
+        (vec!["environments"], 0, "?]0;owned??2J??"),
+        (vec!["environments", "-o", "json"], 0, "\\u009b2J"),
+        (vec!["token", "revoke", "tok_1"], 1, "refuses: ?]0;owned??2J??"),
+        (
+            vec!["token", "create", "--role", "executor", "--environment", "env"],
+            1,
+            "another token than it was asked for",
+        ),
+    ] {
+        let arguments = [&arguments[..], &["--remote", &url]].concat();
+        let (code, stdout, stderr) = run(&arguments, &admin).await;
+        let all = format!("{stdout}{stderr}");
+        assert_eq!(code, expected, "{arguments:?}: {all:?}");
+        assert!(all.contains(says), "{arguments:?}: {all:?}");
+        let is_bad = |letter: char| letter.is_control() && letter != '\n';
+        assert!(!all.contains(is_bad), "{arguments:?}: {all:?}");
+        assert!(stderr.len() < 1000 && stderr.lines().count() <= 1, "{stderr}");
+    }
 }
 
 #[tokio::test]
