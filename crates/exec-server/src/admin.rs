@@ -29,6 +29,9 @@ pub struct RegistryArguments {
     /// uses, also by EXEC_SERVER_RENDEZVOUS_DATA].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Certificates to trust for --remote https:// in place of the system's, in PEM form.
+    #[arg(long, value_name = "FILE", env = "EXEC_SERVER_CA_FILE")]
+    ca_file: Option<PathBuf>,
 }
 
 /// How an answer looks.
@@ -79,7 +82,7 @@ impl RegistryArguments {
     /// The rendezvous that is meant.
     pub fn open(&self) -> Result<Registry, RegistryError> {
         if let Some(url) = &self.remote {
-            return Ok(Registry::Remote(RemoteRegistry::new(url)?));
+            return Ok(Registry::Remote(RemoteRegistry::new(url, self.ca_file.clone())?));
         }
         let data = self.data.clone().or_else(default_data_dir).ok_or(RegistryError::Which)?;
         let data = DataDir::open(&data)?;

@@ -4,12 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use exec_server::logging::chain;
 use exec_server::protocol::registry::RegistryFailureDetail;
 use exec_server_rendezvous::admin::{EnvironmentChange, EnvironmentStatus, MadeToken, NewToken};
 use exec_server_rendezvous::presence::Environments;
 use exec_server_rendezvous::store::{RegistrationPolicy, Token};
 use exec_server_transport::dial::{DialError, DialOptions};
 use exec_server_transport::http_exchange::{ExchangeError, exchange};
+use exec_server_transport::proxy::Proxies;
+use exec_server_transport::registry::is_secure;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -41,6 +44,11 @@ pub enum RemoteError {
     /// Not a URL that can be asked.
     #[error("`{0}` is not http://HOST or https://HOST")]
     Url(String),
+    /// Whoever is on the way could take the token.
+    #[error(
+        "{0} would show the admin token to everybody on the way; use https://, or http:// on this machine"
+    )]
+    Readable(String),
     /// Nobody said who asks.
     #[error("an admin token is needed, in {TOKEN} or in the file that {TOKEN_FILE} names")]
     NoToken,
@@ -55,6 +63,16 @@ pub enum RemoteError {
     /// It cannot be reached.
     #[error("could not reach {url}: {source}")]
     Unreachable {
+        /// Where.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It does not prove who it is.
+    #[error(
+        "could not reach {url}: {source}; a certificate that the system does not know needs --ca-file FILE"
+    )]
+    Unproven {
         /// Where.
         url: String,
         /// Why.
@@ -85,17 +103,23 @@ pub struct RemoteRegistry {
     url: Url,
     text: String,
     token: String,
+    dial: DialOptions,
 }
 
 impl RemoteRegistry {
     /// The rendezvous at this URL, with the token from the environment.
-    pub fn new(text: &str) -> Result<Self, RemoteError> {
+    pub fn new(text: &str, ca_file: Option<PathBuf>) -> Result<Self, RemoteError> {
         let text = text.trim().trim_end_matches('/').to_owned();
         let url = Url::parse(&text).ok().filter(|url| {
             matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none()
         });
         let url = url.ok_or_else(|| RemoteError::Url(text.clone()))?;
-        Ok(Self { url, text, token: admin_token()? })
+        if !is_secure(&url) {
+            return Err(RemoteError::Readable(text));
+        }
+        let proxies = Proxies::from_environment();
+        let dial = DialOptions { headers: Vec::new(), authorities: ca_file, proxies };
+        Ok(Self { url, text, token: admin_token()?, dial })
     }
 
     /// The URL as it was given.
@@ -190,14 +214,17 @@ impl RemoteRegistry {
             .header(AUTHORIZATION, format!("Bearer {}", self.token))
             .body(Full::from(body))
             .map_err(|error| self.broken(error))?;
-        let dial = DialOptions::default();
-        let answer = exchange(&self.url, &dial, request, MAX_ANSWER_BYTES).await;
+        let answer = exchange(&self.url, &self.dial, request, MAX_ANSWER_BYTES).await;
+        let url = || self.text.clone();
         answer.map_err(|error| match error {
-            ExchangeError::Unreachable(
-                DialError::Connect(source) | DialError::Handshake(source),
-            ) => RemoteError::Unreachable { url: self.text.clone(), source },
-            ExchangeError::Unreachable(error) => self.broken(error),
-            ExchangeError::Broken(error) => self.broken(error),
+            ExchangeError::Unreachable(DialError::Connect(source)) => {
+                RemoteError::Unreachable { url: url(), source }
+            }
+            ExchangeError::Unreachable(DialError::Handshake(source)) => {
+                RemoteError::Unproven { url: url(), source }
+            }
+            ExchangeError::Unreachable(error) => self.broken(chain(&error)),
+            ExchangeError::Broken(error) => self.broken(chain(&error)),
         })
     }
 

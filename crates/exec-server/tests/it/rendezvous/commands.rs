@@ -158,7 +158,10 @@ async fn the_owner_asks_over_tls_as_well() {
     let (code, stdout, stderr) = run(&list, &trusted).await;
     assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
     let (code, _, stderr) = run(&list, &trusted[1..]).await;
-    assert!(code == 1 && stderr.contains("certificate"), "nobody vouches for it: {stderr}");
+    assert!(code == 1 && stderr.contains("--ca-file"), "nobody vouches for it: {stderr}");
+    let known = [&list[..], &["--ca-file", &certificate]].concat();
+    let (code, stdout, stderr) = run(&known, &trusted[1..]).await;
+    assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
 }
 
 #[tokio::test]
@@ -256,6 +259,7 @@ async fn what_cannot_be_done_is_said_in_one_line() {
         (vec!["token", "list", "--remote", &program.url], &wrong, "unknown, expired or revoked"),
         (vec!["token", "list", "--remote", "http://127.0.0.1:1"], &wrong, "could not reach"),
         (vec!["token", "list", "--remote", "nowhere"], &wrong, "is not http://HOST"),
+        (vec!["token", "list", "--remote", "http://192.0.2.1"], &wrong, "use https://"),
         (
             vec!["rendezvous", "--listen", "http://0.0.0.0:0", "--data", &place],
             &nothing,
