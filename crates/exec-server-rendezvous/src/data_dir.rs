@@ -36,7 +36,7 @@ pub enum DataDirError {
     #[error("{} holds no rendezvous; start one there with: exec-server rendezvous --data {}", .0.display(), .0.display())]
     Missing(PathBuf),
     /// Another rendezvous has it, and knows who is attached there; two would not know of each other.
-    #[error("another rendezvous uses {}", .0.display())]
+    #[error("another rendezvous uses {}; give this one a place of its own with --data DIR", .0.display())]
     InUse(PathBuf),
     /// The key file has no key that can be read.
     #[error("{} has no usable key: each line is an id, a space, and at least 32 bytes in hex", .0.display())]
@@ -47,7 +47,13 @@ impl DataDir {
     /// Makes the directory if it is not there, and keeps everyone else out.
     pub fn create(path: &Path) -> Result<Self, DataDirError> {
         let failed = |source| DataDirError::Io { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(failed)?;
+        match fs::create_dir_all(path) {
+            // Something is there, and it is no directory; "file exists" would explain nothing.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(failed(io::ErrorKind::NotADirectory.into()));
+            }
+            made => made.map_err(failed)?,
+        }
         keep_to_owner(path, 0o700).map_err(failed)?;
         Ok(Self { path: path.to_owned() })
     }
@@ -55,7 +61,13 @@ impl DataDir {
     /// A directory in which a rendezvous has been before.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let dir = Self { path: path.to_owned() };
-        if dir.database().is_file() { Ok(dir) } else { Err(DataDirError::Missing(dir.path)) }
+        match fs::metadata(dir.database()) {
+            Ok(_) => Ok(dir),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(DataDirError::Missing(dir.path))
+            }
+            Err(source) => Err(DataDirError::Io { path: dir.database(), source }),
+        }
     }
 
     /// Keeps every other rendezvous out, for as long as the result is held.

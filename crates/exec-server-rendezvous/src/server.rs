@@ -80,7 +80,7 @@ pub enum StartError {
     #[error("could not make the first admin token: {0}")]
     FirstToken(#[from] AdminError),
     /// The address cannot be had.
-    #[error("could not listen on {address}: {source}")]
+    #[error("could not listen on {address}: {source}{}", listen_hint(source))]
     Bind {
         /// Where.
         address: SocketAddr,
@@ -112,7 +112,6 @@ impl BoundRendezvous {
         let data_lock = data.lock()?;
         let keys = data.signing_keys()?;
         let store = open_store(&data)?;
-        let admin_token = first_admin_token(&store, config.clock.now())?;
         let listener = bind(config.listen).await?;
         let metrics_listener = match config.metrics {
             Some(address) => Some(bind(address).await?),
@@ -123,6 +122,8 @@ impl BoundRendezvous {
         let base = Base::new(config.public_url.as_deref(), bound, acceptor.is_some())?;
         let noted = store.set_note(PUBLIC_URL, &base.http);
         noted.map_err(|source| StartError::Store { path: data.database(), source })?;
+        // After everything that can go wrong: a token that nobody was shown would be the first and the last.
+        let admin_token = first_admin_token(&store, config.clock.now())?;
         let limits = SwitchboardLimits {
             streams_per_environment: config.limits.streams_per_environment,
             claim: config.timings.claim,
@@ -244,6 +245,14 @@ fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>
         max_streams: None,
     };
     Ok(Some(admin::create_token(store, &new, now)?.secret))
+}
+
+fn listen_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; choose another port with --listen http://127.0.0.1:PORT",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need the right CAP_NET_BIND_SERVICE",
+        _ => "",
+    }
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {

@@ -43,6 +43,10 @@ enum Policy {
     FirstWins,
 }
 
+/// An environment comes into being with its first token.
+const NONE_YET: &str = "exec-server: no environments yet; the first token for one makes it: \
+                        exec-server token create --environment NAME --role executor";
+
 /// Does it, and says what there is to say.
 pub fn run(arguments: EnvironmentsArguments) -> ExitCode {
     let text = match arguments.command {
@@ -74,6 +78,9 @@ fn list(registry: &RegistryArguments, output: OutputFormat) -> Result<String, Re
     }
     if output == OutputFormat::Json {
         return Ok(json(&environments));
+    }
+    if environments.is_empty() {
+        eprintln!("{NONE_YET}");
     }
     let rows: Vec<_> = environments.iter().map(row).collect();
     Ok(table(&["ENVIRONMENT", "STATE", "STREAMS", "REGISTERED", "POLICY"], &rows))

@@ -14,6 +14,7 @@ use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
 
 use crate::admin::default_data_dir;
 use crate::cli::positive_duration;
+use crate::token_command::quoted;
 
 /// How the rendezvous is set up.
 #[derive(Debug, clap::Args)]
@@ -102,8 +103,11 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
         if let Some(token) = bound.admin_token() {
             eprintln!("This is a new rendezvous. Its admin token, which is not shown again:\n\n  {token}\n");
             eprintln!("Let a machine in with, from here:\n");
-            let data = data.display();
-            eprintln!("  exec-server token create --data {data} --environment NAME --role executor\n");
+            let place = match default_data_dir() {
+                Some(default) if default == data => String::new(),
+                _ => format!(" --data {}", quoted(&data.to_string_lossy())),
+            };
+            eprintln!("  exec-server token create{place} --environment NAME --role executor\n");
             eprintln!("or from anywhere, with the token in EXEC_SERVER_ADMIN_TOKEN:\n");
             eprintln!("  exec-server token create --remote {url} --environment NAME --role executor\n");
         }

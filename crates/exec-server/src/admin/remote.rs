@@ -78,6 +78,14 @@ pub enum RemoteError {
         /// Why.
         source: io::Error,
     },
+    /// It speaks something else.
+    #[error("could not reach {url}: {source}; is TLS spoken there, or is it http://?")]
+    NoTls {
+        /// Where.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
     /// It was reached, and something went wrong on the way.
     #[error("{url} did not answer: {why}")]
     Broken {
@@ -194,7 +202,8 @@ impl RemoteRegistry {
             return Ok(None);
         }
         if !status.is_success() {
-            let message = detail.message.unwrap_or_else(|| "no reason given".to_owned());
+            let no_reason = || "it gives no reason; is a rendezvous there?".to_owned();
+            let message = detail.message.unwrap_or_else(no_reason);
             let message = shown(&message, MAX_MESSAGE_CHARS);
             return Err(RemoteError::Refused { url: self.text.clone(), status, message });
         }
@@ -221,7 +230,11 @@ impl RemoteRegistry {
                 RemoteError::Unreachable { url: url(), source }
             }
             ExchangeError::Unreachable(DialError::Handshake(source)) => {
-                RemoteError::Unproven { url: url(), source }
+                if source.to_string().contains("certificate") {
+                    RemoteError::Unproven { url: url(), source }
+                } else {
+                    RemoteError::NoTls { url: url(), source }
+                }
             }
             ExchangeError::Unreachable(error) => self.broken(chain(&error)),
             ExchangeError::Broken(error) => self.broken(chain(&error)),

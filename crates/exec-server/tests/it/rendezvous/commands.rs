@@ -122,7 +122,8 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
         ["token", "create", "--remote", &program.url, "--environment", "build-1", "--role", role]
     };
     let (code, line, stderr) = run(&create("executor"), &admin).await;
-    assert_eq!((code, stderr.as_str()), (0, ""));
+    let says = "leads to this machine only; for others, start the rendezvous with --public-url\n";
+    assert!(code == 0 && stderr.ends_with(says), "{stderr}");
     let start = "EXEC_SERVER_REMOTE_TOKEN=xs_exec_";
     let end = format!(" exec-server --remote {} --environment-id build-1\n", program.url);
     assert!(line.starts_with(start) && line.ends_with(&end) && line.lines().count() == 1, "{line}");
@@ -173,6 +174,23 @@ async fn two_of_them_never_share_their_data() {
     let (code, stdout, stderr) = run(&second, &[]).await;
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("another rendezvous uses"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
+    let data = tempfile::tempdir().unwrap();
+    let first = Program::start(&data.path().join("first"), "http://127.0.0.1:0").await;
+    let place = data.path().join("second");
+    let place_text = place.display().to_string();
+    let again = ["rendezvous", "--listen", &first.url, "--data", &place_text];
+    let (code, stdout, stderr) = run(&again, &[]).await;
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("choose another port") && stderr.lines().count() == 1, "{stderr}");
+    let second = Program::start(&place, "http://127.0.0.1:0").await;
+    let admin = second.admin_token.clone().expect("nobody has seen one yet");
+    let list = ["environments", "--remote", &second.url];
+    let (code, _, stderr) = run(&list, &[("EXEC_SERVER_ADMIN_TOKEN", &admin)]).await;
+    assert!(code == 0 && stderr.contains("token create --environment NAME"), "{stderr}");
 }
 
 #[tokio::test]
@@ -252,6 +270,9 @@ async fn what_cannot_be_done_is_said_in_one_line() {
     let place = data.path().display().to_string();
     let program = Program::start(&data.path().join("there"), "http://127.0.0.1:0").await;
     let wrong = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_wrong")];
+    let secure = program.url.replacen("http", "https", 1);
+    let file = data.path().join("file").display().to_string();
+    std::fs::write(&file, "").unwrap();
     let nothing: [(&str, &str); 0] = [];
     for (arguments, environment, says) in [
         (vec!["token", "list", "--data", &place], &nothing[..], "holds no rendezvous"),
@@ -260,6 +281,13 @@ async fn what_cannot_be_done_is_said_in_one_line() {
         (vec!["token", "list", "--remote", "http://127.0.0.1:1"], &wrong, "could not reach"),
         (vec!["token", "list", "--remote", "nowhere"], &wrong, "is not http://HOST"),
         (vec!["token", "list", "--remote", "http://192.0.2.1"], &wrong, "use https://"),
+        (vec!["token", "list", "--remote", &secure], &wrong, "is TLS spoken there"),
+        (vec!["token", "list", "--data", &file], &nothing, "Not a directory"),
+        (
+            vec!["rendezvous", "--listen", &program.url, "--data", &file],
+            &nothing,
+            "not a directory",
+        ),
         (
             vec!["rendezvous", "--listen", "http://0.0.0.0:0", "--data", &place],
             &nothing,
