@@ -127,7 +127,7 @@ impl Asked<'_> {
         let limited = Limited::new(self.request.into_body(), MAX_BODY_BYTES).collect();
         let body = tokio::time::timeout(self.rendezvous.config.timings.handshake, limited).await;
         let body: Bytes = match body {
-            Err(_) => return Err(Refusal::Invalid("the body took too long".to_owned())),
+            Err(_) => return Err(Refusal::Slow),
             Ok(Err(_)) => {
                 return Err(Refusal::Invalid("the body is too large, or broken".to_owned()));
             }

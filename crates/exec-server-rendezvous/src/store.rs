@@ -22,9 +22,9 @@ pub enum StoreError {
     /// Somebody else was faster; nothing was written.
     #[error("somebody else changed it at the same time")]
     Conflict,
-    /// It cannot be written for now; nothing was written.
-    #[error("the database cannot be written for now")]
-    Busy,
+    /// It cannot be written, at least for now; nothing was written.
+    #[error("the database cannot be written: {0}")]
+    Unwritten(#[source] rusqlite::Error),
     /// A database of a later version.
     #[error("the database has version {found}, and this program knows only up to {known}")]
     TooNew {
@@ -151,6 +151,23 @@ pub struct Authorization {
     pub harness_key: Digest,
 }
 
+/// Why a harness is not let in, for logs and metrics; an executor hears only that it is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAuthorized {
+    /// Nobody gave out such an authorization, or its token was revoked.
+    Unknown,
+    /// It is for another environment.
+    OtherEnvironment,
+    /// It is for another registration, or that one was replaced.
+    StaleRegistration,
+    /// It is for another harness.
+    OtherKey,
+    /// It was used.
+    Used,
+    /// It came too late.
+    Expired,
+}
+
 /// What a rendezvous remembers.
 pub trait Store: Send + Sync + 'static {
     /// The token with this digest, and notes that it was used.
@@ -187,12 +204,12 @@ pub trait Store: Send + Sync + 'static {
         expires: Seconds,
         max_unused: u32,
     ) -> Result<bool, StoreError>;
-    /// Uses an authorization up; whether it was there, fresh, for all of this, and the registration counts.
+    /// Uses an authorization up, if it is there, fresh, for all of this, and the registration counts; else says what is wrong.
     fn use_authorization(
         &self,
         authorization: &Authorization,
         now: Seconds,
-    ) -> Result<bool, StoreError>;
+    ) -> Result<Result<(), NotAuthorized>, StoreError>;
     /// Uses a nonce up; whether nobody had.
     fn use_nonce(&self, nonce: &str, expires: Seconds) -> Result<bool, StoreError>;
 
@@ -239,6 +256,20 @@ impl TokenRole {
             Self::Executor => "executor",
             Self::Harness => "harness",
             Self::Admin => "admin",
+        }
+    }
+}
+
+impl NotAuthorized {
+    /// The word for it, in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown_authorization",
+            Self::OtherEnvironment => "other_environment",
+            Self::StaleRegistration => "stale_registration",
+            Self::OtherKey => "other_key",
+            Self::Used => "used_authorization",
+            Self::Expired => "expired_authorization",
         }
     }
 }

@@ -14,7 +14,8 @@ use crate::clock::Seconds;
 use crate::secrets::{key_digest, new_id, new_secret, sha256};
 use crate::signed_url::{Claims, SocketRole};
 use crate::store::{
-    Authorization, Environment, NewRegistration, Registration, RegistrationPolicy, TokenRole,
+    Authorization, Environment, NewRegistration, NotAuthorized, Registration, RegistrationPolicy,
+    TokenRole,
 };
 
 /// An executor comes, and is told where to wait.
@@ -27,8 +28,8 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
         return Err(Refusal::Invalid(format!("the security profile must be {SECURITY_PROFILE}")));
     }
     let id = environment.clone();
-    let stored = rendezvous.storage.ask(move |store| store.environment(&id)).await?;
-    let stored = stored.ok_or(Refusal::NotFound)?;
+    let stored = rendezvous.storage.ask(move |store| store.environment(&id)).await;
+    let stored = stored.map_err(|error| Refusal::unwritten(&error))?.ok_or(Refusal::NotFound)?;
     let presence = rendezvous.bus.presence(&environment).await;
     if is_taken(&stored, presence.as_ref(), &request) {
         return Err(Refusal::Taken);
@@ -132,7 +133,9 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     let request_id = asked.request_id();
     let request: ValidateRequest = asked.body().await?;
     let registration = request.executor_registration_id.clone();
-    let valid = request.harness_key_authorization.len() <= MAX_AUTHORIZATION_BYTES && {
+    let allowed = if request.harness_key_authorization.len() > MAX_AUTHORIZATION_BYTES {
+        Err(NotAuthorized::Unknown)
+    } else {
         let authorization = Authorization {
             hash: sha256(request.harness_key_authorization.as_bytes()),
             environment: environment.clone(),
@@ -142,8 +145,12 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
         let now = rendezvous.config.clock.now();
         rendezvous.storage.ask(move |store| store.use_authorization(&authorization, now)).await?
     };
+    let (valid, reason) = (allowed.is_ok(), allowed.err().map(NotAuthorized::name));
     rendezvous.metrics.handshake(valid);
-    tracing::info!(%environment, %registration, stream_id, request_id, valid, "executor asked about a harness");
+    if let Some(reason) = reason {
+        rendezvous.metrics.refusal("validate", reason);
+    }
+    tracing::info!(%environment, %registration, stream_id, request_id, valid, reason, "executor asked about a harness");
     Ok(json(StatusCode::OK, &ValidateResponse { valid }))
 }
 

@@ -13,8 +13,8 @@ use rusqlite::{
 };
 
 use super::{
-    Authorization, Environment, NewRegistration, Registration, RegistrationPolicy, Store,
-    StoreError, Token, TokenEnd, TokenRole, schema,
+    Authorization, Environment, NewRegistration, NotAuthorized, Registration, RegistrationPolicy,
+    Store, StoreError, Token, TokenEnd, TokenRole, schema,
 };
 use crate::clock::Seconds;
 use crate::secrets::Digest;
@@ -63,16 +63,18 @@ impl SqliteStore {
         write: impl FnOnce(&Transaction) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let mut connection = self.connection();
-        connection.pragma_update(None, "synchronous", "full")?;
+        connection.pragma_update(None, "synchronous", "full").map_err(StoreError::Unwritten)?;
         let result = (|| {
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let value = write(&transaction)?;
-            transaction.commit()?;
+            let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+            let transaction = begun.map_err(StoreError::Unwritten)?;
+            // Whatever goes wrong before the commit is rolled back.
+            let value = write(&transaction).map_err(unwritten)?;
+            transaction.commit().map_err(database)?;
             Ok(value)
         })();
-        connection.pragma_update(None, "synchronous", "normal")?;
-        result.map_err(busy)
+        // What follows is only safer than it need be if this fails.
+        let _ = connection.pragma_update(None, "synchronous", "normal");
+        result
     }
 }
 
@@ -88,13 +90,13 @@ impl Store for SqliteStore {
         if let Some(token) = &token
             && token.last_used_at.is_none_or(|last| now >= last + USE_NOTED_EVERY)
         {
+            let note = "UPDATE tokens SET last_used_at = ? WHERE id = ?";
             let noted = connection
-                .prepare_cached("UPDATE tokens SET last_used_at = ? WHERE id = ?")?
-                .execute(params![now, token.id]);
-            // A note that somebody else's long write prevents is not worth a refusal.
-            match noted.map_err(database) {
-                Ok(_) | Err(StoreError::Busy) => {}
-                Err(error) => return Err(error),
+                .prepare_cached(note)
+                .and_then(|mut statement| statement.execute(params![now, token.id]));
+            // A full disk, or somebody else's long write, is no reason to refuse a good token.
+            if let Err(error) = noted {
+                tracing::debug!(%error, token = token.id, "could not note that a token was used");
             }
         }
         Ok(token)
@@ -241,9 +243,9 @@ impl Store for SqliteStore {
         &self,
         authorization: &Authorization,
         now: Seconds,
-    ) -> Result<bool, StoreError> {
-        let used = self
-            .connection()
+    ) -> Result<Result<(), NotAuthorized>, StoreError> {
+        let connection = self.connection();
+        let used = connection
             .prepare_cached(
                 "UPDATE authorizations SET used_at = ?1
                  WHERE hash = ?2 AND environment = ?3 AND registration = ?4 AND harness_key = ?5
@@ -258,7 +260,7 @@ impl Store for SqliteStore {
                 &authorization.harness_key[..]
             ])
             .map_err(database)?;
-        Ok(used == 1)
+        Ok(if used == 1 { Ok(()) } else { Err(why_not(&connection, authorization, now)?) })
     }
 
     fn use_nonce(&self, nonce: &str, expires: Seconds) -> Result<bool, StoreError> {
@@ -311,6 +313,45 @@ fn find_environment(connection: &Connection, id: &str) -> Result<Option<Environm
         .transpose()
 }
 
+/// What is wrong with an authorization that could not be used.
+fn why_not(
+    connection: &Connection,
+    asked: &Authorization,
+    now: Seconds,
+) -> Result<NotAuthorized, StoreError> {
+    let found = connection
+        .prepare_cached(
+            "SELECT environment = ?2, registration = ?3, harness_key = ?4, used_at IS NULL, expires_at > ?5
+             FROM authorizations WHERE hash = ?1",
+        )?
+        .query_row(
+            params![
+                &asked.hash[..],
+                asked.environment,
+                asked.registration,
+                &asked.harness_key[..],
+                now
+            ],
+            |row| {
+                let fits: [bool; 5] =
+                    [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?];
+                Ok(fits)
+            },
+        )
+        .optional()
+        .map_err(database)?;
+    Ok(match found {
+        None => NotAuthorized::Unknown,
+        Some([false, ..]) => NotAuthorized::OtherEnvironment,
+        Some([_, false, ..]) => NotAuthorized::StaleRegistration,
+        Some([_, _, false, ..]) => NotAuthorized::OtherKey,
+        Some([_, _, _, false, _]) => NotAuthorized::Used,
+        Some([.., false]) => NotAuthorized::Expired,
+        // All of it fits, and so the registration is the one that does not count any more.
+        Some(_) => NotAuthorized::StaleRegistration,
+    })
+}
+
 fn read_environment(row: &Row) -> Result<Environment, StoreError> {
     let policy = match row.get_ref(1)?.as_str() {
         Ok("newest-wins") => RegistrationPolicy::NewestWins,
@@ -359,28 +400,25 @@ fn number(count: u64) -> Result<i64, StoreError> {
     i64::try_from(count).map_err(|_| StoreError::Corrupt("a generation"))
 }
 
+/// A lock that could not be had in time, and a disk that takes nothing, leave everything as it was.
 fn database(error: rusqlite::Error) -> StoreError {
-    busy(error.into())
+    match error.sqlite_error_code() {
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::DiskFull
+            | ErrorCode::ReadOnly
+            | ErrorCode::CannotOpen,
+        ) => StoreError::Unwritten(error),
+        _ => StoreError::Database(error),
+    }
 }
 
-/// A lock that could not be had in time, and a disk that takes nothing, leave everything as it was.
-fn busy(error: StoreError) -> StoreError {
-    match &error {
-        StoreError::Database(source)
-            if matches!(
-                source.sqlite_error_code(),
-                Some(
-                    ErrorCode::DatabaseBusy
-                        | ErrorCode::DatabaseLocked
-                        | ErrorCode::DiskFull
-                        | ErrorCode::ReadOnly
-                        | ErrorCode::CannotOpen
-                )
-            ) =>
-        {
-            StoreError::Busy
-        }
-        _ => error,
+/// A failure of something that is rolled back.
+fn unwritten(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Database(error) => StoreError::Unwritten(error),
+        error => error,
     }
 }
 

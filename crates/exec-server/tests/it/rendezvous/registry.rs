@@ -130,6 +130,17 @@ async fn an_authorization_opens_one_door_once() {
     assert!(!valid(&rendezvous, &other, &good).await, "another environment's executor");
     assert!(is_valid(&good).await);
     assert!(!is_valid(&good).await, "a second time");
+    for code in [
+        "other_key",
+        "stale_registration",
+        "unknown_authorization",
+        "other_environment",
+        "used_authorization",
+    ] {
+        let labels = format!("{{method=\"validate\",code=\"{code}\"}}");
+        let line = format!("exec_server_request_refusals_total{labels} 1");
+        rendezvous.wait_for_metric(&line).await;
+    }
 }
 
 #[tokio::test]
