@@ -23,7 +23,7 @@ use crate::bus::Link;
 use crate::server::Rendezvous;
 use crate::signed_url::{self, Claims, SocketRole};
 use crate::socket::run_socket;
-use crate::store::TokenRole;
+use crate::store::{StoreError, TokenRole};
 
 /// A websocket that was promised and is about to be one.
 struct Promised {
@@ -220,13 +220,6 @@ async fn open_websocket(
     segment: &str,
 ) -> Result<(Reply, Promised), Rejection> {
     let request_id = header_for_logs(&request, REQUEST_ID.as_str());
-    let draining = || {
-        tracing::info!(request_id, reason = "pod_draining", "websocket refused");
-        Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "pod_draining")
-    };
-    if rendezvous.is_draining() {
-        return Err(draining());
-    }
     let accepted = match accept(request.headers()) {
         Ok(accepted) if request.method() == Method::GET => accepted,
         Ok(_) => return Err(no_websocket("a websocket begins with GET")),
@@ -243,15 +236,20 @@ async fn open_websocket(
         tracing::debug!(request_id, reason = error.0, "websocket refused");
         Rejection::new(status, error.0)
     })?;
-    let link = attach(rendezvous, &claims).await.inspect_err(|rejection| {
+    let attached = match rendezvous.is_draining() {
+        true => Err(away(&claims.role, "pod_draining")),
+        false => attach(rendezvous, &claims).await,
+    };
+    let attached = match attached {
+        // Whoever came in between would be the one that nobody tells to go.
+        Ok(_) if rendezvous.is_draining() => Err(away(&claims.role, "pod_draining")),
+        attached => attached,
+    };
+    let link = attached.inspect_err(|rejection| {
         let Claims { environment, registration, token, role, .. } = &claims;
         let (way, role, reason) = (role.way(), role.name(), rejection.reason);
         tracing::info!(%environment, %registration, %token, role, way, request_id, reason, "websocket refused");
     })?;
-    // Whoever came in between would be the one that nobody tells to go.
-    if rendezvous.is_draining() {
-        return Err(draining());
-    }
     let mut reply = Response::new(http_body_util::Full::default());
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *reply.headers_mut() = accepted;
@@ -259,21 +257,34 @@ async fn open_websocket(
     Ok((reply, Promised { stream, link, claims, request_id }))
 }
 
+/// Nobody can attach for a moment: an executor comes back to the same URL on 503, while a harness would give up on it.
+fn away(role: &SocketRole, reason: &'static str) -> Rejection {
+    let status = match role {
+        SocketRole::Executor => StatusCode::SERVICE_UNAVAILABLE,
+        SocketRole::Harness { .. } => StatusCode::UNAUTHORIZED,
+    };
+    Rejection::new(status, reason)
+}
+
 fn no_websocket(why: &str) -> Rejection {
     tracing::debug!(why, "websocket refused");
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, text: why.to_owned() }
 }
 
-async fn is_current(rendezvous: &Rendezvous, claims: &Claims) -> bool {
+async fn is_current(rendezvous: &Rendezvous, claims: &Claims) -> Result<bool, StoreError> {
     let environment = claims.environment.clone();
-    let found = rendezvous.storage.ask(move |store| store.environment(&environment)).await;
-    let current = found.ok().flatten().and_then(|it| it.registration);
-    current.is_some_and(|it| it.id == claims.registration)
+    let found = rendezvous.storage.ask(move |store| store.environment(&environment)).await?;
+    let current = found.and_then(|it| it.registration);
+    Ok(current.is_some_and(|it| it.id == claims.registration))
 }
 
 /// Checks what a signature cannot know: that the token, the registration and the nonce are still good.
 async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link>, Rejection> {
     let unauthorized = |reason| Rejection::new(StatusCode::UNAUTHORIZED, reason);
+    let failed = |error: &StoreError| {
+        tracing::error!(%error, "the store failed");
+        away(&claims.role, "route_unavailable")
+    };
     let (asked, now) = (claims.clone(), rendezvous.config.clock.now());
     let answer = rendezvous.storage.ask(move |store| {
         let token = store.token(&asked.token)?.filter(|token| token.is_good(now));
@@ -293,10 +304,7 @@ async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link
     let (generation, max_streams) = match answer.await {
         Ok(Ok(facts)) => facts,
         Ok(Err(reason)) => return Err(unauthorized(reason)),
-        Err(error) => {
-            tracing::error!(%error, "the store failed");
-            return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "route_unavailable"));
-        }
+        Err(error) => return Err(failed(&error)),
     };
     let ticket = Ticket {
         environment: claims.environment.clone(),
@@ -307,10 +315,11 @@ async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link
         SocketRole::Executor => {
             let attached = rendezvous.bus.attach_executor(ticket, generation).await;
             // A registration that came in between did not find it, and so did not end it.
-            if !is_current(rendezvous, claims).await {
-                return Err(unauthorized("expired"));
+            match is_current(rendezvous, claims).await {
+                Ok(true) => attached,
+                Ok(false) => return Err(unauthorized("expired")),
+                Err(error) => return Err(failed(&error)),
             }
-            attached
         }
         SocketRole::Harness { .. } => {
             let max_streams = max_streams.and_then(|max| usize::try_from(max).ok());

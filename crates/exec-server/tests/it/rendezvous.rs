@@ -19,6 +19,7 @@ mod reference;
 mod registry;
 mod relay;
 mod routes;
+mod strangers;
 #[cfg(target_os = "linux")]
 mod trust;
 
