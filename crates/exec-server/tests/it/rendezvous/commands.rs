@@ -24,9 +24,14 @@ impl Program {
     }
 
     pub async fn start_with(data: &Path, listen: &str, more: &[&str]) -> Self {
+        Self::start_logging(data, listen, more, "info").await
+    }
+
+    /// A rendezvous that logs this, and at least that it listens.
+    pub async fn start_logging(data: &Path, listen: &str, more: &[&str], log: &str) -> Self {
         let directory = data.display().to_string();
         let arguments = ["rendezvous", "--listen", listen, "--data", &directory];
-        let builder = TestExecutor::builder().args(&arguments).args(more).env("RUST_LOG", "info");
+        let builder = TestExecutor::builder().args(&arguments).args(more).env("RUST_LOG", log);
         let mut process = builder.piped_stderr().start().await;
         let url = process.url().to_owned();
         let mut admin_token = None;
@@ -64,20 +69,20 @@ impl Program {
     }
 
     pub async fn register(&self, token: &str, key: &PublicKey) -> Value {
-        self.post("register", token, register_body(key)).await
+        self.post("/cloud/environment/env/register", token, register_body(key)).await
     }
 
     pub async fn connect(&self, token: &str, key: &PublicKey) -> Value {
-        self.post("connect", token, connect_body(key)).await
+        self.post("/cloud/environment/env/connect", token, connect_body(key)).await
     }
 
-    async fn post(&self, what: &str, token: &str, body: Value) -> Value {
+    /// A request that is answered with what was asked for.
+    pub async fn post(&self, path: &str, token: &str, body: Value) -> Value {
         let authorization = format!("Bearer {token}");
         let headers = [("Authorization", authorization.as_str())];
-        let path = format!("/cloud/environment/env/{what}");
         let body = body.to_string();
-        let reply = request_with_body(&self.url, "POST", &path, &headers, body.as_bytes()).await;
-        assert_eq!(reply.status, 200, "{reply:?}");
+        let reply = request_with_body(&self.url, "POST", path, &headers, body.as_bytes()).await;
+        assert!(matches!(reply.status, 200 | 201), "{reply:?}");
         serde_json::from_str(&reply.body).unwrap()
     }
 
