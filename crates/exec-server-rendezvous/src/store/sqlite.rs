@@ -25,6 +25,9 @@ const BUSY: Duration = Duration::from_secs(5);
 /// Noting every use of a token would be a write per request.
 const USE_NOTED_EVERY: Seconds = 60;
 
+/// Two executors with one name replace each other every second, for as long as nobody looks.
+const KEPT_REGISTRATIONS: u64 = 16;
+
 /// Registrations that were replaced, and tokens that were revoked or have expired, can be looked at for a while.
 const KEPT_AFTER_THEIR_END: Seconds = 30 * 24 * 3600;
 
@@ -202,6 +205,10 @@ impl Store for SqliteStore {
             transaction.execute(
                 "UPDATE registrations SET superseded_at = ? WHERE environment = ? AND superseded_at IS NULL",
                 params![now, new.environment],
+            )?;
+            transaction.execute(
+                "DELETE FROM registrations WHERE environment = ? AND generation <= ?",
+                params![new.environment, number(generation.saturating_sub(KEPT_REGISTRATIONS))?],
             )?;
             transaction.execute(
                 "INSERT INTO registrations (id, environment, generation, executor_key, created_at)

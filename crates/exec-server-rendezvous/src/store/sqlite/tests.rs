@@ -18,6 +18,18 @@ fn a_registration_that_saw_an_older_one_writes_nothing() {
 }
 
 #[test]
+fn registrations_that_replace_each_other_for_ever_fill_no_disk() {
+    let (store, _dir) = store();
+    for after in 0..100 {
+        store.register(&registration(&format!("r{after}"), after), NOW).unwrap();
+    }
+    let count = "SELECT count(*) FROM registrations";
+    let kept: i64 = store.connection().query_row(count, [], |row| row.get(0)).unwrap();
+    assert_eq!(u64::try_from(kept).unwrap(), KEPT_REGISTRATIONS);
+    assert_eq!(store.environment("env").unwrap().unwrap().registration.unwrap().id, "r99");
+}
+
+#[test]
 fn an_authorization_is_used_once_and_only_for_what_it_was_given() {
     let (store, _dir) = store();
     store.register(&registration("r1", 0), NOW).unwrap();
