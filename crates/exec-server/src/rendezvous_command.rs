@@ -11,6 +11,7 @@ use exec_server::logging::LogFormat;
 use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
+use exec_server_transport::registry::is_secure;
 
 use crate::admin::default_data_dir;
 use crate::cli::positive_duration;
@@ -110,6 +111,11 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
             eprintln!("  exec-server token create{place} --environment NAME --role executor\n");
             eprintln!("or from anywhere, with the token in EXEC_SERVER_ADMIN_TOKEN:\n");
             eprintln!("  exec-server token create --remote {url} --environment NAME --role executor\n");
+        }
+        if url::Url::parse(&url).is_ok_and(|url| !is_secure(&url)) {
+            eprintln!(
+                "exec-server: {url} is not encrypted, and nobody sends a token there; have TLS in front of it, or --tls-cert"
+            );
         }
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "{url}").and_then(|()| stdout.flush()).map_err(RunError::Stdout)?;

@@ -199,6 +199,31 @@ async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
 }
 
 #[tokio::test]
+async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
+    let data = tempfile::tempdir().unwrap();
+    let place = data.path().display().to_string();
+    for (public, is_remarked_upon) in [("http://192.0.2.1:1", true), ("https://192.0.2.1", false)] {
+        let arguments = [
+            "rendezvous",
+            "--listen",
+            "http://127.0.0.1:0",
+            "--data",
+            &place,
+            "--public-url",
+            public,
+        ];
+        let mut program = TestExecutor::builder().args(&arguments).env("RUST_LOG", "info");
+        program.command().env_remove("EXEC_SERVER_ADMIN_TOKEN");
+        let mut program = program.piped_stderr().start().await;
+        let mut said = String::new();
+        while !said.contains("\"listening\"") {
+            said += &program.next_stderr_line().await.expect("it listens");
+        }
+        assert_eq!(said.contains("is not encrypted"), is_remarked_upon, "{public}: {said}");
+    }
+}
+
+#[tokio::test]
 async fn environments_are_listed_with_who_is_there() {
     let data = tempfile::tempdir().unwrap();
     let program = Program::start(data.path(), "http://127.0.0.1:0").await;

@@ -44,13 +44,14 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
     };
     let connect = "POST /cloud/environment/env/connect HTTP/1.1\r\nhost: localhost\r\n";
     let mut asking = Vec::new();
-    for head in [websocket(&registered), websocket(&way), connect.to_owned()] {
+    let ready = "GET /readyz HTTP/1.1\r\nhost: localhost\r\n";
+    for head in [websocket(&registered), websocket(&way), connect.to_owned(), ready.to_owned()] {
         let mut socket = TcpStream::connect(rendezvous.address()).await.unwrap();
         socket.write_all(head.as_bytes()).await.unwrap();
         asking.push(socket);
     }
     // With the one that asks.
-    rendezvous.wait_for_metric("exec_server_connections_active 5").await;
+    rendezvous.wait_for_metric("exec_server_connections_active 6").await;
     rendezvous.begin_stop();
     executor.expect_closed(1001, "draining").await;
     let mut answers = Vec::new();
@@ -66,6 +67,7 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
         assert!(answer.contains("x-codex-rendezvous-rejection-reason: pod_draining"), "{answer}");
     }
     assert!(answers[2].starts_with("HTTP/1.1 503 "), "{answers:?}");
+    assert!(answers[3].starts_with("HTTP/1.1 503 "), "{answers:?}");
     assert!(answers[2].contains("the rendezvous is stopping; ask again"), "{answers:?}");
     drop(executor);
     rendezvous.stop().await;
