@@ -32,6 +32,9 @@ pub enum DataDirError {
         /// Why.
         source: io::Error,
     },
+    /// Keeping everyone else out of it would be a surprise.
+    #[error("{} holds other things, and others can read it; name a directory for the rendezvous alone", .0.display())]
+    Shared(PathBuf),
     /// There is nothing there yet.
     #[error("{} holds no rendezvous; start one there with: exec-server rendezvous --data {}", .0.display(), .0.display())]
     Missing(PathBuf),
@@ -44,7 +47,7 @@ pub enum DataDirError {
 }
 
 impl DataDir {
-    /// Makes the directory if it is not there, and keeps everyone else out.
+    /// Makes the directory if it is not there, and keeps everyone else out, unless it is clearly meant for others, too.
     pub fn create(path: &Path) -> Result<Self, DataDirError> {
         let failed = |source| DataDirError::Io { path: path.to_owned(), source };
         match fs::create_dir_all(path) {
@@ -54,8 +57,16 @@ impl DataDir {
             }
             made => made.map_err(failed)?,
         }
-        keep_to_owner(path, 0o700).map_err(failed)?;
-        Ok(Self { path: path.to_owned() })
+        let dir = Self { path: path.to_owned() };
+        if is_open_to_others(path).map_err(failed)? {
+            let is_ours = dir.database().exists();
+            let mut entries = fs::read_dir(path).map_err(failed)?;
+            if !is_ours && entries.next().is_some() {
+                return Err(DataDirError::Shared(dir.path));
+            }
+            keep_to_owner(path, 0o700).map_err(failed)?;
+        }
+        Ok(dir)
     }
 
     /// A directory in which a rendezvous has been before.
@@ -155,6 +166,17 @@ fn owner_only() -> OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
+}
+
+#[cfg(unix)]
+fn is_open_to_others(path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::metadata(path)?.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_open_to_others(_path: &Path) -> io::Result<bool> {
+    Ok(false)
 }
 
 #[cfg(unix)]

@@ -80,8 +80,10 @@ pub enum StartError {
     #[error("could not make the first admin token: {0}")]
     FirstToken(#[from] AdminError),
     /// The address cannot be had.
-    #[error("could not listen on {address}: {source}{}", listen_hint(source))]
+    #[error("could not listen on {address}: {source}{}", listen_hint(option, source))]
     Bind {
+        /// The option that says so.
+        option: &'static str,
         /// Where.
         address: SocketAddr,
         /// Why.
@@ -112,13 +114,17 @@ impl BoundRendezvous {
         let data_lock = data.lock()?;
         let keys = data.signing_keys()?;
         let store = open_store(&data)?;
-        let listener = bind(config.listen).await?;
+        let listener = bind("--listen", config.listen).await?;
         let metrics_listener = match config.metrics {
-            Some(address) => Some(bind(address).await?),
+            Some(address) => Some(bind("--metrics-listen", address).await?),
             None => None,
         };
         let bound = listener.local_addr();
-        let bound = bound.map_err(|source| StartError::Bind { address: config.listen, source })?;
+        let bound = bound.map_err(|source| StartError::Bind {
+            option: "--listen",
+            address: config.listen,
+            source,
+        })?;
         let base = Base::new(config.public_url.as_deref(), bound, acceptor.is_some())?;
         let noted = store.set_note(PUBLIC_URL, &base.http);
         noted.map_err(|source| StartError::Store { path: data.database(), source })?;
@@ -247,17 +253,19 @@ fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>
     Ok(Some(admin::create_token(store, &new, now)?.secret))
 }
 
-fn listen_hint(error: &io::Error) -> &'static str {
+fn listen_hint(option: &str, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => "; choose another port with --listen http://127.0.0.1:PORT",
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need the right CAP_NET_BIND_SERVICE",
-        _ => "",
+        io::ErrorKind::AddrInUse => format!("; choose another port with {option}"),
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need the right CAP_NET_BIND_SERVICE".to_owned()
+        }
+        _ => String::new(),
     }
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+async fn bind(option: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     let bound = TcpListener::bind(address).await;
-    bound.map_err(|source| StartError::Bind { address, source })
+    bound.map_err(|source| StartError::Bind { option, address, source })
 }
 
 /// Commands on the data can do without it: they say that they do not know.

@@ -223,6 +223,27 @@ async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
     }
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_directory_that_is_for_others_too_is_not_closed_to_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().unwrap();
+    let shared = place.path().join("shared");
+    std::fs::create_dir_all(shared.join("of-others")).unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let text = shared.display().to_string();
+    let (code, stdout, stderr) =
+        run(&["rendezvous", "--listen", "http://127.0.0.1:0", "--data", &text], &[]).await;
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("holds other things") && stderr.lines().count() == 1, "{stderr}");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&shared), 0o755);
+    // An empty one was made for it.
+    std::fs::remove_dir(shared.join("of-others")).unwrap();
+    let _program = Program::start(&shared, "http://127.0.0.1:0").await;
+    assert_eq!(mode(&shared), 0o700);
+}
+
 #[tokio::test]
 async fn environments_are_listed_with_who_is_there() {
     let data = tempfile::tempdir().unwrap();
