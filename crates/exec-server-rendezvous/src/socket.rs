@@ -126,7 +126,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     fn poll(&mut self, cx: &mut Context) -> Poll<SocketEnd> {
         let mut budget = MESSAGES_PER_TURN;
         loop {
+            // Also when there is always more to read: whoever never pauses has no more time than others.
             let outlook = self.link.look(cx.waker());
+            if let Some(end) = self.handle_deadlines(&outlook) {
+                return Poll::Ready(end);
+            }
             if let Some(end) = self.write(cx) {
                 return Poll::Ready(end);
             }
@@ -261,17 +265,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         Read::Message
     }
 
-    /// Nothing can be read or written: waits for the clock.
-    fn wait(&mut self, cx: &mut Context, outlook: &Outlook) -> Poll<Option<SocketEnd>> {
+    /// Ends what took too long.
+    fn handle_deadlines(&mut self, outlook: &Outlook) -> Option<SocketEnd> {
+        if self.close_deadline.is_none() && outlook.timeout.is_none() {
+            return None;
+        }
         let now = Instant::now();
         if self.close_deadline.is_some_and(|deadline| now >= deadline) {
-            return Poll::Ready(Some(self.end_without_a_word()));
+            return Some(self.end_without_a_word());
         }
         if outlook.timeout.is_some_and(|timeout| now >= timeout) {
             self.link.handle_timeout();
-            return Poll::Ready(None);
         }
-        match self.keepalive.handle_timeout(now) {
+        None
+    }
+
+    /// Nothing can be read or written: waits for the clock.
+    fn wait(&mut self, cx: &mut Context, outlook: &Outlook) -> Poll<Option<SocketEnd>> {
+        match self.keepalive.handle_timeout(Instant::now()) {
             Some(KeepaliveAction::GiveUp) => return Poll::Ready(Some(SocketEnd::PongTimeout)),
             Some(KeepaliveAction::Ping) => {
                 let _ = Pin::new(&mut self.stream).start_send(Message::ping(Bytes::new()));
@@ -310,6 +321,7 @@ mod tests {
     use std::time::Duration;
 
     use exec_server_machines::switchboard::{SwitchboardLimits, Ticket};
+    use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
 
     use super::*;
     use crate::bus::{Bus, LocalBus};
@@ -321,9 +333,7 @@ mod tests {
         let limits =
             SwitchboardLimits { streams_per_environment: 1, claim: second, patience: second };
         let bus = LocalBus::new(limits);
-        let ticket =
-            Ticket { environment: "env".into(), registration: "reg".into(), token: "token".into() };
-        let link = bus.attach_executor(ticket, 1).await.expect("nobody is there");
+        let link = bus.attach_executor(ticket(), 1).await.expect("nobody is there");
         let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
         let (ours, mut theirs) = tokio::io::duplex(64);
         let meter = Metrics::default().relay_meter();
@@ -335,5 +345,54 @@ mod tests {
         let ((end, _), ()) = tokio::join!(socket, peer);
         assert_eq!(end, SocketEnd::Unsaid(Goodbye::PingFlood));
         assert!(bus.presence("env").await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_harness_that_reads_nothing_is_let_go_however_much_it_says() {
+        let limits = SwitchboardLimits {
+            streams_per_environment: 1,
+            claim: Duration::from_secs(10),
+            patience: Duration::from_millis(50),
+        };
+        let bus = LocalBus::new(limits);
+        let executor = bus.attach_executor(ticket(), 1).await.expect("nobody is there");
+        let link = bus.attach_harness(ticket(), None).await.expect("there is room");
+        let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let socket = run_socket(ours, link, &timings, Metrics::default().relay_meter());
+        let peer = async {
+            theirs.write_all(&message(&frame("own", 10))).await.expect("it is read");
+            while executor.poll_frame().is_none() {
+                tokio::task::yield_now().await;
+            }
+            while executor.look(std::task::Waker::noop()).is_reading {
+                executor.handle_frame(frame("own", 60_000));
+                tokio::task::yield_now().await;
+            }
+            // There is always something to read from it, and it is about a stream of somebody else.
+            let flood = message(&frame("foreign", 10)).repeat(5000);
+            while theirs.write_all(&flood).await.is_ok() {}
+        };
+        let both = async { tokio::join!(socket, peer) };
+        let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
+        let ((end, _), ()) = ended.expect("its executor does not wait for it for ever");
+        assert_eq!(end, SocketEnd::Unsaid(Goodbye::Slow));
+        assert!(executor.look(std::task::Waker::noop()).is_reading);
+    }
+
+    fn ticket() -> Ticket {
+        Ticket { environment: "env".into(), registration: "reg".into(), token: "token".into() }
+    }
+
+    fn frame(stream: &str, bytes: usize) -> Bytes {
+        let payload = vec![7; bytes].into();
+        let data = RelayData { seq: 0, segment_index: 0, segment_count: 1, payload };
+        RelayFrame::new(stream, RelayBody::Data(data)).encode().into()
+    }
+
+    /// A short message as a client sends it, masked with zeros.
+    fn message(payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).expect("a short one");
+        [&[0x82, 0x80 | length, 0, 0, 0, 0], payload].concat()
     }
 }
