@@ -31,6 +31,8 @@ struct Promised {
     link: Box<dyn Link>,
     claims: Claims,
     request_id: Option<String>,
+    /// For whom a proxy asked, as it says; anybody can say so.
+    forwarded_for: Option<String>,
 }
 
 /// Serves HTTP on one stream, and the websocket that it may become.
@@ -41,7 +43,7 @@ where
     let promised = Mutex::new(None);
     serve_requests(&rendezvous, stream, peer, &promised).await;
     let Some(promised) = promised.into_inner().expect("no holder panics") else { return };
-    let Promised { stream, link, claims, request_id } = promised;
+    let Promised { stream, link, claims, request_id, forwarded_for } = promised;
     let stream = match stream.await {
         Ok(stream) => TokioIo::new(stream),
         Err(error) => {
@@ -51,7 +53,7 @@ where
     };
     let Claims { environment, registration, role, token, .. } = &claims;
     let (way, role) = (role.way(), role.name());
-    let span = tracing::info_span!("socket", %peer, %environment, %registration, role, %token, way, request_id);
+    let span = tracing::info_span!("socket", %peer, forwarded_for, %environment, %registration, role, %token, way, request_id);
     let running = async {
         tracing::info!("attached");
         let meter = rendezvous.metrics.relay_meter();
@@ -253,8 +255,9 @@ async fn open_websocket(
     let mut reply = Response::new(http_body_util::Full::default());
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *reply.headers_mut() = accepted;
+    let forwarded_for = header_for_logs(&request, "x-forwarded-for");
     let stream = hyper::upgrade::on(&mut request);
-    Ok((reply, Promised { stream, link, claims, request_id }))
+    Ok((reply, Promised { stream, link, claims, request_id, forwarded_for }))
 }
 
 /// Nobody can attach for a moment: an executor comes back to the same URL on 503, while a harness would give up on it.

@@ -1,7 +1,7 @@
 //! What the logs tell whoever has to find out what happened to one stream.
 
 use exec_server_testkit::TestHarness;
-use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::http::{HttpConnection, UPGRADE, request_with_body};
 use exec_server_testkit::rendezvous::{connect_body, public_key, upgrade_at};
 use serde_json::Value;
 
@@ -75,6 +75,23 @@ async fn refusals_are_in_the_log_with_their_reason_and_whoever_asked() {
     let line = log.until(&mut program, |line| is(line, "websocket refused")).await;
     assert_eq!(line["reason"], "expired");
     assert_eq!(line["registration"], registered["executor_registration_id"]);
+}
+
+#[tokio::test]
+async fn who_comes_by_a_proxy_is_in_the_log_as_the_proxy_says() {
+    let place = tempfile::tempdir().unwrap();
+    let mut program = Program::start(place.path(), "http://127.0.0.1:0").await;
+    let executor = program.token("executor").await;
+    let registered = program.register(&executor, &public_key(1)).await;
+    let path = super::url(&registered).split_once("/cloud-agent").unwrap().1;
+    let proxy = [("X-Forwarded-For", "192.0.2.7"), ("x-request-id", "req_9")];
+    let headers = [&UPGRADE[..], &proxy].concat();
+    let mut connection = HttpConnection::open(&program.url).await;
+    let reply = connection.request("GET", &format!("/cloud-agent{path}"), &headers).await;
+    assert_eq!(reply.status, 101, "{reply:?}");
+    let line = Log::default().until(&mut program, |line| is(line, "attached")).await;
+    let span = &line["span"];
+    assert_eq!([&span["forwarded_for"], &span["request_id"]], ["192.0.2.7", "req_9"], "{line}");
 }
 
 /// Everything that a rendezvous has said.
