@@ -61,7 +61,7 @@ pub enum RemoteError {
         source: io::Error,
     },
     /// It cannot be reached.
-    #[error("could not reach {url}: {source}")]
+    #[error("could not reach {url}: {source}{}", nobody_listens(source))]
     Unreachable {
         /// Where.
         url: String,
@@ -95,7 +95,7 @@ pub enum RemoteError {
         why: String,
     },
     /// It refuses.
-    #[error("{url} refuses: {message} ({status})")]
+    #[error("{url} refuses: {message} ({status}){}", another_token(*status))]
     Refused {
         /// Where.
         url: String,
@@ -261,6 +261,22 @@ fn read_token(path: &Path) -> Result<String, RemoteError> {
     let text = text.map_err(|source| RemoteError::TokenFile { path: path.to_owned(), source })?;
     let token = text.trim().to_owned();
     if token.is_empty() { Err(RemoteError::NoToken) } else { Ok(token) }
+}
+
+fn nobody_listens(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "; is `exec-server rendezvous` running there?",
+        _ => "",
+    }
+}
+
+fn another_token(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            "; where it runs, `exec-server token create --role admin` makes another"
+        }
+        _ => "",
+    }
 }
 
 /// A path segment as it goes over the wire.

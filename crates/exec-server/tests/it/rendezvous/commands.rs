@@ -328,8 +328,16 @@ async fn what_cannot_be_done_is_said_in_one_line() {
     for (arguments, environment, says) in [
         (vec!["token", "list", "--data", &place], &nothing[..], "holds no rendezvous"),
         (vec!["token", "list", "--remote", &program.url], &nothing, "EXEC_SERVER_ADMIN_TOKEN"),
-        (vec!["token", "list", "--remote", &program.url], &wrong, "unknown, expired or revoked"),
-        (vec!["token", "list", "--remote", "http://127.0.0.1:1"], &wrong, "could not reach"),
+        (
+            vec!["token", "list", "--remote", &program.url],
+            &wrong,
+            "revoked (401 Unauthorized); where it runs",
+        ),
+        (
+            vec!["token", "list", "--remote", "http://127.0.0.1:1"],
+            &wrong,
+            "is `exec-server rendezvous` running there?",
+        ),
         (vec!["token", "list", "--remote", "nowhere"], &wrong, "is not http://HOST"),
         (vec!["token", "list", "--remote", "http://192.0.2.1"], &wrong, "use https://"),
         (vec!["token", "list", "--remote", &secure], &wrong, "is TLS spoken there"),
