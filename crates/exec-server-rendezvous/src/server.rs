@@ -373,10 +373,14 @@ async fn maintain(rendezvous: &Rendezvous) {
         tokio::time::sleep(every).await;
         let now = clock.now();
         let found = rendezvous.storage.ask(move |store| {
-            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES) {
-                store.prune(now)?;
+            let ended = store.ended_since(since, now)?;
+            // A disk that takes nothing must not keep anybody in whose token has ended.
+            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES)
+                && let Err(error) = store.prune(now)
+            {
+                tracing::warn!(%error, "could not tidy the store up");
             }
-            store.ended_since(since, now)
+            Ok(ended)
         });
         match found.await {
             Ok(ended) => {
@@ -389,7 +393,7 @@ async fn maintain(rendezvous: &Rendezvous) {
                 // A second look at the last seconds costs nothing, and finds who was just coming in.
                 since = now.min(clock.now()) - Seconds::from(5);
             }
-            Err(error) => tracing::warn!(%error, "could not tidy the store up"),
+            Err(error) => tracing::warn!(%error, "could not look for tokens that have ended"),
         }
     }
 }

@@ -1,11 +1,12 @@
 //! The store as one SQLite database.
 //!
-//! Written by one connection under a lock: a statement takes microseconds, and the write-ahead log lets the commands of
-//! an administrator work on the same file meanwhile.
+//! Used by one connection under a lock: a statement takes microseconds, and the write-ahead log lets the commands of
+//! an administrator work on the same file meanwhile. While another program writes, nobody waits under the lock, so that
+//! what is only read is read.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exec_server_protocol::registry::PublicKey;
 use rusqlite::{
@@ -20,7 +21,13 @@ use crate::clock::Seconds;
 use crate::secrets::Digest;
 
 /// Another program that writes, an administrator's command, takes far less.
-const BUSY: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// As long as this, one attempt to write keeps everybody else waiting.
+const ATTEMPT: Duration = Duration::from_millis(5);
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Noting every use of a token would be a write per request.
 const USE_NOTED_EVERY: Seconds = 60;
@@ -42,43 +49,71 @@ const ENVIRONMENT: &str = "
 /// One SQLite database.
 pub struct SqliteStore {
     connection: Mutex<Connection>,
+    /// How long a write waits for another program.
+    patience: Duration,
 }
 
 impl SqliteStore {
     /// Opens a database, and brings it up to date.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let mut connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY)?;
+        connection.busy_timeout(PATIENCE)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "synchronous", "normal")?;
         schema::migrate(&mut connection)?;
-        Ok(Self { connection: Mutex::new(connection) })
+        connection.busy_timeout(ATTEMPT)?;
+        Ok(Self { connection: Mutex::new(connection), patience: PATIENCE })
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().expect("no holder panics")
     }
 
+    /// Writes, again and again while another program does.
+    fn write<T>(
+        &self,
+        write: impl Fn(&mut Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let result = write(&mut self.connection());
+            match &result {
+                Err(StoreError::Unwritten(error))
+                    if is_busy(error) && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                _ => return result,
+            }
+        }
+    }
+
     /// Writes what must not be forgotten even if the power fails right after the answer.
     fn write_durably<T>(
         &self,
-        write: impl FnOnce(&Transaction) -> Result<T, StoreError>,
+        write: impl Fn(&Transaction) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut connection = self.connection();
-        connection.pragma_update(None, "synchronous", "full").map_err(StoreError::Unwritten)?;
-        let result = (|| {
-            let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-            let transaction = begun.map_err(StoreError::Unwritten)?;
-            // Whatever goes wrong before the commit is rolled back.
-            let value = write(&transaction).map_err(unwritten)?;
-            transaction.commit().map_err(database)?;
-            Ok(value)
-        })();
-        // What follows is only safer than it need be if this fails.
-        let _ = connection.pragma_update(None, "synchronous", "normal");
-        result
+        self.write(|connection| write_transaction(connection, &write))
     }
+}
+
+fn write_transaction<T>(
+    connection: &mut Connection,
+    write: impl Fn(&Transaction) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    connection.pragma_update(None, "synchronous", "full").map_err(StoreError::Unwritten)?;
+    let result = (|| {
+        let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+        let transaction = begun.map_err(StoreError::Unwritten)?;
+        // Whatever goes wrong before the commit is rolled back.
+        let value = write(&transaction).map_err(unwritten)?;
+        transaction.commit().map_err(database)?;
+        Ok(value)
+    })();
+    // What follows is only safer than it need be if this fails.
+    let _ = connection.pragma_update(None, "synchronous", "normal");
+    result
 }
 
 impl Store for SqliteStore {
@@ -226,8 +261,7 @@ impl Store for SqliteStore {
         expires: Seconds,
         max_unused: u32,
     ) -> Result<bool, StoreError> {
-        let added = self
-            .connection()
+        let added = self.write(|connection| connection
             .prepare_cached(
                 "INSERT INTO authorizations (hash, environment, registration, harness_key, token, expires_at)
                  SELECT ?1, ?2, ?3, ?4, ?5, ?6
@@ -242,7 +276,7 @@ impl Store for SqliteStore {
                 expires,
                 max_unused
             ])
-            .map_err(database)?;
+            .map_err(database))?;
         Ok(added == 1)
     }
 
@@ -251,33 +285,38 @@ impl Store for SqliteStore {
         authorization: &Authorization,
         now: Seconds,
     ) -> Result<Result<(), NotAuthorized>, StoreError> {
-        let connection = self.connection();
-        let used = connection
-            .prepare_cached(
-                "UPDATE authorizations SET used_at = ?1
+        let used = self.write(|connection| {
+            connection
+                .prepare_cached(
+                    "UPDATE authorizations SET used_at = ?1
                  WHERE hash = ?2 AND environment = ?3 AND registration = ?4 AND harness_key = ?5
                    AND used_at IS NULL AND expires_at > ?1
                    AND EXISTS (SELECT 1 FROM environments WHERE id = ?3 AND registration = ?4)",
-            )?
-            .execute(params![
-                now,
-                &authorization.hash[..],
-                authorization.environment,
-                authorization.registration,
-                &authorization.harness_key[..]
-            ])
-            .map_err(database)?;
-        Ok(if used == 1 { Ok(()) } else { Err(why_not(&connection, authorization, now)?) })
+                )?
+                .execute(params![
+                    now,
+                    &authorization.hash[..],
+                    authorization.environment,
+                    authorization.registration,
+                    &authorization.harness_key[..]
+                ])
+                .map_err(database)
+        })?;
+        if used == 1 {
+            return Ok(Ok(()));
+        }
+        Ok(Err(why_not(&self.connection(), authorization, now)?))
     }
 
     fn use_nonce(&self, nonce: &str, expires: Seconds) -> Result<bool, StoreError> {
-        let added = self
-            .connection()
-            .prepare_cached(
-                "INSERT INTO nonces (nonce, expires_at) VALUES (?, ?) ON CONFLICT DO NOTHING",
-            )?
-            .execute(params![nonce, expires])
-            .map_err(database)?;
+        let added = self.write(|connection| {
+            connection
+                .prepare_cached(
+                    "INSERT INTO nonces (nonce, expires_at) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                )?
+                .execute(params![nonce, expires])
+                .map_err(database)
+        })?;
         Ok(added == 1)
     }
 
@@ -405,6 +444,12 @@ fn count(row: &Row, index: usize) -> Result<u64, StoreError> {
 
 fn number(count: u64) -> Result<i64, StoreError> {
     i64::try_from(count).map_err(|_| StoreError::Corrupt("a generation"))
+}
+
+/// Another program has the lock.
+fn is_busy(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// A lock that could not be had in time, and a disk that takes nothing, leave everything as it was.
