@@ -200,9 +200,9 @@ async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
 
 #[tokio::test]
 async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
-    let data = tempfile::tempdir().unwrap();
-    let place = data.path().display().to_string();
     for (public, is_remarked_upon) in [("http://192.0.2.1:1", true), ("https://192.0.2.1", false)] {
+        let data = tempfile::tempdir().unwrap();
+        let place = data.path().display().to_string();
         let arguments = [
             "rendezvous",
             "--listen",
