@@ -57,10 +57,12 @@ where
     let running = async {
         tracing::info!("attached");
         let meter = rendezvous.metrics.relay_meter();
-        let (end, stream_id) = run_socket(stream, link, &rendezvous.config.timings, meter).await;
-        let reason = end.reason();
+        let timings = &rendezvous.config.timings;
+        let ended = run_socket(stream, link, timings, meter).await;
+        let reason = ended.end.reason();
         rendezvous.metrics.close(reason);
-        tracing::info!(stream_id, reason, "detached");
+        tracing::info!(stream_id = ended.stream_id, reason, "detached");
+        ended.let_go(timings.close).await;
     };
     running.instrument(span).await;
 }

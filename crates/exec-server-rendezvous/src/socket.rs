@@ -7,7 +7,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
@@ -55,13 +55,32 @@ impl SocketEnd {
     }
 }
 
-/// Serves an upgraded connection until it ends; how it ended, and the stream that it had claimed.
+/// A socket that has ended and given its place up.
+pub struct Ended<S> {
+    /// How.
+    pub end: SocketEnd,
+    /// The stream that it had claimed.
+    pub stream_id: Option<String>,
+    /// What is left of the connection, if somebody at its other end may still have to see why.
+    rest: Option<S>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Ended<S> {
+    /// Gives the peer the time to see why.
+    pub async fn let_go(self, time: Duration) {
+        if let Some(rest) = self.rest {
+            let _ = tokio::time::timeout(time, drain(rest)).await;
+        }
+    }
+}
+
+/// Serves an upgraded connection until it ends.
 pub async fn run_socket<S>(
     stream: S,
     link: Box<dyn Link>,
     timings: &Timings,
     meter: RelayMeter,
-) -> (SocketEnd, Option<String>)
+) -> Ended<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -87,12 +106,10 @@ where
     };
     let end = std::future::poll_fn(|cx| socket.poll(cx)).await;
     let Socket { stream, link, stream_id, .. } = socket;
-    // The place is given up first: the other side need not wait for the rest.
+    // The other side need not wait for the rest.
     drop(link);
-    if let SocketEnd::Said(_) = end {
-        let _ = tokio::time::timeout(timings.close, drain(stream.into_inner())).await;
-    }
-    (end, stream_id)
+    let rest = matches!(end, SocketEnd::Said(_)).then(|| stream.into_inner());
+    Ended { end, stream_id, rest }
 }
 
 /// Reads what the peer still sends; a socket that is closed on unread bytes takes its last words back.
@@ -109,7 +126,7 @@ struct Socket<S> {
     meter: RelayMeter,
     keepalive: Keepalive,
     timer: Pin<Box<Sleep>>,
-    close_time: std::time::Duration,
+    close_time: Duration,
     close_deadline: Option<Instant>,
     is_flushed: bool,
     unread_pongs: usize,
@@ -318,8 +335,6 @@ enum Read {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use exec_server_machines::switchboard::{SwitchboardLimits, Ticket};
     use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
 
@@ -342,8 +357,8 @@ mod tests {
             let ping = [0x89, 0x80, 0, 0, 0, 0];
             while theirs.write_all(&ping).await.is_ok() {}
         };
-        let ((end, _), ()) = tokio::join!(socket, peer);
-        assert_eq!(end, SocketEnd::Unsaid(Goodbye::PingFlood));
+        let (ended, ()) = tokio::join!(socket, peer);
+        assert_eq!(ended.end, SocketEnd::Unsaid(Goodbye::PingFlood));
         assert!(bus.presence("env").await.is_none());
     }
 
@@ -375,8 +390,8 @@ mod tests {
         };
         let both = async { tokio::join!(socket, peer) };
         let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
-        let ((end, _), ()) = ended.expect("its executor does not wait for it for ever");
-        assert_eq!(end, SocketEnd::Unsaid(Goodbye::Slow));
+        let (ended, ()) = ended.expect("its executor does not wait for it for ever");
+        assert_eq!(ended.end, SocketEnd::Unsaid(Goodbye::Slow));
         assert!(executor.look(std::task::Waker::noop()).is_reading);
     }
 

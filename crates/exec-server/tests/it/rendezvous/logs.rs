@@ -1,8 +1,8 @@
 //! What the logs tell whoever has to find out what happened to one stream.
 
-use exec_server_testkit::TestHarness;
 use exec_server_testkit::http::{HttpConnection, UPGRADE, request_with_body};
 use exec_server_testkit::rendezvous::{connect_body, public_key, upgrade_at};
+use exec_server_testkit::{RelaySocket, TestHarness};
 use serde_json::Value;
 
 use super::commands::Program;
@@ -75,6 +75,44 @@ async fn refusals_are_in_the_log_with_their_reason_and_whoever_asked() {
     let line = log.until(&mut program, |line| is(line, "websocket refused")).await;
     assert_eq!(line["reason"], "expired");
     assert_eq!(line["registration"], registered["executor_registration_id"]);
+}
+
+#[tokio::test]
+async fn whoever_is_not_let_in_and_whoever_trespasses_is_in_the_log() {
+    let place = tempfile::tempdir().unwrap();
+    let mut program = Program::start(place.path(), "http://127.0.0.1:0").await;
+    let (executor, harness) = (program.token("executor").await, program.token("harness").await);
+    let registered = program.register(&executor, &public_key(1)).await;
+    let mut socket = RelaySocket::open(super::url(&registered)).await;
+    let way = program.connect(&harness, &public_key(2)).await;
+    let mut log = Log::default();
+    for (key, reason) in [(3, "other_key"), (2, ""), (2, "used_authorization")] {
+        let body = super::registry::validate_body(&way, key).to_string();
+        let authorization = format!("Bearer {executor}");
+        let headers =
+            [("Authorization", authorization.as_str()), ("x-codex-noise-stream-id", "stream-1")];
+        let path = "/cloud/environment/env/validate";
+        request_with_body(&program.url, "POST", path, &headers, body.as_bytes()).await;
+        let line = log.until(&mut program, |it| is(it, "executor asked about a harness")).await;
+        assert_eq!(line["reason"].as_str().unwrap_or_default(), reason, "{line}");
+        assert_eq!(
+            (&line["valid"], &line["stream_id"]),
+            (&reason.is_empty().into(), &"stream-1".into())
+        );
+    }
+    let mut stream = RelaySocket::open(super::url(&way)).await;
+    stream.resume("stream-1").await;
+    stream.send_data("stream-2", "forged").await;
+    let line = log.until(&mut program, |it| it["level"] == "WARN").await;
+    assert_eq!(line["message"], "frames on a stream of somebody else are dropped");
+    assert_eq!(
+        (&line["stream_id"], &line["span"]["role"]),
+        (&"stream-1".into(), &"harness".into())
+    );
+    stream.send_text("the end").await;
+    let line = log.until(&mut program, |it| is(it, "detached")).await;
+    assert_eq!((&line["stream_id"], &line["reason"]), (&"stream-1".into(), &"text_message".into()));
+    socket.next().await;
 }
 
 #[tokio::test]
