@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use exec_server_protocol::relay_frame::RelayBody;
 use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::http::UPGRADE;
 use exec_server_testkit::rendezvous::{public_key, register_body, upgrade_at};
 use exec_server_testkit::{DEADLINE, Relayed, TestRendezvous};
 use futures_util::future::join_all;
@@ -135,6 +136,31 @@ async fn of_many_who_go_the_same_way_at_once_one_arrives() {
     assert_eq!((arrived, refused), (1, 15));
     let line = "exec_server_relay_rejections_total{reason=\"expired\"} 15";
     rendezvous.wait_for_metric(line).await;
+}
+
+#[tokio::test]
+async fn a_websocket_that_does_not_become_one_keeps_no_place() {
+    let rendezvous = TestRendezvous::start_with(|config| {
+        config.timings.handshake = Duration::from_secs(1);
+        config.timings.claim = Duration::from_secs(1);
+    })
+    .await;
+    let env = env(&rendezvous, "env").await;
+    let _executor = env.executor(&rendezvous).await;
+    let upgrade = UPGRADE.map(|(name, value)| format!("{name}: {value}\r\n")).concat();
+    let mut strangers = Vec::new();
+    for body in ["content-length: 100\r\n\r\n", "transfer-encoding: chunked\r\n\r\n5\r\nab"] {
+        let bundle = rendezvous.connect("env", &env.harness, &public_key(2)).await;
+        let (_, path) = url(&bundle).split_once("/cloud-agent").unwrap();
+        let mut stranger = TcpStream::connect(rendezvous.address()).await.unwrap();
+        let head = format!("GET /cloud-agent{path} HTTP/1.1\r\nhost: x\r\n{upgrade}{body}");
+        stranger.write_all(head.as_bytes()).await.unwrap();
+        let mut heard = [0; 12];
+        stranger.read_exact(&mut heard).await.unwrap();
+        assert_eq!(&heard, b"HTTP/1.1 101");
+        strangers.push(stranger);
+    }
+    rendezvous.wait_for_metric("exec_server_relay_streams_active 0").await;
 }
 
 #[tokio::test]
