@@ -60,7 +60,9 @@ async fn a_thousand_executors_with_a_harness_each_fit_into_256_mib() {
     let data = tempfile::tempdir().unwrap();
     // Nobody reads what it would say about each of them.
     let log = "exec_server::rendezvous_command=info";
-    let program = Program::start_logging(data.path(), "http://127.0.0.1:0", &[], log).await;
+    // Nor does anybody answer a ping before its turn comes.
+    let more = ["--ping-interval", "1h"];
+    let program = Program::start_logging(data.path(), "http://127.0.0.1:0", &more, log).await;
     let admin = program.admin_token.as_deref().expect("the first start shows it");
     let one = async |number: usize| {
         let name = format!("env-{number}");
