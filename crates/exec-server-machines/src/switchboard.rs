@@ -33,15 +33,6 @@ use queue::Queue;
 /// The largest message that a peer takes; one more byte, and an executor drops all its streams.
 pub const MAX_FRAME_BYTES: usize = 256 * 1024;
 
-/// How much of one harness may wait for its executor before the harness is not read any more: two large frames.
-const STREAM_QUEUE: queue::Mark = queue::Mark { frames: 64, bytes: 2 * MAX_FRAME_BYTES };
-
-/// How much may wait for a harness before its executor is not read any more.
-const HARNESS_QUEUE: queue::Mark = queue::Mark { frames: 1024, bytes: 1024 * 1024 };
-
-/// How little must wait for a harness before its executor is read again.
-const HARNESS_QUEUE_EASED: queue::Mark = queue::Mark { frames: 512, bytes: 512 * 1024 };
-
 /// Names a socket; it never returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId(u64);
@@ -199,12 +190,15 @@ impl Switchboard {
         }
     }
 
-    /// Ends every socket that came with this token.
-    pub fn revoke(&mut self, token: &str) {
-        let of_token = |(id, socket): (&SocketId, &Socket)| (socket.token == token).then_some(*id);
-        let sockets: Vec<_> = self.sockets.iter().filter_map(of_token).collect();
-        for id in sockets {
-            self.end(id, Goodbye::Revoked);
+    /// Ends every socket that came with one of these tokens.
+    pub fn end_tokens(&mut self, ended: &BTreeMap<String, Goodbye>) {
+        if ended.is_empty() {
+            return;
+        }
+        let why = |(id, socket): (&SocketId, &Socket)| Some((*id, *ended.get(&socket.token)?));
+        let sockets: Vec<_> = self.sockets.iter().filter_map(why).collect();
+        for (id, why) in sockets {
+            self.end(id, why);
         }
     }
 
@@ -239,7 +233,10 @@ impl Switchboard {
         match &mut socket.side {
             Side::Harness(harness) => {
                 let frame = harness.outgoing.pop()?;
-                if harness.behind_since.is_some() && harness.outgoing.is_below(HARNESS_QUEUE_EASED)
+                let env = self.environments.get(&*socket.environment);
+                let eased = env.map(|env| env.harness_mark().half());
+                if harness.behind_since.is_some()
+                    && eased.is_none_or(|eased| harness.outgoing.is_below(eased))
                 {
                     harness.behind_since = None;
                     let environment = socket.environment.clone();
@@ -285,9 +282,7 @@ impl Switchboard {
             // What a socket that is to go still sends is read and thrown away, so that its own goodbye is seen.
             _ if socket.goodbye.is_some() => true,
             Side::Executor => env.executor.as_ref().is_none_or(|it| it.waits_for.is_empty()),
-            Side::Harness(Harness { stream: Some(stream), .. }) => {
-                env.streams.get(stream).is_none_or(|stream| stream.queue.is_below(STREAM_QUEUE))
-            }
+            Side::Harness(Harness { stream: Some(stream), .. }) => env.has_room_for(stream),
             Side::Harness(_) => true,
         }
     }
@@ -370,7 +365,7 @@ impl Switchboard {
         let Side::Harness(harness) = &mut socket.side else { return FrameFate::Unknown };
         harness.outgoing.push(bytes);
         self.wakes.insert(to);
-        if !harness.outgoing.is_below(HARNESS_QUEUE) && harness.behind_since.is_none() {
+        if !harness.outgoing.is_below(env.harness_mark()) && harness.behind_since.is_none() {
             harness.behind_since = Some(now);
             if let Some(executor) = &mut env.executor {
                 executor.waits_for.insert(to);
@@ -385,19 +380,9 @@ impl Switchboard {
     /// One frame of the stream whose turn it is.
     fn take_turn(&mut self, environment: &str) -> Option<Bytes> {
         let env = self.environments.get_mut(environment)?;
-        let turns = &mut env.executor.as_mut()?.turns;
-        let id = turns.pop_front()?;
-        let stream = env.streams.get_mut(&id).expect("a stream with a turn exists");
-        let was_full = !stream.queue.is_below(STREAM_QUEUE);
-        let frame = stream.queue.pop().expect("a stream with a turn has a frame");
-        let harness = stream.harness.filter(|_| was_full && stream.queue.is_below(STREAM_QUEUE));
-        self.wakes.extend(harness);
-        if !stream.queue.is_empty() {
-            turns.push_back(id);
-        } else if stream.harness.is_none() {
-            env.streams.remove(&id);
-        }
-        Some(frame)
+        env.take_turn(|harness| {
+            self.wakes.insert(harness);
+        })
     }
 
     /// Says goodbye to a socket and takes it out of its environment.
@@ -450,7 +435,7 @@ impl Switchboard {
     fn end_executor(&mut self, environment: &str, why: Goodbye) {
         let Some(env) = self.environments.get_mut(environment) else { return };
         let Some(executor) = env.executor.take() else { return };
-        env.streams.clear();
+        env.forget_streams();
         let harnesses = std::mem::take(&mut env.harnesses);
         let socket = self.sockets.get_mut(&executor.socket).expect("an executor has a socket");
         socket.goodbye = Some(why);

@@ -102,6 +102,9 @@ pub fn create_token(
         (TokenRole::Executor, Some(_)) => "xs_exec_",
         (TokenRole::Harness, Some(_)) => "xs_harness_",
     };
+    if new.max_streams.is_some() && new.role != TokenRole::Harness {
+        return Err(AdminError::Invalid("only a harness has streams that could be limited"));
+    }
     let secret = new_secret(prefix);
     let token = Token {
         id: new_id("tok_"),

@@ -18,7 +18,6 @@ use hyper::header::{AUTHORIZATION, HeaderName};
 use hyper::{Method, Request};
 use serde::de::DeserializeOwned;
 
-use crate::clock;
 use crate::secrets::sha256;
 use crate::server::Rendezvous;
 use crate::signed_url::decode_segment;
@@ -128,7 +127,7 @@ impl Asked<'_> {
         let limited = Limited::new(self.request.into_body(), MAX_BODY_BYTES).collect();
         let body = tokio::time::timeout(self.rendezvous.config.timings.handshake, limited).await;
         let body: Bytes = match body {
-            Err(_) => return Err(Refusal::Invalid("the body took too long".to_owned())),
+            Err(_) => return Err(Refusal::Slow),
             Ok(Err(_)) => {
                 return Err(Refusal::Invalid("the body is too large, or broken".to_owned()));
             }
@@ -160,7 +159,7 @@ pub async fn authenticate(
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(Refusal::NoToken);
     }
-    let (hash, now) = (sha256(secret.trim().as_bytes()), clock::now());
+    let (hash, now) = (sha256(secret.trim().as_bytes()), rendezvous.config.clock.now());
     let found = rendezvous.storage.ask(move |store| store.use_token(&hash, now)).await;
     let found = found.map_err(|error| {
         tracing::error!(%error, "could not look a token up");

@@ -5,6 +5,7 @@
 
 mod local;
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::Waker;
 use std::time::Instant;
@@ -35,8 +36,8 @@ pub trait Bus: Send + Sync + 'static {
     ) -> Answer<'_, Result<Box<dyn Link>, AttachError>>;
     /// A newer registration exists.
     fn supersede<'a>(&'a self, environment: &'a str, generation: u64) -> Answer<'a, ()>;
-    /// A token is not good any more.
-    fn revoke<'a>(&'a self, token: &'a str) -> Answer<'a, ()>;
+    /// Tokens are not good any more: whoever came with one hears why, and goes.
+    fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, Goodbye>) -> Answer<'a, ()>;
     /// This node stops: everybody who is attached here goes.
     fn drain(&self);
     /// How many executors and harnesses are attached here.

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::clock::Clock;
+
 /// How a rendezvous is set up.
 #[derive(Debug, Clone)]
 pub struct RendezvousConfig {
@@ -21,6 +23,8 @@ pub struct RendezvousConfig {
     pub limits: Limits,
     /// How long things take.
     pub timings: Timings,
+    /// By which clock tokens, URLs and authorizations expire.
+    pub clock: Clock,
 }
 
 /// What a rendezvous allows.
@@ -53,7 +57,7 @@ pub struct Timings {
     pub executor_url: Duration,
     /// How long a harness's URL and authorization are good.
     pub harness_bundle: Duration,
-    /// How often what is over is forgotten, and revocations by another program are looked for.
+    /// How often what is over is forgotten, and tokens are looked for that expired or that another program revoked.
     pub maintenance: Duration,
 }
 
@@ -90,6 +94,7 @@ impl RendezvousConfig {
             metrics: None,
             limits: Limits::default(),
             timings: Timings::default(),
+            clock: Clock::default(),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::signed_url::SigningKeys;
 const DATABASE: &str = "rendezvous.sqlite3";
 const KEYS: &str = "signing-keys";
 const LOCK: &str = "lock";
+const PRESENCE: &str = "presence.sock";
 
 /// The directory, made sure to exist.
 #[derive(Debug, Clone)]
@@ -31,11 +32,14 @@ pub enum DataDirError {
         /// Why.
         source: io::Error,
     },
+    /// Keeping everyone else out of it would be a surprise.
+    #[error("{} holds other things, and others can read it; name a directory for the rendezvous alone", .0.display())]
+    Shared(PathBuf),
     /// There is nothing there yet.
     #[error("{} holds no rendezvous; start one there with: exec-server rendezvous --data {}", .0.display(), .0.display())]
     Missing(PathBuf),
     /// Another rendezvous has it, and knows who is attached there; two would not know of each other.
-    #[error("another rendezvous uses {}", .0.display())]
+    #[error("another rendezvous uses {}; give this one a place of its own with --data DIR", .0.display())]
     InUse(PathBuf),
     /// The key file has no key that can be read.
     #[error("{} has no usable key: each line is an id, a space, and at least 32 bytes in hex", .0.display())]
@@ -43,18 +47,38 @@ pub enum DataDirError {
 }
 
 impl DataDir {
-    /// Makes the directory if it is not there, and keeps everyone else out.
+    /// Makes the directory if it is not there, and keeps everyone else out, unless it is clearly meant for others, too.
     pub fn create(path: &Path) -> Result<Self, DataDirError> {
         let failed = |source| DataDirError::Io { path: path.to_owned(), source };
-        fs::create_dir_all(path).map_err(failed)?;
-        keep_to_owner(path, 0o700).map_err(failed)?;
-        Ok(Self { path: path.to_owned() })
+        match fs::create_dir_all(path) {
+            // Something is there, and it is no directory; "file exists" would explain nothing.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(failed(io::ErrorKind::NotADirectory.into()));
+            }
+            made => made.map_err(failed)?,
+        }
+        let dir = Self { path: path.to_owned() };
+        if is_open_to_others(path).map_err(failed)? {
+            let is_ours = dir.database().exists();
+            let mut entries = fs::read_dir(path).map_err(failed)?;
+            if !is_ours && entries.next().is_some() {
+                return Err(DataDirError::Shared(dir.path));
+            }
+            keep_to_owner(path, 0o700).map_err(failed)?;
+        }
+        Ok(dir)
     }
 
     /// A directory in which a rendezvous has been before.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let dir = Self { path: path.to_owned() };
-        if dir.database().is_file() { Ok(dir) } else { Err(DataDirError::Missing(dir.path)) }
+        match fs::metadata(dir.database()) {
+            Ok(_) => Ok(dir),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(DataDirError::Missing(dir.path))
+            }
+            Err(source) => Err(DataDirError::Io { path: dir.database(), source }),
+        }
     }
 
     /// Keeps every other rendezvous out, for as long as the result is held.
@@ -68,6 +92,16 @@ impl DataDir {
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse(self.path.clone())),
             Err(TryLockError::Error(source)) => Err(DataDirError::Io { path, source }),
         }
+    }
+
+    /// Where the directory is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where a running rendezvous says who is there.
+    pub fn presence_socket(&self) -> PathBuf {
+        self.path.join(PRESENCE)
     }
 
     /// Where the database is.
@@ -132,6 +166,17 @@ fn owner_only() -> OpenOptions {
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
+}
+
+#[cfg(unix)]
+fn is_open_to_others(path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::PermissionsExt;
+    Ok(fs::metadata(path)?.permissions().mode() & 0o077 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_open_to_others(_path: &Path) -> io::Result<bool> {
+    Ok(false)
 }
 
 #[cfg(unix)]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use exec_server_machines::switchboard::{AttachError, Ticket};
-use exec_server_protocol::registry::REJECTION_REASON_HEADER;
+use exec_server_protocol::registry::{REJECTION_REASON_HEADER, STREAM_ID_HEADER};
 use exec_server_transport::upgrade::accept;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
@@ -20,11 +20,10 @@ use tracing::Instrument;
 
 use crate::api::{self, REQUEST_ID, Refusal, Reply, Route, header_for_logs, json, text};
 use crate::bus::Link;
-use crate::clock;
 use crate::server::Rendezvous;
 use crate::signed_url::{self, Claims, SocketRole};
 use crate::socket::run_socket;
-use crate::store::TokenRole;
+use crate::store::{StoreError, TokenRole};
 
 /// A websocket that was promised and is about to be one.
 struct Promised {
@@ -32,6 +31,8 @@ struct Promised {
     link: Box<dyn Link>,
     claims: Claims,
     request_id: Option<String>,
+    /// For whom a proxy asked, as it says; anybody can say so.
+    forwarded_for: Option<String>,
 }
 
 /// Serves HTTP on one stream, and the websocket that it may become.
@@ -42,7 +43,7 @@ where
     let promised = Mutex::new(None);
     serve_requests(&rendezvous, stream, peer, &promised).await;
     let Some(promised) = promised.into_inner().expect("no holder panics") else { return };
-    let Promised { stream, link, claims, request_id } = promised;
+    let Promised { stream, link, claims, request_id, forwarded_for } = promised;
     let stream = match stream.await {
         Ok(stream) => TokioIo::new(stream),
         Err(error) => {
@@ -51,16 +52,17 @@ where
         }
     };
     let Claims { environment, registration, role, token, .. } = &claims;
-    let role = role.name();
-    let span =
-        tracing::info_span!("socket", %peer, %environment, %registration, role, %token, request_id);
+    let (way, role) = (role.way(), role.name());
+    let span = tracing::info_span!("socket", %peer, forwarded_for, %environment, %registration, role, %token, way, request_id);
     let running = async {
         tracing::info!("attached");
         let meter = rendezvous.metrics.relay_meter();
-        let end = run_socket(stream, link, &rendezvous.config.timings, meter).await;
-        let reason = end.reason();
+        let timings = &rendezvous.config.timings;
+        let ended = run_socket(stream, link, timings, meter).await;
+        let reason = ended.end.reason();
         rendezvous.metrics.close(reason);
-        tracing::info!(reason, "detached");
+        tracing::info!(stream_id = ended.stream_id, reason, "detached");
+        ended.let_go(timings.close).await;
     };
     running.instrument(span).await;
 }
@@ -123,6 +125,7 @@ async fn answer(
         let method = route.name();
         let environment = route.environment().map(str::to_owned);
         let request_id = header_for_logs(&request, REQUEST_ID.as_str());
+        let stream_id = header_for_logs(&request, STREAM_ID_HEADER);
         let answered = if rendezvous.is_draining() {
             Err(Refusal::Draining)
         } else {
@@ -132,11 +135,15 @@ async fn answer(
         return Err(Box::new(answered.unwrap_or_else(|refusal| {
             let code = refusal.code();
             rendezvous.metrics.refusal(method, code);
-            tracing::info!(method, environment, request_id, code, "request refused");
+            tracing::info!(method, environment, request_id, stream_id, code, "request refused");
             refusal.into_reply()
         })));
     }
-    Err(Box::new(observe(rendezvous, &request).await.unwrap_or_else(Refusal::into_reply)))
+    Err(Box::new(observe(rendezvous, &request).await.unwrap_or_else(|refusal| {
+        // Anybody can ask for anything, and as often as they like.
+        tracing::debug!(path = request.uri().path(), code = refusal.code(), "request refused");
+        refusal.into_reply()
+    })))
 }
 
 /// Health, version and metrics.
@@ -216,18 +223,15 @@ async fn open_websocket(
     mut request: Request<Incoming>,
     segment: &str,
 ) -> Result<(Reply, Promised), Rejection> {
-    let draining = || Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "pod_draining");
-    if rendezvous.is_draining() {
-        return Err(draining());
-    }
+    let request_id = header_for_logs(&request, REQUEST_ID.as_str());
     let accepted = match accept(request.headers()) {
         Ok(accepted) if request.method() == Method::GET => accepted,
         Ok(_) => return Err(no_websocket("a websocket begins with GET")),
         Err(error) => return Err(no_websocket(&error.to_string())),
     };
-    let request_id = header_for_logs(&request, REQUEST_ID.as_str());
     let query = request.uri().query().unwrap_or_default();
-    let claims = rendezvous.keys.verify(segment, query, clock::now()).map_err(|error| {
+    let now = rendezvous.config.clock.now();
+    let claims = rendezvous.keys.verify(segment, query, now).map_err(|error| {
         let status = match error.0 {
             "unknown_route" => StatusCode::NOT_FOUND,
             _ => StatusCode::UNAUTHORIZED,
@@ -236,39 +240,58 @@ async fn open_websocket(
         tracing::debug!(request_id, reason = error.0, "websocket refused");
         Rejection::new(status, error.0)
     })?;
-    let link = attach(rendezvous, &claims).await.inspect_err(|rejection| {
+    let attached = match rendezvous.is_draining() {
+        true => Err(away(&claims.role, "pod_draining")),
+        false => attach(rendezvous, &claims).await,
+    };
+    let attached = match attached {
+        // Whoever came in between would be the one that nobody tells to go.
+        Ok(_) if rendezvous.is_draining() => Err(away(&claims.role, "pod_draining")),
+        attached => attached,
+    };
+    let link = attached.inspect_err(|rejection| {
         let Claims { environment, registration, token, role, .. } = &claims;
-        let (role, reason) = (role.name(), rejection.reason);
-        tracing::info!(%environment, %registration, %token, role, request_id, reason, "websocket refused");
+        let (way, role, reason) = (role.way(), role.name(), rejection.reason);
+        tracing::info!(%environment, %registration, %token, role, way, request_id, reason, "websocket refused");
     })?;
-    // Whoever came in between would be the one that nobody tells to go.
-    if rendezvous.is_draining() {
-        return Err(draining());
-    }
     let mut reply = Response::new(http_body_util::Full::default());
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     *reply.headers_mut() = accepted;
+    let forwarded_for = header_for_logs(&request, "x-forwarded-for");
     let stream = hyper::upgrade::on(&mut request);
-    Ok((reply, Promised { stream, link, claims, request_id }))
+    Ok((reply, Promised { stream, link, claims, request_id, forwarded_for }))
+}
+
+/// Nobody can attach for a moment: an executor comes back to the same URL on 503, while a harness would give up on it.
+fn away(role: &SocketRole, reason: &'static str) -> Rejection {
+    let status = match role {
+        SocketRole::Executor => StatusCode::SERVICE_UNAVAILABLE,
+        SocketRole::Harness { .. } => StatusCode::UNAUTHORIZED,
+    };
+    Rejection::new(status, reason)
 }
 
 fn no_websocket(why: &str) -> Rejection {
+    tracing::debug!(why, "websocket refused");
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, text: why.to_owned() }
 }
 
-async fn is_current(rendezvous: &Rendezvous, claims: &Claims) -> bool {
+async fn is_current(rendezvous: &Rendezvous, claims: &Claims) -> Result<bool, StoreError> {
     let environment = claims.environment.clone();
-    let found = rendezvous.storage.ask(move |store| store.environment(&environment)).await;
-    let current = found.ok().flatten().and_then(|it| it.registration);
-    current.is_some_and(|it| it.id == claims.registration)
+    let found = rendezvous.storage.ask(move |store| store.environment(&environment)).await?;
+    let current = found.and_then(|it| it.registration);
+    Ok(current.is_some_and(|it| it.id == claims.registration))
 }
 
 /// Checks what a signature cannot know: that the token, the registration and the nonce are still good.
 async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link>, Rejection> {
     let unauthorized = |reason| Rejection::new(StatusCode::UNAUTHORIZED, reason);
-    let asked = claims.clone();
+    let failed = |error: &StoreError| {
+        tracing::error!(%error, "the store failed");
+        away(&claims.role, "route_unavailable")
+    };
+    let (asked, now) = (claims.clone(), rendezvous.config.clock.now());
     let answer = rendezvous.storage.ask(move |store| {
-        let now = clock::now();
         let token = store.token(&asked.token)?.filter(|token| token.is_good(now));
         let Some(token) = token else { return Ok(Err("invalid_secret")) };
         let stored = store.environment(&asked.environment)?;
@@ -286,10 +309,7 @@ async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link
     let (generation, max_streams) = match answer.await {
         Ok(Ok(facts)) => facts,
         Ok(Err(reason)) => return Err(unauthorized(reason)),
-        Err(error) => {
-            tracing::error!(%error, "the store failed");
-            return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "route_unavailable"));
-        }
+        Err(error) => return Err(failed(&error)),
     };
     let ticket = Ticket {
         environment: claims.environment.clone(),
@@ -300,10 +320,11 @@ async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link
         SocketRole::Executor => {
             let attached = rendezvous.bus.attach_executor(ticket, generation).await;
             // A registration that came in between did not find it, and so did not end it.
-            if !is_current(rendezvous, claims).await {
-                return Err(unauthorized("expired"));
+            match is_current(rendezvous, claims).await {
+                Ok(true) => attached,
+                Ok(false) => return Err(unauthorized("expired")),
+                Err(error) => return Err(failed(&error)),
             }
-            attached
         }
         SocketRole::Harness { .. } => {
             let max_streams = max_streams.and_then(|max| usize::try_from(max).ok());

@@ -9,7 +9,7 @@
 //! | `socket` | one socket of an executor or a harness |
 //! | [`bus`] | everybody who is attached; the rules are the machine `switchboard` |
 //! | [`store`], [`data_dir`] | what is remembered, and where |
-//! | [`admin`] | what an administrator can do |
+//! | [`admin`], [`presence`] | what an administrator can do, and hear |
 //!
 //! It sees who talks to whom, and how much; what they say is encrypted between them. It can start nothing.
 
@@ -18,6 +18,7 @@ pub mod bus;
 pub mod clock;
 pub mod config;
 pub mod data_dir;
+pub mod presence;
 pub mod server;
 pub mod signed_url;
 pub mod store;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_machines::switchboard::SwitchboardLimits;
+use exec_server_machines::switchboard::{Goodbye, SwitchboardLimits};
 use exec_server_transport::tls;
 use http_body_util::Full;
 use hyper::service::service_fn;
@@ -20,13 +20,14 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::admin::{self, AdminError, NewToken, PUBLIC_URL};
 use crate::bus::{Bus, LocalBus};
-use crate::clock::{self, Seconds};
+use crate::clock::Seconds;
 use crate::config::RendezvousConfig;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http;
 use crate::metrics::Metrics;
+use crate::presence::PresenceSocket;
 use crate::signed_url::SigningKeys;
-use crate::store::{SqliteStore, Storage, Store, StoreError, TokenRole};
+use crate::store::{SqliteStore, Storage, Store, StoreError, TokenEnd, TokenRole};
 
 /// What is over harms nobody while it is there.
 const ROUNDS_BETWEEN_PRUNES: u64 = 15;
@@ -38,6 +39,7 @@ pub struct BoundRendezvous {
     tls: Option<TlsAcceptor>,
     rendezvous: Arc<Rendezvous>,
     admin_token: Option<String>,
+    presence: Option<PresenceSocket>,
     /// The data is ours until this is closed.
     data_lock: File,
 }
@@ -78,8 +80,10 @@ pub enum StartError {
     #[error("could not make the first admin token: {0}")]
     FirstToken(#[from] AdminError),
     /// The address cannot be had.
-    #[error("could not listen on {address}: {source}")]
+    #[error("could not listen on {address}: {source}{}", listen_hint(option, source))]
     Bind {
+        /// The option that says so.
+        option: &'static str,
         /// Where.
         address: SocketAddr,
         /// Why.
@@ -110,17 +114,22 @@ impl BoundRendezvous {
         let data_lock = data.lock()?;
         let keys = data.signing_keys()?;
         let store = open_store(&data)?;
-        let admin_token = first_admin_token(&store)?;
-        let listener = bind(config.listen).await?;
+        let listener = bind("--listen", config.listen).await?;
         let metrics_listener = match config.metrics {
-            Some(address) => Some(bind(address).await?),
+            Some(address) => Some(bind("--metrics-listen", address).await?),
             None => None,
         };
         let bound = listener.local_addr();
-        let bound = bound.map_err(|source| StartError::Bind { address: config.listen, source })?;
+        let bound = bound.map_err(|source| StartError::Bind {
+            option: "--listen",
+            address: config.listen,
+            source,
+        })?;
         let base = Base::new(config.public_url.as_deref(), bound, acceptor.is_some())?;
         let noted = store.set_note(PUBLIC_URL, &base.http);
         noted.map_err(|source| StartError::Store { path: data.database(), source })?;
+        // After everything that can go wrong: a token that nobody was shown would be the first and the last.
+        let admin_token = first_admin_token(&store, config.clock.now())?;
         let limits = SwitchboardLimits {
             streams_per_environment: config.limits.streams_per_environment,
             claim: config.timings.claim,
@@ -135,7 +144,15 @@ impl BoundRendezvous {
             base,
             draining: watch::Sender::new(false),
         });
-        Ok(Self { listener, metrics_listener, tls: acceptor, rendezvous, admin_token, data_lock })
+        Ok(Self {
+            listener,
+            metrics_listener,
+            tls: acceptor,
+            rendezvous,
+            admin_token,
+            presence: bind_presence(&data),
+            data_lock,
+        })
     }
 
     /// Under which URL executors, harnesses and administrators reach it.
@@ -160,12 +177,15 @@ impl BoundRendezvous {
 
     /// Serves until `stop`, then says goodbye to everybody.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
-        let Self { listener, metrics_listener, tls, rendezvous, data_lock: _held, .. } = self;
+        let Self {
+            listener, metrics_listener, tls, rendezvous, presence, data_lock: _held, ..
+        } = self;
         let mut connections = JoinSet::new();
         tokio::select! {
             () = stop => {}
             () = accept(&listener, tls.as_ref(), &rendezvous, &mut connections) => {}
             () = serve_metrics(metrics_listener.as_ref(), &rendezvous) => {}
+            () = serve_presence(presence, &rendezvous) => {}
             () = maintain(&rendezvous) => {}
         }
         tracing::info!("draining");
@@ -220,7 +240,7 @@ pub fn open_store(data: &DataDir) -> Result<SqliteStore, StartError> {
 }
 
 /// Without any admin token, nobody could make another one.
-fn first_admin_token(store: &SqliteStore) -> Result<Option<String>, AdminError> {
+fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>, AdminError> {
     if store.tokens()?.iter().any(|token| token.role == TokenRole::Admin) {
         return Ok(None);
     }
@@ -230,12 +250,37 @@ fn first_admin_token(store: &SqliteStore) -> Result<Option<String>, AdminError> 
         expires_in_seconds: None,
         max_streams: None,
     };
-    Ok(Some(admin::create_token(store, &new, clock::now())?.secret))
+    Ok(Some(admin::create_token(store, &new, now)?.secret))
 }
 
-async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+fn listen_hint(option: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => format!("; choose another port with {option}"),
+        io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need the right CAP_NET_BIND_SERVICE".to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+async fn bind(option: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
     let bound = TcpListener::bind(address).await;
-    bound.map_err(|source| StartError::Bind { address, source })
+    bound.map_err(|source| StartError::Bind { option, address, source })
+}
+
+/// Commands on the data can do without it: they say that they do not know.
+fn bind_presence(data: &DataDir) -> Option<PresenceSocket> {
+    let bound = PresenceSocket::bind(data);
+    bound
+        .inspect_err(|error| tracing::warn!(%error, "commands on the data cannot ask who is there"))
+        .ok()
+}
+
+async fn serve_presence(socket: Option<PresenceSocket>, rendezvous: &Rendezvous) {
+    match socket {
+        Some(socket) => socket.serve(rendezvous).await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn accept(
@@ -319,28 +364,36 @@ async fn serve_metrics(listener: Option<&TcpListener>, rendezvous: &Arc<Rendezvo
     }
 }
 
-/// Forgets what is over, and hears of tokens that another program revoked.
+/// Forgets what is over, and sends everybody away whose token expired or was revoked by another program.
 async fn maintain(rendezvous: &Rendezvous) {
     let every = rendezvous.config.timings.maintenance;
-    let mut since = clock::now();
+    let clock = &rendezvous.config.clock;
+    let mut since = clock.now();
     for round in 0_u64.. {
         tokio::time::sleep(every).await;
-        let now = clock::now();
+        let now = clock.now();
         let found = rendezvous.storage.ask(move |store| {
-            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES) {
-                store.prune(now)?;
+            let ended = store.ended_since(since, now)?;
+            // A disk that takes nothing must not keep anybody in whose token has ended.
+            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES)
+                && let Err(error) = store.prune(now)
+            {
+                tracing::warn!(%error, "could not tidy the store up");
             }
-            store.revoked_since(since)
+            Ok(ended)
         });
         match found.await {
-            Ok(revoked) => {
-                for token in revoked {
-                    rendezvous.bus.revoke(&token).await;
-                }
-                // A second look at the last seconds costs nothing; a clock that was set back might.
-                since = now.min(clock::now()) - Seconds::from(5);
+            Ok(ended) => {
+                let why = |end| match end {
+                    TokenEnd::Revoked => Goodbye::Revoked,
+                    TokenEnd::Expired => Goodbye::Expired,
+                };
+                let ended = ended.into_iter().map(|(token, end)| (token, why(end))).collect();
+                rendezvous.bus.end_tokens(&ended).await;
+                // A second look at the last seconds costs nothing, and finds who was just coming in.
+                since = now.min(clock.now()) - Seconds::from(5);
             }
-            Err(error) => tracing::warn!(%error, "could not tidy the store up"),
+            Err(error) => tracing::warn!(%error, "could not look for tokens that have ended"),
         }
     }
 }

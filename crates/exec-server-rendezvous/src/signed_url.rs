@@ -138,6 +138,15 @@ impl SocketRole {
             Self::Harness { .. } => "harness",
         }
     }
+
+    /// What joins the way that a harness was given with the socket that it led to, in logs; it opens nothing without a
+    /// signature.
+    pub fn way(&self) -> Option<&str> {
+        match self {
+            Self::Executor => None,
+            Self::Harness { nonce } => Some(nonce),
+        }
+    }
 }
 
 impl Claims {

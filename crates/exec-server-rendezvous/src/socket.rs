@@ -7,7 +7,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
@@ -55,13 +55,32 @@ impl SocketEnd {
     }
 }
 
+/// A socket that has ended and given its place up.
+pub struct Ended<S> {
+    /// How.
+    pub end: SocketEnd,
+    /// The stream that it had claimed.
+    pub stream_id: Option<String>,
+    /// What is left of the connection, if somebody at its other end may still have to see why.
+    rest: Option<S>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Ended<S> {
+    /// Gives the peer the time to see why.
+    pub async fn let_go(self, time: Duration) {
+        if let Some(rest) = self.rest {
+            let _ = tokio::time::timeout(time, drain(rest)).await;
+        }
+    }
+}
+
 /// Serves an upgraded connection until it ends.
 pub async fn run_socket<S>(
     stream: S,
     link: Box<dyn Link>,
     timings: &Timings,
     meter: RelayMeter,
-) -> SocketEnd
+) -> Ended<S>
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
@@ -81,17 +100,16 @@ where
         is_flushed: true,
         unread_pongs: 0,
         has_spoken: false,
+        stream_id: None,
         has_trespassed: false,
         last_word: None,
     };
     let end = std::future::poll_fn(|cx| socket.poll(cx)).await;
-    let Socket { stream, link, .. } = socket;
-    // The place is given up first: the other side need not wait for the rest.
+    let Socket { stream, link, stream_id, .. } = socket;
+    // The other side need not wait for the rest.
     drop(link);
-    if let SocketEnd::Said(_) = end {
-        let _ = tokio::time::timeout(timings.close, drain(stream.into_inner())).await;
-    }
-    end
+    let rest = matches!(end, SocketEnd::Said(_)).then(|| stream.into_inner());
+    Ended { end, stream_id, rest }
 }
 
 /// Reads what the peer still sends; a socket that is closed on unread bytes takes its last words back.
@@ -108,12 +126,14 @@ struct Socket<S> {
     meter: RelayMeter,
     keepalive: Keepalive,
     timer: Pin<Box<Sleep>>,
-    close_time: std::time::Duration,
+    close_time: Duration,
     close_deadline: Option<Instant>,
     is_flushed: bool,
     unread_pongs: usize,
     /// Its first frame is the one that claims a stream.
     has_spoken: bool,
+    /// The stream that a harness has claimed; it is remembered here after its place was given up.
+    stream_id: Option<String>,
     has_trespassed: bool,
     /// What the close frame says that is on its way.
     last_word: Option<Goodbye>,
@@ -123,7 +143,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     fn poll(&mut self, cx: &mut Context) -> Poll<SocketEnd> {
         let mut budget = MESSAGES_PER_TURN;
         loop {
+            // Also when there is always more to read: whoever never pauses has no more time than others.
             let outlook = self.link.look(cx.waker());
+            if let Some(end) = self.handle_deadlines(&outlook) {
+                return Poll::Ready(end);
+            }
             if let Some(end) = self.write(cx) {
                 return Poll::Ready(end);
             }
@@ -231,14 +255,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                 FrameFate::Foreign => {
                     self.meter.dropped("foreign_stream");
                     if !std::mem::replace(&mut self.has_trespassed, true) {
-                        tracing::warn!("frames on a stream of somebody else are dropped");
+                        let stream_id = self.stream_id.as_deref();
+                        tracing::warn!(
+                            stream_id,
+                            "frames on a stream of somebody else are dropped"
+                        );
                     }
                 }
             }
-            if !std::mem::replace(&mut self.has_spoken, true)
-                && let Some(stream_id) = self.link.stream_id()
-            {
-                tracing::info!(%stream_id, "stream claimed");
+            if !std::mem::replace(&mut self.has_spoken, true) {
+                self.stream_id = self.link.stream_id();
+                if let Some(stream_id) = self.stream_id.as_deref() {
+                    tracing::info!(stream_id, "stream claimed");
+                }
             }
         } else if message.is_text() {
             self.link.handle_misuse(Goodbye::Text);
@@ -253,17 +282,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         Read::Message
     }
 
-    /// Nothing can be read or written: waits for the clock.
-    fn wait(&mut self, cx: &mut Context, outlook: &Outlook) -> Poll<Option<SocketEnd>> {
+    /// Ends what took too long.
+    fn handle_deadlines(&mut self, outlook: &Outlook) -> Option<SocketEnd> {
+        if self.close_deadline.is_none() && outlook.timeout.is_none() {
+            return None;
+        }
         let now = Instant::now();
         if self.close_deadline.is_some_and(|deadline| now >= deadline) {
-            return Poll::Ready(Some(self.end_without_a_word()));
+            return Some(self.end_without_a_word());
         }
         if outlook.timeout.is_some_and(|timeout| now >= timeout) {
             self.link.handle_timeout();
-            return Poll::Ready(None);
         }
-        match self.keepalive.handle_timeout(now) {
+        None
+    }
+
+    /// Nothing can be read or written: waits for the clock.
+    fn wait(&mut self, cx: &mut Context, outlook: &Outlook) -> Poll<Option<SocketEnd>> {
+        match self.keepalive.handle_timeout(Instant::now()) {
             Some(KeepaliveAction::GiveUp) => return Poll::Ready(Some(SocketEnd::PongTimeout)),
             Some(KeepaliveAction::Ping) => {
                 let _ = Pin::new(&mut self.stream).start_send(Message::ping(Bytes::new()));
@@ -299,9 +335,8 @@ enum Read {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use exec_server_machines::switchboard::{SwitchboardLimits, Ticket};
+    use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
 
     use super::*;
     use crate::bus::{Bus, LocalBus};
@@ -313,9 +348,7 @@ mod tests {
         let limits =
             SwitchboardLimits { streams_per_environment: 1, claim: second, patience: second };
         let bus = LocalBus::new(limits);
-        let ticket =
-            Ticket { environment: "env".into(), registration: "reg".into(), token: "token".into() };
-        let link = bus.attach_executor(ticket, 1).await.expect("nobody is there");
+        let link = bus.attach_executor(ticket(), 1).await.expect("nobody is there");
         let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
         let (ours, mut theirs) = tokio::io::duplex(64);
         let meter = Metrics::default().relay_meter();
@@ -324,8 +357,57 @@ mod tests {
             let ping = [0x89, 0x80, 0, 0, 0, 0];
             while theirs.write_all(&ping).await.is_ok() {}
         };
-        let (end, ()) = tokio::join!(socket, peer);
-        assert_eq!(end, SocketEnd::Unsaid(Goodbye::PingFlood));
+        let (ended, ()) = tokio::join!(socket, peer);
+        assert_eq!(ended.end, SocketEnd::Unsaid(Goodbye::PingFlood));
         assert!(bus.presence("env").await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_harness_that_reads_nothing_is_let_go_however_much_it_says() {
+        let limits = SwitchboardLimits {
+            streams_per_environment: 1,
+            claim: Duration::from_secs(10),
+            patience: Duration::from_millis(50),
+        };
+        let bus = LocalBus::new(limits);
+        let executor = bus.attach_executor(ticket(), 1).await.expect("nobody is there");
+        let link = bus.attach_harness(ticket(), None).await.expect("there is room");
+        let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
+        let (ours, mut theirs) = tokio::io::duplex(1 << 20);
+        let socket = run_socket(ours, link, &timings, Metrics::default().relay_meter());
+        let peer = async {
+            theirs.write_all(&message(&frame("own", 10))).await.expect("it is read");
+            while executor.poll_frame().is_none() {
+                tokio::task::yield_now().await;
+            }
+            while executor.look(std::task::Waker::noop()).is_reading {
+                executor.handle_frame(frame("own", 60_000));
+                tokio::task::yield_now().await;
+            }
+            // There is always something to read from it, and it is about a stream of somebody else.
+            let flood = message(&frame("foreign", 10)).repeat(5000);
+            while theirs.write_all(&flood).await.is_ok() {}
+        };
+        let both = async { tokio::join!(socket, peer) };
+        let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
+        let (ended, ()) = ended.expect("its executor does not wait for it for ever");
+        assert_eq!(ended.end, SocketEnd::Unsaid(Goodbye::Slow));
+        assert!(executor.look(std::task::Waker::noop()).is_reading);
+    }
+
+    fn ticket() -> Ticket {
+        Ticket { environment: "env".into(), registration: "reg".into(), token: "token".into() }
+    }
+
+    fn frame(stream: &str, bytes: usize) -> Bytes {
+        let payload = vec![7; bytes].into();
+        let data = RelayData { seq: 0, segment_index: 0, segment_count: 1, payload };
+        RelayFrame::new(stream, RelayBody::Data(data)).encode().into()
+    }
+
+    /// A short message as a client sends it, masked with zeros.
+    fn message(payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).expect("a short one");
+        [&[0x82, 0x80 | length, 0, 0, 0, 0], payload].concat()
     }
 }

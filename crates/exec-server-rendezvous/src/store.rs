@@ -22,9 +22,9 @@ pub enum StoreError {
     /// Somebody else was faster; nothing was written.
     #[error("somebody else changed it at the same time")]
     Conflict,
-    /// It cannot be written for now; nothing was written.
-    #[error("the database cannot be written for now")]
-    Busy,
+    /// It cannot be written, at least for now; nothing was written.
+    #[error("the database cannot be written: {0}")]
+    Unwritten(#[source] rusqlite::Error),
     /// A database of a later version.
     #[error("the database has version {found}, and this program knows only up to {known}")]
     TooNew {
@@ -76,6 +76,15 @@ pub struct Token {
     pub last_used_at: Option<Seconds>,
     /// How many streams it may have at once.
     pub max_streams: Option<u32>,
+}
+
+/// Why a token is not good any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenEnd {
+    /// Somebody took it back.
+    Revoked,
+    /// Its time is over.
+    Expired,
 }
 
 /// Who wins when two executors register for one environment.
@@ -142,6 +151,23 @@ pub struct Authorization {
     pub harness_key: Digest,
 }
 
+/// Why a harness is not let in, for logs and metrics; an executor hears only that it is not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAuthorized {
+    /// Nobody gave out such an authorization, or its token was revoked.
+    Unknown,
+    /// It is for another environment.
+    OtherEnvironment,
+    /// It is for another registration, or that one was replaced.
+    StaleRegistration,
+    /// It is for another harness.
+    OtherKey,
+    /// It was used.
+    Used,
+    /// It came too late.
+    Expired,
+}
+
 /// What a rendezvous remembers.
 pub trait Store: Send + Sync + 'static {
     /// The token with this digest, and notes that it was used.
@@ -154,8 +180,12 @@ pub trait Store: Send + Sync + 'static {
     fn add_token(&self, token: &Token, hash: &Digest) -> Result<(), StoreError>;
     /// Revokes a token; whether there was one.
     fn revoke_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
-    /// The tokens that were revoked at or after a time.
-    fn revoked_since(&self, since: Seconds) -> Result<Vec<String>, StoreError>;
+    /// The tokens that were revoked at or after a time, or expired from then until now.
+    fn ended_since(
+        &self,
+        since: Seconds,
+        now: Seconds,
+    ) -> Result<Vec<(String, TokenEnd)>, StoreError>;
 
     /// The environment with this id.
     fn environment(&self, id: &str) -> Result<Option<Environment>, StoreError>;
@@ -174,12 +204,12 @@ pub trait Store: Send + Sync + 'static {
         expires: Seconds,
         max_unused: u32,
     ) -> Result<bool, StoreError>;
-    /// Uses an authorization up; whether it was there, fresh, for all of this, and the registration counts.
+    /// Uses an authorization up, if it is there, fresh, for all of this, and the registration counts; else says what is wrong.
     fn use_authorization(
         &self,
         authorization: &Authorization,
         now: Seconds,
-    ) -> Result<bool, StoreError>;
+    ) -> Result<Result<(), NotAuthorized>, StoreError>;
     /// Uses a nonce up; whether nobody had.
     fn use_nonce(&self, nonce: &str, expires: Seconds) -> Result<bool, StoreError>;
 
@@ -226,6 +256,20 @@ impl TokenRole {
             Self::Executor => "executor",
             Self::Harness => "harness",
             Self::Admin => "admin",
+        }
+    }
+}
+
+impl NotAuthorized {
+    /// The word for it, in logs and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown_authorization",
+            Self::OtherEnvironment => "other_environment",
+            Self::StaleRegistration => "stale_registration",
+            Self::OtherKey => "other_key",
+            Self::Used => "used_authorization",
+            Self::Expired => "expired_authorization",
         }
     }
 }

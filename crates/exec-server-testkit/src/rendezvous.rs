@@ -258,6 +258,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
         sent.expect("it is taken in time").expect("the socket holds");
     }
 
+    /// Sends a ping, and waits for its answer.
+    pub async fn ping(&mut self) {
+        self.send_message(Message::ping("are you there?")).await;
+        loop {
+            let next = timeout(DEADLINE, self.socket.next()).await.expect("an answer in time");
+            let message = next.expect("the socket stays").expect("the socket holds");
+            if message.is_pong() {
+                assert_eq!(&message.as_payload()[..], b"are you there?");
+                return;
+            }
+        }
+    }
+
     /// The next thing that comes.
     pub async fn next(&mut self) -> Relayed {
         loop {

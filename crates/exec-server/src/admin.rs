@@ -2,6 +2,7 @@
 
 mod remote;
 
+use std::io;
 use std::path::PathBuf;
 
 use exec_server_rendezvous::StartError;
@@ -10,9 +11,11 @@ use exec_server_rendezvous::admin::{
 };
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::data_dir::{DataDir, DataDirError};
+use exec_server_rendezvous::presence;
 use exec_server_rendezvous::server::open_store;
 use exec_server_rendezvous::store::{RegistrationPolicy, SqliteStore, Store, StoreError, Token};
 
+use crate::commands::show::plain;
 use remote::{RemoteError, RemoteRegistry};
 
 /// Which rendezvous is meant.
@@ -26,6 +29,9 @@ pub struct RegistryArguments {
     /// uses, also by EXEC_SERVER_RENDEZVOUS_DATA].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Certificates to trust for --remote https:// in place of the system's, in PEM form.
+    #[arg(long, value_name = "FILE", env = "EXEC_SERVER_CA_FILE")]
+    ca_file: Option<PathBuf>,
 }
 
 /// How an answer looks.
@@ -67,7 +73,7 @@ pub enum RegistryError {
 /// A rendezvous that can be administered.
 pub enum Registry {
     /// By its data.
-    Local(SqliteStore),
+    Local(SqliteStore, DataDir),
     /// By HTTP.
     Remote(RemoteRegistry),
 }
@@ -76,10 +82,11 @@ impl RegistryArguments {
     /// The rendezvous that is meant.
     pub fn open(&self) -> Result<Registry, RegistryError> {
         if let Some(url) = &self.remote {
-            return Ok(Registry::Remote(RemoteRegistry::new(url)?));
+            return Ok(Registry::Remote(RemoteRegistry::new(url, self.ca_file.clone())?));
         }
         let data = self.data.clone().or_else(default_data_dir).ok_or(RegistryError::Which)?;
-        Ok(Registry::Local(open_store(&DataDir::open(&data)?)?))
+        let data = DataDir::open(&data)?;
+        Ok(Registry::Local(open_store(&data)?, data))
     }
 }
 
@@ -87,7 +94,7 @@ impl Registry {
     /// Makes a token.
     pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RegistryError> {
         Ok(match self {
-            Self::Local(store) => admin::create_token(store, new, clock::now())?,
+            Self::Local(store, _) => admin::create_token(store, new, clock::now())?,
             Self::Remote(remote) => remote.create_token(new)?,
         })
     }
@@ -95,7 +102,7 @@ impl Registry {
     /// All tokens.
     pub fn tokens(&self) -> Result<Vec<Token>, RegistryError> {
         Ok(match self {
-            Self::Local(store) => store.tokens()?,
+            Self::Local(store, _) => store.tokens()?,
             Self::Remote(remote) => remote.tokens()?,
         })
     }
@@ -103,24 +110,36 @@ impl Registry {
     /// Revokes a token.
     pub fn revoke_token(&self, id: &str) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store) => store.revoke_token(id, clock::now())?,
+            Self::Local(store, _) => store.revoke_token(id, clock::now())?,
             Self::Remote(remote) => remote.revoke_token(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
     }
 
-    /// All environments; whether their executors are attached is only known by HTTP.
-    pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RegistryError> {
-        Ok(match self {
-            Self::Local(store) => admin::stored_environments(store)?,
-            Self::Remote(remote) => remote.environments()?,
-        })
+    /// All environments, and if it is not known whether their executors are attached, why.
+    pub fn environments(&self) -> Result<(Vec<EnvironmentStatus>, Option<String>), RegistryError> {
+        let (store, data) = match self {
+            Self::Local(store, data) => (store, data),
+            Self::Remote(remote) => return Ok((remote.environments()?, None)),
+        };
+        match presence::ask(data) {
+            Ok(known) => Ok((known.environments, None)),
+            Err(error) => {
+                let doubt = match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                        format!("no rendezvous runs with {}", data.path().display())
+                    }
+                    _ => format!("{}: {error}", data.presence_socket().display()),
+                };
+                Ok((admin::stored_environments(store)?, Some(doubt)))
+            }
+        }
     }
 
     /// Sets who wins when two executors register for one environment.
     pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store) => store.set_policy(id, policy)?,
+            Self::Local(store, _) => store.set_policy(id, policy)?,
             Self::Remote(remote) => remote.set_policy(id, policy)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
@@ -129,7 +148,7 @@ impl Registry {
     /// Under which URL it is reached.
     pub fn url(&self) -> Result<String, RegistryError> {
         Ok(match self {
-            Self::Local(store) => store.note(PUBLIC_URL)?.unwrap_or_default(),
+            Self::Local(store, _) => store.note(PUBLIC_URL)?.unwrap_or_default(),
             Self::Remote(remote) => remote.url().to_owned(),
         })
     }
@@ -147,8 +166,8 @@ pub fn default_data_dir() -> Option<PathBuf> {
 
 /// A moment as people say it: `3h ago`, `in 29d`.
 pub fn relative(moment: clock::Seconds) -> String {
-    let distance = moment - clock::now();
-    let (count, unit) = match distance.abs() {
+    let distance = moment.saturating_sub(clock::now());
+    let (count, unit) = match distance.unsigned_abs() {
         seconds @ 0..120 => (seconds, "s"),
         seconds @ 120..7200 => (seconds / 60, "m"),
         seconds @ 7200..172_800 => (seconds / 3600, "h"),
@@ -157,18 +176,70 @@ pub fn relative(moment: clock::Seconds) -> String {
     if distance > 0 { format!("in {count}{unit}") } else { format!("{count}{unit} ago") }
 }
 
-/// Rows under a heading, in columns.
+/// Room for the longest id that a rendezvous gives out, and for any URL that somebody could read.
+const MAX_CELL_CHARS: usize = 160;
+
+/// Rows under a heading, in columns, whatever their words are and wherever they come from.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(|&word| word.to_owned()).collect();
-    let all: Vec<&Vec<String>> = std::iter::once(&heading).chain(rows).collect();
+    let row = |row: &Vec<String>| row.iter().map(|cell| shown(cell, MAX_CELL_CHARS)).collect();
+    let all: Vec<Vec<String>> = std::iter::once(heading).chain(rows.iter().map(row)).collect();
     let width =
         |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let widths: Vec<usize> = (0..all[0].len()).map(width).collect();
     let mut text = String::new();
-    for row in all {
+    for row in &all {
         let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
     text
+}
+
+/// A text from elsewhere on a terminal: one line that does nothing to it, and that is not longer than so many letters.
+pub fn shown(text: &str, most: usize) -> String {
+    let mut letters = text.chars();
+    let mut line = plain(&letters.by_ref().take(most).collect::<String>());
+    if letters.next().is_some() {
+        line.push('…');
+    }
+    line
+}
+
+/// An answer for programs, which does nothing to a terminal either.
+pub fn json(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string_pretty(value).expect("plain data can be written");
+    let mut safe = String::with_capacity(text.len() + 1);
+    for letter in text.chars() {
+        // Only what JSON does not escape by itself, and so inside a string.
+        match u32::from(letter) {
+            code @ 0x7f..=0x9f => safe.push_str(&format!("\\u{code:04x}")),
+            _ => safe.push(letter),
+        }
+    }
+    safe.push('\n');
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_from_elsewhere_stay_in_their_column() {
+        let rows = [vec!["a\x1b[2J\r\nb\u{9b}1m".to_owned(), "x".repeat(1000)]];
+        let table = table(&["ID", "NAME"], &rows);
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(lines[0], "ID           NAME");
+        assert!(lines[1].starts_with("a?[2J??b?1m  xxx") && lines[1].ends_with("x…"), "{table}");
+        assert_eq!((lines.len(), lines[1].chars().count()), (2, 13 + 161));
+    }
+
+    #[test]
+    fn json_means_the_same_and_holds_no_control_character() {
+        let words = ["\u{9b}31m\x7f\x1b\n", "plain"];
+        let text = json(&words);
+        assert!(!text.trim_end().contains(|it: char| it.is_control() && it != '\n'), "{text:?}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), words);
+    }
 }

@@ -22,7 +22,7 @@ mod look;
 mod output;
 mod processes;
 mod run;
-mod show;
+pub mod show;
 mod signals;
 mod spot;
 mod start;

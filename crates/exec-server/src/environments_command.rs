@@ -7,7 +7,7 @@ use clap::Subcommand;
 use exec_server_rendezvous::admin::EnvironmentStatus;
 use exec_server_rendezvous::store::RegistrationPolicy;
 
-use crate::admin::{OutputFormat, RegistryArguments, RegistryError, relative, table};
+use crate::admin::{OutputFormat, RegistryArguments, RegistryError, json, relative, table};
 
 /// What to do with environments.
 #[derive(Debug, clap::Args)]
@@ -43,6 +43,10 @@ enum Policy {
     FirstWins,
 }
 
+/// An environment comes into being with its first token.
+const NONE_YET: &str = "exec-server: no environments yet; the first token for one makes it: \
+                        exec-server token create --environment NAME --role executor";
+
 /// Does it, and says what there is to say.
 pub fn run(arguments: EnvironmentsArguments) -> ExitCode {
     let text = match arguments.command {
@@ -68,10 +72,15 @@ pub fn run(arguments: EnvironmentsArguments) -> ExitCode {
 }
 
 fn list(registry: &RegistryArguments, output: OutputFormat) -> Result<String, RegistryError> {
-    let environments = registry.open()?.environments()?;
+    let (environments, doubt) = registry.open()?.environments()?;
+    if let Some(doubt) = doubt {
+        eprintln!("exec-server: whether executors are attached is not known: {doubt}");
+    }
     if output == OutputFormat::Json {
-        let text = serde_json::to_string_pretty(&environments).expect("plain data can be written");
-        return Ok(text + "\n");
+        return Ok(json(&environments));
+    }
+    if environments.is_empty() {
+        eprintln!("{NONE_YET}");
     }
     let rows: Vec<_> = environments.iter().map(row).collect();
     Ok(table(&["ENVIRONMENT", "STATE", "STREAMS", "REGISTERED", "POLICY"], &rows))
@@ -79,7 +88,7 @@ fn list(registry: &RegistryArguments, output: OutputFormat) -> Result<String, Re
 
 fn row(environment: &EnvironmentStatus) -> Vec<String> {
     let state = match (environment.online, environment.online_since) {
-        (None, _) => "unknown (ask with --remote)".to_owned(),
+        (None, _) => "unknown".to_owned(),
         (Some(false), _) => "offline".to_owned(),
         (Some(true), None) => "online".to_owned(),
         (Some(true), Some(since)) => format!("online since {}", relative(since)),

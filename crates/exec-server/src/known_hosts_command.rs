@@ -9,6 +9,7 @@ use exec_server_client::relay::{ClientStateDir, KnownHosts, KnownHostsError, Sta
 use exec_server_client::{RegistryUrlError, registry_name};
 
 use crate::admin::table;
+use crate::commands::show::plain;
 
 /// What to do with known executors.
 #[derive(Debug, clap::Args)]
@@ -75,7 +76,8 @@ fn forget(environment: &str, registry: Option<&str>) -> Result<String, ListError
         return Err(ListError::Unknown(environment.to_owned()));
     }
     let line = |host: exec_server_client::relay::KnownHost| {
-        format!("forgot {} at {}: {}\n", host.environment_id, host.registry, host.fingerprint)
+        let (environment, registry) = (plain(&host.environment_id), plain(&host.registry));
+        format!("forgot {environment} at {registry}: {}\n", host.fingerprint)
     };
     Ok(forgotten.into_iter().map(line).collect())
 }

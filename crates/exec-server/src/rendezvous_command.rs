@@ -8,11 +8,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use exec_server::logging::LogFormat;
+use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
+use exec_server_transport::registry::is_secure;
 
 use crate::admin::default_data_dir;
 use crate::cli::positive_duration;
+use crate::token_command::quoted;
 
 /// How the rendezvous is set up.
 #[derive(Debug, clap::Args)]
@@ -101,10 +104,18 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
         if let Some(token) = bound.admin_token() {
             eprintln!("This is a new rendezvous. Its admin token, which is not shown again:\n\n  {token}\n");
             eprintln!("Let a machine in with, from here:\n");
-            let data = data.display();
-            eprintln!("  exec-server token create --data {data} --environment NAME --role executor\n");
+            let place = match default_data_dir() {
+                Some(default) if default == data => String::new(),
+                _ => format!(" --data {}", quoted(&data.to_string_lossy())),
+            };
+            eprintln!("  exec-server token create{place} --environment NAME --role executor\n");
             eprintln!("or from anywhere, with the token in EXEC_SERVER_ADMIN_TOKEN:\n");
             eprintln!("  exec-server token create --remote {url} --environment NAME --role executor\n");
+        }
+        if url::Url::parse(&url).is_ok_and(|url| !is_secure(&url)) {
+            eprintln!(
+                "exec-server: {url} is not encrypted, and nobody sends a token there; have TLS in front of it, or --tls-cert"
+            );
         }
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "{url}").and_then(|()| stdout.flush()).map_err(RunError::Stdout)?;
@@ -138,6 +149,7 @@ impl RendezvousArguments {
                 pong_deadline: self.pong_timeout,
                 ..Timings::default()
             },
+            clock: Clock::default(),
         })
     }
 }

@@ -7,8 +7,10 @@ use clap::Subcommand;
 use exec_server_rendezvous::admin::{MadeToken, NewToken};
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::store::{Token, TokenRole};
+use exec_server_transport::registry::is_secure;
 
-use crate::admin::{OutputFormat, RegistryArguments, RegistryError, relative, table};
+use crate::admin::{OutputFormat, RegistryArguments, RegistryError, json, relative, table};
+use crate::commands::show::plain;
 
 /// What to do with tokens.
 #[derive(Debug, Subcommand)]
@@ -113,8 +115,24 @@ fn create(arguments: CreateArguments) -> Result<String, RegistryError> {
     })?;
     match arguments.output {
         OutputFormat::Json => Ok(json(&made)),
-        OutputFormat::Text => Ok(line_to_paste(&made, &registry.url()?, arguments.program)),
+        OutputFormat::Text => {
+            let url = registry.url()?;
+            if is_of_this_machine(&url) {
+                eprintln!(
+                    "exec-server: {} leads to this machine only; for others, start the rendezvous with --public-url",
+                    plain(&url)
+                );
+            }
+            Ok(line_to_paste(&made, &url, arguments.program))
+        }
     }
+}
+
+/// Whether a URL means another rendezvous, or none, wherever else it is used.
+fn is_of_this_machine(url: &str) -> bool {
+    let Ok(mut url) = url::Url::parse(url) else { return false };
+    // Without encryption, only what does not leave the machine is secure.
+    url.set_scheme("http").is_ok() && is_secure(&url)
 }
 
 /// What to type where the token is to be used.
@@ -164,12 +182,8 @@ fn row(token: &Token) -> Vec<String> {
     ]
 }
 
-fn json(value: &impl serde::Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("plain data can be written") + "\n"
-}
-
 /// A word that a shell takes as it is.
-fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._~:/@[]".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
@@ -207,6 +221,16 @@ mod tests {
         assert_eq!(lifetime("90s"), Ok(90));
         for bad in ["", "30", "d", "-1d", "0h", "99999999d", "1w"] {
             assert!(lifetime(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_url_of_this_machine_is_known_as_one() {
+        for here in ["http://127.0.0.1:7780", "https://localhost/x", "http://[::1]:1"] {
+            assert!(is_of_this_machine(here), "{here}");
+        }
+        for elsewhere in ["https://meet.example.org", "http://192.0.2.1:1", ""] {
+            assert!(!is_of_this_machine(elsewhere), "{elsewhere}");
         }
     }
 

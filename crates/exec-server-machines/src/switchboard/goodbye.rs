@@ -29,6 +29,8 @@ pub enum Goodbye {
     PingFlood,
     /// The token was revoked.
     Revoked,
+    /// The token has expired.
+    Expired,
     /// The rendezvous stops.
     Draining,
 }
@@ -46,7 +48,8 @@ impl Goodbye {
             | Self::SecondHandshake
             | Self::PingFlood
             | Self::Silent
-            | Self::Revoked => 1008,
+            | Self::Revoked
+            | Self::Expired => 1008,
             Self::TooBig => 1009,
             Self::ExecutorGone => 1012,
             Self::Slow => 1013,
@@ -69,6 +72,7 @@ impl Goodbye {
             Self::SecondHandshake => "second_handshake",
             Self::PingFlood => "ping_flood",
             Self::Revoked => "token_revoked",
+            Self::Expired => "token_expired",
             Self::Draining => "draining",
         }
     }

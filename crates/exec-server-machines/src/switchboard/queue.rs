@@ -11,6 +11,13 @@ pub struct Mark {
     pub bytes: usize,
 }
 
+impl Mark {
+    /// Half as much.
+    pub fn half(self) -> Self {
+        Self { frames: self.frames / 2, bytes: self.bytes / 2 }
+    }
+}
+
 /// Frames in their order.
 #[derive(Debug, Default)]
 pub struct Queue {

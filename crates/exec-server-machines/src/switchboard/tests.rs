@@ -1,6 +1,7 @@
 //! Scripts of who comes, says what and goes, and what everybody got.
 
 mod hostile;
+mod pressure;
 
 use std::time::Duration;
 
@@ -256,87 +257,18 @@ fn limits_of_an_environment_and_of_a_token_are_kept() {
 }
 
 #[test]
-fn a_revoked_token_ends_its_sockets_and_nobody_elses() {
+fn a_token_that_ends_takes_its_sockets_with_it_and_nobody_elses() {
     let mut board = Switchboard::new(LIMITS);
     let now = Instant::now();
     let executor = board.attach_executor(now, ticket("env", "r1", "executor"), 1).unwrap();
     let one = board.attach_harness(now, ticket("env", "r1", "one"), None).unwrap();
     let two = board.attach_harness(now, ticket("env", "r1", "two"), None).unwrap();
-    board.revoke("one");
+    board.end_tokens(&BTreeMap::from([("one".to_owned(), Goodbye::Revoked)]));
     assert_eq!(board.poll_goodbye(one), Some(Goodbye::Revoked));
     assert_eq!((board.poll_goodbye(two), board.poll_goodbye(executor)), (None, None));
-    board.revoke("executor");
-    assert_eq!(board.poll_goodbye(executor), Some(Goodbye::Revoked));
+    board.end_tokens(&BTreeMap::from([("executor".to_owned(), Goodbye::Expired)]));
+    assert_eq!(board.poll_goodbye(executor), Some(Goodbye::Expired));
     assert_eq!(board.poll_goodbye(two), Some(Goodbye::ExecutorGone));
-}
-
-#[test]
-fn streams_take_turns_at_the_executor() {
-    let mut board = Switchboard::new(LIMITS);
-    let now = Instant::now();
-    let executor = board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
-    let busy = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
-    let calm = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
-    for _ in 0..50 {
-        board.handle_frame(now, busy, data("busy", 1000));
-    }
-    board.handle_frame(now, calm, data("calm", 10));
-    let first_two: Vec<_> = (0..2).map(|_| describe(board.poll_frame(executor).unwrap())).collect();
-    assert!(first_two[1].starts_with("calm "), "{first_two:?}");
-}
-
-#[test]
-fn a_harness_that_sends_faster_than_its_executor_reads_waits() {
-    let mut board = Switchboard::new(LIMITS);
-    let now = Instant::now();
-    let executor = board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
-    let harness = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
-    let mut sent = 0;
-    while board.is_reading(harness) {
-        board.handle_frame(now, harness, data("a", 60_000));
-        sent += 1;
-        assert!(sent < 12, "it is read on and on");
-    }
-    while board.poll_wake().is_some() {}
-    board.poll_frame(executor).unwrap();
-    assert!(board.is_reading(harness));
-    assert_eq!(board.poll_wake(), Some(harness));
-}
-
-#[test]
-fn an_executor_waits_for_a_slow_harness_for_a_while() {
-    let mut board = Switchboard::new(LIMITS);
-    let now = Instant::now();
-    let executor = board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
-    let slow = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
-    let other = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
-    board.handle_frame(now, slow, data("slow", 1));
-    board.handle_frame(now, other, data("other", 1));
-    let fill = |board: &mut Switchboard| {
-        let mut sent = 0;
-        while board.is_reading(executor) {
-            board.handle_frame(now, executor, data("slow", 60_000));
-            sent += 1;
-            assert!(sent < 24, "it is read on and on");
-        }
-    };
-    fill(&mut board);
-    assert_eq!(board.poll_timeout(slow), Some(now + LIMITS.patience));
-    assert_eq!(board.poll_timeout(other), None);
-    // It catches up: the executor goes on.
-    while !board.is_reading(executor) {
-        board.poll_frame(slow).unwrap();
-    }
-    assert_eq!(board.poll_timeout(slow), None);
-    // It does not: the executor goes on without it.
-    fill(&mut board);
-    board.handle_timeout(now + LIMITS.patience - Duration::from_millis(1), slow);
-    assert!(!board.is_reading(executor));
-    board.handle_timeout(now + LIMITS.patience, slow);
-    assert!(board.is_reading(executor));
-    assert_eq!(board.poll_frame(slow), None);
-    assert_eq!(board.poll_goodbye(slow), Some(Goodbye::Slow));
-    assert_eq!(board.poll_goodbye(other), None);
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Tokens and environments, for whoever has an admin token.
 
-use std::time::Instant;
+use std::collections::BTreeMap;
 
+use exec_server_machines::switchboard::Goodbye;
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal, Reply, json};
 use crate::admin::{self, EnvironmentChange, NewToken};
-use crate::clock::{self, Seconds};
+use crate::presence;
 use crate::store::TokenRole;
 
 /// Lists tokens, or makes one.
@@ -18,8 +19,9 @@ pub async fn tokens(asked: Asked<'_>) -> Result<Reply, Refusal> {
         let tokens = storage.ask(|store| store.tokens()).await?;
         return Ok(json(StatusCode::OK, &serde_json::json!({ "tokens": tokens })));
     }
+    let now = asked.rendezvous.config.clock.now();
     let new: NewToken = asked.body().await?;
-    let made = storage.ask(move |store| Ok(admin::create_token(store, &new, clock::now())));
+    let made = storage.ask(move |store| Ok(admin::create_token(store, &new, now)));
     let made = made.await??;
     tracing::info!(token = %made.token.id, role = made.token.role.name(), environment = made.token.environment, "token made");
     Ok(json(StatusCode::CREATED, &made))
@@ -30,12 +32,12 @@ pub async fn token(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
     asked.only(&[Method::DELETE])?;
     asked.authenticate(TokenRole::Admin, None).await?;
     let rendezvous = asked.rendezvous;
-    let revoked = id.clone();
-    let is_there = rendezvous.storage.ask(move |store| store.revoke_token(&revoked, clock::now()));
+    let (revoked, now) = (id.clone(), rendezvous.config.clock.now());
+    let is_there = rendezvous.storage.ask(move |store| store.revoke_token(&revoked, now));
     if !is_there.await? {
         return Err(Refusal::NotFound);
     }
-    rendezvous.bus.revoke(&id).await;
+    rendezvous.bus.end_tokens(&BTreeMap::from([(id.clone(), Goodbye::Revoked)])).await;
     tracing::info!(token = %id, "token revoked");
     Ok(json(StatusCode::OK, &serde_json::json!({ "revoked": id })))
 }
@@ -44,18 +46,7 @@ pub async fn token(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
 pub async fn environments(asked: Asked<'_>) -> Result<Reply, Refusal> {
     asked.only(&[Method::GET])?;
     asked.authenticate(TokenRole::Admin, None).await?;
-    let rendezvous = asked.rendezvous;
-    let mut environments = rendezvous.storage.ask(admin::stored_environments).await?;
-    for environment in &mut environments {
-        let presence = rendezvous.bus.presence(&environment.id).await;
-        environment.online = Some(presence.is_some());
-        if let Some(presence) = presence {
-            let ago = Instant::now().saturating_duration_since(presence.since).as_secs();
-            environment.online_since = Some(clock::now() - Seconds::try_from(ago).unwrap_or(0));
-            environment.streams = Some(presence.streams);
-        }
-    }
-    Ok(json(StatusCode::OK, &serde_json::json!({ "environments": environments })))
+    Ok(json(StatusCode::OK, &presence::environments(asked.rendezvous).await?))
 }
 
 /// Changes an environment.

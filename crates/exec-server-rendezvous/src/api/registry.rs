@@ -10,11 +10,12 @@ use exec_server_protocol::registry::{
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal, Reply, json};
-use crate::clock::{self, Seconds};
+use crate::clock::Seconds;
 use crate::secrets::{key_digest, new_id, new_secret, sha256};
 use crate::signed_url::{Claims, SocketRole};
 use crate::store::{
-    Authorization, Environment, NewRegistration, Registration, RegistrationPolicy, TokenRole,
+    Authorization, Environment, NewRegistration, NotAuthorized, Registration, RegistrationPolicy,
+    TokenRole,
 };
 
 /// An executor comes, and is told where to wait.
@@ -27,8 +28,8 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
         return Err(Refusal::Invalid(format!("the security profile must be {SECURITY_PROFILE}")));
     }
     let id = environment.clone();
-    let stored = rendezvous.storage.ask(move |store| store.environment(&id)).await?;
-    let stored = stored.ok_or(Refusal::NotFound)?;
+    let stored = rendezvous.storage.ask(move |store| store.environment(&id)).await;
+    let stored = stored.map_err(|error| Refusal::unwritten(&error))?.ok_or(Refusal::NotFound)?;
     let presence = rendezvous.bus.presence(&environment).await;
     if is_taken(&stored, presence.as_ref(), &request) {
         return Err(Refusal::Taken);
@@ -40,7 +41,7 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
         after: stored.generation,
     };
     let registration = new.id.clone();
-    let now = clock::now();
+    let now = rendezvous.config.clock.now();
     let generation = rendezvous.storage.ask(move |store| store.register(&new, now)).await?;
     rendezvous.bus.supersede(&environment, generation).await;
     let claims = Claims {
@@ -74,14 +75,17 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
     asked.only(&[Method::POST])?;
     let token = asked.authenticate(TokenRole::Harness, Some(&environment)).await?;
     let (rendezvous, request_id) = (asked.rendezvous, asked.request_id());
+    let stream_id = asked.stream_id();
     let request: ConnectRequest = asked.body().await?;
     let presence = rendezvous.bus.presence(&environment).await.ok_or(Refusal::Offline)?;
     if presence.is_full {
         return Err(Refusal::Busy);
     }
     let secret = new_secret("xs_auth_");
-    let now = clock::now();
+    let now = rendezvous.config.clock.now();
     let expires = now + seconds(rendezvous.config.timings.harness_bundle);
+    // What is given to a token must not outlive it.
+    let expires = token.expires_at.map_or(expires, |end| end.min(expires));
     let (hash, harness_key) = (sha256(secret.as_bytes()), key_digest(&request.harness_public_key));
     let (id, token_id) = (environment.clone(), token.id.clone());
     let max_unused = rendezvous.config.limits.unused_authorizations;
@@ -106,7 +110,8 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         expires,
         role: SocketRole::Harness { nonce: new_id("") },
     };
-    tracing::info!(%environment, registration = %current.id, token = %token.id, request_id, "harness asked for a way");
+    let way = claims.role.way();
+    tracing::info!(%environment, registration = %current.id, token = %token.id, way, request_id, stream_id, "harness was given a way");
     Ok(json(
         StatusCode::OK,
         &ConnectResponse {
@@ -125,20 +130,27 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     asked.only(&[Method::POST])?;
     asked.authenticate(TokenRole::Executor, Some(&environment)).await?;
     let (rendezvous, stream_id) = (asked.rendezvous, asked.stream_id());
+    let request_id = asked.request_id();
     let request: ValidateRequest = asked.body().await?;
     let registration = request.executor_registration_id.clone();
-    let valid = request.harness_key_authorization.len() <= MAX_AUTHORIZATION_BYTES && {
+    let allowed = if request.harness_key_authorization.len() > MAX_AUTHORIZATION_BYTES {
+        Err(NotAuthorized::Unknown)
+    } else {
         let authorization = Authorization {
             hash: sha256(request.harness_key_authorization.as_bytes()),
             environment: environment.clone(),
             registration: request.executor_registration_id,
             harness_key: key_digest(&request.harness_public_key),
         };
-        let now = clock::now();
+        let now = rendezvous.config.clock.now();
         rendezvous.storage.ask(move |store| store.use_authorization(&authorization, now)).await?
     };
+    let (valid, reason) = (allowed.is_ok(), allowed.err().map(NotAuthorized::name));
     rendezvous.metrics.handshake(valid);
-    tracing::info!(%environment, %registration, stream_id, valid, "executor asked about a harness");
+    if let Some(reason) = reason {
+        rendezvous.metrics.refusal("validate", reason);
+    }
+    tracing::info!(%environment, %registration, stream_id, request_id, valid, reason, "executor asked about a harness");
     Ok(json(StatusCode::OK, &ValidateResponse { valid }))
 }
 

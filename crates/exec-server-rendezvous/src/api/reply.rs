@@ -26,6 +26,8 @@ pub enum Refusal {
     CannotAuthenticate,
     /// The request cannot be understood.
     Invalid(String),
+    /// The request did not come to its end in time. Nothing was written.
+    Slow,
     /// Another method is meant.
     Method(&'static [Method]),
     /// There is no such thing.
@@ -68,6 +70,11 @@ impl Refusal {
                 "tokens cannot be looked up for the moment",
             ),
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid_request", why),
+            Self::Slow => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                codes::REGISTRATION_CONFLICT,
+                "the request took too long; nothing was written; ask again",
+            ),
             Self::Method(_) => {
                 (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "another method is meant")
             }
@@ -93,7 +100,7 @@ impl Refusal {
             Self::Conflict => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 codes::REGISTRATION_CONFLICT,
-                "nothing was registered; ask again",
+                "nothing was written; ask again",
             ),
             Self::Draining => (
                 StatusCode::SERVICE_UNAVAILABLE,
@@ -104,6 +111,12 @@ impl Refusal {
                 (StatusCode::INTERNAL_SERVER_ERROR, "internal", "something went wrong here")
             }
         }
+    }
+
+    /// The store failed before anything was written: peers that would give up on any other answer ask again on this.
+    pub fn unwritten(error: &StoreError) -> Self {
+        tracing::error!(%error, "the store failed; nothing was written");
+        Self::Conflict
     }
 
     /// The word for it, in answers, logs and metrics.
@@ -135,7 +148,8 @@ impl Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Conflict | StoreError::Busy => Self::Conflict,
+            StoreError::Conflict => Self::Conflict,
+            error @ StoreError::Unwritten(_) => Self::unwritten(&error),
             error => {
                 tracing::error!(%error, "the store failed");
                 Self::Internal

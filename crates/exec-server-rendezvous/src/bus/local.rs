@@ -83,9 +83,9 @@ impl Bus for LocalBus {
         Box::pin(std::future::ready(()))
     }
 
-    fn revoke<'a>(&'a self, token: &'a str) -> Answer<'a, ()> {
+    fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, Goodbye>) -> Answer<'a, ()> {
         for shard in &self.shards {
-            shard.with(|board| board.revoke(token));
+            shard.with(|board| board.end_tokens(ended));
         }
         Box::pin(std::future::ready(()))
     }

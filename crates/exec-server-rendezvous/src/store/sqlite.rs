@@ -1,11 +1,12 @@
 //! The store as one SQLite database.
 //!
-//! Written by one connection under a lock: a statement takes microseconds, and the write-ahead log lets the commands of
-//! an administrator work on the same file meanwhile.
+//! Used by one connection under a lock: a statement takes microseconds, and the write-ahead log lets the commands of
+//! an administrator work on the same file meanwhile. While another program writes, nobody waits under the lock, so that
+//! what is only read is read.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exec_server_protocol::registry::PublicKey;
 use rusqlite::{
@@ -13,17 +14,26 @@ use rusqlite::{
 };
 
 use super::{
-    Authorization, Environment, NewRegistration, Registration, RegistrationPolicy, Store,
-    StoreError, Token, TokenRole, schema,
+    Authorization, Environment, NewRegistration, NotAuthorized, Registration, RegistrationPolicy,
+    Store, StoreError, Token, TokenEnd, TokenRole, schema,
 };
 use crate::clock::Seconds;
 use crate::secrets::Digest;
 
 /// Another program that writes, an administrator's command, takes far less.
-const BUSY: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// As long as this, one attempt to write keeps everybody else waiting.
+const ATTEMPT: Duration = Duration::from_millis(5);
+
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Noting every use of a token would be a write per request.
 const USE_NOTED_EVERY: Seconds = 60;
+
+/// Two executors with one name replace each other every second, for as long as nobody looks.
+const KEPT_REGISTRATIONS: u64 = 16;
 
 /// Registrations that were replaced, and tokens that were revoked or have expired, can be looked at for a while.
 const KEPT_AFTER_THEIR_END: Seconds = 30 * 24 * 3600;
@@ -39,41 +49,71 @@ const ENVIRONMENT: &str = "
 /// One SQLite database.
 pub struct SqliteStore {
     connection: Mutex<Connection>,
+    /// How long a write waits for another program.
+    patience: Duration,
 }
 
 impl SqliteStore {
     /// Opens a database, and brings it up to date.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let mut connection = Connection::open(path)?;
-        connection.busy_timeout(BUSY)?;
+        connection.busy_timeout(PATIENCE)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "synchronous", "normal")?;
         schema::migrate(&mut connection)?;
-        Ok(Self { connection: Mutex::new(connection) })
+        connection.busy_timeout(ATTEMPT)?;
+        Ok(Self { connection: Mutex::new(connection), patience: PATIENCE })
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().expect("no holder panics")
     }
 
+    /// Writes, again and again while another program does.
+    fn write<T>(
+        &self,
+        write: impl Fn(&mut Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let result = write(&mut self.connection());
+            match &result {
+                Err(StoreError::Unwritten(error))
+                    if is_busy(error) && Instant::now() < deadline =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                _ => return result,
+            }
+        }
+    }
+
     /// Writes what must not be forgotten even if the power fails right after the answer.
     fn write_durably<T>(
         &self,
-        write: impl FnOnce(&Transaction) -> Result<T, StoreError>,
+        write: impl Fn(&Transaction) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut connection = self.connection();
-        connection.pragma_update(None, "synchronous", "full")?;
-        let result = (|| {
-            let transaction =
-                connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-            let value = write(&transaction)?;
-            transaction.commit()?;
-            Ok(value)
-        })();
-        connection.pragma_update(None, "synchronous", "normal")?;
-        result.map_err(busy)
+        self.write(|connection| write_transaction(connection, &write))
     }
+}
+
+fn write_transaction<T>(
+    connection: &mut Connection,
+    write: impl Fn(&Transaction) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    connection.pragma_update(None, "synchronous", "full").map_err(StoreError::Unwritten)?;
+    let result = (|| {
+        let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
+        let transaction = begun.map_err(StoreError::Unwritten)?;
+        // Whatever goes wrong before the commit is rolled back.
+        let value = write(&transaction).map_err(unwritten)?;
+        transaction.commit().map_err(database)?;
+        Ok(value)
+    })();
+    // What follows is only safer than it need be if this fails.
+    let _ = connection.pragma_update(None, "synchronous", "normal");
+    result
 }
 
 impl Store for SqliteStore {
@@ -88,13 +128,13 @@ impl Store for SqliteStore {
         if let Some(token) = &token
             && token.last_used_at.is_none_or(|last| now >= last + USE_NOTED_EVERY)
         {
+            let note = "UPDATE tokens SET last_used_at = ? WHERE id = ?";
             let noted = connection
-                .prepare_cached("UPDATE tokens SET last_used_at = ? WHERE id = ?")?
-                .execute(params![now, token.id]);
-            // A note that somebody else's long write prevents is not worth a refusal.
-            match noted.map_err(database) {
-                Ok(_) | Err(StoreError::Busy) => {}
-                Err(error) => return Err(error),
+                .prepare_cached(note)
+                .and_then(|mut statement| statement.execute(params![now, token.id]));
+            // A full disk, or somebody else's long write, is no reason to refuse a good token.
+            if let Err(error) = noted {
+                tracing::debug!(%error, token = token.id, "could not note that a token was used");
             }
         }
         Ok(token)
@@ -151,11 +191,20 @@ impl Store for SqliteStore {
         })
     }
 
-    fn revoked_since(&self, since: Seconds) -> Result<Vec<String>, StoreError> {
+    fn ended_since(
+        &self,
+        since: Seconds,
+        now: Seconds,
+    ) -> Result<Vec<(String, TokenEnd)>, StoreError> {
         let connection = self.connection();
-        let mut statement =
-            connection.prepare_cached("SELECT id FROM tokens WHERE revoked_at >= ?")?;
-        let rows = statement.query_map([since], |row| row.get(0))?;
+        let mut statement = connection.prepare_cached(
+            "SELECT id, revoked_at IS NOT NULL FROM tokens
+             WHERE revoked_at >= ?1 OR (expires_at >= ?1 AND expires_at <= ?2)",
+        )?;
+        let rows = statement.query_map([since, now], |row| {
+            let end = if row.get(1)? { TokenEnd::Revoked } else { TokenEnd::Expired };
+            Ok((row.get(0)?, end))
+        })?;
         rows.collect::<Result<_, _>>().map_err(database)
     }
 
@@ -193,6 +242,10 @@ impl Store for SqliteStore {
                 params![now, new.environment],
             )?;
             transaction.execute(
+                "DELETE FROM registrations WHERE environment = ? AND generation <= ?",
+                params![new.environment, number(generation.saturating_sub(KEPT_REGISTRATIONS))?],
+            )?;
+            transaction.execute(
                 "INSERT INTO registrations (id, environment, generation, executor_key, created_at)
                  VALUES (?, ?, ?, ?, ?)",
                 params![new.id, new.environment, number(generation)?, key, now],
@@ -208,8 +261,7 @@ impl Store for SqliteStore {
         expires: Seconds,
         max_unused: u32,
     ) -> Result<bool, StoreError> {
-        let added = self
-            .connection()
+        let added = self.write(|connection| connection
             .prepare_cached(
                 "INSERT INTO authorizations (hash, environment, registration, harness_key, token, expires_at)
                  SELECT ?1, ?2, ?3, ?4, ?5, ?6
@@ -224,7 +276,7 @@ impl Store for SqliteStore {
                 expires,
                 max_unused
             ])
-            .map_err(database)?;
+            .map_err(database))?;
         Ok(added == 1)
     }
 
@@ -232,34 +284,39 @@ impl Store for SqliteStore {
         &self,
         authorization: &Authorization,
         now: Seconds,
-    ) -> Result<bool, StoreError> {
-        let used = self
-            .connection()
-            .prepare_cached(
-                "UPDATE authorizations SET used_at = ?1
+    ) -> Result<Result<(), NotAuthorized>, StoreError> {
+        let used = self.write(|connection| {
+            connection
+                .prepare_cached(
+                    "UPDATE authorizations SET used_at = ?1
                  WHERE hash = ?2 AND environment = ?3 AND registration = ?4 AND harness_key = ?5
                    AND used_at IS NULL AND expires_at > ?1
                    AND EXISTS (SELECT 1 FROM environments WHERE id = ?3 AND registration = ?4)",
-            )?
-            .execute(params![
-                now,
-                &authorization.hash[..],
-                authorization.environment,
-                authorization.registration,
-                &authorization.harness_key[..]
-            ])
-            .map_err(database)?;
-        Ok(used == 1)
+                )?
+                .execute(params![
+                    now,
+                    &authorization.hash[..],
+                    authorization.environment,
+                    authorization.registration,
+                    &authorization.harness_key[..]
+                ])
+                .map_err(database)
+        })?;
+        if used == 1 {
+            return Ok(Ok(()));
+        }
+        Ok(Err(why_not(&self.connection(), authorization, now)?))
     }
 
     fn use_nonce(&self, nonce: &str, expires: Seconds) -> Result<bool, StoreError> {
-        let added = self
-            .connection()
-            .prepare_cached(
-                "INSERT INTO nonces (nonce, expires_at) VALUES (?, ?) ON CONFLICT DO NOTHING",
-            )?
-            .execute(params![nonce, expires])
-            .map_err(database)?;
+        let added = self.write(|connection| {
+            connection
+                .prepare_cached(
+                    "INSERT INTO nonces (nonce, expires_at) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                )?
+                .execute(params![nonce, expires])
+                .map_err(database)
+        })?;
         Ok(added == 1)
     }
 
@@ -300,6 +357,45 @@ fn find_environment(connection: &Connection, id: &str) -> Result<Option<Environm
         .optional()
         .map_err(database)?
         .transpose()
+}
+
+/// What is wrong with an authorization that could not be used.
+fn why_not(
+    connection: &Connection,
+    asked: &Authorization,
+    now: Seconds,
+) -> Result<NotAuthorized, StoreError> {
+    let found = connection
+        .prepare_cached(
+            "SELECT environment = ?2, registration = ?3, harness_key = ?4, used_at IS NULL, expires_at > ?5
+             FROM authorizations WHERE hash = ?1",
+        )?
+        .query_row(
+            params![
+                &asked.hash[..],
+                asked.environment,
+                asked.registration,
+                &asked.harness_key[..],
+                now
+            ],
+            |row| {
+                let fits: [bool; 5] =
+                    [row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?];
+                Ok(fits)
+            },
+        )
+        .optional()
+        .map_err(database)?;
+    Ok(match found {
+        None => NotAuthorized::Unknown,
+        Some([false, ..]) => NotAuthorized::OtherEnvironment,
+        Some([_, false, ..]) => NotAuthorized::StaleRegistration,
+        Some([_, _, false, ..]) => NotAuthorized::OtherKey,
+        Some([_, _, _, false, _]) => NotAuthorized::Used,
+        Some([.., false]) => NotAuthorized::Expired,
+        // All of it fits, and so the registration is the one that does not count any more.
+        Some(_) => NotAuthorized::StaleRegistration,
+    })
 }
 
 fn read_environment(row: &Row) -> Result<Environment, StoreError> {
@@ -350,28 +446,31 @@ fn number(count: u64) -> Result<i64, StoreError> {
     i64::try_from(count).map_err(|_| StoreError::Corrupt("a generation"))
 }
 
-fn database(error: rusqlite::Error) -> StoreError {
-    busy(error.into())
+/// Another program has the lock.
+fn is_busy(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
 /// A lock that could not be had in time, and a disk that takes nothing, leave everything as it was.
-fn busy(error: StoreError) -> StoreError {
-    match &error {
-        StoreError::Database(source)
-            if matches!(
-                source.sqlite_error_code(),
-                Some(
-                    ErrorCode::DatabaseBusy
-                        | ErrorCode::DatabaseLocked
-                        | ErrorCode::DiskFull
-                        | ErrorCode::ReadOnly
-                        | ErrorCode::CannotOpen
-                )
-            ) =>
-        {
-            StoreError::Busy
-        }
-        _ => error,
+fn database(error: rusqlite::Error) -> StoreError {
+    match error.sqlite_error_code() {
+        Some(
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::DiskFull
+            | ErrorCode::ReadOnly
+            | ErrorCode::CannotOpen,
+        ) => StoreError::Unwritten(error),
+        _ => StoreError::Database(error),
+    }
+}
+
+/// A failure of something that is rolled back.
+fn unwritten(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Database(error) => StoreError::Unwritten(error),
+        error => error,
     }
 }
 

@@ -4,11 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use exec_server::logging::chain;
 use exec_server::protocol::registry::RegistryFailureDetail;
 use exec_server_rendezvous::admin::{EnvironmentChange, EnvironmentStatus, MadeToken, NewToken};
+use exec_server_rendezvous::presence::Environments;
 use exec_server_rendezvous::store::{RegistrationPolicy, Token};
 use exec_server_transport::dial::{DialError, DialOptions};
 use exec_server_transport::http_exchange::{ExchangeError, exchange};
+use exec_server_transport::proxy::Proxies;
+use exec_server_transport::registry::is_secure;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
@@ -16,6 +20,8 @@ use hyper::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use url::Url;
+
+use super::shown;
 
 const TOKEN: &str = "EXEC_SERVER_ADMIN_TOKEN";
 const TOKEN_FILE: &str = "EXEC_SERVER_ADMIN_TOKEN_FILE";
@@ -26,12 +32,23 @@ const DEADLINE: Duration = Duration::from_secs(20);
 /// Room for a hundred thousand tokens.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 
+/// Ours have 73.
+const MAX_SECRET_BYTES: usize = 512;
+
+/// As much as somebody reads of what went wrong.
+const MAX_MESSAGE_CHARS: usize = 400;
+
 /// Why a rendezvous cannot be asked, or what it says against it.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
     /// Not a URL that can be asked.
     #[error("`{0}` is not http://HOST or https://HOST")]
     Url(String),
+    /// Whoever is on the way could take the token.
+    #[error(
+        "{0} would show the admin token to everybody on the way; use https://, or http:// on this machine"
+    )]
+    Readable(String),
     /// Nobody said who asks.
     #[error("an admin token is needed, in {TOKEN} or in the file that {TOKEN_FILE} names")]
     NoToken,
@@ -44,8 +61,26 @@ pub enum RemoteError {
         source: io::Error,
     },
     /// It cannot be reached.
-    #[error("could not reach {url}: {source}")]
+    #[error("could not reach {url}: {source}{}", nobody_listens(source))]
     Unreachable {
+        /// Where.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It does not prove who it is.
+    #[error(
+        "could not reach {url}: {source}; a certificate that the system does not know needs --ca-file FILE"
+    )]
+    Unproven {
+        /// Where.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It speaks something else.
+    #[error("could not reach {url}: {source}; is TLS spoken there, or is it http://?")]
+    NoTls {
         /// Where.
         url: String,
         /// Why.
@@ -60,7 +95,7 @@ pub enum RemoteError {
         why: String,
     },
     /// It refuses.
-    #[error("{url} refuses: {message} ({status})")]
+    #[error("{url} refuses: {message} ({status}){}", another_token(*status))]
     Refused {
         /// Where.
         url: String,
@@ -76,17 +111,23 @@ pub struct RemoteRegistry {
     url: Url,
     text: String,
     token: String,
+    dial: DialOptions,
 }
 
 impl RemoteRegistry {
     /// The rendezvous at this URL, with the token from the environment.
-    pub fn new(text: &str) -> Result<Self, RemoteError> {
+    pub fn new(text: &str, ca_file: Option<PathBuf>) -> Result<Self, RemoteError> {
         let text = text.trim().trim_end_matches('/').to_owned();
         let url = Url::parse(&text).ok().filter(|url| {
             matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none()
         });
         let url = url.ok_or_else(|| RemoteError::Url(text.clone()))?;
-        Ok(Self { url, text, token: admin_token()? })
+        if !is_secure(&url) {
+            return Err(RemoteError::Readable(text));
+        }
+        let proxies = Proxies::from_environment();
+        let dial = DialOptions { headers: Vec::new(), authorities: ca_file, proxies };
+        Ok(Self { url, text, token: admin_token()?, dial })
     }
 
     /// The URL as it was given.
@@ -97,7 +138,18 @@ impl RemoteRegistry {
     /// Makes a token.
     pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RemoteError> {
         let body = serde_json::to_vec(new).expect("plain data can be written");
-        Ok(self.ask(Method::POST, "/admin/tokens", body)?.expect("a made token is always found"))
+        let made: Option<MadeToken> = self.ask(Method::POST, "/admin/tokens", body)?;
+        let made = made.ok_or_else(|| self.broken("it makes no tokens"))?;
+        // It goes into a line that somebody pastes into a shell.
+        let is_word = |letter: u8| letter.is_ascii_alphanumeric() || b"_-.".contains(&letter);
+        let is_token = (1..=MAX_SECRET_BYTES).contains(&made.secret.len())
+            && made.secret.bytes().all(is_word)
+            && (made.token.role, &made.token.environment) == (new.role, &new.environment);
+        if is_token {
+            Ok(made)
+        } else {
+            Err(self.broken("it made another token than it was asked for"))
+        }
     }
 
     /// All tokens.
@@ -118,10 +170,6 @@ impl RemoteRegistry {
 
     /// All environments.
     pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RemoteError> {
-        #[derive(Deserialize)]
-        struct Environments {
-            environments: Vec<EnvironmentStatus>,
-        }
         let answer: Option<Environments> =
             self.ask(Method::GET, "/admin/environments", Vec::new())?;
         Ok(answer.map(|it| it.environments).unwrap_or_default())
@@ -154,7 +202,9 @@ impl RemoteRegistry {
             return Ok(None);
         }
         if !status.is_success() {
-            let message = detail.message.unwrap_or_else(|| "no reason given".to_owned());
+            let no_reason = || "it gives no reason; is a rendezvous there?".to_owned();
+            let message = detail.message.unwrap_or_else(no_reason);
+            let message = shown(&message, MAX_MESSAGE_CHARS);
             return Err(RemoteError::Refused { url: self.text.clone(), status, message });
         }
         serde_json::from_slice(&body).map(Some).map_err(|error| self.broken(error))
@@ -173,19 +223,27 @@ impl RemoteRegistry {
             .header(AUTHORIZATION, format!("Bearer {}", self.token))
             .body(Full::from(body))
             .map_err(|error| self.broken(error))?;
-        let dial = DialOptions::default();
-        let answer = exchange(&self.url, &dial, request, MAX_ANSWER_BYTES).await;
+        let answer = exchange(&self.url, &self.dial, request, MAX_ANSWER_BYTES).await;
+        let url = || self.text.clone();
         answer.map_err(|error| match error {
-            ExchangeError::Unreachable(
-                DialError::Connect(source) | DialError::Handshake(source),
-            ) => RemoteError::Unreachable { url: self.text.clone(), source },
-            ExchangeError::Unreachable(error) => self.broken(error),
-            ExchangeError::Broken(error) => self.broken(error),
+            ExchangeError::Unreachable(DialError::Connect(source)) => {
+                RemoteError::Unreachable { url: url(), source }
+            }
+            ExchangeError::Unreachable(DialError::Handshake(source)) => {
+                if source.to_string().contains("certificate") {
+                    RemoteError::Unproven { url: url(), source }
+                } else {
+                    RemoteError::NoTls { url: url(), source }
+                }
+            }
+            ExchangeError::Unreachable(error) => self.broken(chain(&error)),
+            ExchangeError::Broken(error) => self.broken(chain(&error)),
         })
     }
 
     fn broken(&self, why: impl ToString) -> RemoteError {
-        RemoteError::Broken { url: self.text.clone(), why: why.to_string() }
+        let why = shown(&why.to_string(), MAX_MESSAGE_CHARS);
+        RemoteError::Broken { url: self.text.clone(), why }
     }
 }
 
@@ -203,6 +261,22 @@ fn read_token(path: &Path) -> Result<String, RemoteError> {
     let text = text.map_err(|source| RemoteError::TokenFile { path: path.to_owned(), source })?;
     let token = text.trim().to_owned();
     if token.is_empty() { Err(RemoteError::NoToken) } else { Ok(token) }
+}
+
+fn nobody_listens(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "; is `exec-server rendezvous` running there?",
+        _ => "",
+    }
+}
+
+fn another_token(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            "; where it runs, `exec-server token create --role admin` makes another"
+        }
+        _ => "",
+    }
 }
 
 /// A path segment as it goes over the wire.

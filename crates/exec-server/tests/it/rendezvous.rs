@@ -12,21 +12,25 @@ mod door;
 pub mod executor;
 #[cfg(unix)]
 mod executor_patience;
+mod expiry;
 #[cfg(target_os = "linux")]
 mod forward;
 mod lifecycle;
+#[cfg(unix)]
+mod logs;
 #[cfg(unix)]
 mod reference;
 mod registry;
 mod relay;
 mod routes;
+mod strangers;
 #[cfg(target_os = "linux")]
 mod trust;
 
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::store::{Store, TokenRole};
 use exec_server_testkit::http::HttpReply;
-use exec_server_testkit::rendezvous::public_key;
+use exec_server_testkit::rendezvous::{public_key, upgrade_at};
 use exec_server_testkit::{RelaySocket, TestRendezvous};
 use serde_json::Value;
 
@@ -65,6 +69,13 @@ fn url(answer: &Value) -> &str {
 fn refusal(reply: &HttpReply) -> (u16, String) {
     let body: Value = serde_json::from_str(&reply.body).unwrap_or_default();
     (reply.status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
+}
+
+/// The status and the reason of a websocket that is refused.
+async fn rejection(url: &str) -> (u16, String) {
+    let reply = upgrade_at(url).await;
+    let reason = reply.header("x-codex-rendezvous-rejection-reason");
+    (reply.status, reason.unwrap_or_default().to_owned())
 }
 
 /// Revokes every token, as another program would: on the data.

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::switchboard::environment::{HARNESS_QUEUE, STREAM_QUEUE, STREAMS_TOGETHER};
 
 #[derive(Debug, Clone)]
 enum Move {
@@ -46,6 +47,8 @@ proptest! {
         // Which harness socket owns (environment, stream) from the executor's view: by its frames alone.
         let mut first_words: BTreeMap<SocketId, String> = BTreeMap::new();
         for one in moves {
+            let silent: Vec<SocketId> =
+                peers.iter().map(|peer| peer.id).filter(|id| !board.is_reading(*id)).collect();
             match one {
                 Move::Executor { env, generation } => {
                     let ticket = ticket(names[env], &format!("r{generation}"), "t");
@@ -110,7 +113,12 @@ proptest! {
                 }
                 _ => {}
             }
-            while board.poll_wake().is_some() {}
+            let mut woken = BTreeSet::new();
+            woken.extend(std::iter::from_fn(|| board.poll_wake()));
+            for id in silent {
+                let is_read_again = board.sockets.contains_key(&id) && board.is_reading(id);
+                prop_assert!(!is_read_again || woken.contains(&id), "nobody was told");
+            }
             assert_bounded(&board)?;
         }
         for peer in peers {
@@ -126,6 +134,8 @@ fn assert_bounded(board: &Switchboard) -> Result<(), TestCaseError> {
         // One executor's worth of harnesses, and none beyond.
         prop_assert!(env.harnesses.len() <= LIMITS.streams_per_environment);
         prop_assert!(env.streams.len() <= LIMITS.streams_per_environment);
+        let waiting: usize = env.streams.values().map(|stream| stream.queue.bytes()).sum();
+        prop_assert!(waiting <= STREAMS_TOGETHER + env.streams.len() * MAX_FRAME_BYTES);
         for stream in env.streams.values() {
             prop_assert!(stream.queue.bytes() <= STREAM_QUEUE.bytes + MAX_FRAME_BYTES);
             prop_assert!(stream.queue.len() <= STREAM_QUEUE.frames + 1);

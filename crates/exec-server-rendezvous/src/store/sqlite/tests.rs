@@ -18,22 +18,41 @@ fn a_registration_that_saw_an_older_one_writes_nothing() {
 }
 
 #[test]
+fn registrations_that_replace_each_other_for_ever_fill_no_disk() {
+    let (store, _dir) = store();
+    for after in 0..100 {
+        store.register(&registration(&format!("r{after}"), after), NOW).unwrap();
+    }
+    let count = "SELECT count(*) FROM registrations";
+    let kept: i64 = store.connection().query_row(count, [], |row| row.get(0)).unwrap();
+    assert_eq!(u64::try_from(kept).unwrap(), KEPT_REGISTRATIONS);
+    assert_eq!(store.environment("env").unwrap().unwrap().registration.unwrap().id, "r99");
+}
+
+#[test]
 fn an_authorization_is_used_once_and_only_for_what_it_was_given() {
     let (store, _dir) = store();
     store.register(&registration("r1", 0), NOW).unwrap();
     let good = authorization(1);
     assert!(store.add_authorization(&good, "t", NOW + 60, 10).unwrap());
-    for other in [
-        Authorization { hash: [9; 32], ..good.clone() },
-        Authorization { environment: "other".into(), ..good.clone() },
-        Authorization { registration: "r2".into(), ..good.clone() },
-        Authorization { harness_key: [9; 32], ..good.clone() },
+    for (other, why) in [
+        (Authorization { hash: [9; 32], ..good.clone() }, NotAuthorized::Unknown),
+        (
+            Authorization { environment: "other".into(), ..good.clone() },
+            NotAuthorized::OtherEnvironment,
+        ),
+        (
+            Authorization { registration: "r2".into(), ..good.clone() },
+            NotAuthorized::StaleRegistration,
+        ),
+        (Authorization { harness_key: [9; 32], ..good.clone() }, NotAuthorized::OtherKey),
     ] {
-        assert!(!store.use_authorization(&other, NOW).unwrap(), "{other:?}");
+        assert_eq!(store.use_authorization(&other, NOW).unwrap(), Err(why), "{other:?}");
     }
-    assert!(!store.use_authorization(&good, NOW + 60).unwrap(), "too late");
-    assert!(store.use_authorization(&good, NOW + 59).unwrap());
-    assert!(!store.use_authorization(&good, NOW + 59).unwrap(), "a second time");
+    let used = |now| store.use_authorization(&good, now).unwrap();
+    assert_eq!(used(NOW + 60), Err(NotAuthorized::Expired));
+    assert_eq!(used(NOW + 59), Ok(()));
+    assert_eq!(used(NOW + 59), Err(NotAuthorized::Used));
 }
 
 #[test]
@@ -44,10 +63,66 @@ fn an_authorization_dies_with_its_registration_and_its_token() {
     store.add_token(&token("t", TokenRole::Harness), &[1; 32]).unwrap();
     store.add_authorization(&authorization(2), "t", NOW + 60, 10).unwrap();
     assert!(store.revoke_token("t", NOW).unwrap());
-    assert!(!store.use_authorization(&authorization(2), NOW).unwrap());
+    let used = |number| store.use_authorization(&authorization(number), NOW).unwrap();
+    assert_eq!(used(2), Err(NotAuthorized::Unknown));
     store.add_authorization(&authorization(3), "u", NOW + 60, 10).unwrap();
     store.register(&registration("r2", 1), NOW).unwrap();
-    assert!(!store.use_authorization(&authorization(3), NOW).unwrap());
+    assert_eq!(used(3), Err(NotAuthorized::StaleRegistration));
+}
+
+#[test]
+fn a_store_that_takes_nothing_says_that_nothing_was_written() {
+    let (store, _dir) = store();
+    let nothing_written = |what: &str| {
+        let refused = store.register(&registration("r1", 0), NOW);
+        assert!(matches!(refused, Err(StoreError::Unwritten(_))), "{what}: {refused:?}");
+        assert_eq!(store.environment("env").unwrap().unwrap().generation, 0);
+        // Whoever has a good token is still known.
+        assert!(store.use_token(&[0; 32], NOW).unwrap().is_some(), "{what}");
+    };
+    let pragma = |name: &str, value: i64| {
+        let connection = store.connection();
+        connection.pragma_update(None, name, value).unwrap();
+    };
+    pragma("query_only", 1);
+    nothing_written("read only");
+    pragma("query_only", 0);
+    // As many pages as it has: the disk is full as soon as one more is needed.
+    pragma("max_page_count", 1);
+    let filler = "x".repeat(1 << 16);
+    let filled = store.set_note("filler", &filler);
+    assert!(matches!(filled, Err(StoreError::Unwritten(_))), "{filled:?}");
+    assert_eq!(store.note("filler").unwrap(), None);
+    pragma("max_page_count", 1 << 20);
+    store.set_note("filler", &filler).unwrap();
+    assert_eq!(store.register(&registration("r1", 0), NOW).unwrap(), 1);
+}
+
+#[test]
+fn somebody_elses_long_write_keeps_nobody_from_reading() {
+    let (mut store, dir) = store();
+    let other = Connection::open(dir.path().join("db")).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    store.patience = Duration::from_millis(50);
+    let refused = store.register(&registration("r1", 0), NOW);
+    assert!(matches!(refused, Err(StoreError::Unwritten(_))), "{refused:?}");
+    // Many wait to write; whoever has a good token is known all the while, and they write when they can.
+    store.patience = Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|number| {
+                let store = &store;
+                scope.spawn(move || store.use_nonce(&format!("n{number}"), NOW).unwrap())
+            })
+            .collect();
+        for _ in 0..100 {
+            assert!(store.use_token(&[0; 32], NOW).unwrap().is_some());
+        }
+        assert!(!writers.iter().any(std::thread::ScopedJoinHandle::is_finished));
+        other.execute_batch("ROLLBACK").unwrap();
+        assert!(writers.into_iter().all(|writer| writer.join().unwrap()));
+    });
+    assert_eq!(store.register(&registration("r1", 0), NOW).unwrap(), 1);
 }
 
 #[test]
@@ -58,7 +133,7 @@ fn unused_authorizations_of_a_token_are_few() {
     assert!(store.add_authorization(&authorization(2), "t", NOW + 60, 2).unwrap());
     assert!(!store.add_authorization(&authorization(3), "t", NOW + 60, 2).unwrap());
     assert!(store.add_authorization(&authorization(4), "u", NOW + 60, 2).unwrap());
-    assert!(store.use_authorization(&authorization(1), NOW).unwrap());
+    store.use_authorization(&authorization(1), NOW).unwrap().unwrap();
     assert!(store.add_authorization(&authorization(3), "t", NOW + 60, 2).unwrap());
 }
 
@@ -73,9 +148,21 @@ fn tokens_are_found_by_their_digest_and_their_use_is_noted() {
     store.use_token(&sha256(b"secret"), NOW + 59).unwrap();
     assert_eq!(store.token("t").unwrap().unwrap().last_used_at, Some(NOW));
     assert!(store.revoke_token("t", NOW + 1).unwrap() && !store.revoke_token("x", NOW).unwrap());
-    assert_eq!(store.revoked_since(NOW + 1).unwrap(), ["t"]);
-    assert!(store.revoked_since(NOW + 2).unwrap().is_empty());
+    let revoked = [("t".to_owned(), TokenEnd::Revoked)];
+    assert_eq!(store.ended_since(NOW + 1, NOW + 1).unwrap(), revoked);
+    assert!(store.ended_since(NOW + 2, NOW + 2).unwrap().is_empty());
     assert!(!store.token("t").unwrap().unwrap().is_good(NOW + 1));
+}
+
+#[test]
+fn tokens_that_expire_are_found_when_they_do() {
+    let (store, _dir) = store();
+    let short = Token { expires_at: Some(NOW + 60), ..token("t", TokenRole::Harness) };
+    store.add_token(&short, &[1; 32]).unwrap();
+    let ended = |since, now| store.ended_since(since, now).unwrap();
+    assert!(ended(NOW, NOW + 59).is_empty());
+    assert_eq!(ended(NOW, NOW + 60), [("t".to_owned(), TokenEnd::Expired)]);
+    assert!(ended(NOW + 61, NOW + 100).is_empty());
 }
 
 #[test]

@@ -7,7 +7,8 @@ use exec_server_testkit::RelaySocket;
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::http::request_with_body;
 use exec_server_testkit::rendezvous::{connect_body, public_key, register_body};
-use serde_json::Value;
+use exec_server_testkit::web::{Web, answer};
+use serde_json::{Value, json};
 
 /// `exec-server rendezvous`, running.
 pub struct Program {
@@ -23,9 +24,14 @@ impl Program {
     }
 
     pub async fn start_with(data: &Path, listen: &str, more: &[&str]) -> Self {
+        Self::start_logging(data, listen, more, "info").await
+    }
+
+    /// A rendezvous that logs this, and at least that it listens.
+    pub async fn start_logging(data: &Path, listen: &str, more: &[&str], log: &str) -> Self {
         let directory = data.display().to_string();
         let arguments = ["rendezvous", "--listen", listen, "--data", &directory];
-        let builder = TestExecutor::builder().args(&arguments).args(more).env("RUST_LOG", "info");
+        let builder = TestExecutor::builder().args(&arguments).args(more).env("RUST_LOG", log);
         let mut process = builder.piped_stderr().start().await;
         let url = process.url().to_owned();
         let mut admin_token = None;
@@ -63,26 +69,31 @@ impl Program {
     }
 
     pub async fn register(&self, token: &str, key: &PublicKey) -> Value {
-        self.post("register", token, register_body(key)).await
+        self.post("/cloud/environment/env/register", token, register_body(key)).await
     }
 
     pub async fn connect(&self, token: &str, key: &PublicKey) -> Value {
-        self.post("connect", token, connect_body(key)).await
+        self.post("/cloud/environment/env/connect", token, connect_body(key)).await
     }
 
-    async fn post(&self, what: &str, token: &str, body: Value) -> Value {
+    /// A request that is answered with what was asked for.
+    pub async fn post(&self, path: &str, token: &str, body: Value) -> Value {
         let authorization = format!("Bearer {token}");
         let headers = [("Authorization", authorization.as_str())];
-        let path = format!("/cloud/environment/env/{what}");
         let body = body.to_string();
-        let reply = request_with_body(&self.url, "POST", &path, &headers, body.as_bytes()).await;
-        assert_eq!(reply.status, 200, "{reply:?}");
+        let reply = request_with_body(&self.url, "POST", path, &headers, body.as_bytes()).await;
+        assert!(matches!(reply.status, 200 | 201), "{reply:?}");
         serde_json::from_str(&reply.body).unwrap()
     }
 
     /// Waits until its log says this.
     pub async fn wait_for_log(&mut self, words: &str) {
-        while !self.process.next_stderr_line().await.expect("it runs").contains(words) {}
+        while !self.next_log_line().await.contains(words) {}
+    }
+
+    /// The next line of its log.
+    pub async fn next_log_line(&mut self) -> String {
+        self.process.next_stderr_line().await.expect("it runs")
     }
 
     pub fn pid(&self) -> u32 {
@@ -116,7 +127,8 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
         ["token", "create", "--remote", &program.url, "--environment", "build-1", "--role", role]
     };
     let (code, line, stderr) = run(&create("executor"), &admin).await;
-    assert_eq!((code, stderr.as_str()), (0, ""));
+    let says = "leads to this machine only; for others, start the rendezvous with --public-url\n";
+    assert!(code == 0 && stderr.ends_with(says), "{stderr}");
     let start = "EXEC_SERVER_REMOTE_TOKEN=xs_exec_";
     let end = format!(" exec-server --remote {} --environment-id build-1\n", program.url);
     assert!(line.starts_with(start) && line.ends_with(&end) && line.lines().count() == 1, "{line}");
@@ -152,7 +164,10 @@ async fn the_owner_asks_over_tls_as_well() {
     let (code, stdout, stderr) = run(&list, &trusted).await;
     assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
     let (code, _, stderr) = run(&list, &trusted[1..]).await;
-    assert!(code == 1 && stderr.contains("certificate"), "nobody vouches for it: {stderr}");
+    assert!(code == 1 && stderr.contains("--ca-file"), "nobody vouches for it: {stderr}");
+    let known = [&list[..], &["--ca-file", &certificate]].concat();
+    let (code, stdout, stderr) = run(&known, &trusted[1..]).await;
+    assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
 }
 
 #[tokio::test]
@@ -164,6 +179,69 @@ async fn two_of_them_never_share_their_data() {
     let (code, stdout, stderr) = run(&second, &[]).await;
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("another rendezvous uses"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
+    let data = tempfile::tempdir().unwrap();
+    let first = Program::start(&data.path().join("first"), "http://127.0.0.1:0").await;
+    let place = data.path().join("second");
+    let place_text = place.display().to_string();
+    let again = ["rendezvous", "--listen", &first.url, "--data", &place_text];
+    let (code, stdout, stderr) = run(&again, &[]).await;
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("choose another port") && stderr.lines().count() == 1, "{stderr}");
+    let second = Program::start(&place, "http://127.0.0.1:0").await;
+    let admin = second.admin_token.clone().expect("nobody has seen one yet");
+    let list = ["environments", "--remote", &second.url];
+    let (code, _, stderr) = run(&list, &[("EXEC_SERVER_ADMIN_TOKEN", &admin)]).await;
+    assert!(code == 0 && stderr.contains("token create --environment NAME"), "{stderr}");
+}
+
+#[tokio::test]
+async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
+    for (public, is_remarked_upon) in [("http://192.0.2.1:1", true), ("https://192.0.2.1", false)] {
+        let data = tempfile::tempdir().unwrap();
+        let place = data.path().display().to_string();
+        let arguments = [
+            "rendezvous",
+            "--listen",
+            "http://127.0.0.1:0",
+            "--data",
+            &place,
+            "--public-url",
+            public,
+        ];
+        let mut program = TestExecutor::builder().args(&arguments).env("RUST_LOG", "info");
+        program.command().env_remove("EXEC_SERVER_ADMIN_TOKEN");
+        let mut program = program.piped_stderr().start().await;
+        let mut said = String::new();
+        while !said.contains("\"listening\"") {
+            said += &program.next_stderr_line().await.expect("it listens");
+        }
+        assert_eq!(said.contains("is not encrypted"), is_remarked_upon, "{public}: {said}");
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_directory_that_is_for_others_too_is_not_closed_to_them() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().unwrap();
+    let shared = place.path().join("shared");
+    std::fs::create_dir_all(shared.join("of-others")).unwrap();
+    std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let text = shared.display().to_string();
+    let (code, stdout, stderr) =
+        run(&["rendezvous", "--listen", "http://127.0.0.1:0", "--data", &text], &[]).await;
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("holds other things") && stderr.lines().count() == 1, "{stderr}");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&shared), 0o755);
+    // An empty one was made for it.
+    std::fs::remove_dir(shared.join("of-others")).unwrap();
+    let _program = Program::start(&shared, "http://127.0.0.1:0").await;
+    assert_eq!(mode(&shared), 0o700);
 }
 
 #[tokio::test]
@@ -185,6 +263,37 @@ async fn environments_are_listed_with_who_is_there() {
     let (_, json, _) = run(&["environments", "--remote", &program.url, "-o", "json"], &admin).await;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json[0]["online"], &json[0]["policy"]), (&true.into(), &"first-wins".into()));
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn who_is_there_is_known_beside_the_data_while_it_runs() {
+    let place = tempfile::tempdir().unwrap();
+    // Longer than the address of a socket can be.
+    let data = place.path().join("d".repeat(120));
+    let mut program = Program::start(&data, "http://127.0.0.1:0").await;
+    let executor = program.token("executor").await;
+    let data_text = data.display().to_string();
+    let list = ["environments", "--data", &data_text];
+    let (code, before, stderr) = run(&list, &[]).await;
+    assert!(code == 0 && before.contains("offline") && stderr.is_empty(), "{before}{stderr}");
+    let registered = program.register(&executor, &public_key(1)).await;
+    let _socket = RelaySocket::open(super::url(&registered)).await;
+    let (_, after, _) = run(&list, &[]).await;
+    assert!(after.contains("online since"), "{after}");
+    // Nobody is called present by something that was left behind.
+    program.kill().await;
+    let (code, killed, stderr) = run(&list, &[]).await;
+    assert!(code == 0 && killed.contains("unknown"), "{killed}");
+    assert!(stderr.contains("no rendezvous runs with") && stderr.lines().count() == 1, "{stderr}");
+    let mut program = Program::start(&data, "http://127.0.0.1:0").await;
+    assert!(run(&list, &[]).await.1.contains("offline"));
+    program.terminate();
+    assert_eq!(program.wait().await, Some(0));
+    let (_, json, stderr) = run(&[&list[..], &["-o", "json"]].concat(), &[]).await;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["id"], &json[0]["online"]), (&"env".into(), &Value::Null));
+    assert!(stderr.contains("no rendezvous runs with"), "{stderr}");
 }
 
 #[tokio::test]
@@ -212,13 +321,32 @@ async fn what_cannot_be_done_is_said_in_one_line() {
     let place = data.path().display().to_string();
     let program = Program::start(&data.path().join("there"), "http://127.0.0.1:0").await;
     let wrong = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_wrong")];
+    let secure = program.url.replacen("http", "https", 1);
+    let file = data.path().join("file").display().to_string();
+    std::fs::write(&file, "").unwrap();
     let nothing: [(&str, &str); 0] = [];
     for (arguments, environment, says) in [
         (vec!["token", "list", "--data", &place], &nothing[..], "holds no rendezvous"),
         (vec!["token", "list", "--remote", &program.url], &nothing, "EXEC_SERVER_ADMIN_TOKEN"),
-        (vec!["token", "list", "--remote", &program.url], &wrong, "unknown, expired or revoked"),
-        (vec!["token", "list", "--remote", "http://127.0.0.1:1"], &wrong, "could not reach"),
+        (
+            vec!["token", "list", "--remote", &program.url],
+            &wrong,
+            "revoked (401 Unauthorized); where it runs",
+        ),
+        (
+            vec!["token", "list", "--remote", "http://127.0.0.1:1"],
+            &wrong,
+            "is `exec-server rendezvous` running there?",
+        ),
         (vec!["token", "list", "--remote", "nowhere"], &wrong, "is not http://HOST"),
+        (vec!["token", "list", "--remote", "http://192.0.2.1"], &wrong, "use https://"),
+        (vec!["token", "list", "--remote", &secure], &wrong, "is TLS spoken there"),
+        (vec!["token", "list", "--data", &file], &nothing, "Not a directory"),
+        (
+            vec!["rendezvous", "--listen", &program.url, "--data", &file],
+            &nothing,
+            "not a directory",
+        ),
         (
             vec!["rendezvous", "--listen", "http://0.0.0.0:0", "--data", &place],
             &nothing,
@@ -236,6 +364,51 @@ async fn what_cannot_be_done_is_said_in_one_line() {
     }
     let (code, ..) = run(&["token", "create", "--data", &place, "--role", "executor"], &[]).await;
     assert_eq!(code, 2, "an executor's token needs an environment");
+}
+
+#[tokio::test]
+async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
+    const EVIL: &str = "\x1b]0;owned\x07\u{9b}2J\r\n";
+    let web = Web::answering(|request| {
+        let token = json!({
+            "id": EVIL.repeat(100), "role": "executor", "environment": "env", "createdAt": i64::MIN,
+            "expiresAt": i64::MAX, "revokedAt": null, "lastUsedAt": null, "maxStreams": null,
+            "secret": "xs_exec_1; reboot",
+        });
+        let environment =
+            json!({"id": EVIL, "policy": "first-wins", "createdAt": 0, "online": true});
+        let (status, body) = match (request.method.as_str(), request.target.as_str()) {
+            ("GET", "/admin/tokens") => (200, json!({"tokens": [token]})),
+            ("GET", _) => (200, json!({"environments": [environment]})),
+            ("POST", _) => (201, token),
+            _ => (403, json!({"error": {"code": EVIL, "message": EVIL.repeat(1000)}})),
+        };
+        answer(status, &[], body.to_string())
+    })
+    .await;
+    let url = web.local_url("");
+    let admin = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_1")];
+    for (arguments, expected, says) in [
+        (vec!["token", "list"], 0, "?]0;owned??2J??"),
+        (vec!["token", "list", "-o", "json"], 0, "\\u009b2J"),
+        (vec!["environments"], 0, "?]0;owned??2J??"),
+        (vec!["environments", "-o", "json"], 0, "\\u009b2J"),
+        (vec!["token", "revoke", "tok_1"], 1, "refuses: ?]0;owned??2J??"),
+        (
+            vec!["token", "create", "--role", "executor", "--environment", "env"],
+            1,
+            "another token than it was asked for",
+        ),
+    ] {
+        let arguments = [&arguments[..], &["--remote", &url]].concat();
+        let (code, stdout, stderr) = run(&arguments, &admin).await;
+        let all = format!("{stdout}{stderr}");
+        assert_eq!(code, expected, "{arguments:?}: {all:?}");
+        assert!(all.contains(says), "{arguments:?}: {all:?}");
+        let is_bad = |letter: char| letter.is_control() && letter != '\n';
+        assert!(!all.contains(is_bad), "{arguments:?}: {all:?}");
+        assert!(stderr.len() < 1000 && stderr.lines().count() <= 1, "{stderr}");
+    }
 }
 
 #[tokio::test]

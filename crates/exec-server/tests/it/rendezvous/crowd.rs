@@ -41,3 +41,57 @@ async fn two_hundred_at_once_each_hear_their_own() {
     let all = futures_util::future::join_all(environments).await;
     assert_eq!(all.len(), 20);
 }
+
+/// What the rendezvous may take for a thousand executors with a harness each.
+#[cfg(target_os = "linux")]
+const MOST_MEMORY: u64 = 256 << 20;
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_thousand_executors_with_a_harness_each_fit_into_256_mib() {
+    use exec_server_testkit::RelaySocket;
+    use exec_server_testkit::rendezvous::{connect_body, public_key, register_body};
+    use futures_util::StreamExt;
+    use serde_json::json;
+
+    use super::commands::Program;
+
+    exec_server_os::raise_open_file_limit();
+    let data = tempfile::tempdir().unwrap();
+    // Nobody reads what it would say about each of them.
+    let log = "exec_server::rendezvous_command=info";
+    // Nor does anybody answer a ping before its turn comes.
+    let more = ["--ping-interval", "1h"];
+    let program = Program::start_logging(data.path(), "http://127.0.0.1:0", &more, log).await;
+    let admin = program.admin_token.as_deref().expect("the first start shows it");
+    let one = async |number: usize| {
+        let name = format!("env-{number}");
+        let token = async |role: &str| {
+            let wanted = json!({"role": role, "environment": name});
+            program.post("/admin/tokens", admin, wanted).await["secret"]
+                .as_str()
+                .unwrap()
+                .to_owned()
+        };
+        let ask = async |what: &str, token: String, body| {
+            program.post(&format!("/cloud/environment/{name}/{what}"), &token, body).await
+        };
+        let body = register_body(&public_key(1));
+        let registered = ask("register", token("executor").await, body).await;
+        let mut executor = RelaySocket::open(super::url(&registered)).await;
+        let body = connect_body(&public_key(2));
+        let bundle = ask("connect", token("harness").await, body).await;
+        let mut harness = RelaySocket::open(super::url(&bundle)).await;
+        harness.resume("s").await;
+        executor.expect("s", RelayBody::Resume { next_seq: 0 }).await;
+        (executor, harness)
+    };
+    let all: Vec<_> = futures_util::stream::iter(0..1000).map(one).buffered(16).collect().await;
+    let memory = super::trust::rss(program.pid());
+    assert!(memory < MOST_MEMORY, "{} MiB", memory >> 20);
+    // All of them are there, and are heard.
+    for (number, (mut executor, mut harness)) in all.into_iter().enumerate() {
+        harness.send_data("s", format!("{number}")).await;
+        assert_eq!(executor.next_data().await.1, format!("{number}"));
+    }
+}

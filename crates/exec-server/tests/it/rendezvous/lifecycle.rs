@@ -1,7 +1,8 @@
 //! Starting, stopping and being killed.
 
 use exec_server_protocol::relay_frame::RelayBody;
-use exec_server_testkit::http::HttpConnection;
+use exec_server_testkit::http::{HttpConnection, UPGRADE};
+use exec_server_testkit::rendezvous::public_key;
 use exec_server_testkit::{RelaySocket, TestRendezvous};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -33,16 +34,24 @@ async fn a_rendezvous_that_stops_says_goodbye_to_everybody() {
 async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
     let mut rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
-    let mut executor = env.executor(&rendezvous).await;
+    let registered = rendezvous.register("env", &env.executor, &public_key(1)).await;
+    let mut executor = RelaySocket::open(super::url(&registered)).await;
+    let way = rendezvous.connect("env", &env.harness, &public_key(2)).await;
+    let websocket = |answer: &serde_json::Value| {
+        let (_, path) = super::url(answer).split_once("/cloud-agent").expect("it is below that");
+        let upgrade = UPGRADE.map(|(name, value)| format!("{name}: {value}\r\n")).concat();
+        format!("GET /cloud-agent{path} HTTP/1.1\r\nhost: localhost\r\n{upgrade}")
+    };
+    let connect = "POST /cloud/environment/env/connect HTTP/1.1\r\nhost: localhost\r\n";
     let mut asking = Vec::new();
-    for path in ["/cloud-agent/default/ws/environment/env", "/cloud/environment/env/connect"] {
+    let ready = "GET /readyz HTTP/1.1\r\nhost: localhost\r\n";
+    for head in [websocket(&registered), websocket(&way), connect.to_owned(), ready.to_owned()] {
         let mut socket = TcpStream::connect(rendezvous.address()).await.unwrap();
-        let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n");
         socket.write_all(head.as_bytes()).await.unwrap();
         asking.push(socket);
     }
     // With the one that asks.
-    rendezvous.wait_for_metric("exec_server_connections_active 4").await;
+    rendezvous.wait_for_metric("exec_server_connections_active 6").await;
     rendezvous.begin_stop();
     executor.expect_closed(1001, "draining").await;
     let mut answers = Vec::new();
@@ -50,14 +59,16 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
         socket.write_all(b"content-length: 0\r\n\r\n").await.unwrap();
         let mut answer = String::new();
         socket.read_to_string(&mut answer).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
         answers.push(answer);
     }
-    assert!(
-        answers[0].contains("x-codex-rendezvous-rejection-reason: pod_draining"),
-        "{answers:?}"
-    );
-    assert!(answers[1].contains("the rendezvous is stopping; ask again"), "{answers:?}");
+    // An executor comes back to the same URL; a harness would give up on anything but 401, on which it asks for a new way.
+    for (answer, status) in [(&answers[0], 503), (&answers[1], 401)] {
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        assert!(answer.contains("x-codex-rendezvous-rejection-reason: pod_draining"), "{answer}");
+    }
+    assert!(answers[2].starts_with("HTTP/1.1 503 "), "{answers:?}");
+    assert!(answers[3].starts_with("HTTP/1.1 503 "), "{answers:?}");
+    assert!(answers[2].contains("the rendezvous is stopping; ask again"), "{answers:?}");
     drop(executor);
     rendezvous.stop().await;
 }
@@ -72,7 +83,7 @@ async fn after_a_crash_an_executor_comes_back_with_the_url_that_it_has() {
     let admin = program.admin_token.clone().expect("the first start makes one");
     let executor = program.token("executor").await;
     let harness = program.token("harness").await;
-    let key = exec_server_testkit::rendezvous::public_key(1);
+    let key = public_key(1);
     let registered = program.register(&executor, &key).await;
     let socket = RelaySocket::open(super::url(&registered)).await;
     program.kill().await;
@@ -94,7 +105,7 @@ async fn sigterm_ends_it_in_order_and_with_0() {
     let data = tempfile::tempdir().unwrap();
     let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;
-    let key = exec_server_testkit::rendezvous::public_key(1);
+    let key = public_key(1);
     let registered = program.register(&executor, &key).await;
     let mut socket = RelaySocket::open(super::url(&registered)).await;
     program.terminate();

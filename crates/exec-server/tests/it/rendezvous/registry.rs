@@ -5,11 +5,11 @@ use std::time::Duration;
 use exec_server_rendezvous::admin::NewToken;
 use exec_server_rendezvous::store::{RegistrationPolicy, TokenRole};
 use exec_server_testkit::http::request_with_body;
-use exec_server_testkit::rendezvous::{connect_body, public_key, register_body, upgrade_at};
+use exec_server_testkit::rendezvous::{connect_body, public_key, register_body};
 use exec_server_testkit::{RelaySocket, Relayed, TestRendezvous};
 use serde_json::{Value, json};
 
-use super::{Env, env, refusal, revoke_all, url};
+use super::{Env, env, refusal, rejection, revoke_all, url};
 
 #[tokio::test]
 async fn an_executor_registers_and_a_harness_is_sent_to_it() {
@@ -130,6 +130,17 @@ async fn an_authorization_opens_one_door_once() {
     assert!(!valid(&rendezvous, &other, &good).await, "another environment's executor");
     assert!(is_valid(&good).await);
     assert!(!is_valid(&good).await, "a second time");
+    for code in [
+        "other_key",
+        "stale_registration",
+        "unknown_authorization",
+        "other_environment",
+        "used_authorization",
+    ] {
+        let labels = format!("{{method=\"validate\",code=\"{code}\"}}");
+        let line = format!("exec_server_request_refusals_total{labels} 1");
+        rendezvous.wait_for_metric(&line).await;
+    }
 }
 
 #[tokio::test]
@@ -296,7 +307,7 @@ async fn a_full_environment_asks_harnesses_to_come_back() {
 }
 
 /// What the executor of an environment would post to validate a harness with this key.
-fn validate_body(bundle: &Value, key: u8) -> Value {
+pub(super) fn validate_body(bundle: &Value, key: u8) -> Value {
     json!({
         "executor_registration_id": bundle["executor_registration_id"],
         "harness_public_key": public_key(key),
@@ -304,16 +315,9 @@ fn validate_body(bundle: &Value, key: u8) -> Value {
     })
 }
 
-async fn valid(rendezvous: &TestRendezvous, env: &Env, body: &Value) -> bool {
+pub(super) async fn valid(rendezvous: &TestRendezvous, env: &Env, body: &Value) -> bool {
     let reply = rendezvous.post(&format!("{}/validate", env.name), &env.executor, body).await;
     assert_eq!(reply.status, 200, "{reply:?}");
     let answer: Value = serde_json::from_str(&reply.body).unwrap();
     answer["valid"].as_bool().unwrap()
-}
-
-/// The status and the reason of a websocket that is refused.
-async fn rejection(url: &str) -> (u16, String) {
-    let reply = upgrade_at(url).await;
-    let reason = reply.header("x-codex-rendezvous-rejection-reason");
-    (reply.status, reason.unwrap_or_default().to_owned())
 }

@@ -78,6 +78,10 @@ async fn an_executor_that_comes_back_takes_the_place_of_its_old_socket() {
     let mut new = exec_server_testkit::RelaySocket::open(super::url(&registered)).await;
     old.expect_closed(1008, "superseded").await;
     harness.expect_closed(1012, "executor_gone").await;
+    // That the old socket is gone at last changes nothing for the new one.
+    drop(old);
+    rendezvous.wait_for_metric("exec_server_relay_closes_total{reason=\"superseded\"} 1").await;
+    rendezvous.wait_for_metric("exec_server_relay_executors_active 1").await;
     let mut harness = env.harness(&rendezvous).await;
     harness.resume("s").await;
     new.expect("s", RelayBody::Resume { next_seq: 0 }).await;

@@ -75,6 +75,7 @@ async fn the_owner_makes_lists_and_revokes_tokens() {
         json!({"role": "admin", "environment": "env"}),
         json!({"role": "king", "environment": "env"}),
         json!({"role": "harness", "environment": "a/b"}),
+        json!({"role": "executor", "environment": "env", "maxStreams": 1}),
     ] {
         assert_eq!(ask("POST", "/admin/tokens", bad.clone()).await.status, 400, "{bad}");
     }

@@ -456,7 +456,7 @@ fn data_frame(stream: &str, seq: u32, payload: Vec<u8>) -> Vec<u8> {
     RelayFrame::new(stream, RelayBody::Data(data)).encode()
 }
 
-fn rss(pid: u32) -> u64 {
+pub(super) fn rss(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("it has memory");
     let kib: u64 = line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
