@@ -30,6 +30,9 @@ pub fn hold(
     view: &mut View,
     held: &mut Vec<Placeholder>,
 ) -> io::Result<()> {
+    if !view.places.iter().any(|place| place.access == PlaceAccess::Writable) {
+        return Ok(());
+    }
     let mut wanted: BTreeMap<PathBuf, Vec<OsString>> = BTreeMap::new();
     let mut more = Vec::new();
     for place in view.places.iter().filter(|place| place.access != PlaceAccess::Writable) {
