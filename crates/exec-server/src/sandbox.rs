@@ -4,7 +4,7 @@
 //! placeholders for protected names) is made from what is there at that moment.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -311,21 +311,16 @@ impl Sandboxes {
         view: &mut View,
         held: &mut Vec<Placeholder>,
     ) -> io::Result<()> {
-        let mut wanted: BTreeMap<PathBuf, Vec<OsString>> = BTreeMap::new();
-        let protected: Vec<PathBuf> =
-            rules.protected_names().iter().map(|it| it.root.join(it.name)).collect();
-        for path in &protected {
-            let missing = missing_target(path).filter(|path| rules.access(path) == Access::Write);
-            let place = missing.as_deref().unwrap_or(path);
-            if let (Some(root), Some(name)) = (place.parent(), place.file_name()) {
-                wanted.entry(root.to_owned()).or_default().push(name.to_owned());
-            }
+        let protected = rules.protected_names();
+        let mut wanted: BTreeMap<&Path, Vec<&OsStr>> = BTreeMap::new();
+        for it in &protected {
+            wanted.entry(it.root).or_default().push(OsStr::new(it.name));
         }
         for (root, names) in &wanted {
-            let names: Vec<&OsStr> = names.iter().map(OsString::as_os_str).collect();
-            held.extend(self.placeholders.take(root, &names)?);
+            held.extend(self.placeholders.take(root, names)?);
         }
-        view.needed = protected.into_iter().filter(|path| path.exists()).collect();
+        let protected = protected.iter().map(|it| it.root.join(it.name));
+        view.needed = protected.filter(|path| path.exists()).collect();
         Ok(())
     }
 
@@ -385,17 +380,6 @@ fn decode(sandbox: Option<&Value>) -> Result<Option<SandboxParams>, RequestError
     serde::Deserialize::deserialize(sandbox)
         .map(Some)
         .map_err(|error: serde_json::Error| RequestError::InvalidParams(error.to_string()))
-}
-
-/// Where a protected name leads that is a link to nothing: whoever makes that gives the name a content.
-fn missing_target(path: &Path) -> Option<PathBuf> {
-    let text = path.read_link().ok()?;
-    if path.exists() {
-        return None;
-    }
-    let target = path.parent()?.join(text);
-    // Only its last name may be missing; what lies deeper cannot be held.
-    Some(target.parent()?.canonicalize().ok()?.join(target.file_name()?))
 }
 
 /// No path is longer than a part of this, whatever comes behind it.

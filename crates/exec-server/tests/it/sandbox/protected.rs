@@ -142,14 +142,16 @@ async fn a_protected_name_that_is_a_link_protects_what_it_leads_to() {
 #[tokio::test]
 async fn a_protected_link_to_nothing_cannot_be_given_something() {
     as_each_user(async |ground| {
-        symlink("missing", ground.work().join(".git")).unwrap();
-        ground.give(&ground.work().join(".git"));
-        let policy = ground.workspace("restricted");
-        let works =
-            ground.run(&policy, "mkdir missing; echo evil > missing/config; echo works").await;
-        assert_eq!(works.text(), "works\n");
-        assert!(!ground.work().join(".git/config").exists());
-        assert_eq!(names(&ground.work()), [".git"]);
+        for target in ["missing", "missing/deep/er"] {
+            ground.reset();
+            symlink(target, ground.work().join(".git")).unwrap();
+            ground.give(&ground.work().join(".git"));
+            let policy = ground.workspace("restricted");
+            let script = format!("mkdir -p {target}; echo evil > {target}/config; echo works");
+            assert_eq!(ground.run(&policy, &script).await.text(), "works\n");
+            assert!(!ground.work().join(".git/config").exists());
+            assert_eq!(names(&ground.work()), [".git"]);
+        }
     })
     .await;
 }
