@@ -27,11 +27,10 @@ use exec_server_protocol::sandbox::{
 };
 use serde_json::Value;
 
-use crate::discovery::regular_file::read_start;
-use crate::environment::host_path;
 use crate::errors::RequestError;
 use crate::state_dir;
 
+mod git_directories;
 mod globs;
 mod handed_out;
 mod known_policies;
@@ -43,6 +42,7 @@ mod services;
 use handed_out::HandedOut;
 pub use known_policies::FilesPolicy;
 use known_policies::KnownPolicies;
+use missing_places::access_in;
 pub use network_users::NetworkUser;
 use network_users::NetworkUsers;
 pub use placeholders::Placeholder;
@@ -286,20 +286,26 @@ impl Sandboxes {
                 Access::None => view.places.push(denied(path)),
             }
         }
+        let matches = globs::matches(rules.deny_globs())?;
+        for protected in rules.protected_names() {
+            let named = git_directories::named_by(&protected.root.join(protected.name));
+            // It takes away what could be written, and shows nothing that is hidden: anybody may have made the file.
+            let is_narrowed = |path: &&PathBuf| {
+                access_in(view, path) == Some(PlaceAccess::Writable)
+                    && !matches.iter().any(|denied| path.starts_with(denied))
+            };
+            let narrowed: Vec<_> = named.iter().filter(is_narrowed).collect();
+            view.places.extend(narrowed.into_iter().map(|path| read_only(path)));
+        }
         // Without mounts a placeholder would keep nobody from anything.
         if class == Class::Write && self.mechanism == Mechanism::Namespaces {
             self.hold_names(rules, view, held).map_err(set_up("placeholder"))?;
             missing_places::hold(&self.placeholders, view, held).map_err(set_up("placeholder"))?;
         }
-        for protected in rules.protected_names() {
-            let path = protected.root.join(protected.name);
-            view.places.extend(git_directory(&path).as_deref().map(read_only));
-        }
         // Whoever can lock what is in there keeps placeholders from being removed.
         if self.mechanism == Mechanism::Namespaces {
             view.places.extend(self.placeholders.journal_dir().map(denied));
         }
-        let matches = globs::matches(rules.deny_globs())?;
         view.places.extend(matches.iter().map(|path| denied(path)));
         Ok(())
     }
@@ -380,19 +386,6 @@ fn decode(sandbox: Option<&Value>) -> Result<Option<SandboxParams>, RequestError
     serde::Deserialize::deserialize(sandbox)
         .map(Some)
         .map_err(|error: serde_json::Error| RequestError::InvalidParams(error.to_string()))
-}
-
-/// No path is longer than a part of this, whatever comes behind it.
-const MAX_GIT_FILE_BYTES: u64 = 64 * 1024;
-
-/// The directory that a `.git` file names: whoever can write there decides what git runs.
-fn git_directory(path: &Path) -> Option<PathBuf> {
-    if !path.symlink_metadata().ok()?.is_file() || path.file_name()? != ".git" {
-        return None;
-    }
-    let text = read_start(path, MAX_GIT_FILE_BYTES).ok()?;
-    let named = text.strip_prefix(b"gitdir:")?.trim_ascii();
-    std::fs::canonicalize(path.parent()?.join(host_path(named.to_owned()))).ok()
 }
 
 /// What is at each place of a policy.
