@@ -200,7 +200,7 @@ impl Sandboxes {
         confinement.network_user = None;
         let view = &mut confinement.setup.view;
         if view.base == Base::Nothing {
-            view.places.extend(self.facts.minimal.iter().map(|path| read_only(path)));
+            show(view, &self.facts.minimal);
         }
         Ok(confinement)
     }
@@ -273,7 +273,6 @@ impl Sandboxes {
         if rules.full_disk() == Access::None {
             view.base = Base::Nothing;
         }
-        view.places.extend(rules.minimal().iter().map(|path| read_only(path)));
         for (path, access) in rules.places() {
             match access {
                 Access::Write => {
@@ -286,6 +285,7 @@ impl Sandboxes {
                 Access::None => view.places.push(denied(path)),
             }
         }
+        show(view, rules.minimal());
         let matches = globs::matches(rules.deny_globs())?;
         for protected in rules.protected_names() {
             let named = git_directories::named_by(&protected.root.join(protected.name));
@@ -335,7 +335,7 @@ impl Sandboxes {
         let hidden = self.services.hidden().filter(|path| rules.access(path) != Access::Write);
         view.masked.extend(hidden.map(Path::to_owned));
         if view.base == Base::Everything {
-            view.places.extend(self.services.needed().iter().map(|path| read_only(path)));
+            show(view, &self.services.needed());
         }
     }
 
@@ -391,6 +391,16 @@ fn decode(sandbox: Option<&Value>) -> Result<Option<SandboxParams>, RequestError
 /// What is at each place of a policy.
 pub type Ground = Vec<Option<PathIdentity>>;
 
+/// Shows what programs need, except for what the policy denies: a place in there would open it again.
+fn show(view: &mut View, needed: &[PathBuf]) {
+    let is_denied = |path: &Path| access_in(view, path) == Some(PlaceAccess::Denied);
+    let is_open = |path: &&PathBuf| {
+        !is_denied(path) && !path.canonicalize().is_ok_and(|real| is_denied(&real))
+    };
+    let open: Vec<_> = needed.iter().filter(is_open).map(|path| read_only(path)).collect();
+    view.places.extend(open);
+}
+
 fn writable(path: &Path) -> Place {
     Place { path: path.to_owned(), access: PlaceAccess::Writable }
 }
@@ -412,3 +422,6 @@ impl From<PolicyError> for RequestError {
         Self::Policy(error)
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
