@@ -197,7 +197,6 @@ impl Sandboxes {
         let mut confinement = self.confine_as(policy, class)?;
         confinement.setup.network = Network::Isolated;
         confinement.setup.allow = Allowances::default();
-        confinement.network_user = None;
         let view = &mut confinement.setup.view;
         if view.base == Base::Nothing {
             show(view, &self.facts.minimal);
@@ -228,7 +227,10 @@ impl Sandboxes {
 
     /// What confines a process under this policy, from what is on disk now; may block.
     pub fn confine(&self, policy: &Policy) -> Result<Confinement, RequestError> {
-        self.confine_as(policy, Class::Write)
+        let mut confinement = self.confine_as(policy, Class::Write)?;
+        let is_user = confinement.setup.network == Network::Host;
+        confinement.network_user = is_user.then(|| self.network_users.enter());
+        Ok(confinement)
     }
 
     fn confine_as(&self, policy: &Policy, class: Class) -> Result<Confinement, RequestError> {
@@ -258,9 +260,8 @@ impl Sandboxes {
         if network == Network::Host {
             view.places.extend(self.own_socket().as_deref().map(denied));
         }
-        let network_user = (network == Network::Host).then(|| self.network_users.enter());
         let setup = SandboxSetup { view, network, mechanism: self.mechanism, allow: self.allow };
-        Ok(Confinement { setup, placeholders: held, network_user })
+        Ok(Confinement { setup, placeholders: held, network_user: None })
     }
 
     fn restrict(

@@ -2,27 +2,51 @@
 
 use super::*;
 
-/// The view of a command where `needed` is what programs need.
-fn view_of(needed: &Path, entries: &Value, class: Class) -> View {
-    let mut sandboxes = Sandboxes::new(SandboxSettings {
+fn sandboxes() -> Sandboxes {
+    Sandboxes::new(SandboxSettings {
         native_paths: NativePaths::Accept,
         mechanism: Mechanism::Namespaces,
         allow: Allowances::default(),
         state_dir: None,
         own_socket: None,
-    });
-    sandboxes.facts.minimal = vec![needed.to_owned()];
+    })
+}
+
+/// A policy with these entries and the machine's network.
+fn policy(sandboxes: &Sandboxes, entries: &Value) -> Policy {
     let sandbox = serde_json::json!({
         "permissions": {"type": "managed", "network": "enabled",
             "file_system": {"type": "restricted", "entries": entries}},
         "windowsSandboxLevel": "disabled",
     });
     let cwd = crate::environment::path_uri(Path::new("/"));
-    let policy = sandboxes.for_process(Some(&sandbox), &cwd).unwrap().unwrap();
+    sandboxes.for_process(Some(&sandbox), &cwd).unwrap().unwrap()
+}
+
+/// The view of a command or a worker where `needed` is what programs need.
+fn view_of(needed: &Path, entries: &Value, class: Class) -> View {
+    let mut sandboxes = sandboxes();
+    sandboxes.facts.minimal = vec![needed.to_owned()];
+    let policy = policy(&sandboxes, entries);
     match class {
         Class::Write => sandboxes.confine(&policy).unwrap().setup.view,
         Class::Read => sandboxes.confine_worker(&policy, class).unwrap().setup.view,
     }
+}
+
+#[test]
+fn only_a_process_with_the_network_can_have_dialled() {
+    let sandboxes = sandboxes();
+    let policy = policy(&sandboxes, &serde_json::json!([]));
+    let worker = sandboxes.confine_worker(&policy, Class::Read).unwrap();
+    assert_eq!(worker.setup.network, Network::Isolated);
+    assert!(!sandboxes.may_have_dialled());
+    drop(worker);
+    assert!(!sandboxes.may_have_dialled());
+    let process = sandboxes.confine(&policy).unwrap();
+    assert!(sandboxes.may_have_dialled());
+    drop(process);
+    assert!(sandboxes.may_have_dialled());
 }
 
 #[test]
