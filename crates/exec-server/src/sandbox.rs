@@ -4,7 +4,7 @@
 //! placeholders for protected names) is made from what is there at that moment.
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,11 +27,10 @@ use exec_server_protocol::sandbox::{
 };
 use serde_json::Value;
 
-use crate::discovery::regular_file::read_start;
-use crate::environment::host_path;
 use crate::errors::RequestError;
 use crate::state_dir;
 
+mod git_directories;
 mod globs;
 mod handed_out;
 mod known_policies;
@@ -43,6 +42,7 @@ mod services;
 use handed_out::HandedOut;
 pub use known_policies::FilesPolicy;
 use known_policies::KnownPolicies;
+use missing_places::access_in;
 pub use network_users::NetworkUser;
 use network_users::NetworkUsers;
 pub use placeholders::Placeholder;
@@ -197,10 +197,9 @@ impl Sandboxes {
         let mut confinement = self.confine_as(policy, class)?;
         confinement.setup.network = Network::Isolated;
         confinement.setup.allow = Allowances::default();
-        confinement.network_user = None;
         let view = &mut confinement.setup.view;
         if view.base == Base::Nothing {
-            view.places.extend(self.facts.minimal.iter().map(|path| read_only(path)));
+            show(view, &self.facts.minimal);
         }
         Ok(confinement)
     }
@@ -228,7 +227,10 @@ impl Sandboxes {
 
     /// What confines a process under this policy, from what is on disk now; may block.
     pub fn confine(&self, policy: &Policy) -> Result<Confinement, RequestError> {
-        self.confine_as(policy, Class::Write)
+        let mut confinement = self.confine_as(policy, Class::Write)?;
+        let is_user = confinement.setup.network == Network::Host;
+        confinement.network_user = is_user.then(|| self.network_users.enter());
+        Ok(confinement)
     }
 
     fn confine_as(&self, policy: &Policy, class: Class) -> Result<Confinement, RequestError> {
@@ -258,9 +260,8 @@ impl Sandboxes {
         if network == Network::Host {
             view.places.extend(self.own_socket().as_deref().map(denied));
         }
-        let network_user = (network == Network::Host).then(|| self.network_users.enter());
         let setup = SandboxSetup { view, network, mechanism: self.mechanism, allow: self.allow };
-        Ok(Confinement { setup, placeholders: held, network_user })
+        Ok(Confinement { setup, placeholders: held, network_user: None })
     }
 
     fn restrict(
@@ -273,7 +274,6 @@ impl Sandboxes {
         if rules.full_disk() == Access::None {
             view.base = Base::Nothing;
         }
-        view.places.extend(rules.minimal().iter().map(|path| read_only(path)));
         for (path, access) in rules.places() {
             match access {
                 Access::Write => {
@@ -286,20 +286,27 @@ impl Sandboxes {
                 Access::None => view.places.push(denied(path)),
             }
         }
+        show(view, rules.minimal());
+        let matches = globs::matches(rules.deny_globs())?;
+        for protected in rules.protected_names() {
+            let named = git_directories::named_by(&protected.root.join(protected.name));
+            // It takes away what could be written, and shows nothing that is hidden: anybody may have made the file.
+            let is_narrowed = |path: &&PathBuf| {
+                access_in(view, path) == Some(PlaceAccess::Writable)
+                    && !matches.iter().any(|denied| path.starts_with(denied))
+            };
+            let narrowed: Vec<_> = named.iter().filter(is_narrowed).collect();
+            view.places.extend(narrowed.into_iter().map(|path| read_only(path)));
+        }
         // Without mounts a placeholder would keep nobody from anything.
         if class == Class::Write && self.mechanism == Mechanism::Namespaces {
             self.hold_names(rules, view, held).map_err(set_up("placeholder"))?;
             missing_places::hold(&self.placeholders, view, held).map_err(set_up("placeholder"))?;
         }
-        for protected in rules.protected_names() {
-            let path = protected.root.join(protected.name);
-            view.places.extend(git_directory(&path).as_deref().map(read_only));
-        }
         // Whoever can lock what is in there keeps placeholders from being removed.
         if self.mechanism == Mechanism::Namespaces {
             view.places.extend(self.placeholders.journal_dir().map(denied));
         }
-        let matches = globs::matches(rules.deny_globs())?;
         view.places.extend(matches.iter().map(|path| denied(path)));
         Ok(())
     }
@@ -311,21 +318,16 @@ impl Sandboxes {
         view: &mut View,
         held: &mut Vec<Placeholder>,
     ) -> io::Result<()> {
-        let mut wanted: BTreeMap<PathBuf, Vec<OsString>> = BTreeMap::new();
-        let protected: Vec<PathBuf> =
-            rules.protected_names().iter().map(|it| it.root.join(it.name)).collect();
-        for path in &protected {
-            let missing = missing_target(path).filter(|path| rules.access(path) == Access::Write);
-            let place = missing.as_deref().unwrap_or(path);
-            if let (Some(root), Some(name)) = (place.parent(), place.file_name()) {
-                wanted.entry(root.to_owned()).or_default().push(name.to_owned());
-            }
+        let protected = rules.protected_names();
+        let mut wanted: BTreeMap<&Path, Vec<&OsStr>> = BTreeMap::new();
+        for it in &protected {
+            wanted.entry(it.root).or_default().push(OsStr::new(it.name));
         }
         for (root, names) in &wanted {
-            let names: Vec<&OsStr> = names.iter().map(OsString::as_os_str).collect();
-            held.extend(self.placeholders.take(root, &names)?);
+            held.extend(self.placeholders.take(root, names)?);
         }
-        view.needed = protected.into_iter().filter(|path| path.exists()).collect();
+        let protected = protected.iter().map(|it| it.root.join(it.name));
+        view.needed = protected.filter(|path| path.exists()).collect();
         Ok(())
     }
 
@@ -334,7 +336,7 @@ impl Sandboxes {
         let hidden = self.services.hidden().filter(|path| rules.access(path) != Access::Write);
         view.masked.extend(hidden.map(Path::to_owned));
         if view.base == Base::Everything {
-            view.places.extend(self.services.needed().iter().map(|path| read_only(path)));
+            show(view, &self.services.needed());
         }
     }
 
@@ -387,32 +389,18 @@ fn decode(sandbox: Option<&Value>) -> Result<Option<SandboxParams>, RequestError
         .map_err(|error: serde_json::Error| RequestError::InvalidParams(error.to_string()))
 }
 
-/// Where a protected name leads that is a link to nothing: whoever makes that gives the name a content.
-fn missing_target(path: &Path) -> Option<PathBuf> {
-    let text = path.read_link().ok()?;
-    if path.exists() {
-        return None;
-    }
-    let target = path.parent()?.join(text);
-    // Only its last name may be missing; what lies deeper cannot be held.
-    Some(target.parent()?.canonicalize().ok()?.join(target.file_name()?))
-}
-
-/// No path is longer than a part of this, whatever comes behind it.
-const MAX_GIT_FILE_BYTES: u64 = 64 * 1024;
-
-/// The directory that a `.git` file names: whoever can write there decides what git runs.
-fn git_directory(path: &Path) -> Option<PathBuf> {
-    if !path.symlink_metadata().ok()?.is_file() || path.file_name()? != ".git" {
-        return None;
-    }
-    let text = read_start(path, MAX_GIT_FILE_BYTES).ok()?;
-    let named = text.strip_prefix(b"gitdir:")?.trim_ascii();
-    std::fs::canonicalize(path.parent()?.join(host_path(named.to_owned()))).ok()
-}
-
 /// What is at each place of a policy.
 pub type Ground = Vec<Option<PathIdentity>>;
+
+/// Shows what programs need, except for what the policy denies: a place in there would open it again.
+fn show(view: &mut View, needed: &[PathBuf]) {
+    let is_denied = |path: &Path| access_in(view, path) == Some(PlaceAccess::Denied);
+    let is_open = |path: &&PathBuf| {
+        !is_denied(path) && !path.canonicalize().is_ok_and(|real| is_denied(&real))
+    };
+    let open: Vec<_> = needed.iter().filter(is_open).map(|path| read_only(path)).collect();
+    view.places.extend(open);
+}
 
 fn writable(path: &Path) -> Place {
     Place { path: path.to_owned(), access: PlaceAccess::Writable }
@@ -435,3 +423,6 @@ impl From<PolicyError> for RequestError {
         Self::Policy(error)
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

@@ -16,12 +16,19 @@ use super::read_only;
 
 /// The first name of a path that is missing.
 #[derive(Debug, PartialEq, Eq)]
-struct Missing {
+pub struct Missing {
     /// The directory that it would be in, without links.
     parent: PathBuf,
     name: OsString,
     /// Whether there is nothing behind it.
     is_last: bool,
+}
+
+impl Missing {
+    /// The path up to it.
+    pub fn path(&self) -> PathBuf {
+        self.parent.join(&self.name)
+    }
 }
 
 /// Sees to it that none of the view's places can be made by those inside; changes the view to match. May block.
@@ -30,6 +37,9 @@ pub fn hold(
     view: &mut View,
     held: &mut Vec<Placeholder>,
 ) -> io::Result<()> {
+    if !view.places.iter().any(|place| place.access == PlaceAccess::Writable) {
+        return Ok(());
+    }
     let mut wanted: BTreeMap<PathBuf, Vec<OsString>> = BTreeMap::new();
     let mut more = Vec::new();
     for place in view.places.iter().filter(|place| place.access != PlaceAccess::Writable) {
@@ -51,7 +61,7 @@ pub fn hold(
             more.push(read_only(&missing.parent));
             continue;
         }
-        let path = missing.parent.join(&missing.name);
+        let path = missing.path();
         let access = if missing.is_last { place.access } else { PlaceAccess::ReadOnly };
         more.push(Place { path, access });
         wanted.entry(missing.parent).or_default().push(missing.name);
@@ -70,7 +80,7 @@ pub fn hold(
 const MAX_LINKS: usize = 40;
 
 /// Nothing if all of it is there, or if nobody can tell.
-fn first_missing(path: &Path) -> Option<Missing> {
+pub fn first_missing(path: &Path) -> Option<Missing> {
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
         let mut names = Vec::new();
@@ -99,7 +109,7 @@ fn first_missing(path: &Path) -> Option<Missing> {
 }
 
 /// What the innermost place around a path says.
-fn access_in(view: &View, path: &Path) -> Option<PlaceAccess> {
+pub fn access_in(view: &View, path: &Path) -> Option<PlaceAccess> {
     let around = view.places.iter().filter(|place| path.starts_with(&place.path));
     around.max_by_key(|place| place.path.as_os_str().len()).map(|place| place.access)
 }

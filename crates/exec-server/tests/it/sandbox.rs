@@ -11,7 +11,7 @@
 //! | [`policies`], [`protected`], [`missing`] | what a policy means |
 //! | [`allowed`] | what the operator lets out |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
-//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`], [`races`] | attacks |
+//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`], [`races`], [`file_attacks`] | attacks |
 
 use std::path::Path;
 
@@ -25,6 +25,7 @@ mod bounds;
 mod calling_back;
 mod endings;
 mod escapes;
+mod file_attacks;
 mod files;
 mod filters;
 mod ground;

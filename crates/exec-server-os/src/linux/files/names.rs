@@ -36,16 +36,20 @@ pub fn create_directory(path: &Path, recursive: bool, links: Links) -> Result<()
     }
 }
 
+/// How often a directory on the way is made again because it has gone.
+const MAX_REMOVED_MEANWHILE: usize = 16;
+
 /// Makes a directory and whatever is missing on the way to it; others may do the same meanwhile.
 pub fn create_with_parents(path: &Path) -> Result<(), FsError> {
     let mut missing = Vec::new();
     let mut next = path;
+    // Somebody may remove what was just made, but some file systems say this of every name, in directories that are there.
+    let mut steps_back = path.components().count() + MAX_REMOVED_MEANWHILE;
     loop {
         match mkdirat(CWD, next, NEW_DIRECTORY) {
             Ok(()) => {}
-            Err(Errno::NOENT)
-                if next.parent().is_some() && missing.len() < path.components().count() =>
-            {
+            Err(Errno::NOENT) if next.parent().is_some() && steps_back > 0 => {
+                steps_back -= 1;
                 missing.push(next);
                 next = next.parent().expect("was just seen");
                 continue;

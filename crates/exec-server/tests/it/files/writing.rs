@@ -326,6 +326,19 @@ async fn everybody_can_make_the_same_directories_at_once() {
     .await;
 }
 
+#[tokio::test]
+#[cfg(target_os = "linux")]
+async fn where_the_kernel_knows_no_new_names_a_directory_is_refused() {
+    let desk = &mut Desk::new().await;
+    for follow in [false, true] {
+        for path in ["file:///proc/new/deep", "file:///proc/self/task/new/deep/er"] {
+            let params = json!({"path": path, "followSymlinks": follow});
+            let refused = desk.client.call("fs/createDirectory", params).await;
+            refused.expect_err("nothing can be made there");
+        }
+    }
+}
+
 async fn make(
     desk: &mut Desk,
     name: &str,

@@ -161,13 +161,7 @@ pub fn perform(name: &str) -> io::Result<()> {
                 check(libc::sethostname(name.as_ptr().cast(), length))
             }
             // Privileges.
-            "setuid" => in_child(|| match check(libc::setresuid(12345, 12345, 12345)) {
-                // Inside there is nobody with this number.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                    Err(io::Error::from_raw_os_error(libc::EPERM))
-                }
-                result => result,
-            }),
+            "setuid" => in_child(|| nobody_there(check(libc::setresuid(12345, 12345, 12345)))),
             "setgroups" => in_child(|| check(libc::setgroups(0, null()))),
             "raise_limit" => {
                 let most = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
@@ -199,6 +193,7 @@ pub fn perform(name: &str) -> io::Result<()> {
                 let name = c"security.capability".as_ptr();
                 check(libc::setxattr(path, name, value.as_ptr().cast(), 20, 0))
             }),
+            "chown" => made(&work, |path| nobody_there(check(libc::chown(path, 12345, 12345)))),
             "mknod_device" => made(&work, |path| {
                 libc::unlink(path);
                 check(libc::mknod(path, libc::S_IFCHR | 0o666, libc::makedev(1, 5)))
@@ -356,6 +351,14 @@ fn made(work: &CString, act: impl FnOnce(*const libc::c_char) -> io::Result<()>)
     let path = text([work.to_bytes(), b"/made"].concat());
     std::fs::write(path.to_str().expect("it is UTF-8"), "")?;
     act(path.as_ptr())
+}
+
+/// Inside there is nobody with the number, which is as good as a refusal.
+fn nobody_there(result: io::Result<()>) -> io::Result<()> {
+    result.map_err(|error| match error.raw_os_error() {
+        Some(libc::EINVAL) => io::Error::from_raw_os_error(libc::EPERM),
+        _ => error,
+    })
 }
 
 /// What must not change this process itself.

@@ -37,6 +37,34 @@ async fn the_server_does_not_answer_those_whom_it_confines() {
 }
 
 #[tokio::test]
+async fn a_token_does_not_help_those_whom_it_confines() {
+    if !Path::new("/bin/bash").exists() {
+        return eprintln!("skipped: there is no bash to dial with");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "open-sesame").unwrap();
+    let auth = ["--ws-auth", "capability-token", "--ws-token-file", token.to_str().unwrap()];
+    let server = TestExecutor::builder().args(&auth).start().await;
+    let header = [("Authorization", "Bearer open-sesame")];
+    let mut client = TestClient::try_connect(server.url(), &header).await.unwrap();
+    client.initialize().await;
+    let port = server.url().rsplit(':').next().unwrap().trim_end_matches('/');
+    let upgrade = "GET / HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n\
+                   Sec-WebSocket-Version: 13\\r\\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n\
+                   Authorization: Bearer open-sesame\\r\\n\\r\\n";
+    let dial = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{upgrade}' >&3; head -n 1 <&3");
+    let argv = ["/bin/bash", "-c", &dial];
+    let env = json!({"PATH": "/usr/bin:/bin"});
+    let free = client.run("free", &argv, json!({"env": env})).await;
+    assert!(free.text().starts_with("HTTP/1.1 101"), "{free:?}");
+    let sandbox = workspace_write(&[dir.path()], "enabled");
+    let more = json!({"sandbox": sandbox, "cwd": uri(dir.path()), "env": env});
+    let inside = client.run("inside", &argv, more).await;
+    assert_eq!(inside.text(), "", "{inside:?}");
+}
+
+#[tokio::test]
 async fn who_says_everything_and_hangs_up_at_once_is_not_served_either() {
     if !Path::new("/bin/bash").exists() {
         return eprintln!("skipped: there is no bash to dial with");

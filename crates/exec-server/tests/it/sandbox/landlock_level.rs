@@ -9,7 +9,7 @@
 use exec_server_protocol::base64;
 use exec_server_testkit::desk::content;
 use exec_server_testkit::executor::ExecutorBuilder;
-use exec_server_testkit::{DEADLINE, TestExecutor};
+use exec_server_testkit::{TestExecutor, eventually};
 use libc::{sock_filter, sock_fprog};
 
 use super::attempt::{are_refused, check, command, outcomes};
@@ -61,7 +61,10 @@ fn without_namespaces(mut builder: ExecutorBuilder) -> ExecutorBuilder {
 
 /// Runs a test with a server of either user that cannot make namespaces and may use Landlock alone.
 async fn at_this_level(test: impl AsyncFn(&mut Ground)) {
-    let builder = || without_namespaces(TestExecutor::builder().args(&FALLBACK));
+    with_servers(|| without_namespaces(TestExecutor::builder().args(&FALLBACK)), test).await;
+}
+
+async fn with_servers(builder: impl Fn() -> ExecutorBuilder, test: impl AsyncFn(&mut Ground)) {
     let server = builder().start().await;
     let info = server.client().await.call("environment/info", json!({})).await.unwrap();
     if info["sandbox"]["level"] != "landlock" {
@@ -251,6 +254,21 @@ async fn other_processes_can_be_seen_but_not_touched() {
 }
 
 #[tokio::test]
+async fn a_debugger_that_is_allowed_gets_at_nobody_outside() {
+    let allow = [FALLBACK[0], FALLBACK[1], "--sandbox-allow", "debugging"];
+    let builder = || without_namespaces(TestExecutor::builder().args(&allow));
+    with_servers(builder, async |ground| {
+        let _stranger = Stranger::start(ground);
+        let outside = ["trace_stranger", "read_stranger", "read_server"];
+        let policy = workspace(ground);
+        let inside = outcomes(ground, &policy, &[&outside[..], &["trace_child"]].concat()).await;
+        assert_eq!(inside["trace_child"], "ok");
+        assert!(outside.iter().all(|name| inside[*name] == "EPERM"), "{inside:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn memory_and_terminals_of_others_are_out_of_reach() {
     at_this_level(async |ground| {
         let policy = workspace(ground);
@@ -302,12 +320,12 @@ async fn who_outlives_the_launcher_does_not_answer_for_the_sandbox() {
         let came_of_it = ground.work().join("came-of-it");
         // Without a sandbox the answers do not matter, but the attack works.
         outcomes(ground, &Value::Null, &["answer_itself"]).await;
-        until(|| came_of_it.exists()).await;
+        eventually("it is told what came of it", || came_of_it.exists()).await;
         assert_eq!(std::fs::read_to_string(&came_of_it).unwrap(), "ok");
         assert_eq!(outside.reached(), ["path"]);
         std::fs::remove_file(&came_of_it).unwrap();
         outcomes(ground, &workspace(ground), &["answer_itself"]).await;
-        until(|| came_of_it.exists()).await;
+        eventually("it is told what came of it", || came_of_it.exists()).await;
         assert_eq!(std::fs::read_to_string(&came_of_it).unwrap(), "EINVAL");
         assert!(outside.reached().is_empty());
     })
@@ -326,10 +344,10 @@ async fn terminate_ends_everything_that_was_started() {
         let (id, params) = (ground.next_id(), ground.params(&policy));
         ground.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
         ground.client.wait_output(&id, "on").await;
-        until(|| with_argument(&mark) == 3).await;
+        eventually("three run", || with_argument(&mark) == 3).await;
         ground.client.terminate(&id, None).await;
         ground.client.finish(&id).await;
-        until(|| with_argument(&mark) == 0).await;
+        eventually("none is left", || with_argument(&mark) == 0).await;
     })
     .await;
 }
@@ -473,13 +491,4 @@ fn with_argument(argument: &str) -> usize {
         .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok())
         .filter(|line| line.split(|byte| *byte == 0).any(|word| word == argument.as_bytes()))
         .count()
-}
-
-async fn until(is_so: impl Fn() -> bool) {
-    let waiting = async {
-        while !is_so() {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(DEADLINE, waiting).await.expect("it becomes so");
 }

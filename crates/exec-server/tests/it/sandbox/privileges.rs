@@ -21,7 +21,7 @@ pub const FOR_EVERYBODY: [&str; 12] = [
     "raise_limit",
 ];
 
-pub const FOR_ROOT: [&str; 17] = [
+pub const FOR_ROOT: [&str; 18] = [
     "mount",
     "remount",
     "umount",
@@ -39,6 +39,7 @@ pub const FOR_ROOT: [&str; 17] = [
     "setgroups",
     "file_capability",
     "mknod_device",
+    "chown",
 ];
 
 #[tokio::test]

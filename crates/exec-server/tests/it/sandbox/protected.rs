@@ -93,6 +93,28 @@ async fn protected_files_stay_as_they_are() {
 }
 
 #[tokio::test]
+async fn what_a_git_file_names_cannot_be_made_either() {
+    as_each_user(async |ground| {
+        ground.put(&ground.work().join(".git"), "gitdir: main/.git/worktrees/x\n");
+        let policy = ground.workspace("restricted");
+        let script = "mkdir -p main/.git/worktrees/x; echo evil > main/.git/worktrees/x/config; echo fine";
+        assert_eq!(ground.run(&policy, script).await.text(), "fine\n");
+        assert_eq!(names(&ground.work()), [".git"]);
+        // Where it is there, what it shares with other worktrees is protected, too.
+        let own = ground.work().join("main/.git/worktrees/x");
+        ground.make_dir(&own);
+        ground.put(&own.join("commondir"), "../..\n");
+        let before = snapshot(&ground.work().join("main"));
+        let script = "echo evil > main/.git/config; echo evil > main/.git/worktrees/x/config; \
+                      mv main moved; rm -rf main; echo fine > main/file; cat main/file; rm main/file";
+        assert_eq!(ground.run(&policy, script).await.text(), "fine\n");
+        let after = snapshot(&ground.work().join("main"));
+        assert_eq!(before.keys().collect::<Vec<_>>(), after.keys().collect::<Vec<_>>());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_git_file_of_any_size_is_not_read_whole() {
     as_each_user(async |ground| {
         let elsewhere = ground.work().join("elsewhere");
@@ -142,14 +164,16 @@ async fn a_protected_name_that_is_a_link_protects_what_it_leads_to() {
 #[tokio::test]
 async fn a_protected_link_to_nothing_cannot_be_given_something() {
     as_each_user(async |ground| {
-        symlink("missing", ground.work().join(".git")).unwrap();
-        ground.give(&ground.work().join(".git"));
-        let policy = ground.workspace("restricted");
-        let works =
-            ground.run(&policy, "mkdir missing; echo evil > missing/config; echo works").await;
-        assert_eq!(works.text(), "works\n");
-        assert!(!ground.work().join(".git/config").exists());
-        assert_eq!(names(&ground.work()), [".git"]);
+        for target in ["missing", "missing/deep/er"] {
+            ground.reset();
+            symlink(target, ground.work().join(".git")).unwrap();
+            ground.give(&ground.work().join(".git"));
+            let policy = ground.workspace("restricted");
+            let script = format!("mkdir -p {target}; echo evil > {target}/config; echo works");
+            assert_eq!(ground.run(&policy, &script).await.text(), "works\n");
+            assert!(!ground.work().join(".git/config").exists());
+            assert_eq!(names(&ground.work()), [".git"]);
+        }
     })
     .await;
 }

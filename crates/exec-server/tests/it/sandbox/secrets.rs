@@ -125,6 +125,35 @@ async fn links_to_what_is_denied_do_not_show_it() {
 }
 
 #[tokio::test]
+async fn a_git_file_shows_nothing_that_would_be_hidden_without_it() {
+    as_each_user(async |ground| {
+        let hidden = ground.outside().join("hidden/deep");
+        ground.make_dir(&hidden);
+        ground.put(&hidden.join("key"), SECRET);
+        ground.put(&ground.work().join(".git"), &format!("gitdir: {}\n", hidden.display()));
+        let write = special("project_roots", "write");
+        let denied = at(&ground.outside().join("hidden"), "deny");
+        let pattern = format!("{}/**/hidden", ground.outside().display());
+        for entries in [
+            vec![special("root", "read"), write.clone(), denied],
+            vec![special("minimal", "read"), write.clone()],
+            vec![special("root", "read"), write.clone(), glob(&pattern)],
+            vec![special("root", "read"), write, at(&ground.outside(), "write"), glob(&pattern)],
+        ] {
+            let policy = with_entries(&[&ground.work()], "restricted", &entries);
+            let script = "cat $OUT/hidden/deep/key";
+            assert!(ground.run_free(script).await.text().contains(SECRET));
+            let inside = ground.run(&policy, script).await;
+            assert_eq!(inside.text(), "", "{inside:?}");
+            let path = uri(&hidden.join("key"));
+            let read = json!({"path": path, "sandbox": policy});
+            ground.client.call("fs/readFile", read).await.expect_err("it is hidden");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn what_is_not_granted_is_not_there() {
     as_each_user(async |ground| {
         ground.put(&ground.outside().join("key"), SECRET);

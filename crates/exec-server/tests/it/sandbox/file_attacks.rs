@@ -1,0 +1,267 @@
+//! The attacks again, by requests about files: every method, and every name of the same place.
+
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+
+use exec_server_protocol::base64;
+use exec_server_testkit::TestExecutor;
+use exec_server_testkit::desk::content;
+
+use super::ground::{Ground, as_each_user, as_each_user_of, snapshot};
+use super::*;
+
+/// Requests one after the other, all about one place.
+type Steps = Vec<(&'static str, Value)>;
+
+/// Names of the outside directory; the first is its own.
+fn names_of_outside(ground: &Ground) -> Vec<String> {
+    let outside = ground.outside().display().to_string();
+    let server = ground.server.serving_pid();
+    let mut names = vec![
+        outside.clone(),
+        format!("{}/../outside", ground.work().display()),
+        format!("{}/link", ground.work().display()),
+    ];
+    for root in ["self/root", "thread-self/root", "self/cwd", "1/root", "self/task/1/root"] {
+        names.push(format!("/proc/{root}{outside}"));
+    }
+    names.push(format!("/proc/{server}/root{outside}"));
+    names.push(format!("/proc/{server}/cwd{outside}"));
+    names
+}
+
+/// Each would change something in this directory.
+fn changes(dir: &str, work: &Path) -> Vec<Steps> {
+    let there = |name: &str| uri(Path::new(&format!("{dir}/{name}")));
+    let here = |name: &str| uri(&work.join(name));
+    let data = base64::encode(b"evil");
+    let mine = || ("fs/writeFile", json!({"path": here("mine"), "dataBase64": data}));
+    let between = |from: String, to: String| json!({"sourcePath": from, "destinationPath": to, "recursive": false});
+    vec![
+        vec![("fs/writeFile", json!({"path": there("file"), "dataBase64": data}))],
+        vec![("fs/writeFile", json!({"path": there("new"), "dataBase64": data}))],
+        vec![("fs/append", json!({"path": there("file"), "dataBase64": data}))],
+        vec![("fs/truncate", json!({"path": there("file"), "size": 1}))],
+        vec![("fs/createDirectory", json!({"path": there("new/deep"), "recursive": true}))],
+        vec![("fs/remove", json!({"path": there("file")}))],
+        vec![("fs/remove", json!({"path": there("dir"), "recursive": true}))],
+        vec![("fs/setPermissions", json!({"path": there("file"), "mode": 0o600}))],
+        vec![("fs/setPermissions", json!({"path": there("dir"), "mode": 0o700}))],
+        vec![("fs/symlink", json!({"path": there("new"), "target": "/etc"}))],
+        vec![("fs/rename", between(there("file"), there("moved")))],
+        vec![("fs/rename", between(there("file"), here("taken")))],
+        vec![mine(), ("fs/rename", between(here("mine"), there("file")))],
+        vec![mine(), ("fs/copy", between(here("mine"), there("new")))],
+        vec![
+            ("fs/open", json!({"path": there("file"), "handleId": "w", "mode": "replace"})),
+            ("fs/writeBlock", json!({"handleId": "w", "offset": 0, "chunk": data})),
+            ("fs/close", json!({"handleId": "w"})),
+        ],
+        // A link that is made inside leads no further than one that was there.
+        vec![
+            ("fs/symlink", json!({"path": here("made"), "target": dir, "replace": true})),
+            ("fs/writeFile", json!({"path": here("made/file"), "dataBase64": data})),
+        ],
+    ]
+}
+
+/// Each would tell of what is in this directory.
+fn looks(dir: &str, work: &Path) -> Vec<Steps> {
+    let there = |name: &str| uri(Path::new(&format!("{dir}/{name}")));
+    let here = |name: &str| uri(&work.join(name));
+    let options = json!({"maxDepth": 4, "maxDirectories": 100, "maxEntries": 100, "followDirectorySymlinks": true});
+    let between = |from: String, to: String| json!({"sourcePath": from, "destinationPath": to, "recursive": true});
+    vec![
+        vec![("fs/readFile", json!({"path": there("file")}))],
+        vec![("fs/readDirectory", json!({"path": uri(Path::new(dir))}))],
+        vec![("fs/walk", json!({"path": uri(Path::new(dir)), "options": options}))],
+        vec![
+            ("fs/open", json!({"path": there("file"), "handleId": "r"})),
+            ("fs/readBlock", json!({"handleId": "r", "offset": 0, "len": 64})),
+            ("fs/close", json!({"handleId": "r"})),
+        ],
+        vec![
+            ("fs/copy", between(there("file"), here("copy"))),
+            ("fs/readFile", json!({"path": here("copy")})),
+        ],
+        vec![
+            ("fs/copy", between(uri(Path::new(dir)), here("tree"))),
+            ("fs/readDirectory", json!({"path": here("tree")})),
+        ],
+        vec![
+            ("fs/rename", json!({"sourcePath": there("file"), "destinationPath": here("taken")})),
+            ("fs/readFile", json!({"path": here("taken")})),
+        ],
+    ]
+}
+
+/// Takes the steps, and says what was answered.
+async fn take(ground: &mut Ground, sandbox: &Value, steps: Steps) -> String {
+    let mut said = String::new();
+    for (method, mut params) in steps {
+        if params.get("handleId").is_none() || params.get("path").is_some() {
+            params["sandbox"] = sandbox.clone();
+        }
+        match ground.client.call(method, params).await {
+            Ok(answer) => said += &answer.to_string(),
+            Err(error) => assert_ne!(error["code"], -32602, "{method}: {error}"),
+        }
+    }
+    said
+}
+
+fn furnish(ground: &Ground) {
+    ground.reset();
+    symlink(ground.outside(), ground.work().join("link")).unwrap();
+    ground.give(&ground.work().join("link"));
+}
+
+#[tokio::test]
+async fn no_method_changes_what_is_outside_under_any_name() {
+    as_each_user(async |ground| {
+        let (names, work) = (names_of_outside(ground), ground.work());
+        let policies = [
+            ground.workspace("restricted"),
+            with_entries(
+                &[&work],
+                "enabled",
+                &[special("minimal", "read"), special("project_roots", "write")],
+            ),
+        ];
+        // The same workers serve all of it, because nothing that they stand on is replaced.
+        furnish(ground);
+        let before = snapshot(&ground.outside());
+        let count = changes(&names[0], &work).len();
+        for policy in &policies {
+            for (index, name) in
+                (0..count).flat_map(|index| names.iter().map(move |name| (index, name)))
+            {
+                take(ground, policy, changes(name, &work).swap_remove(index)).await;
+                assert_eq!(snapshot(&ground.outside()), before, "{index} by {name}");
+            }
+        }
+        for index in 0..count {
+            furnish(ground);
+            let before = snapshot(&ground.outside());
+            take(ground, &Value::Null, changes(&names[0], &work).swap_remove(index)).await;
+            assert_ne!(snapshot(&ground.outside()), before, "{index} changes nothing when it may");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_method_tells_of_what_is_denied_under_any_name() {
+    as_each_user(async |ground| {
+        let (names, work) = (names_of_outside(ground), ground.work());
+        let write = special("project_roots", "write");
+        let policies = [
+            with_entries(
+                &[&work],
+                "restricted",
+                &[special("root", "read"), write.clone(), at(&ground.outside(), "deny")],
+            ),
+            with_entries(&[&work], "restricted", &[special("minimal", "read"), write]),
+        ];
+        // The content of its file, and the name of another one.
+        let tells = |said: &str| said.contains("c2FmZQo") || said.contains("other");
+        furnish(ground);
+        let count = looks(&names[0], &work).len();
+        for policy in &policies {
+            for (index, name) in
+                (0..count).flat_map(|index| names.iter().map(move |name| (index, name)))
+            {
+                let said = take(ground, policy, looks(name, &work).swap_remove(index)).await;
+                assert!(!tells(&said), "{index} by {name}: {said}");
+            }
+        }
+        for index in 0..count {
+            furnish(ground);
+            let free = take(ground, &Value::Null, looks(&names[0], &work).swap_remove(index)).await;
+            assert!(tells(&free), "{index} tells nothing when it may: {free}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn no_request_sees_the_server_itself() {
+    const SECRET: &str = "a-secret-of-the-server";
+    as_each_user_of(
+        || TestExecutor::builder().env("CANARY", SECRET),
+        async |ground| {
+            let server = ground.server.serving_pid();
+            let environment = |process: &str| uri(Path::new(&format!("/proc/{process}/environ")));
+            let read = async |ground: &mut Ground, process: &str, sandbox: &Value| {
+                let params = json!({"path": environment(process), "sandbox": sandbox});
+                let answer = ground.client.call("fs/readFile", params).await;
+                answer
+                    .ok()
+                    .map(|read| String::from_utf8_lossy(&content(&read["dataBase64"])).into_owned())
+            };
+            let free = read(ground, "self", &Value::Null).await.unwrap();
+            assert!(free.contains(SECRET), "{free}");
+            let policy = ground.workspace("restricted");
+            for process in ["self", "thread-self", "1", "2", "3"] {
+                let inside = read(ground, process, &policy).await.unwrap_or_default();
+                assert!(!inside.contains(SECRET), "{process}: {inside}");
+            }
+            for process in [server, ground.server.pid()] {
+                // There may be another process with this number inside, but not that one.
+                let inside = read(ground, &process.to_string(), &policy).await.unwrap_or_default();
+                assert!(!inside.contains(SECRET), "{inside}");
+            }
+            for file in ["mem", "maps", "fd", "cwd", "root", "exe"] {
+                let path = uri(Path::new(&format!("/proc/{server}/{file}")));
+                let looked = json!({"path": path, "sandbox": policy});
+                ground.client.call("fs/getMetadata", looked).await.expect_err(file);
+            }
+        },
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn pipes_sockets_and_devices_hold_nobody_up() {
+    as_each_user(async |ground| {
+        let work = ground.work();
+        let make_pipe = format!("mkfifo {}", work.join("pipe").display());
+        assert_eq!(ground.run_free(&make_pipe).await.exit_code, 0);
+        let _socket = UnixListener::bind(work.join("socket")).unwrap();
+        ground.give(&work.join("socket"));
+        let policy = ground.workspace("restricted");
+        let inside = ["pipe", "socket"].map(|name| work.join(name).display().to_string());
+        let devices = [
+            "/dev/zero",
+            "/dev/random",
+            "/dev/tty",
+            "/dev/ptmx",
+            "/dev/stdin",
+            "/proc/kmsg",
+            "/proc/self/mem",
+        ];
+        let devices = devices.map(str::to_owned);
+        for path in inside.iter().chain(&devices) {
+            let place = uri(Path::new(path));
+            let (copy, data) = (uri(&work.join("copy")), base64::encode(b"x"));
+            let steps: Steps = vec![
+                ("fs/readFile", json!({"path": place})),
+                ("fs/getMetadata", json!({"path": place})),
+                ("fs/readDirectory", json!({"path": place})),
+                ("fs/open", json!({"path": place, "handleId": "r"})),
+                ("fs/readBlock", json!({"handleId": "r", "offset": 0, "len": 1})),
+                ("fs/close", json!({"handleId": "r"})),
+                (
+                    "fs/copy",
+                    json!({"sourcePath": place, "destinationPath": copy, "recursive": false}),
+                ),
+                ("fs/append", json!({"path": place, "dataBase64": data})),
+                ("fs/truncate", json!({"path": place, "size": 0})),
+                ("fs/writeFile", json!({"path": place, "dataBase64": data})),
+            ];
+            // Each of them is answered, or the client gives up.
+            take(ground, &policy, steps).await;
+        }
+    })
+    .await;
+}
