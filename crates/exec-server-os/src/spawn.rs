@@ -96,6 +96,13 @@ pub struct ExitStatus {
     pub max_rss: u64,
 }
 
+/// What is said of the set-up of a sandbox that took longer than this.
+pub fn gave_up(time: Duration) -> io::Error {
+    let text =
+        format!("gave up after {time:?}; a file system that the policy names may not answer");
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
+
 /// Why a child could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {

@@ -7,7 +7,9 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::secrets::{hex, new_id, random, unhex};
+use exec_server_protocol::hex;
+
+use crate::secrets::{new_id, random};
 use crate::signed_url::SigningKeys;
 
 const DATABASE: &str = "rendezvous.sqlite3";
@@ -116,7 +118,7 @@ impl DataDir {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let text = format!("{} {}\n", new_id("k"), hex(&random::<32>()));
+                let text = format!("{} {}\n", new_id("k"), hex::encode(&random::<32>()));
                 self.write_new(&path, text.as_bytes()).map_err(failed)?;
                 text
             }
@@ -126,7 +128,7 @@ impl DataDir {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let keys = lines.map(|line| {
             let (id, secret) = line.split_once(' ')?;
-            let secret = unhex(secret.trim()).filter(|secret| secret.len() >= 32)?;
+            let secret = hex::decode(secret.trim()).filter(|secret| secret.len() >= 32)?;
             Some((id.to_owned(), secret))
         });
         let keys = keys.collect::<Option<Vec<_>>>();

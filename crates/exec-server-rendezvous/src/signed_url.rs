@@ -8,11 +8,11 @@
 //! A harness's URL has a nonce, by which it is used only once. The signature covers every part.
 
 use aws_lc_rs::hmac;
+use exec_server_protocol::hex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::form_urlencoded;
 
 use crate::clock::Seconds;
-use crate::secrets::{hex, unhex};
 
 /// Everything before the environment's id.
 pub const PATH: &str = "/cloud-agent/default/ws/environment/";
@@ -72,7 +72,7 @@ impl SigningKeys {
     /// A URL below `base`, such as `wss://example.org`.
     pub fn sign(&self, base: &str, claims: &Claims) -> String {
         let (key_id, key) = &self.keys[0];
-        let sig = hex(hmac::sign(key, &claims.signed_text(key_id)).as_ref());
+        let sig = hex::encode(hmac::sign(key, &claims.signed_text(key_id)).as_ref());
         let mut query = form_urlencoded::Serializer::new(String::new());
         query
             .append_pair("role", claims.role.name())
@@ -110,7 +110,7 @@ impl SigningKeys {
         let expires = expires.parse().map_err(|_| UrlError("invalid_expiry"))?;
         let token = given.token.ok_or(UrlError("malformed_query"))?;
         let sig = given.sig.ok_or(UrlError("missing_signature"))?;
-        let sig = unhex(&sig).ok_or(UrlError("invalid_signature"))?;
+        let sig = hex::decode(&sig).ok_or(UrlError("invalid_signature"))?;
         let key_id = given.key.ok_or(UrlError("malformed_query"))?;
         let key = self.keys.iter().find(|(id, _)| *id == key_id);
         let (key_id, key) = key.ok_or(UrlError("invalid_secret"))?;

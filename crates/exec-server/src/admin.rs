@@ -5,6 +5,7 @@ mod remote;
 use std::io;
 use std::path::PathBuf;
 
+use exec_server::protocol::visible::visible;
 use exec_server_rendezvous::StartError;
 use exec_server_rendezvous::admin::{
     self, AdminError, EnvironmentStatus, MadeToken, NewToken, PUBLIC_URL,
@@ -15,7 +16,6 @@ use exec_server_rendezvous::presence;
 use exec_server_rendezvous::server::open_store;
 use exec_server_rendezvous::store::{RegistrationPolicy, SqliteStore, Store, StoreError, Token};
 
-use crate::commands::show::plain;
 use remote::{RemoteError, RemoteRegistry};
 
 /// Which rendezvous is meant.
@@ -182,7 +182,7 @@ const MAX_CELL_CHARS: usize = 160;
 /// Rows under a heading, in columns, whatever their words are and wherever they come from.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(|&word| word.to_owned()).collect();
-    let row = |row: &Vec<String>| row.iter().map(|cell| shown(cell, MAX_CELL_CHARS)).collect();
+    let row = |row: &Vec<String>| row.iter().map(|cell| visible(cell, MAX_CELL_CHARS)).collect();
     let all: Vec<Vec<String>> = std::iter::once(heading).chain(rows.iter().map(row)).collect();
     let width =
         |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
@@ -194,16 +194,6 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
         text.push('\n');
     }
     text
-}
-
-/// A text from elsewhere on a terminal: one line that does nothing to it, and that is not longer than so many letters.
-pub fn shown(text: &str, most: usize) -> String {
-    let mut letters = text.chars();
-    let mut line = plain(&letters.by_ref().take(most).collect::<String>());
-    if letters.next().is_some() {
-        line.push('…');
-    }
-    line
 }
 
 /// An answer for programs, which does nothing to a terminal either.
@@ -230,9 +220,11 @@ mod tests {
         let rows = [vec!["a\x1b[2J\r\nb\u{9b}1m".to_owned(), "x".repeat(1000)]];
         let table = table(&["ID", "NAME"], &rows);
         let lines: Vec<&str> = table.lines().collect();
-        assert_eq!(lines[0], "ID           NAME");
-        assert!(lines[1].starts_with("a?[2J??b?1m  xxx") && lines[1].ends_with("x…"), "{table}");
-        assert_eq!((lines.len(), lines[1].chars().count()), (2, 13 + 161));
+        let escaped = r"a\u{1b}[2J\r\nb\u{9b}1m";
+        assert!(lines[0].starts_with("ID ") && lines[0].ends_with(" NAME"));
+        let begins = lines[1].starts_with(&format!("{escaped}  xxx"));
+        assert!(begins && lines[1].ends_with("x…"), "{table}");
+        assert_eq!((lines.len(), lines[1].chars().count()), (2, escaped.len() + 2 + 161));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use exec_server_os::sandbox::{
     Access, Allowances, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError,
     can_hold, compile,
 };
-use exec_server_os::spawn::SpawnError;
+use exec_server_os::spawn::{SpawnError, gave_up};
 use exec_server_os::{
     Base, Mechanism, Network, Place, PlaceAccess, SandboxSetup, View, check_writable_root,
 };
@@ -373,11 +373,8 @@ pub async fn in_time<T: Send + 'static>(
     match tokio::time::timeout(time, looking).await {
         Ok(looked) => looked.unwrap_or(Err(RequestError::Abandoned)),
         Err(_) => {
-            let text = format!(
-                "gave up after {time:?}; a file system that the policy names may not answer"
-            );
-            let source = io::Error::new(io::ErrorKind::TimedOut, text);
-            Err(RequestError::SandboxSetUp { step: "look up what the policy names", source })
+            let step = "look up what the policy names";
+            Err(RequestError::SandboxSetUp { step, source: gave_up(time) })
         }
     }
 }

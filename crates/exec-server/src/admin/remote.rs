@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use exec_server::logging::chain;
 use exec_server::protocol::registry::RegistryFailureDetail;
+use exec_server::protocol::visible::visible;
 use exec_server_rendezvous::admin::{EnvironmentChange, EnvironmentStatus, MadeToken, NewToken};
 use exec_server_rendezvous::presence::Environments;
 use exec_server_rendezvous::store::{RegistrationPolicy, Token};
@@ -20,8 +21,6 @@ use hyper::{Method, Request, StatusCode};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use url::Url;
-
-use super::shown;
 
 const TOKEN: &str = "EXEC_SERVER_ADMIN_TOKEN";
 const TOKEN_FILE: &str = "EXEC_SERVER_ADMIN_TOKEN_FILE";
@@ -204,7 +203,7 @@ impl RemoteRegistry {
         if !status.is_success() {
             let no_reason = || "it gives no reason; is a rendezvous there?".to_owned();
             let message = detail.message.unwrap_or_else(no_reason);
-            let message = shown(&message, MAX_MESSAGE_CHARS);
+            let message = visible(&message, MAX_MESSAGE_CHARS);
             return Err(RemoteError::Refused { url: self.text.clone(), status, message });
         }
         serde_json::from_slice(&body).map(Some).map_err(|error| self.broken(error))
@@ -242,7 +241,7 @@ impl RemoteRegistry {
     }
 
     fn broken(&self, why: impl ToString) -> RemoteError {
-        let why = shown(&why.to_string(), MAX_MESSAGE_CHARS);
+        let why = visible(&why.to_string(), MAX_MESSAGE_CHARS);
         RemoteError::Broken { url: self.text.clone(), why }
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
+use exec_server::protocol::visible::visible;
 use serde::Serialize;
 
 use super::failure::Failure;
@@ -85,7 +86,7 @@ pub fn size(bytes: u64) -> String {
 
 /// One line that cannot do anything to a terminal.
 pub fn plain(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    visible(text, usize::MAX)
 }
 
 /// A command as one would type it.

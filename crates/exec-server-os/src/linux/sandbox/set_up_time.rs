@@ -6,17 +6,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::spawn::SpawnError;
+use crate::spawn::{self, SpawnError};
 
 /// What takes a few milliseconds on a good day, and a second or two on a very bad one.
 pub const SET_UP_TIME: Duration = Duration::from_secs(60);
 
 /// Why nothing runs.
 pub fn gave_up(time: Duration) -> SpawnError {
-    let text =
-        format!("gave up after {time:?}; a file system that the policy names may not answer");
-    let source = io::Error::new(io::ErrorKind::TimedOut, text);
-    SpawnError::Sandbox { step: "set-up took too long".to_owned(), source }
+    let step = "set-up took too long".to_owned();
+    SpawnError::Sandbox { step, source: spawn::gave_up(time) }
 }
 
 /// Whether it was given up, so that somebody may still hang in there.

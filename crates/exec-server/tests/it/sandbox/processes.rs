@@ -51,7 +51,7 @@ pub const WAYS: [&str; 9] = [
     "ls /proc/$STRANGER/root/etc >&2 && echo reached",
     "ls /proc/$SERVER/fd >&2 && echo reached",
     "echo 500 > /proc/$STRANGER/oom_score_adj && echo reached",
-    "renice -n 5 -p $STRANGER >&2 && echo reached",
+    "renice -n 19 -p $STRANGER >&2 && echo reached",
     "head -c 1 /proc/$STRANGER/maps >&2 && echo reached",
 ];
 
