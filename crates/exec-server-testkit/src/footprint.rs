@@ -105,9 +105,18 @@ pub fn state(pid: i32) -> Option<char> {
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Whether this is a launcher that waits to be told what to run, by the tag of what belongs to no tree.
-pub fn is_spare(pid: i32) -> bool {
-    let Ok(limits) = std::fs::read_to_string(format!("/proc/{pid}/limits")) else { return false };
+/// The launchers of a server that wait to be told what to run.
+pub fn spares(server: u32) -> Vec<i32> {
+    let is_launcher = |pid: &i32| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name.trim() == "exec-launcher")
+    };
+    children(server).into_iter().filter(is_launcher).filter(|pid| is_unused(*pid)).collect()
+}
+
+/// Whether this has to do with sandboxes but not with any command, by the tag of what belongs to no tree.
+pub fn is_unused(pid: i32) -> bool {
+    let Ok(limits) = fs::read_to_string(format!("/proc/{pid}/limits")) else { return false };
     let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"));
     let soft = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
     soft.is_some_and(|tag| tag & u64::from(u32::MAX) >= u64::from(u32::MAX - 1))

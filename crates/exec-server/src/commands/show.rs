@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
-use exec_server::protocol::visible::visible;
 use serde::Serialize;
 
 use super::failure::Failure;
@@ -86,7 +85,7 @@ pub fn size(bytes: u64) -> String {
 
 /// One line that cannot do anything to a terminal.
 pub fn plain(text: &str) -> String {
-    visible(text, usize::MAX)
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 /// A command as one would type it.

@@ -389,11 +389,11 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
     let url = web.local_url("");
     let admin = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_1")];
     for (arguments, expected, says) in [
-        (vec!["token", "list"], 0, "?]0;owned??2J??"),
+        (vec!["token", "list"], 0, "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
         (vec!["token", "list", "-o", "json"], 0, "\\u009b2J"),
-        (vec!["environments"], 0, "?]0;owned??2J??"),
+        (vec!["environments"], 0, "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
         (vec!["environments", "-o", "json"], 0, "\\u009b2J"),
-        (vec!["token", "revoke", "tok_1"], 1, "refuses: ?]0;owned??2J??"),
+        (vec!["token", "revoke", "tok_1"], 1, "refuses: \\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
         (
             vec!["token", "create", "--role", "executor", "--environment", "env"],
             1,

@@ -1,7 +1,7 @@
 //! Whatever way a sandbox ends, nothing of it is left: no process, no mount, no name in the workspace.
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::footprint::{children, is_spare, state};
+use exec_server_testkit::footprint::{children, is_unused, spares, state};
 use exec_server_testkit::{Footprint, TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 
@@ -43,7 +43,7 @@ async fn start_daemons(ground: &mut Ground, id: &str, then: &str) -> Footprint {
 
 /// The children of a process, except for those that launchers are copied from and sandboxes that wait for a command.
 fn launched(pid: u32) -> Vec<i32> {
-    children(pid).into_iter().filter(|child| !is_zygote(*child) && !is_spare(*child)).collect()
+    children(pid).into_iter().filter(|child| !is_zygote(*child) && !is_unused(*child)).collect()
 }
 
 fn is_zygote(pid: i32) -> bool {
@@ -126,9 +126,7 @@ async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_w
         for _ in 0..3 {
             assert_eq!(ground.run(&sandbox, "echo in").await.text(), "in\n");
             // What has just been copied still looks like a zygote.
-            let is_waiting = |pid: &i32| is_spare(*pid) && !is_zygote(*pid);
-            let wait = || children(server).iter().filter(|pid| is_waiting(pid)).count() == 2;
-            eventually("the next sandboxes wait", wait).await;
+            eventually("the next sandboxes wait", || spares(server).len() == 2).await;
             for zygote in zygotes() {
                 kill_process(Pid::from_raw(zygote).unwrap(), Signal::KILL).unwrap();
             }

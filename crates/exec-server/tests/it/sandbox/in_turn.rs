@@ -4,27 +4,13 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use exec_server_testkit::executor::Signal;
+use exec_server_testkit::footprint::spares;
 use exec_server_testkit::{TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 
 use super::ground::{Ground, as_each_user};
 use super::*;
 use crate::files::surroundings::{names, server_with_mounts};
-
-/// The launchers of a server that no command of a client needs, if none runs.
-fn spares(server: &TestExecutor) -> Vec<i32> {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", server.serving_pid())) else {
-        return Vec::new();
-    };
-    let children = threads
-        .filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("children")).ok())
-        .flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
-    let is_launcher = |pid: &String| {
-        let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-        name.is_ok_and(|name| name.trim() == "exec-launcher")
-    };
-    children.filter(is_launcher).filter_map(|pid| pid.parse().ok()).collect()
-}
 
 fn ipc_namespace(pid: impl std::fmt::Display) -> Option<String> {
     let link = std::fs::read_link(format!("/proc/{pid}/ns/ipc")).ok()?;
@@ -36,7 +22,7 @@ async fn prepared(server: &TestExecutor) -> BTreeSet<String> {
     let host = ipc_namespace("self");
     let mut found = BTreeSet::new();
     eventually("two sandboxes are prepared", || {
-        let namespaces = spares(server).into_iter().filter_map(ipc_namespace);
+        let namespaces = spares(server.serving_pid()).into_iter().filter_map(ipc_namespace);
         found = namespaces.filter(|it| Some(it) != host.as_ref()).collect();
         found.len() == 2
     })
@@ -71,10 +57,10 @@ async fn a_start_finds_a_sandbox_that_was_prepared_and_nobody_else_gets_it() {
         let policy = ground.workspace("restricted");
         ground.run(&policy, "true").await;
         let before = prepared(&ground.server).await;
-        let waiting = spares(&ground.server);
+        let waiting = spares(ground.server.serving_pid());
         let first = ground.run(&policy, WHERE_AM_I).await;
         assert!(before.contains(first.text().trim()), "{first:?} is none of {before:?}");
-        let left = spares(&ground.server);
+        let left = spares(ground.server.serving_pid());
         assert!(waiting.iter().any(|pid| !left.contains(pid)), "{waiting:?} {left:?}");
         let left = prepared(&ground.server).await;
         let second = ground.run(&policy, WHERE_AM_I).await;
@@ -182,7 +168,7 @@ async fn a_prepared_sandbox_that_is_killed_harms_no_start() {
         let policy = ground.workspace("restricted");
         ground.run(&policy, "true").await;
         prepared(&ground.server).await;
-        for pid in spares(&ground.server) {
+        for pid in spares(ground.server.serving_pid()) {
             kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
             let status = || std::fs::read_to_string(format!("/proc/{pid}/status"));
             let is_over = || status().map_or(true, |status| status.contains("State:\tZ"));
@@ -213,11 +199,14 @@ async fn a_mount_that_came_or_went_since_a_sandbox_was_prepared_is_noticed() {
     };
     for (change, seen) in [("mount -t tmpfs none $0; touch $0/file", "file\n"), ("umount $0", "")] {
         prepared(&ground.server).await;
-        let old = spares(&ground.server);
+        let old = spares(ground.server.serving_pid());
         in_its_mounts(&ground.server, change.replace("$0", place.to_str().unwrap()));
         assert_eq!(ground.run(&policy, &script).await.text(), seen);
         // None of the others stays and keeps what is not mounted any more.
         let is_old = |pid: &i32| old.contains(pid);
-        eventually("old ones have ended", || !spares(&ground.server).iter().any(is_old)).await;
+        eventually("old ones have ended", || {
+            !spares(ground.server.serving_pid()).iter().any(is_old)
+        })
+        .await;
     }
 }
