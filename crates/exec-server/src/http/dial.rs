@@ -22,13 +22,9 @@ pub async fn dial(
     proxy: Option<&Proxy>,
 ) -> Result<Box<dyn Carrier>, HttpError> {
     let Some(proxy) = proxy else {
-        let addresses = addresses(place).await?;
         // An address that passed is dialled as it is, so no second look at the name can change it.
-        let checked: Result<Vec<_>, _> = addresses
-            .iter()
-            .map(|address| setup.reach.check_address(place, address.ip()).map(|()| *address))
-            .collect();
-        return secure(setup, place, connect(place, checked?).await?).await;
+        let addresses = setup.reach.check_addresses(place, addresses(place).await?)?;
+        return secure(setup, place, connect(place, addresses).await?).await;
     };
     let addresses = addresses(&proxy.place).await?;
     let carrier = secure(setup, &proxy.place, connect(&proxy.place, addresses).await?).await?;

@@ -23,6 +23,7 @@ use super::error::HttpError;
 use super::link::{AnswerBody, Link};
 use super::place::Place;
 use super::pool::Route;
+use super::reach::Resolver;
 use super::redirect;
 use super::request::Outgoing;
 use super::setup::{HttpSetup, Proxy};
@@ -146,8 +147,9 @@ async fn fetch(
     request: &mut Outgoing,
 ) -> Result<(AnswerHead, AnswerBody, Route), HttpError> {
     for hop in 0..=MAX_HTTP_REDIRECTS {
-        setup.reach.check_host(&request.place)?;
         let proxy = setup.proxy(&request.url)?;
+        let resolver = if proxy.is_some() { Resolver::Proxy } else { Resolver::Here };
+        setup.reach.check_host(&request.place, resolver)?;
         let route = request.route(proxy.as_ref());
         let (link, answer) = send(setup, shared, request, proxy.as_ref(), &route).await?;
         let (parts, incoming) = answer.into_parts();
