@@ -12,12 +12,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exec_server_protocol::limits::MAX_HTTP_REDIRECTS;
-use hyper::{Method, Response};
+use hyper::header::{CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
+use hyper::http::response::Parts;
+use hyper::{Method, Response, StatusCode};
 use tokio::sync::oneshot;
 
 use super::Shared;
 use super::answer::{self, AnswerHead, Deltas};
 use super::budget::Taken;
+use super::carrier::is_endless_head;
 use super::dial::dial;
 use super::error::HttpError;
 use super::link::{AnswerBody, Link};
@@ -153,6 +156,9 @@ async fn fetch(
         let route = request.route(proxy.as_ref());
         let (link, answer) = send(setup, shared, request, proxy.as_ref(), &route).await?;
         let (parts, incoming) = answer.into_parts();
+        if let Some(reason) = impropriety(request, &parts) {
+            return Err(HttpError::Improper { place: request.place.to_string(), reason });
+        }
         let body = AnswerBody::new(link, incoming);
         let Some(to) = redirect::target(request, parts.status, &parts.headers) else {
             let final_url = (hop > 0).then(|| request.url.to_string());
@@ -180,14 +186,16 @@ async fn send(
     let unsendable =
         || HttpError::Redirect("the answer points to a URL that cannot be sent".to_owned());
     let mut ready = request.prepare(proxy).map_err(|()| unsendable())?;
-    // The other side may have closed it in this moment; then the request is tried again, as far as that is safe.
+    // The other side may have closed it in this moment; then the request is sent again, once if it may have arrived, and
+    // not at all if that could do harm.
     while let Some(mut link) = shared.pool.take(route) {
         ready = match link.send(ready).await {
             Ok(answer) => return Ok((link, answer)),
             Err(mut error) => match error.take_message() {
                 Some(unsent) => unsent,
                 None if is_lost(error.error()) && is_safe_to_repeat(request) => {
-                    request.prepare(proxy).map_err(|()| unsendable())?
+                    ready = request.prepare(proxy).map_err(|()| unsendable())?;
+                    break;
                 }
                 None => return Err(failed(&request.place, error.into_error())),
             },
@@ -210,7 +218,18 @@ fn failed(place: &Place, error: hyper::Error) -> HttpError {
 }
 
 fn is_lost(error: &hyper::Error) -> bool {
-    !error.is_parse() && !error.is_user()
+    !error.is_parse() && !error.is_user() && !is_endless_head(error)
+}
+
+/// What is wrong with the head of an answer although it can be read.
+fn impropriety(request: &Outgoing, parts: &Parts) -> Option<&'static str> {
+    // One of the two is a lie, and whoever stands in between may have believed the other one.
+    if parts.headers.contains_key(TRANSFER_ENCODING) && parts.headers.contains_key(CONTENT_LENGTH) {
+        return Some("it has both content-length and transfer-encoding");
+    }
+    let is_unasked = !request.headers.contains_key(UPGRADE);
+    (parts.status == StatusCode::SWITCHING_PROTOCOLS && is_unasked)
+        .then_some("it switches to another protocol unasked")
 }
 
 /// Whether a request that may have arrived can be sent a second time.

@@ -3,6 +3,7 @@
 mod bodies;
 mod deltas;
 mod failures;
+mod hostile;
 #[cfg(unix)]
 mod mcp;
 #[cfg(target_os = "linux")]
@@ -14,8 +15,8 @@ mod requests;
 mod tls;
 
 use exec_server_protocol::base64;
-use exec_server_testkit::{TestClient, TestExecutor};
 use exec_server_testkit::executor::ExecutorBuilder;
+use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
 /// A server that knows nothing of the proxies and authorities of whoever runs the tests.
