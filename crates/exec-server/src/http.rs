@@ -44,7 +44,7 @@ pub use reach::Reach;
 use request::{Announced, Outgoing, OutgoingBody};
 pub use setup::HttpSetup;
 use table::{Table, Ticket};
-use upload::upload;
+use upload::{Chunk, upload};
 
 /// A request about HTTP whose params have been read.
 #[derive(Debug)]
@@ -151,9 +151,7 @@ impl Http {
     ) -> Result<impl FnOnce(Reply) -> Exchange, RequestError> {
         let request_id = params.request_id.clone();
         let stream_as = params.stream_response.then(|| request_id.clone());
-        let (mut request, announced) = Outgoing::new(params)?;
-        let held = self.shared.budget.take(request.body_bytes());
-        let held = held.ok_or(RequestError::HttpOverloaded)?;
+        let (mut request, announced) = Outgoing::new(params, &self.shared.budget)?;
         let upload = match announced {
             Announced::Whole => None,
             Announced::Streamed(length) => {
@@ -173,18 +171,19 @@ impl Http {
             cancelled,
             request,
             stream_as,
-            held,
             timer,
             reply,
         })
     }
 
     fn request_body(&self, params: HttpRequestBodyParams, reply: Reply) {
-        let Some(held) = self.shared.budget.take(params.chunk.0.len() + AROUND_CHUNK_BYTES) else {
+        let HttpRequestBodyParams { request_id, seq, chunk, done } = params;
+        let budget = &self.shared.budget;
+        let Some((bytes, held)) = budget.hold(chunk.0).zip(budget.take(AROUND_CHUNK_BYTES)) else {
             return reply.fail(&RequestError::HttpOverloaded);
         };
-        match self.shared.table().upload(&params.request_id) {
-            Some(upload) => upload.handle_chunk(params, held, reply),
+        match self.shared.table().upload(&request_id) {
+            Some(upload) => upload.handle_chunk(Chunk { seq, bytes, is_last: done, held, reply }),
             // The other side may have answered without waiting for all of it.
             None => reply.ok(&HttpRequestBodyResponse { accepted: false }),
         }

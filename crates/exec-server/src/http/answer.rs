@@ -46,8 +46,10 @@ impl AnswerHead {
 
 /// What a reply has beside headers and body.
 const AROUND_BODY_BYTES: usize = 256;
+/// What is made ready for a body because it was announced; more only as it comes.
+const MAX_ON_TRUST: usize = 1024 * 1024;
 
-/// Reads the whole body into the text of a reply, which counts against the budget until it has been sent.
+/// Reads the whole body into the text of a reply, whose memory counts against the budget until it has been sent.
 pub async fn buffer(
     head: &AnswerHead,
     body: &mut AnswerBody,
@@ -56,10 +58,11 @@ pub async fn buffer(
     reply: &Reply,
 ) -> Result<(MessageText, Taken), HttpError> {
     let over_budget = || HttpError::OverBudget;
-    let mut held = budget.take(0).ok_or_else(over_budget)?;
-    let announced = usize::try_from(body.announced_length().unwrap_or(0)).unwrap_or(usize::MAX);
-    let likely = base64::encoded_len(announced.min(MAX_MESSAGE_BYTES / 4 * 3));
-    let mut text = reply.begin_text(likely + AROUND_BODY_BYTES);
+    let announced = body.announced_length();
+    let likely = announced.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
+    let likely = base64::encoded_len(likely.min(MAX_MESSAGE_BYTES / 4 * 3)) + AROUND_BODY_BYTES;
+    let mut held = budget.take(likely.min(MAX_ON_TRUST)).ok_or_else(over_budget)?;
+    let mut text = reply.begin_text(likely.min(MAX_ON_TRUST));
     text.push("{\"status\":");
     text.push_json(&head.parts.status.as_u16());
     text.push(",\"headers\":");
@@ -71,15 +74,23 @@ pub async fn buffer(
     text.push(",\"bodyBase64\":\"");
     let room = MAX_MESSAGE_BYTES.saturating_sub(text.len() + AROUND_BODY_BYTES) / 4 * 3;
     let limit = Limit { reply: Some(room as u64), client: max_body_bytes };
-    limit.check(announced as u64)?;
+    limit.check(announced.unwrap_or(0))?;
+    // No more than all of it needs, so that a long body does not take twice its memory.
+    let most = if announced.is_some() { text.len() + likely } else { MAX_MESSAGE_BYTES };
     let (mut length, mut carry) = (0, Carry::default());
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(HttpError::Body)?;
         length += piece.len() as u64;
         limit.check(length)?;
-        if !held.grow(piece.len()) {
+        let end = text.len() + base64::encoded_len(piece.len()) + AROUND_BODY_BYTES;
+        let memory = match text.memory() {
+            enough if end <= enough => enough,
+            memory => end.max(most.min(memory * 2)),
+        };
+        if !held.grow_to(memory) {
             return Err(over_budget());
         }
+        text.grow_to(memory);
         carry.push(&piece, &mut text);
     }
     text.push_base64(carry.rest());

@@ -19,7 +19,6 @@ use tokio::sync::oneshot;
 
 use super::Shared;
 use super::answer::{self, AnswerHead, Deltas};
-use super::budget::Taken;
 use super::carrier::is_endless_head;
 use super::dial::dial;
 use super::error::HttpError;
@@ -51,8 +50,6 @@ pub struct Exchange {
     pub request: Outgoing,
     /// The name for the deltas, if the answer is streamed.
     pub stream_as: Option<String>,
-    /// Counts the body of the request.
-    pub held: Taken,
     /// Counts the exchange.
     pub timer: HttpTimer,
     /// Who is answered.
@@ -62,8 +59,7 @@ pub struct Exchange {
 impl Exchange {
     /// Runs it to its end.
     pub async fn run(self) {
-        let Self { server, shared, ticket, cancelled, mut request, stream_as, held, timer, reply } =
-            self;
+        let Self { server, shared, ticket, cancelled, mut request, stream_as, timer, reply } = self;
         let deadline = request.timeout.and_then(|timeout| {
             // What lies beyond the end of the clock is as good as no limit.
             Instant::now().checked_add(timeout).map(|at| (at, timeout))
@@ -72,7 +68,7 @@ impl Exchange {
         let head = bounds.keep(fetch(&server.http, &shared, &mut request)).await;
         let max_body_bytes = request.max_body_bytes;
         if request.is_repeatable() {
-            drop((request, held));
+            drop(request);
         }
         let (head, mut body, route) = match head {
             Ok(head) => head,

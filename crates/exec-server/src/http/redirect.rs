@@ -84,6 +84,7 @@ fn referer(from: &Url, origin: &Origin, to: &Url) -> Option<HeaderValue> {
 mod tests {
     use exec_server_protocol::http::{HttpRequestHeader, HttpRequestParams};
 
+    use super::super::budget::Budget;
     use super::*;
 
     fn request(method: &str, url: &str) -> Outgoing {
@@ -93,7 +94,7 @@ mod tests {
         params.headers = ["authorization", "cookie", "content-type", "host", "x-other"]
             .map(|name| HttpRequestHeader::new(name, "v"))
             .to_vec();
-        Outgoing::new(params).unwrap().0
+        Outgoing::new(params, &Budget::default()).unwrap().0
     }
 
     fn names(request: &Outgoing) -> Vec<&str> {

@@ -14,6 +14,7 @@ use hyper::{Method, Request, Uri};
 use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
+use super::budget::Budget;
 use super::place::Place;
 use super::pool::Route;
 use super::setup::Proxy;
@@ -64,8 +65,11 @@ pub enum Announced {
 }
 
 impl Outgoing {
-    /// Checks everything that can be wrong with params.
-    pub fn new(params: HttpRequestParams) -> Result<(Self, Announced), RequestError> {
+    /// Checks everything that can be wrong with params; a body counts against the budget while it is in memory.
+    pub fn new(
+        params: HttpRequestParams,
+        budget: &Budget,
+    ) -> Result<(Self, Announced), RequestError> {
         let method = Method::from_bytes(params.method.as_bytes())
             .map_err(|error| invalid(format!("http/request method is invalid: {error}")))?;
         let url = Url::parse(&params.url)
@@ -81,7 +85,10 @@ impl Outgoing {
         let place = Place::of(&url).ok_or_else(|| invalid("http/request url has no host"))?;
         let (headers, secret_headers) = headers(&params.headers)?;
         let body = match params.body_base64 {
-            Some(body) => OutgoingBody::Whole(body.0.into()),
+            Some(body) => {
+                let held = budget.hold(body.0).ok_or(RequestError::HttpOverloaded)?;
+                OutgoingBody::Whole(held)
+            }
             None if params.stream_body => OutgoingBody::Streamed(None),
             None => OutgoingBody::None,
         };
@@ -119,14 +126,6 @@ impl Outgoing {
         // Both can only fail for URLs without a host.
         let _ = self.url.set_username("");
         let _ = self.url.set_password(None);
-    }
-
-    /// The bytes of the body that are in memory.
-    pub fn body_bytes(&self) -> usize {
-        match &self.body {
-            OutgoingBody::Whole(bytes) => bytes.len(),
-            OutgoingBody::None | OutgoingBody::Streamed(_) => 0,
-        }
     }
 
     /// Whether it can be sent again.
