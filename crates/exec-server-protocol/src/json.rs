@@ -64,6 +64,15 @@ pub fn string_value(literal: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<String>(literal).ok().map(Cow::Owned)
 }
 
+/// A string literal with its quotes.
+struct Literal<'a> {
+    text: &'a str,
+    has_escapes: bool,
+}
+
+/// Strings up to this length are looked at byte by byte.
+const SHORT: usize = 24;
+
 struct Scanner<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -80,7 +89,7 @@ impl<'a> Scanner<'a> {
             Some(b'[') => self.array(depth),
             Some(b'"') => {
                 self.count()?;
-                self.string().map(drop)
+                self.string().map(|_| ())
             }
             Some(b't') => self.word("true"),
             Some(b'f') => self.word("false"),
@@ -98,7 +107,7 @@ impl<'a> Scanner<'a> {
     ) -> Result<(), JsonError> {
         self.enter(depth)?;
         let first_key = self.keys.len();
-        let mut many = HashSet::new();
+        let mut many = None;
         self.skip_whitespace();
         if self.take(b'}') {
             return Ok(());
@@ -108,8 +117,12 @@ impl<'a> Scanner<'a> {
             if self.peek() != Some(b'"') {
                 return Err(self.error("expected an object key"));
             }
-            let literal = self.string()?;
-            let key = string_value(literal).ok_or_else(|| self.error("invalid string"))?;
+            let key = match self.string()? {
+                Literal { text, has_escapes: false } => Cow::Borrowed(&text[1..text.len() - 1]),
+                Literal { text, .. } => {
+                    string_value(text).ok_or_else(|| self.error("invalid string"))?
+                }
+            };
             self.remember(first_key, &mut many, key.clone())?;
             self.skip_whitespace();
             if !self.take(b':') {
@@ -135,21 +148,24 @@ impl<'a> Scanner<'a> {
     fn remember(
         &mut self,
         first_key: usize,
-        many: &mut HashSet<Cow<'a, str>>,
+        many: &mut Option<HashSet<Cow<'a, str>>>,
         key: Cow<'a, str>,
     ) -> Result<(), JsonError> {
         const SMALL: usize = 16;
-        let seen = if self.keys.len() - first_key < SMALL {
-            let seen = self.keys[first_key..].contains(&key);
-            self.keys.push(key.clone());
-            seen
-        } else {
-            if many.is_empty() {
-                many.extend(self.keys[first_key..].iter().cloned());
+        let keys = &self.keys[first_key..];
+        if keys.len() < SMALL {
+            if keys.iter().any(|other| **other == *key) {
+                return Err(JsonError::DuplicateKey(key.into_owned()));
             }
-            !many.insert(key.clone())
-        };
-        if seen { Err(JsonError::DuplicateKey(key.into_owned())) } else { Ok(()) }
+            self.keys.push(key);
+            return Ok(());
+        }
+        let many = many.get_or_insert_with(|| keys.iter().cloned().collect());
+        if many.contains(&key) {
+            return Err(JsonError::DuplicateKey(key.into_owned()));
+        }
+        many.insert(key);
+        Ok(())
     }
 
     fn array(&mut self, depth: usize) -> Result<(), JsonError> {
@@ -180,9 +196,17 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips a string literal and returns it with its quotes.
-    fn string(&mut self) -> Result<&'a str, JsonError> {
+    fn string(&mut self) -> Result<Literal<'a>, JsonError> {
         let start = self.at;
         self.at += 1;
+        // Most strings are keys and short words, for which a register is not worth loading.
+        let short = self.bytes[self.at..].iter().take(SHORT).position(|byte| is_special(*byte));
+        self.at += short.unwrap_or(0);
+        if short.is_some() && self.bytes[self.at] == b'"' {
+            self.at += 1;
+            return Ok(Literal { text: &self.text[start..self.at], has_escapes: false });
+        }
+        let mut has_escapes = false;
         loop {
             let Some(stop) = find_special(&self.bytes[self.at..]) else {
                 return Err(self.error("unterminated string"));
@@ -191,9 +215,12 @@ impl<'a> Scanner<'a> {
             match self.bytes[self.at] {
                 b'"' => {
                     self.at += 1;
-                    return Ok(&self.text[start..self.at]);
+                    return Ok(Literal { text: &self.text[start..self.at], has_escapes });
                 }
-                b'\\' => self.escape()?,
+                b'\\' => {
+                    has_escapes = true;
+                    self.escape()?;
+                }
                 _ => return Err(self.error("control character in a string")),
             }
         }
@@ -302,7 +329,12 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The first byte that a string literal cannot simply go on with: a quote, a backslash or a control character.
+/// Whether a string literal cannot simply go on with a byte: a quote, a backslash or a control character.
+fn is_special(byte: u8) -> bool {
+    byte == b'"' || byte == b'\\' || byte < 0x20
+}
+
+/// The first such byte.
 fn find_special(bytes: &[u8]) -> Option<usize> {
     let stop = memchr::memchr2(b'"', b'\\', bytes);
     let plain = &bytes[..stop.unwrap_or(bytes.len())];

@@ -19,6 +19,7 @@ use crate::server::Server;
 
 mod allowed_host;
 mod answer;
+mod bell;
 mod budget;
 mod carrier;
 mod dial;
@@ -33,6 +34,7 @@ mod redirect;
 mod request;
 mod setup;
 mod table;
+mod target;
 mod upload;
 
 pub use allowed_host::{AllowedHost, AllowedHostError};
@@ -44,6 +46,7 @@ pub use reach::Reach;
 use request::{Announced, Outgoing, OutgoingBody};
 pub use setup::HttpSetup;
 use table::{Table, Ticket};
+use target::LastTarget;
 use upload::{Chunk, upload};
 
 /// A request about HTTP whose params have been read.
@@ -83,6 +86,7 @@ pub struct Http {
 #[derive(Debug)]
 struct Shared {
     table: Mutex<Table>,
+    targets: LastTarget,
     pool: Pool,
     budget: Budget,
     /// Told when the last exchange has ended.
@@ -94,6 +98,7 @@ impl Http {
     pub fn new(server: &Server) -> Self {
         let shared = Shared {
             table: Mutex::default(),
+            targets: LastTarget::default(),
             pool: Pool::new(server.config.timings.http_idle_connection),
             budget: Budget::default(),
             idle: Notify::new(),
@@ -137,7 +142,8 @@ impl Http {
                 if tasks.is_empty() {
                     tasks.spawn(self.shared.pool.clone().run_sweeper());
                 }
-                tasks.spawn(begun(reply).run());
+                // It is large, and a task moves what it is given several times before and after it runs.
+                tasks.spawn(Box::pin(begun(reply).run()));
             }
             Err(error) => reply.fail(&error),
         }
@@ -151,7 +157,8 @@ impl Http {
     ) -> Result<impl FnOnce(Reply) -> Exchange, RequestError> {
         let request_id = params.request_id.clone();
         let stream_as = params.stream_response.then(|| request_id.clone());
-        let (mut request, announced) = Outgoing::new(params, &self.shared.budget)?;
+        let (mut request, announced) =
+            Outgoing::new(params, &self.shared.targets, &self.shared.budget)?;
         let upload = match announced {
             Announced::Whole => None,
             Announced::Streamed(length) => {

@@ -9,6 +9,7 @@ use exec_server_protocol::limits::{MAX_HTTP_DELTA_BYTES, MAX_MESSAGE_BYTES};
 use exec_server_protocol::{envelope, methods};
 use exec_server_transport::outbox::Outbox;
 use exec_server_transport::text::MessageText;
+use hyper::header::HeaderMap;
 use hyper::http::response;
 
 use super::budget::{Budget, Taken};
@@ -66,7 +67,7 @@ pub async fn buffer(
     text.push("{\"status\":");
     text.push_json(&head.parts.status.as_u16());
     text.push(",\"headers\":");
-    text.push_json(&head.headers());
+    push_headers(&head.parts.headers, &mut text);
     if let Some(url) = &head.final_url {
         text.push(",\"finalUrl\":");
         text.push_json(url);
@@ -96,6 +97,29 @@ pub async fn buffer(
     text.push_base64(carry.rest());
     text.push("\"}");
     Ok((text, held))
+}
+
+/// Writes headers as [`AnswerHead::headers`] would be, without a copy of each.
+fn push_headers(headers: &HeaderMap, text: &mut MessageText) {
+    text.push("[");
+    for (number, (name, value)) in headers.iter().enumerate() {
+        let before = if number == 0 { "{\"name\":\"" } else { ",{\"name\":\"" };
+        match std::str::from_utf8(value.as_bytes()) {
+            Ok(value) => {
+                text.push(before);
+                // A name is made of letters that mean themselves.
+                text.push(name.as_str());
+                text.push("\",\"value\":");
+                text.push_json(&value);
+                text.push("}");
+            }
+            Err(_) => {
+                text.push(&before[..number.min(1)]);
+                text.push_json(&HttpResponseHeader::from_bytes(name.as_str(), value.as_bytes()));
+            }
+        }
+    }
+    text.push("]");
 }
 
 /// Base64 takes three bytes at a time; what is left over waits for the next piece.
@@ -219,7 +243,31 @@ impl Deltas {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderValue;
+
     use super::*;
+
+    #[test]
+    fn headers_are_written_as_they_would_be_serialised() {
+        let mut headers = HeaderMap::new();
+        let values: [&[u8]; 5] =
+            [b"1", b"\xff", b"say \"hi\"\\", "gr\u{fc}\u{df}e".as_bytes(), b"\t"];
+        for length in 0..=values.len() {
+            for first in 0..values.len() {
+                headers.clear();
+                for number in 0..length {
+                    let value = HeaderValue::from_bytes(values[(first + number) % values.len()]);
+                    headers.append("x-name", value.unwrap());
+                }
+                let mut text = MessageText::default();
+                push_headers(&headers, &mut text);
+                let (mut parts, ()) = hyper::Response::new(()).into_parts();
+                parts.headers = headers.clone();
+                let whole = AnswerHead { parts, final_url: None }.headers();
+                assert_eq!(text.as_ref(), serde_json::to_vec(&whole).unwrap());
+            }
+        }
+    }
 
     #[test]
     fn pieces_of_any_length_become_one_base64_text() {

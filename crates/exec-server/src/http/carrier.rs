@@ -238,7 +238,10 @@ mod tests {
         assert_eq!(body.next().await.unwrap().unwrap(), "too much");
         assert!(body.next().await.is_none());
         let mut link = body.into_link();
-        assert!(!poll_fn(|cx| Poll::Ready(link.poll_idle(cx))).await, "it cannot be used again");
+        assert!(
+            !poll_fn(|cx| Poll::Ready(link.poll_idle(cx.waker()))).await,
+            "it cannot be used again"
+        );
     }
 
     #[tokio::test]

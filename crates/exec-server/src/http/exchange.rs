@@ -8,7 +8,9 @@
 //! Owner: the task that runs it; it drives its connection itself. Ends early when cancelled, out of time, or with the
 //! connection of its client.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use exec_server_protocol::limits::MAX_HTTP_REDIRECTS;
@@ -106,9 +108,24 @@ impl Exchange {
             }
         };
         if result.is_ok() {
+            // The client is waiting for what was just queued, and nobody for the connection.
+            let_others_first().await;
             shared.pool.put(route, body.into_link());
         }
     }
+}
+
+/// Lets the tasks run that are ready by now. Unlike tokio's yield it does not ask the system for news first.
+async fn let_others_first() {
+    let mut has_waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// What ends an exchange early.
@@ -146,18 +163,18 @@ async fn fetch(
     request: &mut Outgoing,
 ) -> Result<(AnswerHead, AnswerBody, Route), HttpError> {
     for hop in 0..=MAX_HTTP_REDIRECTS {
-        let proxy = setup.proxy(&request.url)?;
+        let proxy = setup.proxy(&request.target.url)?;
         let resolver = if proxy.is_some() { Resolver::Proxy } else { Resolver::Here };
-        setup.reach.check_host(&request.place, resolver)?;
+        setup.reach.check_host(&request.target.place, resolver)?;
         let route = request.route(proxy.as_ref());
         let (link, answer) = send(setup, shared, request, proxy.as_ref(), &route).await?;
         let (parts, incoming) = answer.into_parts();
         if let Some(reason) = impropriety(request, &parts) {
-            return Err(HttpError::Improper { place: request.place.to_string(), reason });
+            return Err(HttpError::Improper { place: request.target.place.to_string(), reason });
         }
         let body = AnswerBody::new(link, incoming);
         let Some(to) = redirect::target(request, parts.status, &parts.headers) else {
-            let final_url = (hop > 0).then(|| request.url.to_string());
+            let final_url = (hop > 0).then(|| request.target.url.to_string());
             return Ok((AnswerHead { parts, final_url }, body, route));
         };
         if hop < MAX_HTTP_REDIRECTS {
@@ -179,8 +196,7 @@ async fn send(
     proxy: Option<&Proxy>,
     route: &Route,
 ) -> Result<(Link, Response<hyper::body::Incoming>), HttpError> {
-    let unsendable =
-        || HttpError::Redirect("the answer points to a URL that cannot be sent".to_owned());
+    let unsendable = || HttpError::Redirect(redirect::UNSENDABLE.to_owned());
     let mut ready = request.prepare(proxy).map_err(|()| unsendable())?;
     // The other side may have closed it in this moment; then the request is sent again, once if it may have arrived, and
     // not at all if that could do harm.
@@ -193,19 +209,19 @@ async fn send(
                     ready = request.prepare(proxy).map_err(|()| unsendable())?;
                     break;
                 }
-                None => return Err(failed(&request.place, error.into_error())),
+                None => return Err(failed(&request.target.place, error.into_error())),
             },
         };
     }
     // Most requests find a connection, and none of them should carry the state of a handshake around.
-    let carrier = Box::pin(dial(setup, &request.place, proxy)).await?;
+    let carrier = Box::pin(dial(setup, &request.target.place, proxy)).await?;
     let mut link = match Link::open(carrier).await {
         Ok(link) => link,
-        Err(error) => return Err(failed(&request.place, error)),
+        Err(error) => return Err(failed(&request.target.place, error)),
     };
     match link.send(ready).await {
         Ok(answer) => Ok((link, answer)),
-        Err(error) => Err(failed(&request.place, error.into_error())),
+        Err(error) => Err(failed(&request.target.place, error.into_error())),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
@@ -14,6 +14,7 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 
+use super::bell::Bell;
 use super::carrier::{Carrier, HeadRoom, ReadToEnd};
 use super::upload::RequestBody;
 
@@ -28,6 +29,7 @@ pub struct Link {
     /// Gone once the connection has ended.
     driver: Option<Pin<Box<Driver>>>,
     head_room: HeadRoom,
+    bell: Bell,
 }
 
 type Driver = Connection<TokioIo<ReadToEnd>, RequestBody>;
@@ -40,7 +42,7 @@ impl Link {
             .max_buf_size(BUFFER_BYTES)
             .handshake(TokioIo::new(ReadToEnd::new(carrier, head_room.clone())))
             .await?;
-        Ok(Self { sender, driver: Some(Box::pin(driver)), head_room })
+        Ok(Self { sender, driver: Some(Box::pin(driver)), head_room, bell: Bell::default() })
     }
 
     /// Sends a request and waits for the head of its answer; a request that was not sent at all comes back.
@@ -48,6 +50,7 @@ impl Link {
         &mut self,
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
+        self.bell.disarm();
         self.head_room.limit();
         let mut answer = pin!(self.sender.try_send_request(request));
         let driver = &mut self.driver;
@@ -60,9 +63,10 @@ impl Link {
         answered
     }
 
-    /// Lets the connection work for as long as it can, and says whether it would take another request.
-    pub fn poll_idle(&mut self, cx: &mut Context) -> bool {
-        poll_driver(&mut self.driver, cx);
+    /// Lets the connection work for as long as it can, and says whether it would take another request; `keeper` is woken
+    /// when that may have changed, unless it has been sent one.
+    pub fn poll_idle(&mut self, keeper: &Waker) -> bool {
+        poll_driver(&mut self.driver, &mut Context::from_waker(self.bell.arm(keeper)));
         self.driver.is_some() && self.sender.is_ready()
     }
 

@@ -70,7 +70,7 @@ impl Pool {
         let mut idle = self.lock();
         // Without one, the sweeper has yet to begin, and will look at everything.
         if let Some(Sweeper { waker, has_timer }) = &mut idle.sweeper {
-            if !link.poll_idle(&mut Context::from_waker(waker)) {
+            if !link.poll_idle(waker) {
                 return;
             }
             if !std::mem::replace(has_timer, true) {
@@ -102,7 +102,7 @@ impl Pool {
     fn sweep(&self, cx: &mut Context) -> Option<Instant> {
         let now = Instant::now();
         let mut idle = self.lock();
-        idle.links.retain_mut(|idle| idle.link.poll_idle(cx) && idle.until > now);
+        idle.links.retain_mut(|idle| idle.link.poll_idle(cx.waker()) && idle.until > now);
         let next_end = idle.links.first().map(|idle| idle.until);
         idle.sweeper = Some(Sweeper { waker: cx.waker().clone(), has_timer: next_end.is_some() });
         next_end
