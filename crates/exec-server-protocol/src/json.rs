@@ -39,7 +39,9 @@ pub fn scan_object<'a>(
     text: &'a str,
     mut member: impl FnMut(&str, &'a str),
 ) -> Result<(), JsonError> {
-    let mut scanner = Scanner { text, bytes: text.as_bytes(), at: 0, values: 0, keys: Vec::new() };
+    // As many keys as a usual request has.
+    let keys = Vec::with_capacity(16);
+    let mut scanner = Scanner { text, bytes: text.as_bytes(), at: 0, values: 0, keys };
     scanner.skip_whitespace();
     if scanner.peek() != Some(b'{') {
         scanner.value(1)?;
@@ -69,9 +71,6 @@ struct Literal<'a> {
     text: &'a str,
     has_escapes: bool,
 }
-
-/// Strings up to this length are looked at byte by byte.
-const SHORT: usize = 24;
 
 struct Scanner<'a> {
     text: &'a str,
@@ -199,13 +198,6 @@ impl<'a> Scanner<'a> {
     fn string(&mut self) -> Result<Literal<'a>, JsonError> {
         let start = self.at;
         self.at += 1;
-        // Most strings are keys and short words, for which a register is not worth loading.
-        let short = self.bytes[self.at..].iter().take(SHORT).position(|byte| is_special(*byte));
-        self.at += short.unwrap_or(0);
-        if short.is_some() && self.bytes[self.at] == b'"' {
-            self.at += 1;
-            return Ok(Literal { text: &self.text[start..self.at], has_escapes: false });
-        }
         let mut has_escapes = false;
         loop {
             let Some(stop) = find_special(&self.bytes[self.at..]) else {
@@ -329,16 +321,28 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Whether a string literal cannot simply go on with a byte: a quote, a backslash or a control character.
-fn is_special(byte: u8) -> bool {
-    byte == b'"' || byte == b'\\' || byte < 0x20
-}
-
-/// The first such byte.
+/// The first byte that a string literal cannot simply go on with: a quote, a backslash or a control character.
 fn find_special(bytes: &[u8]) -> Option<usize> {
+    // Most strings are keys and short words, for which larger registers are not worth the preparation.
+    const SHORT: usize = 4;
+    let (words, _) = bytes.as_chunks::<8>();
+    for (number, word) in words.iter().take(SHORT).enumerate() {
+        let found = special_bytes(u64::from_le_bytes(*word));
+        if found != 0 {
+            return Some(number * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
     let stop = memchr::memchr2(b'"', b'\\', bytes);
     let plain = &bytes[..stop.unwrap_or(bytes.len())];
     find_control(plain).or(stop)
+}
+
+/// The highest bit of every such byte is set; behind the first one also those of some that are none.
+fn special_bytes(word: u64) -> u64 {
+    const EACH: u64 = u64::MAX / 0xff;
+    let below = |word: u64, limit: u8| word.wrapping_sub(EACH * u64::from(limit)) & !word;
+    let is = |byte: u8| below(word ^ (EACH * u64::from(byte)), 1);
+    (is(b'"') | is(b'\\') | below(word, 0x20)) & (EACH * 0x80)
 }
 
 fn find_control(bytes: &[u8]) -> Option<usize> {
