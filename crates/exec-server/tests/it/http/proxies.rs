@@ -82,6 +82,25 @@ async fn tls_goes_through_a_tunnel() {
 }
 
 #[tokio::test]
+async fn a_proxy_may_want_tls_itself() {
+    let authority = Authority::new();
+    let proxy = authority.web(|request| answer(200, &[], &request.target)).await;
+    let with = |trusted: &Authority| {
+        let builder = without_proxies().env("HTTP_PROXY", proxy.local_url(""));
+        builder.env("SSL_CERT_FILE", trusted.file())
+    };
+    let server = with(&authority).start().await;
+    let mut client = server.client().await;
+    for url in ["http://far.test/a", "http://farther.test/b"] {
+        assert_eq!(body(&request(&mut client, url, json!({})).await.unwrap()), url);
+    }
+    assert_eq!(proxy.connections(), 1);
+    let server = with(&Authority::new()).start().await;
+    let mut client = server.client().await;
+    assert_eq!(refusal(&mut client, "http://far.test/", json!({})).await.1, "tls");
+}
+
+#[tokio::test]
 async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
     let web = Web::answering(|_| answer(200, &[], "direct")).await;
     for proxy in ["socks5://127.0.0.1:1", "http://127.0.0.1:1"] {
