@@ -39,7 +39,9 @@ pub fn scan_object<'a>(
     text: &'a str,
     mut member: impl FnMut(&str, &'a str),
 ) -> Result<(), JsonError> {
-    let mut scanner = Scanner { text, bytes: text.as_bytes(), at: 0, values: 0, keys: Vec::new() };
+    // As many keys as a usual request has.
+    let keys = Vec::with_capacity(16);
+    let mut scanner = Scanner { text, bytes: text.as_bytes(), at: 0, values: 0, keys };
     scanner.skip_whitespace();
     if scanner.peek() != Some(b'{') {
         scanner.value(1)?;
@@ -64,6 +66,12 @@ pub fn string_value(literal: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<String>(literal).ok().map(Cow::Owned)
 }
 
+/// A string literal with its quotes.
+struct Literal<'a> {
+    text: &'a str,
+    has_escapes: bool,
+}
+
 struct Scanner<'a> {
     text: &'a str,
     bytes: &'a [u8],
@@ -80,7 +88,7 @@ impl<'a> Scanner<'a> {
             Some(b'[') => self.array(depth),
             Some(b'"') => {
                 self.count()?;
-                self.string().map(drop)
+                self.string().map(|_| ())
             }
             Some(b't') => self.word("true"),
             Some(b'f') => self.word("false"),
@@ -98,7 +106,7 @@ impl<'a> Scanner<'a> {
     ) -> Result<(), JsonError> {
         self.enter(depth)?;
         let first_key = self.keys.len();
-        let mut many = HashSet::new();
+        let mut many = None;
         self.skip_whitespace();
         if self.take(b'}') {
             return Ok(());
@@ -108,8 +116,12 @@ impl<'a> Scanner<'a> {
             if self.peek() != Some(b'"') {
                 return Err(self.error("expected an object key"));
             }
-            let literal = self.string()?;
-            let key = string_value(literal).ok_or_else(|| self.error("invalid string"))?;
+            let key = match self.string()? {
+                Literal { text, has_escapes: false } => Cow::Borrowed(&text[1..text.len() - 1]),
+                Literal { text, .. } => {
+                    string_value(text).ok_or_else(|| self.error("invalid string"))?
+                }
+            };
             self.remember(first_key, &mut many, key.clone())?;
             self.skip_whitespace();
             if !self.take(b':') {
@@ -135,21 +147,24 @@ impl<'a> Scanner<'a> {
     fn remember(
         &mut self,
         first_key: usize,
-        many: &mut HashSet<Cow<'a, str>>,
+        many: &mut Option<HashSet<Cow<'a, str>>>,
         key: Cow<'a, str>,
     ) -> Result<(), JsonError> {
         const SMALL: usize = 16;
-        let seen = if self.keys.len() - first_key < SMALL {
-            let seen = self.keys[first_key..].contains(&key);
-            self.keys.push(key.clone());
-            seen
-        } else {
-            if many.is_empty() {
-                many.extend(self.keys[first_key..].iter().cloned());
+        let keys = &self.keys[first_key..];
+        if keys.len() < SMALL {
+            if keys.iter().any(|other| **other == *key) {
+                return Err(JsonError::DuplicateKey(key.into_owned()));
             }
-            !many.insert(key.clone())
-        };
-        if seen { Err(JsonError::DuplicateKey(key.into_owned())) } else { Ok(()) }
+            self.keys.push(key);
+            return Ok(());
+        }
+        let many = many.get_or_insert_with(|| keys.iter().cloned().collect());
+        if many.contains(&key) {
+            return Err(JsonError::DuplicateKey(key.into_owned()));
+        }
+        many.insert(key);
+        Ok(())
     }
 
     fn array(&mut self, depth: usize) -> Result<(), JsonError> {
@@ -180,9 +195,10 @@ impl<'a> Scanner<'a> {
     }
 
     /// Skips a string literal and returns it with its quotes.
-    fn string(&mut self) -> Result<&'a str, JsonError> {
+    fn string(&mut self) -> Result<Literal<'a>, JsonError> {
         let start = self.at;
         self.at += 1;
+        let mut has_escapes = false;
         loop {
             let Some(stop) = find_special(&self.bytes[self.at..]) else {
                 return Err(self.error("unterminated string"));
@@ -191,9 +207,12 @@ impl<'a> Scanner<'a> {
             match self.bytes[self.at] {
                 b'"' => {
                     self.at += 1;
-                    return Ok(&self.text[start..self.at]);
+                    return Ok(Literal { text: &self.text[start..self.at], has_escapes });
                 }
-                b'\\' => self.escape()?,
+                b'\\' => {
+                    has_escapes = true;
+                    self.escape()?;
+                }
                 _ => return Err(self.error("control character in a string")),
             }
         }
@@ -304,9 +323,26 @@ impl<'a> Scanner<'a> {
 
 /// The first byte that a string literal cannot simply go on with: a quote, a backslash or a control character.
 fn find_special(bytes: &[u8]) -> Option<usize> {
+    // Most strings are keys and short words, for which larger registers are not worth the preparation.
+    const SHORT: usize = 4;
+    let (words, _) = bytes.as_chunks::<8>();
+    for (number, word) in words.iter().take(SHORT).enumerate() {
+        let found = special_bytes(u64::from_le_bytes(*word));
+        if found != 0 {
+            return Some(number * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
     let stop = memchr::memchr2(b'"', b'\\', bytes);
     let plain = &bytes[..stop.unwrap_or(bytes.len())];
     find_control(plain).or(stop)
+}
+
+/// The highest bit of every such byte is set; behind the first one also those of some that are none.
+fn special_bytes(word: u64) -> u64 {
+    const EACH: u64 = u64::MAX / 0xff;
+    let below = |word: u64, limit: u8| word.wrapping_sub(EACH * u64::from(limit)) & !word;
+    let is = |byte: u8| below(word ^ (EACH * u64::from(byte)), 1);
+    (is(b'"') | is(b'\\') | below(word, 0x20)) & (EACH * 0x80)
 }
 
 fn find_control(bytes: &[u8]) -> Option<usize> {

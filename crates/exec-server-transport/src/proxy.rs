@@ -4,11 +4,12 @@
 //! lists hosts that are reached directly, and so are those of this machine itself. Lower case counts more. Everything goes
 //! through a tunnel (`CONNECT`).
 
+use std::fmt::Display;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use url::{Host, Url};
 
 use crate::dial::{Link, basic_auth, connect_tcp, wrap_in_tls};
@@ -172,16 +173,17 @@ impl Proxy {
                 .await
                 .map_err(|error| ProxyError::Tls(error.to_string()))?;
         }
-        ask_for_tunnel(&mut link, host, port, basic_auth(&url)).await?;
+        ask_for_tunnel(&mut link, host, port, basic_auth(&url).as_deref()).await?;
         Ok(link)
     }
 }
 
-async fn ask_for_tunnel(
-    link: &mut Box<dyn Link>,
-    host: &Host<&str>,
+/// Asks the proxy at the other end of `link` for a connection to `host` that it does not look into.
+pub async fn ask_for_tunnel(
+    link: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    host: impl Display,
     port: u16,
-    authorization: Option<String>,
+    authorization: Option<&str>,
 ) -> Result<(), ProxyError> {
     let mut request = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
     if let Some(value) = authorization {

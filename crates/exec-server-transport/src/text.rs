@@ -46,6 +46,18 @@ impl MessageText {
         self.len == 0
     }
 
+    /// How much memory it has, written to or not.
+    pub fn memory(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Gives it at least this much memory.
+    pub fn grow_to(&mut self, memory: usize) {
+        if memory > self.bytes.len() {
+            self.bytes.resize(memory, 0);
+        }
+    }
+
     /// Appends text as it is.
     pub fn push(&mut self, text: &str) {
         self.room(text.len()).copy_from_slice(text.as_bytes());
@@ -70,7 +82,7 @@ impl MessageText {
     fn room(&mut self, more: usize) -> &mut [u8] {
         let (begin, end) = (self.len, self.len + more);
         if end > self.bytes.len() {
-            self.bytes.resize(end.max(self.bytes.len() * 2), 0);
+            self.grow_to(end.max(self.bytes.len() * 2));
         }
         self.len = end;
         &mut self.bytes[begin..end]

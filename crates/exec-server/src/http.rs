@@ -17,13 +17,16 @@ use crate::errors::RequestError;
 use crate::reply::Reply;
 use crate::server::Server;
 
+mod allowed_host;
 mod answer;
+mod bell;
 mod budget;
 mod carrier;
 mod dial;
 mod error;
 mod exchange;
 mod link;
+mod metadata;
 mod place;
 mod pool;
 mod reach;
@@ -31,17 +34,20 @@ mod redirect;
 mod request;
 mod setup;
 mod table;
+mod target;
 mod upload;
 
+pub use allowed_host::{AllowedHost, AllowedHostError};
 use budget::Budget;
 pub use error::HttpError;
 use exchange::Exchange;
 use pool::Pool;
-pub use reach::{AllowedHost, AllowedHostError, Reach};
+pub use reach::Reach;
 use request::{Announced, Outgoing, OutgoingBody};
 pub use setup::HttpSetup;
 use table::{Table, Ticket};
-use upload::upload;
+use target::LastTarget;
+use upload::{Chunk, upload};
 
 /// A request about HTTP whose params have been read.
 #[derive(Debug)]
@@ -80,6 +86,7 @@ pub struct Http {
 #[derive(Debug)]
 struct Shared {
     table: Mutex<Table>,
+    targets: LastTarget,
     pool: Pool,
     budget: Budget,
     /// Told when the last exchange has ended.
@@ -91,6 +98,7 @@ impl Http {
     pub fn new(server: &Server) -> Self {
         let shared = Shared {
             table: Mutex::default(),
+            targets: LastTarget::default(),
             pool: Pool::new(server.config.timings.http_idle_connection),
             budget: Budget::default(),
             idle: Notify::new(),
@@ -134,7 +142,8 @@ impl Http {
                 if tasks.is_empty() {
                     tasks.spawn(self.shared.pool.clone().run_sweeper());
                 }
-                tasks.spawn(begun(reply).run());
+                // It is large, and a task moves what it is given several times before and after it runs.
+                tasks.spawn(Box::pin(begun(reply).run()));
             }
             Err(error) => reply.fail(&error),
         }
@@ -148,9 +157,8 @@ impl Http {
     ) -> Result<impl FnOnce(Reply) -> Exchange, RequestError> {
         let request_id = params.request_id.clone();
         let stream_as = params.stream_response.then(|| request_id.clone());
-        let (mut request, announced) = Outgoing::new(params)?;
-        let held = self.shared.budget.take(request.body_bytes());
-        let held = held.ok_or(RequestError::HttpOverloaded)?;
+        let (mut request, announced) =
+            Outgoing::new(params, &self.shared.targets, &self.shared.budget)?;
         let upload = match announced {
             Announced::Whole => None,
             Announced::Streamed(length) => {
@@ -170,18 +178,19 @@ impl Http {
             cancelled,
             request,
             stream_as,
-            held,
             timer,
             reply,
         })
     }
 
     fn request_body(&self, params: HttpRequestBodyParams, reply: Reply) {
-        let Some(held) = self.shared.budget.take(params.chunk.0.len() + AROUND_CHUNK_BYTES) else {
+        let HttpRequestBodyParams { request_id, seq, chunk, done } = params;
+        let budget = &self.shared.budget;
+        let Some((bytes, held)) = budget.hold(chunk.0).zip(budget.take(AROUND_CHUNK_BYTES)) else {
             return reply.fail(&RequestError::HttpOverloaded);
         };
-        match self.shared.table().upload(&params.request_id) {
-            Some(upload) => upload.handle_chunk(params, held, reply),
+        match self.shared.table().upload(&request_id) {
+            Some(upload) => upload.handle_chunk(Chunk { seq, bytes, is_last: done, held, reply }),
             // The other side may have answered without waiting for all of it.
             None => reply.ok(&HttpRequestBodyResponse { accepted: false }),
         }

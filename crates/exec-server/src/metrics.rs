@@ -32,7 +32,8 @@ struct Inner {
     process_duration: Histogram,
     output_bytes: Counter,
     http_active: Gauge,
-    http_exchanges: Family<OutcomeLabel, Counter>,
+    /// One per kind of failure, and the last for those without one.
+    http_exchanges: Vec<Counter>,
     handshakes: Family<ResultLabel, Counter>,
     /// One pair per method of the table, so that counting a request looks nothing up.
     requests: Vec<RequestMetrics>,
@@ -108,12 +109,13 @@ impl Default for Metrics {
         registry.register("requests", "Requests answered", requests.clone());
         registry.register("request_duration_seconds", "From request to answer", durations.clone());
         let http_active = Gauge::default();
-        let http_exchanges = Family::<OutcomeLabel, Counter>::default();
-        for outcome in HttpErrorKind::ALL.map(HttpErrorKind::name).into_iter().chain([OK]) {
-            drop(http_exchanges.get_or_create(&OutcomeLabel { outcome }));
-        }
+        let http_outcomes = Family::<OutcomeLabel, Counter>::default();
+        let outcomes = HttpErrorKind::ALL.map(HttpErrorKind::name).into_iter().chain([OK]);
+        let http_exchanges = outcomes
+            .map(|outcome| http_outcomes.get_or_create_owned(&OutcomeLabel { outcome }))
+            .collect();
         registry.register("http_exchanges_active", "Exchanges not yet ended", http_active.clone());
-        registry.register("http_exchanges", "Exchanges ended", http_exchanges.clone());
+        registry.register("http_exchanges", "Exchanges ended", http_outcomes);
         let handshakes = Family::<ResultLabel, Counter>::default();
         for result in Refusal::ALL.map(Refusal::name).into_iter().chain([HANDSHAKE_OK]) {
             drop(handshakes.get_or_create(&ResultLabel { result }));
@@ -266,19 +268,37 @@ pub struct HttpTimer {
 impl HttpTimer {
     /// The exchange has ended.
     pub fn finish(mut self, failure: Option<HttpErrorKind>) {
-        self.count(failure.map_or(OK, HttpErrorKind::name));
+        self.count(failure);
     }
 
-    fn count(&mut self, outcome: &'static str) {
+    fn count(&mut self, failure: Option<HttpErrorKind>) {
         self.is_finished = true;
-        self.metrics.inner.http_exchanges.get_or_create(&OutcomeLabel { outcome }).inc();
+        let place = failure.map_or(HttpErrorKind::ALL.len(), |kind| kind as usize);
+        self.metrics.inner.http_exchanges[place].inc();
     }
 }
 
 impl Drop for HttpTimer {
     fn drop(&mut self) {
         if !self.is_finished {
-            self.count(HttpErrorKind::Cancelled.name());
+            self.count(Some(HttpErrorKind::Cancelled));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exchange_is_counted_under_the_name_of_its_outcome() {
+        for failure in HttpErrorKind::ALL.map(Some).into_iter().chain([None]) {
+            let metrics = Metrics::default();
+            metrics.http_exchange().finish(failure);
+            let name = failure.map_or(OK, HttpErrorKind::name);
+            let text = metrics.render();
+            let line = format!("exec_server_http_exchanges_total{{outcome=\"{name}\"}} 1\n");
+            assert!(text.contains(&line), "{line} in {text}");
         }
     }
 }

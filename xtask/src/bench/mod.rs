@@ -1,8 +1,8 @@
 //! Measures exec-server against a peer and against the least a server can do.
 //!
 //! Every measurement gets a fresh server. The contestants take turns within each round and the
-//! order is reversed every other round, so that a machine that gets busier or quieter treats them
-//! alike; figures are medians over the rounds.
+//! order is reversed every other time, so that a machine that gets busier or quieter treats them
+//! alike; figures are medians over all turns.
 
 mod cable;
 mod carrier;
@@ -82,14 +82,11 @@ fn run_round(
     round: usize,
     results: &mut Results,
 ) {
-    let mut order: Vec<&Contestant> = contestants.iter().collect();
-    if round % 2 == 1 {
-        order.reverse();
-    }
     let groups: Vec<&Group> =
         results.groups.iter().copied().filter(|group| round < group.most_rounds).collect();
     for group in groups {
-        for contestant in &order {
+        let turns = (0..group.laps()).flat_map(|lap| in_turn(contestants, round + lap));
+        for contestant in turns {
             eprint!(
                 "\rround {} of {}: {} {}    ",
                 round + 1,
@@ -103,6 +100,15 @@ fn run_round(
         }
     }
     eprint!("\r{:60}\r", "");
+}
+
+/// The contestants, the other way round every other time.
+fn in_turn(contestants: &[Contestant], time: usize) -> Vec<&Contestant> {
+    let mut order: Vec<&Contestant> = contestants.iter().collect();
+    if time % 2 == 1 {
+        order.reverse();
+    }
+    order
 }
 
 fn take_turn(

@@ -63,12 +63,13 @@ impl Options {
     pub fn groups(&self) -> Result<Vec<&'static Group>> {
         static ALL: [Group; GROUPS.len()] = GROUPS;
         let names: Vec<&str> = ALL.iter().map(|group| group.name).collect();
-        if let Some(unknown) = self.only.iter().find(|name| !names.contains(&name.as_str())) {
+        let is_unknown = |name: &&String| !ALL.iter().any(|group| group.is_called(name));
+        if let Some(unknown) = self.only.iter().find(is_unknown) {
             let known = names.join(", ");
             return Err(Failure::new(format!("no group is called `{unknown}`; there are {known}")));
         }
         let wanted = |group: &&Group| {
-            self.only.is_empty() || self.only.iter().any(|name| name == group.name)
+            self.only.is_empty() || self.only.iter().any(|name| group.is_called(name))
         };
         Ok(ALL.iter().filter(wanted).collect())
     }

@@ -86,7 +86,30 @@ fn control_characters_are_found_wherever_they_hide() {
     }
 }
 
+#[test]
+fn every_special_byte_is_found_at_every_place_whatever_its_neighbours_are() {
+    for length in [0, 1, 7, 8, 9, 31, 32, 33, 40, 300] {
+        for plain in [b' ', b'!', b'#', b'[', b']', 0x7f, 0x80, 0xa2, 0xdc, 0xff] {
+            let mut bytes = vec![plain; length];
+            assert_eq!(find_special(&bytes), None, "{length} {plain}");
+            for place in 0..length.min(50) {
+                for special in [b'"', b'\\', 0, 1, 0x1f] {
+                    bytes[place] = special;
+                    assert_eq!(find_special(&bytes), Some(place), "{length} {plain} {special}");
+                }
+                bytes[place] = plain;
+            }
+        }
+    }
+}
+
 proptest! {
+    #[test]
+    fn the_first_special_byte_is_found(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+        let special = |byte: &u8| *byte == b'"' || *byte == b'\\' || *byte < 0x20;
+        prop_assert_eq!(find_special(&bytes), bytes.iter().position(special));
+    }
+
     #[test]
     fn agrees_with_a_full_parser_on_near_json(text in r#"[\{\}\[\]",:0-9a-c\\u \-\.eE]{0,24}"#) {
         // A number too large for a float is JSON all the same, so acceptance is compared on the raw text.

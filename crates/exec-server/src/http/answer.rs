@@ -9,6 +9,7 @@ use exec_server_protocol::limits::{MAX_HTTP_DELTA_BYTES, MAX_MESSAGE_BYTES};
 use exec_server_protocol::{envelope, methods};
 use exec_server_transport::outbox::Outbox;
 use exec_server_transport::text::MessageText;
+use hyper::header::HeaderMap;
 use hyper::http::response;
 
 use super::budget::{Budget, Taken};
@@ -46,8 +47,10 @@ impl AnswerHead {
 
 /// What a reply has beside headers and body.
 const AROUND_BODY_BYTES: usize = 256;
+/// What is made ready for a body because it was announced; more only as it comes.
+const MAX_ON_TRUST: usize = 1024 * 1024;
 
-/// Reads the whole body into the text of a reply, which counts against the budget until it has been sent.
+/// Reads the whole body into the text of a reply, whose memory counts against the budget until it has been sent.
 pub async fn buffer(
     head: &AnswerHead,
     body: &mut AnswerBody,
@@ -56,14 +59,15 @@ pub async fn buffer(
     reply: &Reply,
 ) -> Result<(MessageText, Taken), HttpError> {
     let over_budget = || HttpError::OverBudget;
-    let mut held = budget.take(0).ok_or_else(over_budget)?;
-    let announced = usize::try_from(body.announced_length().unwrap_or(0)).unwrap_or(usize::MAX);
-    let likely = base64::encoded_len(announced.min(MAX_MESSAGE_BYTES / 4 * 3));
-    let mut text = reply.begin_text(likely + AROUND_BODY_BYTES);
+    let announced = body.announced_length();
+    let likely = announced.and_then(|length| usize::try_from(length).ok()).unwrap_or(0);
+    let likely = base64::encoded_len(likely.min(MAX_MESSAGE_BYTES / 4 * 3)) + AROUND_BODY_BYTES;
+    let mut held = budget.take(likely.min(MAX_ON_TRUST)).ok_or_else(over_budget)?;
+    let mut text = reply.begin_text(likely.min(MAX_ON_TRUST));
     text.push("{\"status\":");
     text.push_json(&head.parts.status.as_u16());
     text.push(",\"headers\":");
-    text.push_json(&head.headers());
+    push_headers(&head.parts.headers, &mut text);
     if let Some(url) = &head.final_url {
         text.push(",\"finalUrl\":");
         text.push_json(url);
@@ -71,20 +75,51 @@ pub async fn buffer(
     text.push(",\"bodyBase64\":\"");
     let room = MAX_MESSAGE_BYTES.saturating_sub(text.len() + AROUND_BODY_BYTES) / 4 * 3;
     let limit = Limit { reply: Some(room as u64), client: max_body_bytes };
-    limit.check(announced as u64)?;
+    limit.check(announced.unwrap_or(0))?;
+    // No more than all of it needs, so that a long body does not take twice its memory.
+    let most = if announced.is_some() { text.len() + likely } else { MAX_MESSAGE_BYTES };
     let (mut length, mut carry) = (0, Carry::default());
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(HttpError::Body)?;
         length += piece.len() as u64;
         limit.check(length)?;
-        if !held.grow(piece.len()) {
+        let end = text.len() + base64::encoded_len(piece.len()) + AROUND_BODY_BYTES;
+        let memory = match text.memory() {
+            enough if end <= enough => enough,
+            memory => end.max(most.min(memory * 2)),
+        };
+        if !held.grow_to(memory) {
             return Err(over_budget());
         }
+        text.grow_to(memory);
         carry.push(&piece, &mut text);
     }
     text.push_base64(carry.rest());
     text.push("\"}");
     Ok((text, held))
+}
+
+/// Writes headers as [`AnswerHead::headers`] would be, without a copy of each.
+fn push_headers(headers: &HeaderMap, text: &mut MessageText) {
+    text.push("[");
+    for (number, (name, value)) in headers.iter().enumerate() {
+        let before = if number == 0 { "{\"name\":\"" } else { ",{\"name\":\"" };
+        match std::str::from_utf8(value.as_bytes()) {
+            Ok(value) => {
+                text.push(before);
+                // A name is made of letters that mean themselves.
+                text.push(name.as_str());
+                text.push("\",\"value\":");
+                text.push_json(&value);
+                text.push("}");
+            }
+            Err(_) => {
+                text.push(&before[..number.min(1)]);
+                text.push_json(&HttpResponseHeader::from_bytes(name.as_str(), value.as_bytes()));
+            }
+        }
+    }
+    text.push("]");
 }
 
 /// Base64 takes three bytes at a time; what is left over waits for the next piece.
@@ -208,7 +243,31 @@ impl Deltas {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderValue;
+
     use super::*;
+
+    #[test]
+    fn headers_are_written_as_they_would_be_serialised() {
+        let mut headers = HeaderMap::new();
+        let values: [&[u8]; 5] =
+            [b"1", b"\xff", b"say \"hi\"\\", "gr\u{fc}\u{df}e".as_bytes(), b"\t"];
+        for length in 0..=values.len() {
+            for first in 0..values.len() {
+                headers.clear();
+                for number in 0..length {
+                    let value = HeaderValue::from_bytes(values[(first + number) % values.len()]);
+                    headers.append("x-name", value.unwrap());
+                }
+                let mut text = MessageText::default();
+                push_headers(&headers, &mut text);
+                let (mut parts, ()) = hyper::Response::new(()).into_parts();
+                parts.headers = headers.clone();
+                let whole = AnswerHead { parts, final_url: None }.headers();
+                assert_eq!(text.as_ref(), serde_json::to_vec(&whole).unwrap());
+            }
+        }
+    }
 
     #[test]
     fn pieces_of_any_length_become_one_base64_text() {

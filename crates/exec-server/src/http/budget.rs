@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use exec_server_protocol::limits::MAX_HTTP_HELD_BYTES;
 
 /// How many bytes of bodies one connection has in memory; cheap to clone.
@@ -24,11 +25,32 @@ impl Budget {
         let mut taken = Taken { budget: self.clone(), bytes: 0 };
         taken.grow(bytes).then_some(taken)
     }
+
+    /// Counts a body for as long as anybody has a part of it, unless there is too much already.
+    pub fn hold(&self, bytes: Vec<u8>) -> Option<Bytes> {
+        let taken = self.take(bytes.capacity())?;
+        Some(Bytes::from_owner(Counted { bytes, _taken: taken }))
+    }
+}
+
+struct Counted {
+    bytes: Vec<u8>,
+    _taken: Taken,
+}
+
+impl AsRef<[u8]> for Counted {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Taken {
-    /// Counts more bytes, unless there are too many already.
-    pub fn grow(&mut self, more: usize) -> bool {
+    /// Counts this many bytes in all if they were fewer, unless there are too many already.
+    pub fn grow_to(&mut self, bytes: usize) -> bool {
+        self.grow(bytes.saturating_sub(self.bytes))
+    }
+
+    fn grow(&mut self, more: usize) -> bool {
         let grown = self.budget.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
             used.checked_add(more).filter(|used| *used <= MAX_HTTP_HELD_BYTES)
         });
@@ -53,9 +75,25 @@ mod tests {
     fn what_is_dropped_is_free_again_and_what_was_refused_was_never_taken() {
         let budget = Budget::default();
         let mut all = budget.take(MAX_HTTP_HELD_BYTES - 1).unwrap();
-        assert!(all.grow(1) && !all.grow(1));
+        assert!(all.grow_to(1) && all.grow_to(MAX_HTTP_HELD_BYTES));
+        assert!(!all.grow_to(MAX_HTTP_HELD_BYTES + 1));
         assert!(budget.take(1).is_none() && budget.take(usize::MAX).is_none());
         drop(all);
+        assert!(budget.take(MAX_HTTP_HELD_BYTES).is_some());
+    }
+
+    #[test]
+    fn a_body_counts_with_all_its_memory_until_its_last_part_is_gone() {
+        let budget = Budget::default();
+        let mut bytes = Vec::with_capacity(1000);
+        bytes.extend_from_slice(b"body");
+        let memory = bytes.capacity();
+        let mut body = budget.hold(bytes).unwrap();
+        let part = body.split_off(2);
+        drop(body);
+        assert!(budget.take(MAX_HTTP_HELD_BYTES - memory + 1).is_none());
+        assert_eq!(part, "dy");
+        drop(part);
         assert!(budget.take(MAX_HTTP_HELD_BYTES).is_some());
     }
 }

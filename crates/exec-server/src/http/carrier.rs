@@ -2,9 +2,14 @@
 //!
 //! A server that has heard enough answers, closes, and resets the connection because of what it did not read. Whoever
 //! is still writing learns of the reset first; the answer came before it.
+//!
+//! It also counts what comes before an answer has begun: provisional answers are skipped, however many there are, and
+//! nobody else would notice that they never end.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -21,12 +26,61 @@ pub struct ReadToEnd {
     is_lost: bool,
     /// How that was noticed, until the reader has been told.
     loss: Option<io::Error>,
+    head_room: HeadRoom,
+}
+
+/// Provisional answers and the longest head, and a buffer of the body behind it.
+const MAX_BEFORE_ANSWER: usize = 1024 * 1024;
+
+/// How many bytes may still be read before an answer has begun; shared with whoever waits for the answer.
+#[derive(Debug, Clone)]
+pub struct HeadRoom(Arc<AtomicUsize>);
+
+impl Default for HeadRoom {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(usize::MAX)))
+    }
+}
+
+impl HeadRoom {
+    /// An answer is waited for.
+    pub fn limit(&self) {
+        self.0.store(MAX_BEFORE_ANSWER, Ordering::Relaxed);
+    }
+
+    /// It has begun, and may be of any length.
+    pub fn lift(&self) {
+        self.0.store(usize::MAX, Ordering::Relaxed);
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    fn take(&self, bytes: usize) {
+        // Nobody else changes it: a connection is driven by whoever waits for the answer.
+        let left = self.0.load(Ordering::Relaxed);
+        if left != usize::MAX {
+            self.0.store(left.saturating_sub(bytes), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The answer does not begin, however much is read.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer among everything that came")]
+struct EndlessHead;
+
+/// Whether that is what is wrong.
+pub fn is_endless_head(error: &hyper::Error) -> bool {
+    let io = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    io.and_then(io::Error::get_ref).is_some_and(|inner| inner.is::<EndlessHead>())
 }
 
 impl ReadToEnd {
     /// Nothing is lost yet.
-    pub fn new(carrier: Box<dyn Carrier>) -> Self {
-        Self { carrier, is_lost: false, loss: None }
+    pub fn new(carrier: Box<dyn Carrier>, head_room: HeadRoom) -> Self {
+        Self { carrier, is_lost: false, loss: None, head_room }
     }
 
     /// Writes, unless the other side is gone: then the reader learns it at the end of what came.
@@ -59,8 +113,12 @@ impl AsyncRead for ReadToEnd {
         cx: &mut Context,
         buffer: &mut ReadBuf,
     ) -> Poll<io::Result<()>> {
+        if self.head_room.is_used_up() {
+            return Poll::Ready(Err(io::Error::other(EndlessHead)));
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.carrier).poll_read(cx, buffer))?;
+        self.head_room.take(buffer.filled().len() - before);
         // The system tells of a loss once, and it told the writer.
         match self.loss.take_if(|_| buffer.filled().len() == before) {
             Some(error) => Poll::Ready(Err(error)),
@@ -180,7 +238,10 @@ mod tests {
         assert_eq!(body.next().await.unwrap().unwrap(), "too much");
         assert!(body.next().await.is_none());
         let mut link = body.into_link();
-        assert!(!poll_fn(|cx| Poll::Ready(link.poll_idle(cx))).await, "it cannot be used again");
+        assert!(
+            !poll_fn(|cx| Poll::Ready(link.poll_idle(cx.waker()))).await,
+            "it cannot be used again"
+        );
     }
 
     #[tokio::test]

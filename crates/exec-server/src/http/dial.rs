@@ -4,8 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use hyper::header::HeaderValue;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use exec_server_transport::proxy::{ProxyError, ask_for_tunnel};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use url::Host;
@@ -22,13 +21,9 @@ pub async fn dial(
     proxy: Option<&Proxy>,
 ) -> Result<Box<dyn Carrier>, HttpError> {
     let Some(proxy) = proxy else {
-        let addresses = addresses(place).await?;
         // An address that passed is dialled as it is, so no second look at the name can change it.
-        let checked: Result<Vec<_>, _> = addresses
-            .iter()
-            .map(|address| setup.reach.check_address(place, address.ip()).map(|()| *address))
-            .collect();
-        return secure(setup, place, connect(place, checked?).await?).await;
+        let addresses = setup.reach.check_addresses(place, addresses(place).await?)?;
+        return secure(setup, place, connect(place, addresses).await?).await;
     };
     let addresses = addresses(&proxy.place).await?;
     let carrier = secure(setup, &proxy.place, connect(&proxy.place, addresses).await?).await?;
@@ -108,52 +103,19 @@ async fn secure(
     Ok(Box::new(stream))
 }
 
-/// More than any proxy has to say before it lets us through.
-const MAX_TUNNEL_HEAD: usize = 16 * 1024;
-
 /// Asks a proxy for a connection that it does not look into.
 async fn tunnel(
     mut carrier: Box<dyn Carrier>,
     place: &Place,
     proxy: &Proxy,
 ) -> Result<Box<dyn Carrier>, HttpError> {
-    let refused = |reason: String| HttpError::Proxy { place: proxy.place.to_string(), reason };
-    let broke = |error: io::Error| refused(format!("broke the connection: {error}"));
-    carrier.write_all(&tunnel_request(place, proxy.authorization.as_ref())).await.map_err(broke)?;
-    carrier.flush().await.map_err(broke)?;
-    let mut head = Vec::new();
-    loop {
-        if carrier.read_buf(&mut head).await.map_err(broke)? == 0 {
-            return Err(refused("closed the connection without an answer".to_owned()));
-        }
-        if let Some(end) = head.windows(4).position(|four| four == b"\r\n\r\n") {
-            return match status(&head) {
-                // Nobody speaks before we do in TLS.
-                Some(200..=299) if end + 4 == head.len() => Ok(carrier),
-                Some(200..=299) => Err(refused("sent more than an answer".to_owned())),
-                Some(status) => Err(refused(format!("refused to connect: status {status}"))),
-                None => Err(refused("does not speak HTTP".to_owned())),
-            };
-        }
-        if head.len() > MAX_TUNNEL_HEAD {
-            return Err(refused("sent an endless answer".to_owned()));
-        }
-    }
-}
-
-fn tunnel_request(place: &Place, authorization: Option<&HeaderValue>) -> Vec<u8> {
-    let mut request = format!("CONNECT {place} HTTP/1.1\r\nhost: {place}\r\n").into_bytes();
-    if let Some(authorization) = authorization {
-        request.extend_from_slice(b"proxy-authorization: ");
-        request.extend_from_slice(authorization.as_bytes());
-        request.extend_from_slice(b"\r\n");
-    }
-    request.extend_from_slice(b"\r\n");
-    request
-}
-
-fn status(head: &[u8]) -> Option<u16> {
-    let line = head.split(|byte| *byte == b'\r').next()?;
-    let rest = line.strip_prefix(b"HTTP/1.").and_then(|rest| rest.get(2..5))?;
-    std::str::from_utf8(rest).ok()?.parse().ok()
+    let authorization = proxy.authorization.as_ref().and_then(|value| value.to_str().ok());
+    let asked = ask_for_tunnel(&mut carrier, &place.host, place.port, authorization).await;
+    let reason = match asked {
+        Ok(()) => return Ok(carrier),
+        Err(ProxyError::Refused(status)) => format!("refused to connect: status {status}"),
+        Err(ProxyError::Unreachable(error)) => format!("broke the connection: {error}"),
+        Err(_) => "does not speak HTTP".to_owned(),
+    };
+    Err(HttpError::Proxy { place: proxy.place.to_string(), reason })
 }

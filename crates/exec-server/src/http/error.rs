@@ -7,6 +7,8 @@ use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::limits::MAX_HTTP_REDIRECTS;
 use exec_server_transport::causes::chain;
 
+use super::carrier::is_endless_head;
+
 /// How an exchange fails.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
@@ -70,6 +72,14 @@ pub enum HttpError {
         /// What is wrong.
         source: hyper::Error,
     },
+    /// The answer is HTTP, but says two things at once or what nobody asked for.
+    #[error("http/request failed: the answer of {place} is not valid HTTP: {reason}")]
+    Improper {
+        /// Host and port.
+        place: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The head of the answer does not end.
     #[error("http/request failed: the headers of the answer are too large")]
     HeadTooLarge,
@@ -116,7 +126,9 @@ impl HttpError {
             }
             Self::Roots(_) | Self::Tls { .. } => HttpErrorKind::Tls,
             Self::TooManyRedirects | Self::Redirect(_) => HttpErrorKind::Redirect,
-            Self::Malformed { .. } | Self::Body(_) | Self::BodyNotSent => HttpErrorKind::Body,
+            Self::Malformed { .. } | Self::Improper { .. } | Self::Body(_) | Self::BodyNotSent => {
+                HttpErrorKind::Body
+            }
             Self::HeadTooLarge | Self::OverLimit(_) | Self::OverReply(_) | Self::OverBudget => {
                 HttpErrorKind::TooLarge
             }
@@ -135,7 +147,7 @@ impl HttpError {
 
     /// What hyper says about the time before the head of an answer.
     pub fn before_answer(place: String, source: hyper::Error) -> Self {
-        if source.is_parse_too_large() {
+        if source.is_parse_too_large() || is_endless_head(&source) {
             Self::HeadTooLarge
         } else if source.is_parse() {
             Self::Malformed { place, source }

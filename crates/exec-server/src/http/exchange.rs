@@ -8,21 +8,26 @@
 //! Owner: the task that runs it; it drives its connection itself. Ends early when cancelled, out of time, or with the
 //! connection of its client.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use exec_server_protocol::limits::MAX_HTTP_REDIRECTS;
-use hyper::{Method, Response};
+use hyper::header::{CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
+use hyper::http::response::Parts;
+use hyper::{Method, Response, StatusCode};
 use tokio::sync::oneshot;
 
 use super::Shared;
 use super::answer::{self, AnswerHead, Deltas};
-use super::budget::Taken;
+use super::carrier::is_endless_head;
 use super::dial::dial;
 use super::error::HttpError;
 use super::link::{AnswerBody, Link};
 use super::place::Place;
 use super::pool::Route;
+use super::reach::Resolver;
 use super::redirect;
 use super::request::Outgoing;
 use super::setup::{HttpSetup, Proxy};
@@ -47,8 +52,6 @@ pub struct Exchange {
     pub request: Outgoing,
     /// The name for the deltas, if the answer is streamed.
     pub stream_as: Option<String>,
-    /// Counts the body of the request.
-    pub held: Taken,
     /// Counts the exchange.
     pub timer: HttpTimer,
     /// Who is answered.
@@ -58,8 +61,7 @@ pub struct Exchange {
 impl Exchange {
     /// Runs it to its end.
     pub async fn run(self) {
-        let Self { server, shared, ticket, cancelled, mut request, stream_as, held, timer, reply } =
-            self;
+        let Self { server, shared, ticket, cancelled, mut request, stream_as, timer, reply } = self;
         let deadline = request.timeout.and_then(|timeout| {
             // What lies beyond the end of the clock is as good as no limit.
             Instant::now().checked_add(timeout).map(|at| (at, timeout))
@@ -68,7 +70,7 @@ impl Exchange {
         let head = bounds.keep(fetch(&server.http, &shared, &mut request)).await;
         let max_body_bytes = request.max_body_bytes;
         if request.is_repeatable() {
-            drop((request, held));
+            drop(request);
         }
         let (head, mut body, route) = match head {
             Ok(head) => head,
@@ -106,9 +108,24 @@ impl Exchange {
             }
         };
         if result.is_ok() {
+            // The client is waiting for what was just queued, and nobody for the connection.
+            let_others_first().await;
             shared.pool.put(route, body.into_link());
         }
     }
+}
+
+/// Lets the tasks run that are ready by now. Unlike tokio's yield it does not ask the system for news first.
+async fn let_others_first() {
+    let mut has_waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// What ends an exchange early.
@@ -146,14 +163,18 @@ async fn fetch(
     request: &mut Outgoing,
 ) -> Result<(AnswerHead, AnswerBody, Route), HttpError> {
     for hop in 0..=MAX_HTTP_REDIRECTS {
-        setup.reach.check_host(&request.place)?;
-        let proxy = setup.proxy(&request.url)?;
+        let proxy = setup.proxy(&request.target.url)?;
+        let resolver = if proxy.is_some() { Resolver::Proxy } else { Resolver::Here };
+        setup.reach.check_host(&request.target.place, resolver)?;
         let route = request.route(proxy.as_ref());
         let (link, answer) = send(setup, shared, request, proxy.as_ref(), &route).await?;
         let (parts, incoming) = answer.into_parts();
+        if let Some(reason) = impropriety(request, &parts) {
+            return Err(HttpError::Improper { place: request.target.place.to_string(), reason });
+        }
         let body = AnswerBody::new(link, incoming);
         let Some(to) = redirect::target(request, parts.status, &parts.headers) else {
-            let final_url = (hop > 0).then(|| request.url.to_string());
+            let final_url = (hop > 0).then(|| request.target.url.to_string());
             return Ok((AnswerHead { parts, final_url }, body, route));
         };
         if hop < MAX_HTTP_REDIRECTS {
@@ -175,31 +196,32 @@ async fn send(
     proxy: Option<&Proxy>,
     route: &Route,
 ) -> Result<(Link, Response<hyper::body::Incoming>), HttpError> {
-    let unsendable =
-        || HttpError::Redirect("the answer points to a URL that cannot be sent".to_owned());
+    let unsendable = || HttpError::Redirect(redirect::UNSENDABLE.to_owned());
     let mut ready = request.prepare(proxy).map_err(|()| unsendable())?;
-    // The other side may have closed it in this moment; then the request is tried again, as far as that is safe.
+    // The other side may have closed it in this moment; then the request is sent again, once if it may have arrived, and
+    // not at all if that could do harm.
     while let Some(mut link) = shared.pool.take(route) {
         ready = match link.send(ready).await {
             Ok(answer) => return Ok((link, answer)),
             Err(mut error) => match error.take_message() {
                 Some(unsent) => unsent,
                 None if is_lost(error.error()) && is_safe_to_repeat(request) => {
-                    request.prepare(proxy).map_err(|()| unsendable())?
+                    ready = request.prepare(proxy).map_err(|()| unsendable())?;
+                    break;
                 }
-                None => return Err(failed(&request.place, error.into_error())),
+                None => return Err(failed(&request.target.place, error.into_error())),
             },
         };
     }
     // Most requests find a connection, and none of them should carry the state of a handshake around.
-    let carrier = Box::pin(dial(setup, &request.place, proxy)).await?;
+    let carrier = Box::pin(dial(setup, &request.target.place, proxy)).await?;
     let mut link = match Link::open(carrier).await {
         Ok(link) => link,
-        Err(error) => return Err(failed(&request.place, error)),
+        Err(error) => return Err(failed(&request.target.place, error)),
     };
     match link.send(ready).await {
         Ok(answer) => Ok((link, answer)),
-        Err(error) => Err(failed(&request.place, error.into_error())),
+        Err(error) => Err(failed(&request.target.place, error.into_error())),
     }
 }
 
@@ -208,7 +230,18 @@ fn failed(place: &Place, error: hyper::Error) -> HttpError {
 }
 
 fn is_lost(error: &hyper::Error) -> bool {
-    !error.is_parse() && !error.is_user()
+    !error.is_parse() && !error.is_user() && !is_endless_head(error)
+}
+
+/// What is wrong with the head of an answer although it can be read.
+fn impropriety(request: &Outgoing, parts: &Parts) -> Option<&'static str> {
+    // One of the two is a lie, and whoever stands in between may have believed the other one.
+    if parts.headers.contains_key(TRANSFER_ENCODING) && parts.headers.contains_key(CONTENT_LENGTH) {
+        return Some("it has both content-length and transfer-encoding");
+    }
+    let is_unasked = !request.headers.contains_key(UPGRADE);
+    (parts.status == StatusCode::SWITCHING_PROTOCOLS && is_unasked)
+        .then_some("it switches to another protocol unasked")
 }
 
 /// Whether a request that may have arrived can be sent a second time.

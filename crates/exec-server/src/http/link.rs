@@ -5,7 +5,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 use hyper::body::{Body, Incoming};
@@ -14,7 +14,8 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 
-use super::carrier::{Carrier, ReadToEnd};
+use super::bell::Bell;
+use super::carrier::{Carrier, HeadRoom, ReadToEnd};
 use super::upload::RequestBody;
 
 /// Large enough for few system calls per megabyte, small enough to hold for every exchange; also bounds the headers.
@@ -27,6 +28,8 @@ pub struct Link {
     sender: SendRequest<RequestBody>,
     /// Gone once the connection has ended.
     driver: Option<Pin<Box<Driver>>>,
+    head_room: HeadRoom,
+    bell: Bell,
 }
 
 type Driver = Connection<TokioIo<ReadToEnd>, RequestBody>;
@@ -34,11 +37,12 @@ type Driver = Connection<TokioIo<ReadToEnd>, RequestBody>;
 impl Link {
     /// Speaks HTTP on a fresh connection.
     pub async fn open(carrier: Box<dyn Carrier>) -> hyper::Result<Self> {
+        let head_room = HeadRoom::default();
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(BUFFER_BYTES)
-            .handshake(TokioIo::new(ReadToEnd::new(carrier)))
+            .handshake(TokioIo::new(ReadToEnd::new(carrier, head_room.clone())))
             .await?;
-        Ok(Self { sender, driver: Some(Box::pin(driver)) })
+        Ok(Self { sender, driver: Some(Box::pin(driver)), head_room, bell: Bell::default() })
     }
 
     /// Sends a request and waits for the head of its answer; a request that was not sent at all comes back.
@@ -46,18 +50,23 @@ impl Link {
         &mut self,
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
+        self.bell.disarm();
+        self.head_room.limit();
         let mut answer = pin!(self.sender.try_send_request(request));
         let driver = &mut self.driver;
-        poll_fn(|cx| {
+        let answered = poll_fn(|cx| {
             poll_driver(driver, cx);
             answer.as_mut().poll(cx)
         })
-        .await
+        .await;
+        self.head_room.lift();
+        answered
     }
 
-    /// Lets the connection work for as long as it can, and says whether it would take another request.
-    pub fn poll_idle(&mut self, cx: &mut Context) -> bool {
-        poll_driver(&mut self.driver, cx);
+    /// Lets the connection work for as long as it can, and says whether it would take another request; `keeper` is woken
+    /// when that may have changed, unless it has been sent one.
+    pub fn poll_idle(&mut self, keeper: &Waker) -> bool {
+        poll_driver(&mut self.driver, &mut Context::from_waker(self.bell.arm(keeper)));
         self.driver.is_some() && self.sender.is_ready()
     }
 

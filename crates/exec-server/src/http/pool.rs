@@ -70,7 +70,7 @@ impl Pool {
         let mut idle = self.lock();
         // Without one, the sweeper has yet to begin, and will look at everything.
         if let Some(Sweeper { waker, has_timer }) = &mut idle.sweeper {
-            if !link.poll_idle(&mut Context::from_waker(waker)) {
+            if !link.poll_idle(waker) {
                 return;
             }
             if !std::mem::replace(has_timer, true) {
@@ -102,7 +102,7 @@ impl Pool {
     fn sweep(&self, cx: &mut Context) -> Option<Instant> {
         let now = Instant::now();
         let mut idle = self.lock();
-        idle.links.retain_mut(|idle| idle.link.poll_idle(cx) && idle.until > now);
+        idle.links.retain_mut(|idle| idle.link.poll_idle(cx.waker()) && idle.until > now);
         let next_end = idle.links.first().map(|idle| idle.until);
         idle.sweeper = Some(Sweeper { waker: cx.waker().clone(), has_timer: next_end.is_some() });
         next_end
@@ -116,5 +116,71 @@ impl Pool {
 impl std::fmt::Debug for Pool {
     fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
         write!(formatter, "Pool({} idle)", self.lock().links.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use url::Url;
+
+    use super::super::link::AnswerBody;
+    use super::super::upload::RequestBody;
+    use super::*;
+
+    fn route() -> Route {
+        Route::To(Place::of(&Url::parse("http://a/").unwrap()).unwrap())
+    }
+
+    /// A pool with its sweeper asleep, and in it a connection with its other end.
+    async fn with_one(patience: Duration) -> (Pool, DuplexStream) {
+        let pool = Pool::new(patience);
+        tokio::spawn(pool.clone().run_sweeper());
+        tokio::task::yield_now().await;
+        let (near, far) = duplex(1024);
+        pool.put(route(), Link::open(Box::new(near)).await.unwrap());
+        (pool, far)
+    }
+
+    async fn use_it(pool: &Pool, far: &mut DuplexStream) {
+        let mut link = pool.take(&route()).expect("it waits");
+        let answer = async {
+            assert!(far.read(&mut [0; 1024]).await.unwrap() > 0);
+            far.write_all(b"HTTP/1.1 204 No\r\n\r\n").await.unwrap();
+        };
+        let request = Request::get("/").body(RequestBody::None).unwrap();
+        let (answered, ()) = tokio::join!(link.send(request), answer);
+        let body = AnswerBody::new(link, answered.unwrap().into_body());
+        pool.put(route(), body.into_link());
+    }
+
+    /// Waits until our end is closed.
+    async fn closed(far: &mut DuplexStream) {
+        let ended = tokio::time::timeout(Duration::from_secs(60), far.read(&mut [0])).await;
+        assert_eq!(ended.expect("it is closed in time").unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_has_waited_long_enough_is_closed() {
+        let patience = Duration::from_millis(100);
+        let (pool, mut far) = with_one(patience).await;
+        let begun = Instant::now();
+        closed(&mut far).await;
+        assert!(begun.elapsed() >= patience / 2, "{:?}", begun.elapsed());
+        assert!(pool.take(&route()).is_none());
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_the_other_side_closes_is_closed_at_once() {
+        for uses in 0..3 {
+            let (pool, mut far) = with_one(Duration::from_secs(3600)).await;
+            for _ in 0..uses {
+                use_it(&pool, &mut far).await;
+            }
+            far.shutdown().await.unwrap();
+            closed(&mut far).await;
+            assert!(pool.take(&route()).is_none(), "after {uses} uses");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! What an answer that points elsewhere makes of a request.
 
+use std::sync::Arc;
+
 use exec_server_protocol::http::RedirectPolicy;
 use hyper::header::{
     AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HOST, HeaderMap,
@@ -9,8 +11,8 @@ use hyper::{Method, StatusCode};
 use url::{Origin, Position, Url};
 
 use super::error::HttpError;
-use super::place::Place;
 use super::request::{Outgoing, OutgoingBody};
+use super::target::{Target, TargetError};
 
 /// Where an answer sends this request, if it is to be followed.
 pub fn target(request: &Outgoing, status: StatusCode, headers: &HeaderMap) -> Option<Url> {
@@ -20,20 +22,20 @@ pub fn target(request: &Outgoing, status: StatusCode, headers: &HeaderMap) -> Op
     }
     // A place that cannot be read is left to the client, with the answer.
     let location = std::str::from_utf8(headers.get(LOCATION)?.as_bytes()).ok()?;
-    request.url.join(location).ok()
+    request.target.url.join(location).ok()
 }
 
 /// Turns a request into the one for the next place.
-pub fn follow(request: &mut Outgoing, status: StatusCode, mut to: Url) -> Result<(), HttpError> {
-    if !matches!(to.scheme(), "http" | "https") {
-        let reason = format!("redirect target uses unsupported URL scheme: {}", to.scheme());
-        return Err(HttpError::Redirect(reason));
-    }
-    // A name and password that somebody else wrote are not ours to send.
-    let _ = to.set_username("");
-    let _ = to.set_password(None);
-    let place = Place::of(&to)
-        .ok_or_else(|| HttpError::Redirect("redirect target has no host".to_owned()))?;
+pub fn follow(request: &mut Outgoing, status: StatusCode, to: Url) -> Result<(), HttpError> {
+    let to = Target::of(to).map_err(|error| {
+        HttpError::Redirect(match error {
+            TargetError::Scheme(scheme) => {
+                format!("redirect target uses unsupported URL scheme: {scheme}")
+            }
+            TargetError::NoHost => "redirect target has no host".to_owned(),
+            TargetError::Invalid(_) | TargetError::Unsendable => UNSENDABLE.to_owned(),
+        })
+    })?;
     let becomes_get = match status {
         StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND => request.method == Method::POST,
         StatusCode::SEE_OTHER => request.method != Method::HEAD,
@@ -49,8 +51,9 @@ pub fn follow(request: &mut Outgoing, status: StatusCode, mut to: Url) -> Result
         let reason = "a streamed body cannot be sent again to where the answer points";
         return Err(HttpError::Redirect(reason.to_owned()));
     }
-    let (from, origin) = (request.url.origin(), to.origin());
-    if from != origin {
+    let from = request.target.url.origin();
+    // A name and password that somebody else wrote in `to` are not ours to send.
+    if from != to.url.origin() {
         for name in [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, HOST] {
             request.headers.remove(name);
         }
@@ -58,14 +61,21 @@ pub fn follow(request: &mut Outgoing, status: StatusCode, mut to: Url) -> Result
         for name in std::mem::take(&mut request.secret_headers) {
             request.headers.remove(name);
         }
+        let mut headers = HeaderMap::with_capacity(request.headers.len() + 2);
+        headers.insert(HOST, to.host.clone());
+        headers.extend(std::mem::take(&mut request.headers));
+        request.headers = headers;
     }
-    match referer(&request.url, &from, &to) {
+    match referer(&request.target.url, &from, &to.url) {
         Some(referer) => request.headers.insert(REFERER, referer),
         None => request.headers.remove(REFERER),
     };
-    (request.url, request.place) = (to, place);
+    request.target = Arc::new(to);
     Ok(())
 }
+
+/// What is said of a place whose URL has no place in a request.
+pub const UNSENDABLE: &str = "the answer points to a URL that cannot be sent";
 
 /// Where the request came from; only as much of it as the next place may know.
 fn referer(from: &Url, origin: &Origin, to: &Url) -> Option<HeaderValue> {
@@ -84,6 +94,8 @@ fn referer(from: &Url, origin: &Origin, to: &Url) -> Option<HeaderValue> {
 mod tests {
     use exec_server_protocol::http::{HttpRequestHeader, HttpRequestParams};
 
+    use super::super::budget::Budget;
+    use super::super::target::LastTarget;
     use super::*;
 
     fn request(method: &str, url: &str) -> Outgoing {
@@ -93,7 +105,7 @@ mod tests {
         params.headers = ["authorization", "cookie", "content-type", "host", "x-other"]
             .map(|name| HttpRequestHeader::new(name, "v"))
             .to_vec();
-        Outgoing::new(params).unwrap().0
+        Outgoing::new(params, &LastTarget::default(), &Budget::default()).unwrap().0
     }
 
     fn names(request: &Outgoing) -> Vec<&str> {
@@ -132,17 +144,19 @@ mod tests {
         follow(&mut same, found, Url::parse("http://u:p@a/y").unwrap()).unwrap();
         assert_eq!(same.headers[REFERER], "http://a/x?q=1");
         assert_eq!(same.headers[AUTHORIZATION], "v");
-        assert_eq!(same.url.as_str(), "http://a/y");
+        assert_eq!(same.headers[HOST], "v");
+        assert_eq!(same.target.url.as_str(), "http://a/y");
 
         let mut port = request("GET", "http://a/x?q=1");
         follow(&mut port, found, Url::parse("http://a:81/y").unwrap()).unwrap();
         assert_eq!(port.headers[REFERER], "http://a/");
-        assert_eq!(names(&port), ["accept", "content-type", "referer", "x-other"]);
+        assert_eq!(names(&port), ["accept", "content-type", "host", "referer", "x-other"]);
+        assert_eq!(port.headers.iter().next().unwrap().1, "a:81");
 
         let mut host = request("GET", "https://a/x?q=1");
         host.secret_headers = vec!["x-other".parse().unwrap()];
         follow(&mut host, found, Url::parse("http://b/y").unwrap()).unwrap();
-        assert_eq!(names(&host), ["accept", "content-type"]);
+        assert_eq!(names(&host), ["accept", "content-type", "host"]);
     }
 
     #[test]

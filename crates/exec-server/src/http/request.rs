@@ -1,22 +1,22 @@
 //! From the params of `http/request` to a request that can be sent; whatever is wrong with it is said before anything
 //! is sent.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_protocol::base64;
 use exec_server_protocol::http::{HttpRequestHeader, HttpRequestParams, RedirectPolicy};
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHORIZATION, TRANSFER_ENCODING,
 };
-use hyper::{Method, Request, Uri};
-use percent_encoding::percent_decode_str;
-use url::{Position, Url};
+use hyper::{Method, Request};
+use url::Position;
 
-use super::place::Place;
+use super::budget::Budget;
 use super::pool::Route;
 use super::setup::Proxy;
+use super::target::{LastTarget, Target};
 use super::upload::{Chunks, RequestBody};
 use crate::errors::RequestError;
 
@@ -25,10 +25,8 @@ use crate::errors::RequestError;
 pub struct Outgoing {
     /// The method.
     pub method: Method,
-    /// Where it goes; without user info.
-    pub url: Url,
-    /// Host and port of the URL.
-    pub place: Place,
+    /// Where it goes.
+    pub target: Arc<Target>,
     /// The headers of the client, and what it left to us.
     pub headers: HeaderMap,
     /// Headers with secrets of this machine.
@@ -64,31 +62,31 @@ pub enum Announced {
 }
 
 impl Outgoing {
-    /// Checks everything that can be wrong with params.
-    pub fn new(params: HttpRequestParams) -> Result<(Self, Announced), RequestError> {
+    /// Checks everything that can be wrong with params; a body counts against the budget while it is in memory.
+    pub fn new(
+        params: HttpRequestParams,
+        targets: &LastTarget,
+        budget: &Budget,
+    ) -> Result<(Self, Announced), RequestError> {
         let method = Method::from_bytes(params.method.as_bytes())
             .map_err(|error| invalid(format!("http/request method is invalid: {error}")))?;
-        let url = Url::parse(&params.url)
-            .map_err(|error| invalid(format!("http/request url is invalid: {error}")))?;
-        if !matches!(url.scheme(), "http" | "https") {
-            let scheme = url.scheme();
-            let reason = format!("http/request only supports http and https URLs, got {scheme}");
-            return Err(invalid(reason));
-        }
+        let target =
+            targets.read(&params.url).map_err(|error| invalid(format!("http/request {error}")))?;
         if params.stream_body && params.body_base64.is_some() {
             return Err(invalid("http/request takes bodyBase64 or streamBody, not both"));
         }
-        let place = Place::of(&url).ok_or_else(|| invalid("http/request url has no host"))?;
-        let (headers, secret_headers) = headers(&params.headers)?;
+        let (headers, secret_headers) = headers(&params.headers, &target)?;
         let body = match params.body_base64 {
-            Some(body) => OutgoingBody::Whole(body.0.into()),
+            Some(body) => {
+                let held = budget.hold(body.0).ok_or(RequestError::HttpOverloaded)?;
+                OutgoingBody::Whole(held)
+            }
             None if params.stream_body => OutgoingBody::Streamed(None),
             None => OutgoingBody::None,
         };
         let mut outgoing = Self {
             method,
-            url,
-            place,
+            target,
             headers,
             secret_headers,
             body,
@@ -97,36 +95,11 @@ impl Outgoing {
             max_body_bytes: params.max_body_bytes,
         };
         let announced = outgoing.announce_body()?;
-        outgoing.take_user_info();
+        if let Some(authorization) = &outgoing.target.authorization {
+            outgoing.headers.entry(AUTHORIZATION).or_insert_with(|| authorization.clone());
+        }
         outgoing.headers.entry(ACCEPT).or_insert(HeaderValue::from_static("*/*"));
-        if outgoing.url[..Position::AfterQuery].parse::<Uri>().is_err() {
-            return Err(invalid("http/request url cannot be sent"));
-        }
         Ok((outgoing, announced))
-    }
-
-    /// Moves user info from the URL into a header, unless there is one already.
-    pub fn take_user_info(&mut self) {
-        let (user, password) = (self.url.username(), self.url.password());
-        if !user.is_empty() || password.is_some() {
-            let mut text: Vec<u8> = percent_decode_str(user).collect();
-            text.push(b':');
-            text.extend(percent_decode_str(password.unwrap_or_default()));
-            let value = HeaderValue::from_str(&format!("Basic {}", base64::encode(&text)))
-                .expect("base64 is a header value");
-            self.headers.entry(AUTHORIZATION).or_insert(value);
-        }
-        // Both can only fail for URLs without a host.
-        let _ = self.url.set_username("");
-        let _ = self.url.set_password(None);
-    }
-
-    /// The bytes of the body that are in memory.
-    pub fn body_bytes(&self) -> usize {
-        match &self.body {
-            OutgoingBody::Whole(bytes) => bytes.len(),
-            OutgoingBody::None | OutgoingBody::Streamed(_) => 0,
-        }
     }
 
     /// Whether it can be sent again.
@@ -137,14 +110,13 @@ impl Outgoing {
     /// Which connection takes it.
     pub fn route(&self, proxy: Option<&Proxy>) -> Route {
         match proxy {
-            Some(proxy) if !self.place.is_tls => Route::Proxy(proxy.place.clone()),
-            _ => Route::To(self.place.clone()),
+            Some(proxy) if !self.target.place.is_tls => Route::Proxy(proxy.place.clone()),
+            _ => Route::To(self.target.place.clone()),
         }
     }
 
     /// The request itself.
     pub fn prepare(&mut self, proxy: Option<&Proxy>) -> Result<Request<RequestBody>, ()> {
-        let proxy = proxy.filter(|_| !self.place.is_tls);
         let body = match &mut self.body {
             OutgoingBody::None => RequestBody::None,
             OutgoingBody::Whole(bytes) => RequestBody::Whole(Some(bytes.clone())),
@@ -152,27 +124,19 @@ impl Outgoing {
         };
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.target(proxy)?;
-        let mut headers = HeaderMap::with_capacity(self.headers.len() + 2);
-        if !self.headers.contains_key(HOST) {
-            let host = HeaderValue::from_str(&self.place.authority()).map_err(|_| ())?;
-            headers.insert(HOST, host);
-        }
-        headers.extend(self.headers.clone());
-        if let Some(authorization) = proxy.and_then(|proxy| proxy.authorization.clone()) {
-            headers.entry(PROXY_AUTHORIZATION).or_insert(authorization);
-        }
-        *request.headers_mut() = headers;
-        Ok(request)
-    }
-
-    /// What stands behind the method: the whole URL for a proxy, else path and query.
-    fn target(&self, proxy: Option<&Proxy>) -> Result<Uri, ()> {
-        let text = match proxy {
-            Some(_) => &self.url[..Position::AfterQuery],
-            None => &self.url[Position::BeforePath..Position::AfterQuery],
+        *request.headers_mut() = self.headers.clone();
+        *request.uri_mut() = match proxy.filter(|_| !self.target.place.is_tls) {
+            None => self.target.path.clone(),
+            Some(proxy) => {
+                if let Some(authorization) = &proxy.authorization {
+                    let own = request.headers_mut().entry(PROXY_AUTHORIZATION);
+                    own.or_insert_with(|| authorization.clone());
+                }
+                // A proxy has to be told all of it.
+                self.target.url[..Position::AfterQuery].parse().map_err(|_| ())?
+            }
         };
-        text.parse().map_err(|_| ())
+        Ok(request)
     }
 
     /// Says how long the body is; what the client says about it must be true.
@@ -225,12 +189,19 @@ fn given_length(headers: &HeaderMap) -> Result<Option<u64>, RequestError> {
 /// More than any server takes.
 const MAX_HEADERS: usize = 1000;
 
-/// The headers in their order, and the names of those with a value of this machine.
-fn headers(given: &[HttpRequestHeader]) -> Result<(HeaderMap, Vec<HeaderName>), RequestError> {
+/// The headers in their order, `Host` ahead of them if they have none, and the names of those with a value of this
+/// machine.
+fn headers(
+    given: &[HttpRequestHeader],
+    target: &Target,
+) -> Result<(HeaderMap, Vec<HeaderName>), RequestError> {
     if given.len() > MAX_HEADERS {
         return Err(invalid(format!("http/request takes at most {MAX_HEADERS} headers")));
     }
     let (mut headers, mut secret) = (HeaderMap::with_capacity(given.len() + 4), Vec::new());
+    if !given.iter().any(|header| header.name.eq_ignore_ascii_case(HOST.as_str())) {
+        headers.insert(HOST, target.host.clone());
+    }
     for header in given {
         let name = HeaderName::from_bytes(header.name.as_bytes())
             .map_err(|error| invalid(format!("http/request header name is invalid: {error}")))?;

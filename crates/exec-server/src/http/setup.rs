@@ -14,6 +14,7 @@ use url::{Host, Url};
 use super::error::HttpError;
 use super::place::Place;
 use super::reach::Reach;
+use super::redirect::UNSENDABLE;
 
 /// What every exchange of a server shares.
 pub struct HttpSetup {
@@ -47,9 +48,9 @@ impl HttpSetup {
     /// The proxy for a URL, if it has one.
     pub fn proxy(&self, url: &Url) -> Result<Option<Proxy>, HttpError> {
         let Some(proxies) = &self.proxies else { return Ok(None) };
-        let uri: Uri = url[..url::Position::AfterPort].parse().map_err(|_| {
-            HttpError::Redirect("the answer points to a URL that cannot be sent".to_owned())
-        })?;
+        let uri: Uri = url[..url::Position::AfterPort]
+            .parse()
+            .map_err(|_| HttpError::Redirect(UNSENDABLE.to_owned()))?;
         let Some(intercept) = proxies.intercept(&uri) else { return Ok(None) };
         let proxy = intercept.uri();
         let unusable = |reason: &str| HttpError::Proxy {

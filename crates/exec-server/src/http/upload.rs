@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use exec_server_protocol::http::{HttpRequestBodyParams, HttpRequestBodyResponse};
+use exec_server_protocol::http::HttpRequestBodyResponse;
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -43,13 +43,19 @@ pub struct Chunks {
     has_ended: bool,
 }
 
+/// One chunk of a client.
 #[derive(Debug)]
-struct Chunk {
-    bytes: Bytes,
-    is_last: bool,
-    reply: Reply,
-    /// Counts the bytes as long as they wait.
-    held: Taken,
+pub struct Chunk {
+    /// Its number.
+    pub seq: u64,
+    /// What it carries; counted for as long as it is in memory, also on its way to the socket.
+    pub bytes: Bytes,
+    /// Whether the body ends with it.
+    pub is_last: bool,
+    /// Counts what is around the bytes as long as they wait.
+    pub held: Taken,
+    /// Who is told that it was taken.
+    pub reply: Reply,
 }
 
 /// Both ends of a body that a client streams.
@@ -61,37 +67,37 @@ pub fn upload(length: Option<u64>) -> (Upload, Chunks) {
 
 impl Upload {
     /// Takes the next chunk; one that is refused changes nothing.
-    pub fn handle_chunk(&mut self, params: HttpRequestBodyParams, held: Taken, reply: Reply) {
-        if let Err(reason) = self.check(&params) {
-            return reply.fail(&RequestError::InvalidParams(reason));
+    pub fn handle_chunk(&mut self, chunk: Chunk) {
+        if let Err(reason) = self.check(&chunk) {
+            return chunk.reply.fail(&RequestError::InvalidParams(reason));
         }
-        let bytes = Bytes::from(params.chunk.0);
         self.next_seq += 1;
         if let Some(missing) = &mut self.missing {
-            *missing -= bytes.len() as u64;
+            *missing -= chunk.bytes.len() as u64;
         }
-        let chunk = Chunk { bytes, is_last: params.done, reply, held };
+        let is_last = chunk.is_last;
         let sender = self.chunks.as_ref().expect("checked above");
         if let Err(refused) = sender.send(chunk) {
             refuse(refused.0);
         }
-        if params.done {
+        if is_last {
             self.chunks = None;
         }
     }
 
-    fn check(&self, params: &HttpRequestBodyParams) -> Result<(), String> {
+    fn check(&self, chunk: &Chunk) -> Result<(), String> {
         if self.chunks.is_none() {
             return Err("the body of this request has already ended".to_owned());
         }
-        if params.seq != self.next_seq {
-            return Err(format!("received seq {}, expected {}", params.seq, self.next_seq));
+        if chunk.seq != self.next_seq {
+            return Err(format!("received seq {}, expected {}", chunk.seq, self.next_seq));
         }
+        let length = chunk.bytes.len() as u64;
         match self.missing {
-            Some(missing) if (params.chunk.0.len() as u64) > missing => {
+            Some(missing) if length > missing => {
                 Err("the body is longer than its content-length".to_owned())
             }
-            Some(missing) if params.done && (params.chunk.0.len() as u64) < missing => {
+            Some(missing) if chunk.is_last && length < missing => {
                 Err("the body is shorter than its content-length".to_owned())
             }
             _ => Ok(()),
@@ -121,7 +127,7 @@ impl Chunks {
             let Some(chunk) = ready!(self.waiting.poll_recv(cx)) else {
                 return Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into())));
             };
-            let Chunk { bytes, is_last, reply, held } = chunk;
+            let Chunk { bytes, is_last, held, reply, .. } = chunk;
             reply.ok(&HttpRequestBodyResponse { accepted: true });
             drop(held);
             self.has_ended = is_last;
@@ -161,5 +167,44 @@ impl Body for RequestBody {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
             Self::Streamed(_) => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use exec_server_protocol::envelope::RequestId;
+    use exec_server_protocol::limits::MAX_HTTP_HELD_BYTES;
+    use exec_server_protocol::methods::Method;
+    use exec_server_transport::outbox::Outbox;
+
+    use super::super::budget::Budget;
+    use super::*;
+    use crate::metrics::Metrics;
+
+    #[tokio::test]
+    async fn a_chunk_counts_until_the_socket_is_done_with_it() {
+        let budget = Budget::default();
+        let (mut upload, mut chunks) = upload(None);
+        upload.handle_chunk(Chunk {
+            seq: 1,
+            bytes: budget.hold(vec![7; 1000]).unwrap(),
+            is_last: true,
+            held: budget.take(10).unwrap(),
+            reply: reply(),
+        });
+        let has_room_beside = |bytes| budget.take(MAX_HTTP_HELD_BYTES - bytes).is_some();
+        assert!(has_room_beside(1010) && !has_room_beside(1009));
+        let taken = poll_fn(|cx| chunks.poll_next(cx)).await.unwrap().unwrap();
+        assert!(has_room_beside(1000) && !has_room_beside(999));
+        drop(taken);
+        assert!(has_room_beside(0));
+    }
+
+    fn reply() -> Reply {
+        let method = Method::HttpRequestBody;
+        let timer = Metrics::default().request(method);
+        Reply::new(RequestId::Integer(1), method, Outbox::default(), timer)
     }
 }

@@ -3,6 +3,7 @@
 mod bodies;
 mod deltas;
 mod failures;
+mod hostile;
 #[cfg(unix)]
 mod mcp;
 #[cfg(target_os = "linux")]
@@ -14,6 +15,7 @@ mod requests;
 mod tls;
 
 use exec_server_protocol::base64;
+use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
@@ -22,8 +24,11 @@ async fn server() -> TestExecutor {
     without_proxies().start().await
 }
 
-fn without_proxies() -> exec_server_testkit::executor::ExecutorBuilder {
-    let mut builder = TestExecutor::builder();
+fn without_proxies() -> ExecutorBuilder {
+    ignorant(TestExecutor::builder())
+}
+
+fn ignorant(mut builder: ExecutorBuilder) -> ExecutorBuilder {
     for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy", "request_method"] {
         builder.command().env_remove(name).env_remove(name.to_uppercase());
     }

@@ -9,6 +9,7 @@ mod directories;
 mod files;
 mod flood;
 mod http;
+mod http_bodies;
 mod idle;
 mod library;
 mod oneshot;
@@ -37,8 +38,28 @@ pub struct Group {
     pub measure: fn(&Scene<'_>, &mut Readings) -> Result<()>,
 }
 
+/// Groups of short measurements that depend on where the scheduler puts several programs, which it
+/// decides anew for every server: one long turn a round would be one throw of the dice.
+const THROWN_OFTEN: [&str; 1] = [http::GROUP.name];
+
+/// How often the contestants take turns at those in one round.
+const LAPS: usize = 5;
+
+impl Group {
+    /// How often the contestants take turns in one round.
+    pub fn laps(&self) -> usize {
+        if THROWN_OFTEN.contains(&self.name) { LAPS } else { 1 }
+    }
+
+    /// Whether `--only` means it: by its name, or by what its name begins with.
+    pub fn is_called(&self, name: &str) -> bool {
+        let rest = self.name.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    }
+}
+
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 19] = [
+pub const GROUPS: [Group; 20] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -55,6 +76,7 @@ pub const GROUPS: [Group; 19] = [
     blocks::GROUP,
     directories::GROUP,
     http::GROUP,
+    http_bodies::GROUP,
     client::GROUP,
     remote::GROUP,
     library::GROUP,

@@ -8,7 +8,9 @@ use serde_json::json;
 
 use super::{delta, get, request, server};
 
-const LENGTH: usize = 256 << 20;
+/// What a client does not read, and what another does meanwhile.
+const UNREAD: usize = 1 << 30;
+const READ: usize = 256 << 20;
 
 #[tokio::test]
 async fn a_client_that_does_not_read_does_not_fill_our_memory() {
@@ -21,9 +23,10 @@ async fn a_client_that_does_not_read_does_not_fill_our_memory() {
             async move {
                 let Some(request) = visit.request().await else { return };
                 let counts = request.target == "/stalled";
-                visit.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n")).await;
+                let length = if counts { UNREAD } else { READ };
+                visit.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n")).await;
                 let piece = vec![0; 1 << 20];
-                for _ in 0..LENGTH / piece.len() {
+                for _ in 0..length / piece.len() {
                     if !visit.send(&piece).await {
                         return;
                     }
@@ -36,6 +39,7 @@ async fn a_client_that_does_not_read_does_not_fill_our_memory() {
         }
     })
     .await;
+    let idle = resident_kib(server.serving_pid());
     let mut stalled = RawClient::connect_with_little_room(server.url()).await;
     stalled.initialize().await;
     let more = json!({"streamResponse": true, "requestId": "stalled"});
@@ -53,11 +57,45 @@ async fn a_client_that_does_not_read_does_not_fill_our_memory() {
             break;
         }
     }
-    assert_eq!(bytes, LENGTH);
+    assert_eq!(bytes, READ);
     let written = written.load(Ordering::SeqCst);
-    assert!(written < LENGTH / 4, "{written} bytes were taken for a client that reads nothing");
+    assert!(written < READ / 4, "{written} bytes were taken for a client that reads nothing");
     let memory = resident_kib(server.serving_pid());
-    assert!(memory < 128 * 1024, "{memory} KiB");
+    assert!(memory < idle + 64 * 1024, "{idle} KiB became {memory} KiB");
+}
+
+/// Bodies in memory are counted as what they have become there: text of base64.
+#[tokio::test]
+async fn bodies_count_with_the_memory_that_they_take() {
+    const ALMOST_ALL: usize = 30 << 20;
+    let server = server().await;
+    let web = Web::start(|mut visit| async move {
+        visit.request().await;
+        let length = ALMOST_ALL + 1;
+        visit.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n")).await;
+        visit.send(vec![0; ALMOST_ALL]).await;
+        visit.hung_up().await;
+    })
+    .await;
+    let mut client = server.client().await;
+    let mut asked = Vec::new();
+    // The bytes of eight would fit into the 256 MiB of a connection, their base64 does not.
+    for _ in 0..8 {
+        asked.push(client.send("http/request", get(&web.url("/"), json!({}))).await);
+    }
+    let refused = client.next_json().await;
+    let error = &refused["error"];
+    assert_eq!(error["data"]["kind"], "tooLarge", "{refused}");
+    assert!(error["message"].as_str().unwrap().ends_with("ask with streamResponse"), "{refused}");
+    // That leaves room for the others, and they are all that is waited for.
+    asked.retain(|id| refused["id"] != *id);
+    assert_eq!(asked.len(), 7);
+    client.call("http/cancel", json!({"requestId": "r"})).await.unwrap();
+    let mut kinds = Vec::new();
+    for id in asked {
+        kinds.push(client.reply(id).await.unwrap_err()["data"]["kind"].clone());
+    }
+    assert!(kinds.iter().filter(|kind| *kind == "cancelled").count() >= 4, "{kinds:?}");
 }
 
 fn resident_kib(pid: u32) -> usize {

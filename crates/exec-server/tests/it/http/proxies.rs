@@ -82,6 +82,25 @@ async fn tls_goes_through_a_tunnel() {
 }
 
 #[tokio::test]
+async fn a_proxy_may_want_tls_itself() {
+    let authority = Authority::new();
+    let proxy = authority.web(|request| answer(200, &[], &request.target)).await;
+    let with = |trusted: &Authority| {
+        let builder = without_proxies().env("HTTP_PROXY", proxy.local_url(""));
+        builder.env("SSL_CERT_FILE", trusted.file())
+    };
+    let server = with(&authority).start().await;
+    let mut client = server.client().await;
+    for url in ["http://far.test/a", "http://farther.test/b"] {
+        assert_eq!(body(&request(&mut client, url, json!({})).await.unwrap()), url);
+    }
+    assert_eq!(proxy.connections(), 1);
+    let server = with(&Authority::new()).start().await;
+    let mut client = server.client().await;
+    assert_eq!(refusal(&mut client, "http://far.test/", json!({})).await.1, "tls");
+}
+
+#[tokio::test]
 async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
     let web = Web::answering(|_| answer(200, &[], "direct")).await;
     for proxy in ["socks5://127.0.0.1:1", "http://127.0.0.1:1"] {
@@ -90,4 +109,33 @@ async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
         assert_eq!(refusal(&mut client, &web.url("/"), json!({})).await.1, "connect", "{proxy}");
     }
     assert_eq!(web.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_proxy_that_opens_no_tunnel_is_told_apart_from_the_server_behind_it() {
+    for (says, reason) in [
+        ("", "broke the connection"),
+        ("SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP"),
+        ("HTTP/1.1 407 Who?\r\ncontent-length: 0\r\n\r\n", "refused to connect: status 407"),
+        ("HTTP/1.1 302 Go\r\nlocation: http://127.0.0.1/\r\n\r\n", "status 302"),
+        ("HTTP/1.1 200 OK\r\nx: endless", "does not speak HTTP"),
+    ] {
+        let proxy = Web::start(move |mut visit: Visit| async move {
+            visit.request().await;
+            visit.send(says).await;
+            while says.ends_with("endless") && visit.send("y".repeat(1000)).await {}
+        })
+        .await;
+        let url = format!("http://user:s3cret@{}", proxy.address());
+        let server = without_proxies().env("https_proxy", &url).start().await;
+        let mut client = server.client().await;
+        let url = "https://far.test/path?s3cret";
+        let (code, kind, message) = refusal(&mut client, url, json!({})).await;
+        assert_eq!((code, kind.as_str()), (-32603, "connect"), "{message}");
+        assert!(message.contains(reason), "{message}");
+        assert!(message.contains(&proxy.address().to_string()), "{message}");
+        assert!(!message.contains("s3cret"), "{message}");
+        let asked = proxy.request();
+        assert_eq!(asked.header("proxy-authorization"), Some("Basic dXNlcjpzM2NyZXQ="));
+    }
 }

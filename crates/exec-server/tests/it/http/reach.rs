@@ -19,6 +19,9 @@ async fn metadata_services_are_out_of_reach_also_by_redirect() {
         "http://2852039166/".to_owned(),
         "http://[fe80::1]/".to_owned(),
         "http://[fd00:ec2::254]/".to_owned(),
+        "http://[64:ff9b:1::a9fe:a9fe]/".to_owned(),
+        "http://[2002:a9fe:a9fe::]/".to_owned(),
+        "http://[2001:0:4136:e378:8000:63bf:5601:5601]/".to_owned(),
         "http://100.100.100.200/".to_owned(),
         "http://metadata.google.internal/".to_owned(),
         web.url("/"),
@@ -69,41 +72,103 @@ async fn a_list_of_hosts_holds_for_every_hop() {
 
 #[tokio::test]
 async fn a_pattern_that_cannot_match_is_an_error_of_the_command_line() {
-    for pattern in ["", "a:b", "http://a/"] {
+    for pattern in ["", "a:b", "http://a/", "10.0.0", "[name]"] {
         let (code, _, stderr) = without_proxies().args(&["--http-allow", pattern]).run().await;
         assert_eq!(code, 2, "{pattern}");
         assert!(stderr.contains("--http-allow"), "{stderr}");
     }
 }
 
-/// Nobody else's table of hosts is touched: the server gets one of its own, in a mount namespace.
+/// A server with its own table of hosts; nobody else's is touched, as it is in a mount namespace.
 #[cfg(target_os = "linux")]
-#[tokio::test]
-async fn a_name_is_judged_by_the_address_that_is_dialled() {
+async fn with_hosts(
+    table: &str,
+    arguments: &[&str],
+) -> Option<(exec_server_testkit::TestExecutor, tempfile::TempDir)> {
     let folder = tempfile::tempdir().unwrap();
     let hosts = folder.path().join("hosts");
-    std::fs::write(&hosts, "169.254.169.254 innocent.test\n127.0.0.1 local.test\n").unwrap();
+    std::fs::write(&hosts, table).unwrap();
     let probe = std::process::Command::new("unshare")
         .args(["-rm", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts"])
         .arg(&hosts)
         .output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
         eprintln!("skipped, no mount namespace for a table of hosts");
-        return;
+        return None;
     }
-    let web = Web::answering(|_| answer(200, &[], "local")).await;
     let preparation = format!(
         "if [ -z \"$HAS_HOSTS\" ]; then HAS_HOSTS=1 exec unshare -rm /bin/sh -c \
          'mount --bind {} /etc/hosts; exec \"$0\" \"$@\"' \"$0\" \"$@\"; fi",
         hosts.display()
     );
-    let mut builder = without_proxies().after(&preparation);
-    builder.command().env_remove("http_proxy").env_remove("HTTP_PROXY");
-    let server = builder.start().await;
+    let builder = super::ignorant(exec_server_testkit::TestExecutor::builder().after(&preparation));
+    Some((builder.args(arguments).start().await, folder))
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn a_name_is_judged_by_the_address_that_is_dialled() {
+    let table = "169.254.169.254 innocent.test\n127.0.0.1 local.test\n\
+        127.0.0.1 mixed.test\n169.254.169.254 mixed.test\n";
+    let Some((server, _folder)) = with_hosts(table, &[]).await else { return };
+    let web = Web::answering(|_| answer(200, &[], "local")).await;
+    let port = web.address().port();
+    let away = Web::answering(move |_| {
+        answer(302, &[("location", &format!("http://mixed.test:{port}/"))], "")
+    })
+    .await;
     let mut client = server.client().await;
-    let url = format!("http://local.test:{}/", web.address().port());
+    let url = format!("http://local.test:{port}/");
     assert_eq!(body(&request(&mut client, &url, json!({})).await.unwrap()), "local");
-    let (_, kind, message) = refusal(&mut client, "http://innocent.test/", json!({})).await;
-    assert_eq!(kind, "forbidden", "{message}");
-    assert!(message.contains("innocent.test:80"), "{message}");
+    for (url, place) in [
+        ("http://innocent.test/".to_owned(), "innocent.test:80".to_owned()),
+        (format!("http://mixed.test:{port}/"), format!("mixed.test:{port}")),
+        (away.url("/"), format!("mixed.test:{port}")),
+    ] {
+        let (_, kind, message) = refusal(&mut client, &url, json!({})).await;
+        assert_eq!(kind, "forbidden", "{message}");
+        assert!(message.contains(&place), "{message}");
+    }
+    assert_eq!(web.requests().len(), 1);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn listed_addresses_are_no_names_that_begin_like_them() {
+    let table = "127.0.0.2 127.0.0.1.evil.test\n127.0.0.1 inside.test\n\
+        127.0.0.1 both.test\n127.0.0.2 both.test\n";
+    let Some((server, _folder)) = with_hosts(table, &["--http-allow", "127.0.0.1*"]).await else {
+        return;
+    };
+    let web = Web::answering(|_| answer(200, &[], "listed")).await;
+    let port = web.address().port();
+    let mut client = server.client().await;
+    for host in ["127.0.0.1", "inside.test", "both.test"] {
+        let answer = request(&mut client, &format!("http://{host}:{port}/"), json!({})).await;
+        assert_eq!(body(&answer.unwrap()), "listed", "{host}");
+    }
+    for host in ["127.0.0.1.evil.test", "127.0.0.2"] {
+        let url = format!("http://{host}:{port}/");
+        let (_, kind, message) = refusal(&mut client, &url, json!({})).await;
+        assert_eq!(kind, "forbidden", "{message}");
+        assert!(message.ends_with("not in the list of --http-allow"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn behind_a_proxy_a_list_of_addresses_has_no_names() {
+    let proxy = Web::answering(|request| answer(200, &[], &request.target)).await;
+    let server = without_proxies()
+        .env("http_proxy", proxy.url(""))
+        .args(&["--http-allow", "10.0.0.*", "--http-allow", "named.test"])
+        .start()
+        .await;
+    let mut client = server.client().await;
+    for url in ["http://10.0.0.7/", "http://named.test/"] {
+        assert_eq!(body(&request(&mut client, url, json!({})).await.unwrap()), url);
+    }
+    for url in ["http://10.0.0.7.evil.test/", "http://other.test/"] {
+        assert_eq!(refusal(&mut client, url, json!({})).await.1, "forbidden", "{url}");
+    }
+    assert_eq!(proxy.requests().len(), 2);
 }

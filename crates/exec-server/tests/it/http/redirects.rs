@@ -133,3 +133,106 @@ async fn a_redirect_to_nowhere_is_an_error_or_an_answer() {
         assert_eq!(answer.unwrap()["status"].as_u64(), Some(status), "{path}");
     }
 }
+
+#[tokio::test]
+async fn a_redirect_may_be_written_in_any_way_that_leads_somewhere() {
+    let server = server().await;
+    let mut client = server.client().await;
+    for (location, end) in [
+        ("end", "/a/end"),
+        ("../end", "/end"),
+        ("././../end?a=b", "/end?a=b"),
+        ("?only=query", "/a/from?only=query"),
+        ("/end#part", "/end"),
+        ("/\u{fc}", "/%C3%BC"),
+        ("//HOST/end", "/end"),
+        ("HTTP://HOST", "/"),
+        ("http://somebody:s3cret@HOST/end", "/end"),
+    ] {
+        let web = Web::answering(move |request| match request.target.as_str() {
+            "/a/from" => {
+                let location = location.replace("HOST", request.header("host").unwrap());
+                answer(302, &[("location", &location)], "")
+            }
+            _ => answer(200, &[], "here"),
+        })
+        .await;
+        let reply = request(&mut client, &web.url("/a/from"), json!({})).await.unwrap();
+        let last = web.requests().pop().unwrap();
+        assert_eq!((body(&reply).as_str(), last.target.as_str()), ("here", end), "{location}");
+        assert_eq!(last.header("authorization"), None, "{location}");
+        assert!(reply["finalUrl"].as_str().unwrap().starts_with(&web.url(end)), "{reply}");
+    }
+    let web = Web::answering(|_| answer(302, &[("location", "")], "")).await;
+    let (_, kind, message) = refusal(&mut client, &web.url("/"), json!({})).await;
+    assert_eq!(kind, "redirect", "it points to itself: {message}");
+}
+
+#[tokio::test]
+async fn a_redirect_leads_out_of_the_web_nowhere() {
+    let server = server().await;
+    let mut client = server.client().await;
+    for location in [
+        "file:///etc/passwd",
+        "FILE:/etc/passwd",
+        "data:text/plain,x",
+        "javascript:alert(1)",
+        "gopher://127.0.0.1/x",
+        "ws://127.0.0.1/",
+        "unix:/run/x.sock",
+        "mailto:a@b",
+    ] {
+        let web = Web::answering(move |_| answer(307, &[("location", location)], "")).await;
+        let (code, kind, message) = refusal(&mut client, &web.url("/?s3cret"), json!({})).await;
+        assert_eq!((code, kind.as_str()), (-32603, "redirect"), "{location}: {message}");
+        assert!(message.contains("unsupported URL scheme"), "{message}");
+        assert!(!message.contains("s3cret") && !message.contains("passwd"), "{message}");
+        assert_eq!(web.requests().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_that_cannot_be_read_is_left_to_the_client_with_its_bytes() {
+    let server = server().await;
+    let mut client = server.client().await;
+    let web = Web::answering(|_| {
+        b"HTTP/1.1 302 Go\r\nLocation: /\xff\xfe\r\nContent-Length: 0\r\n\r\n".to_vec()
+    })
+    .await;
+    let reply = request(&mut client, &web.url("/"), json!({})).await.unwrap();
+    assert_eq!(reply["status"], 302);
+    assert_eq!(
+        reply["headers"][0],
+        json!({"name": "location", "value": "/ÿþ", "valueBase64": "L//+"})
+    );
+    let web = Web::answering(|_| answer(302, &[], "nowhere")).await;
+    let reply = request(&mut client, &web.url("/"), json!({})).await.unwrap();
+    assert_eq!((reply["status"].as_u64(), body(&reply).as_str()), (Some(302), "nowhere"));
+}
+
+#[tokio::test]
+async fn the_body_of_a_redirect_is_not_waited_for() {
+    let server = server().await;
+    let mut client = server.client().await;
+    let web = Web::start(|mut visit| async move {
+        while let Some(request) = visit.request().await {
+            if request.target == "/end" {
+                visit.send(answer(200, &[], request.method)).await;
+                continue;
+            }
+            visit.send("HTTP/1.1 303 Go\r\nLocation: /end\r\nContent-Length: 9999\r\n\r\nx").await;
+            visit.hung_up().await;
+            return;
+        }
+    })
+    .await;
+    let answer = request(&mut client, &web.url("/"), json!({"method": "PATCH"})).await.unwrap();
+    assert_eq!(body(&answer), "GET");
+    let more = json!({"method": "HEAD"});
+    let answer = request(&mut client, &web.url("/"), more).await.unwrap();
+    assert_eq!(
+        (answer["status"].as_u64(), &answer["finalUrl"]),
+        (Some(200), &json!(web.url("/end")))
+    );
+    assert_eq!(web.requests().pop().unwrap().method, "HEAD");
+}

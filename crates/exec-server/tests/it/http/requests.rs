@@ -167,6 +167,24 @@ async fn the_family_is_named_before_there_is_a_session() {
     assert_eq!(error["message"], "client must send initialized before using http methods");
 }
 
+/// Whether they are set or not.
+const DENIED: [&str; 14] = [
+    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+    "OPENAI_FEDERATION_RULE_ID",
+    "OPENAI_IDENTITY_TOKEN_FILE",
+    "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
+    "OPENAI_API_KEY",
+    "CODEX_API_KEY",
+    "CODEX_ACCESS_TOKEN",
+    "CODEX_CONNECTORS_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "AZURE_FEDERATED_TOKEN_FILE",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
 #[tokio::test]
 async fn headers_take_variables_of_the_server_but_not_its_secrets() {
     let server = without_proxies()
@@ -211,6 +229,11 @@ async fn headers_take_variables_of_the_server_but_not_its_secrets() {
         let (code, _, message) = refusal(&mut client, &web.url("/"), with(variable)).await;
         assert_eq!(code, -32602);
         assert_eq!(message, format!("http/request header authorization {text}"));
+    }
+    for denied in DENIED.iter().flat_map(|name| [name.to_string(), name.to_lowercase()]) {
+        let (code, _, message) = refusal(&mut client, &web.url("/"), with(&denied)).await;
+        assert_eq!(code, -32602);
+        assert!(message.ends_with(&format!("cannot use executor environment variable {denied}")));
     }
     let (_, _, message) = refusal(&mut client, &web.url("/"), with("HTTP_TEST_LINES")).await;
     assert_eq!(

@@ -80,6 +80,17 @@ async fn an_authority_is_trusted_by_file() {
 }
 
 #[tokio::test]
+async fn authorities_are_trusted_by_folder() {
+    let authority = Authority::new();
+    let web = authority.web(|_| answer(200, &[], "safe")).await;
+    let folder = authority.file().parent().unwrap().to_owned();
+    let server = without_proxies().env("SSL_CERT_DIR", folder).start().await;
+    let mut client = server.client().await;
+    let answer = request(&mut client, &web.local_url("/"), json!({})).await.unwrap();
+    assert_eq!(body(&answer), "safe");
+}
+
+#[tokio::test]
 async fn nobody_else_is_trusted() {
     let authority = Authority::new();
     let web = authority.web(|_| answer(200, &[], "unsafe")).await;

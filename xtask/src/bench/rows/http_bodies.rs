@@ -1,0 +1,170 @@
+//! Requests to a web server for big answers, where the bytes are what costs, and for one that nobody
+//! reads.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base64_turbo::STANDARD;
+
+use super::http::{Answer, params};
+use super::{EVERY_ROUND, Group};
+use crate::bench::client::Client;
+use crate::bench::contestant::Seat;
+use crate::bench::failure::{Failure, Result};
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::stats::mib;
+use crate::bench::transfer::Transfer;
+use crate::bench::web::Web;
+use crate::bench::wire;
+
+const STREAM: &str = "http.stream";
+const STREAM_CPU: &str = "http.stream-cpu";
+const STREAM_CHUNK: &str = "http.stream-chunk";
+const GROWTH: &str = "http.stall-growth";
+
+const BIG: usize = 256 << 20;
+const HUGE: usize = 1 << 30;
+
+/// `http/request` of much.
+pub const GROUP: Group = Group {
+    name: "http-bodies",
+    most_rounds: EVERY_ROUND,
+    rows: &[
+        Row {
+            id: STREAM,
+            label: "http/request of 256 MiB, streamed",
+            unit: Unit::Named("MB/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(2.0, Of::Peer)],
+        },
+        Row {
+            id: STREAM_CPU,
+            label: "… server CPU",
+            unit: Unit::Named("s/GiB"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
+            id: STREAM_CHUNK,
+            label: "… mean delta",
+            unit: Unit::Named("bytes"),
+            better: Better::Neither,
+            bars: &[],
+        },
+        Row {
+            id: GROWTH,
+            label: "client does not read 1 GiB of an answer: memory growth",
+            unit: Unit::Named("MiB"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(64.0, Of::Unit)],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    // The bare server has only small answers, which show what the wake-ups of three programs cost.
+    if scene.contestant.seat == Seat::Bare {
+        return Ok(());
+    }
+    let web = Web::start()?;
+    let mut client = scene.connect()?;
+    let big = scene.effort.pick(BIG, BIG / 4);
+    stream(scene, &mut client, &web, big / 8)?;
+    let (transfer, deltas) = stream(scene, &mut client, &web, big)?;
+    readings.enter(STREAM, transfer.megabytes_per_second());
+    readings.enter(STREAM_CPU, transfer.cpu_per_gib());
+    readings.enter(STREAM_CHUNK, big as f64 / deltas as f64);
+
+    readings.enter(GROWTH, mib(growth_of_a_stall(scene, &web)? as f64));
+    Ok(())
+}
+
+/// Streams an answer, and says in how many deltas it came.
+fn stream(
+    scene: &Scene<'_>,
+    client: &mut Client,
+    web: &Web,
+    length: usize,
+) -> Result<(Transfer, u64)> {
+    let before = scene.server.usage()?;
+    let begun = Instant::now();
+    client.queue("http/request", &params(web, length, true));
+    client.flush()?;
+    wire::parse_result::<Answer>(client.next_text()?)?;
+    let (mut bytes, mut seq, mut decoded) = (0, 0, Vec::new());
+    loop {
+        let delta = parse_delta(client.next_text()?)?;
+        seq += 1;
+        if delta.seq != seq {
+            return Err(Failure::new("a delta is missing or out of order"));
+        }
+        bytes += check_zeros(delta.base64, &mut decoded)?;
+        if delta.is_last {
+            break;
+        }
+    }
+    if bytes != length {
+        return Err(Failure::new(format!("{bytes} bytes instead of {length}")));
+    }
+    let time = begun.elapsed();
+    let cpu = scene.server.usage()?.cpu_since(&before);
+    Ok((Transfer { bytes: bytes as u64, time, cpu }, seq - 1))
+}
+
+/// How much memory a server needs for a client that asks for much and reads nothing.
+fn growth_of_a_stall(scene: &Scene<'_>, web: &Web) -> Result<u64> {
+    let mut stalled = scene.connect()?;
+    let before = scene.server.usage()?.rss;
+    stalled.queue("http/request", &params(web, HUGE, true));
+    stalled.flush()?;
+    let time = scene.effort.pick(Duration::from_secs(4), Duration::from_secs(2));
+    let begun = Instant::now();
+    let mut most = before;
+    while begun.elapsed() < time {
+        thread::sleep(Duration::from_millis(50));
+        most = most.max(scene.server.usage()?.rss);
+    }
+    Ok(most - before)
+}
+
+fn check_zeros(text: &[u8], decoded: &mut Vec<u8>) -> Result<usize> {
+    let room = STANDARD.decoded_len_estimate(text.len());
+    if decoded.len() < room {
+        decoded.resize(room, 0);
+    }
+    let count =
+        STANDARD.decode_slice(text, decoded).map_err(|_| Failure::new("a delta is not base64"))?;
+    match decoded[..count].iter().fold(0, |all, byte| all | byte) {
+        0 => Ok(count),
+        _ => Err(Failure::new("a delta has the wrong content")),
+    }
+}
+
+struct Delta<'a> {
+    seq: u64,
+    base64: &'a [u8],
+    is_last: bool,
+}
+
+/// Reads a delta in its usual member order without looking at every byte.
+fn parse_delta(text: &[u8]) -> Result<Delta<'_>> {
+    let usual = || {
+        let head =
+            br#"{"method":"http/request/bodyDelta","params":{"requestId":"r","seq":"#.as_slice();
+        let rest = text.strip_prefix(head)?;
+        let digits = rest.iter().position(|byte| !byte.is_ascii_digit())?;
+        let seq = std::str::from_utf8(&rest[..digits]).ok()?.parse().ok()?;
+        let rest = rest[digits..].strip_prefix(br#","deltaBase64":""#)?;
+        let (base64, is_last) = match rest.strip_suffix(br#"","done":false,"error":null}}"#) {
+            Some(base64) => (base64, false),
+            None => (rest.strip_suffix(br#"","done":true,"error":null}}"#)?, true),
+        };
+        Some(Delta { seq, base64, is_last })
+    };
+    usual().ok_or_else(|| {
+        let shown = String::from_utf8_lossy(&text[..text.len().min(200)]).into_owned();
+        Failure::new(format!("not a delta: {shown}"))
+    })
+}
