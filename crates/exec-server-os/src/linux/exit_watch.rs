@@ -11,6 +11,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::sandbox::ending::EndingWatch;
+use super::sandbox::spares::Another;
 use super::sandbox::undertaker::{self, HeldMounts};
 use super::{check, register};
 use crate::spawn::ExitStatus;
@@ -23,18 +24,23 @@ pub struct ExitWatch {
     mounts: Mutex<Option<HeldMounts>>,
     /// Of a sandbox, whose end is not that of the child.
     ending: Option<EndingWatch>,
+    /// What is made ready for the next sandbox when this one has ended.
+    another: Mutex<Option<Another>>,
 }
 
 impl ExitWatch {
     /// Watches our own child `pid`.
     pub fn new(pid: libc::pid_t, pidfd: OwnedFd) -> io::Result<Self> {
         let pidfd = register(pidfd, Interest::READABLE)?;
-        Ok(Self { pid, pidfd, mounts: Mutex::default(), ending: None })
+        let (mounts, another) = (Mutex::default(), Mutex::default());
+        Ok(Self { pid, pidfd, mounts, ending: None, another })
     }
 
     /// The child has a sandbox, and it is over when that is.
-    pub(super) fn follow(&mut self, ending: Option<EndingWatch>) {
+    pub(super) fn follow(&mut self, ending: Option<EndingWatch>, mut another: Option<Another>) {
         self.ending = ending;
+        another.iter_mut().for_each(Another::in_a_while);
+        self.another = Mutex::new(another);
     }
 
     /// Keeps the mounts of a sandbox until its end.
@@ -48,19 +54,24 @@ impl ExitWatch {
         self.keep(None);
     }
 
+    fn let_go(&self) {
+        self.keep(None);
+        *self.another.lock().expect("no holder panics") = None;
+    }
+
     /// Reaps the child once it has ended, or has it reaped a little later.
     pub fn poll_exit(&self, cx: &mut Context) -> Poll<io::Result<ExitStatus>> {
         if let Some(ending) = &self.ending
             && let Some(status) = ready!(ending.poll_ending(cx))
         {
             undertaker::see_off(self.pidfd.get_ref().try_clone()?);
-            self.keep(None);
+            self.let_go();
             return Poll::Ready(Ok(status));
         }
         loop {
             let mut ready = ready!(self.pidfd.poll_read_ready(cx))?;
             if let Some(status) = reap(self.pid)? {
-                self.keep(None);
+                self.let_go();
                 return Poll::Ready(Ok(status));
             }
             ready.clear_ready();

@@ -66,7 +66,7 @@ pub struct Parts {
     pub report: Option<OwnedFd>,
     /// What was refused to a confined child.
     refused: RefusedCalls,
-    /// Held until the command of a launcher runs.
+    /// Held until the command of a launcher has ended.
     another: Option<Another>,
     /// Where the end of a sandbox is told.
     inside: Option<OwnedFd>,
@@ -136,7 +136,7 @@ impl Spawner {
     pub async fn finish(&self, submitted: Submitted) -> Result<Spawned, SpawnError> {
         let prepare = |step| move |source| SpawnError::Prepare { step, source };
         let mut parts = submitted.parts().await?;
-        let (report, _another) = (parts.report.take(), parts.another.take());
+        let (report, another) = (parts.report.take(), parts.another.take());
         let inside = parts.inside.take();
         let mut spawned = parts.register().map_err(prepare("event loop"))?;
         let first = match self.await_launch(report, &spawned.exit).await {
@@ -144,7 +144,7 @@ impl Spawner {
             Err(error) => return Err(self.end_given_up(error, spawned.tree, spawned.exit)),
         };
         let ending = first.zip(inside).map(|(first, inside)| EndingWatch::new(first, inside));
-        spawned.exit.follow(ending.transpose().map_err(prepare("event loop"))?);
+        spawned.exit.follow(ending.transpose().map_err(prepare("event loop"))?, another);
         Ok(spawned)
     }
 

@@ -62,7 +62,7 @@ pub struct Launched {
     pub report: OwnedFd,
     /// What was refused to the command.
     pub refused: RefusedCalls,
-    /// To be dropped when the command runs.
+    /// To be dropped when the command has ended.
     pub another: Option<Another>,
     /// Where pid 1 tells how the command ended.
     pub inside: Option<OwnedFd>,

@@ -1,8 +1,8 @@
 //! Sandboxes that are prepared ahead, so that most starts find one.
 //!
 //! ```text
-//! start ──takes a spare──▶ runs ──▶ keeper (a thread): makes another one like it,
-//!                                   and ends those that are old or of a mount table that has changed
+//! start ──takes a spare──▶ runs ──▶ has ended, or runs for a while ──▶ keeper (a thread): makes another one like it,
+//!                                                          and ends those that are old or of a mount table that has changed
 //! ```
 //!
 //! A spare has namespaces of its own and is used once, so that no two commands share more than without it. It knows
@@ -33,6 +33,8 @@ use crate::spawn::SpawnError;
 const MAX_SPARES: usize = 4;
 /// As long as somebody who reads an answer may take to ask for the next command.
 const MAX_AGE: Duration = Duration::from_secs(60);
+/// Who has run for this long will run on: most commands are done by then, and are not to share the processors meanwhile.
+const A_WHILE: Duration = Duration::from_millis(20);
 /// The tag of what belongs to no tree yet; children are counted from 0, and zygotes have the last number.
 const TAG: u32 = u32::MAX - 1;
 
@@ -51,12 +53,18 @@ struct Shared {
 struct Pool {
     spares: Vec<Spare>,
     /// What the keeper shall make.
-    wanted: Vec<Needs>,
+    wanted: Vec<Wanted>,
     /// What the keeper shall end, because that takes a moment.
     useless: Vec<Spare>,
     mounts: MountTable,
     /// How often the mounts have changed.
     changes: u64,
+}
+
+struct Wanted {
+    needs: Needs,
+    /// Not before.
+    due: Instant,
 }
 
 struct Spare {
@@ -120,22 +128,41 @@ impl Spares {
 
     /// Has one made for the next start that needs the same, later.
     pub fn make_another(&self, needs: Needs) -> Another {
-        Another { spares: self.clone(), needs: Some(needs).filter(|it| it.preparation.is_some()) }
+        let needs = Some(needs).filter(|it| it.preparation.is_some());
+        Another { spares: self.clone(), needs, is_asked_for: false }
     }
 }
 
-/// A spare that is made when this is dropped: until its command runs, a start needs the processors itself.
+/// A spare that is made when this is dropped, and so when a command has ended: until then it needs the processors itself.
 pub struct Another {
     spares: Spares,
     needs: Option<Needs>,
+    is_asked_for: bool,
 }
 
-impl Drop for Another {
-    fn drop(&mut self) {
-        let Some(needs) = self.needs.take() else { return };
+impl std::fmt::Debug for Another {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+        formatter.debug_struct("Another").finish_non_exhaustive()
+    }
+}
+
+impl Another {
+    /// Has it made in a while, should this not be dropped before.
+    pub fn in_a_while(&mut self) {
+        if !self.is_asked_for {
+            self.ask(Instant::now() + A_WHILE);
+            self.is_asked_for = true;
+        }
+    }
+
+    fn ask(&self, due: Instant) {
+        let Some(needs) = &self.needs else { return };
         let mut pool = self.spares.0.lock();
-        if !pool.wanted.iter().any(|wanted| wanted.are_met_by(&needs)) {
-            pool.wanted.push(needs);
+        match pool.wanted.iter_mut().find(|wanted| wanted.needs.are_met_by(needs)) {
+            Some(wanted) => wanted.due = wanted.due.min(due),
+            // It was made meanwhile.
+            None if self.is_asked_for => return,
+            None => pool.wanted.push(Wanted { needs: needs.clone(), due }),
         }
         drop(pool);
         self.spares.0.keeper.call_once(|| {
@@ -144,6 +171,12 @@ impl Drop for Another {
             }
         });
         self.spares.0.wake();
+    }
+}
+
+impl Drop for Another {
+    fn drop(&mut self) {
+        self.ask(Instant::now());
     }
 }
 
@@ -165,6 +198,11 @@ impl Pool {
             self.changes += 1;
             self.useless.append(&mut self.spares);
         }
+    }
+
+    fn take_due(&mut self, now: Instant) -> Vec<Needs> {
+        let due = self.wanted.extract_if(.., |wanted| wanted.due <= now);
+        due.map(|wanted| wanted.needs).collect()
     }
 
     fn drop_old(&mut self, now: Instant) {
@@ -200,8 +238,9 @@ impl Keeper {
             let (wanted, useless) = {
                 let mut pool = self.shared.lock();
                 pool.look_at_mounts();
-                pool.drop_old(Instant::now());
-                (std::mem::take(&mut pool.wanted), std::mem::take(&mut pool.useless))
+                let now = Instant::now();
+                pool.drop_old(now);
+                (pool.take_due(now), std::mem::take(&mut pool.useless))
             };
             drop(useless);
             for needs in wanted {
@@ -221,12 +260,13 @@ impl Keeper {
         let lacks_new = has_network
             && !is_there(&|spare| !spare.is_adopted && spare.needs.preparation == preparation);
         let made = (|| {
-            if lacks_same {
-                self.prepare(needs, true)?;
-            }
+            // First, because whoever finds none has to wait for a network as well.
             if lacks_new {
                 let network = Some(Arc::new(self.launchers.make_network(&mut self.stack)?));
                 self.prepare(Needs { preparation, network }, false)?;
+            }
+            if lacks_same {
+                self.prepare(needs, true)?;
             }
             Ok::<_, SpawnError>(())
         })();
@@ -258,9 +298,13 @@ impl Keeper {
 
     /// Waits until somebody wants something, the mounts change, or a spare is too old.
     fn wait(&mut self) {
-        let oldest = self.shared.lock().spares.iter().map(|spare| spare.since).min();
-        let time = oldest.map(|since| {
-            let left = MAX_AGE.saturating_sub(since.elapsed()) + Duration::from_millis(1);
+        let next = {
+            let pool = self.shared.lock();
+            let ages = pool.spares.iter().map(|spare| spare.since + MAX_AGE);
+            ages.chain(pool.wanted.iter().map(|wanted| wanted.due)).min()
+        };
+        let time = next.map(|next| {
+            let left = next.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
             Timespec::try_from(left).expect("a minute fits")
         });
         let mut events = [
