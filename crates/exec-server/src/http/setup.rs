@@ -2,12 +2,13 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::sync::Arc;
 
 use exec_server_transport::tls;
 use hyper::Uri;
 use hyper::header::HeaderValue;
 use hyper_util::client::proxy::matcher::Matcher;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
@@ -22,9 +23,15 @@ pub struct HttpSetup {
     pub reach: Reach,
     /// None where the environment speaks of none, so that most requests ask nothing.
     proxies: Option<Matcher>,
+    /// Who may ask the system for the addresses of a name.
+    pub lookups: Arc<Semaphore>,
     /// Reading every trusted certificate takes a while, so only who needs them waits for it.
     tls: OnceCell<TlsConnector>,
 }
+
+/// A question for an address may take a minute where nobody answers it, and a thread; half of those that a loop has are
+/// left for files.
+const MAX_LOOKUPS: usize = 256;
 
 /// A proxy, and what it wants to hear.
 #[derive(Debug, Clone)]
@@ -42,7 +49,9 @@ impl HttpSetup {
             name.to_str().is_some_and(|name| name.to_ascii_lowercase().ends_with("_proxy"))
         };
         let has_proxies = std::env::vars_os().any(|(name, _)| is_about_proxies(&name));
-        Self { reach, proxies: has_proxies.then(Matcher::from_env), tls: OnceCell::new() }
+        let proxies = has_proxies.then(Matcher::from_env);
+        let lookups = Arc::new(Semaphore::new(MAX_LOOKUPS));
+        Self { reach, proxies, lookups, tls: OnceCell::new() }
     }
 
     /// The proxy for a URL, if it has one.
