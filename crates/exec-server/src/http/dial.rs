@@ -11,21 +11,23 @@ use url::Host;
 
 use super::carrier::Carrier;
 use super::error::HttpError;
+use super::lookups::Lookups;
 use super::place::Place;
 use super::setup::{HttpSetup, Proxy};
 
 /// A connection to a place, or to the proxy that requests for it go through.
 pub async fn dial(
     setup: &HttpSetup,
+    lookups: &Lookups,
     place: &Place,
     proxy: Option<&Proxy>,
 ) -> Result<Box<dyn Carrier>, HttpError> {
     let Some(proxy) = proxy else {
         // An address that passed is dialled as it is, so no second look at the name can change it.
-        let addresses = setup.reach.check_addresses(place, addresses(setup, place).await?)?;
+        let addresses = setup.reach.check_addresses(place, addresses(lookups, place).await?)?;
         return secure(setup, place, connect(place, addresses).await?).await;
     };
-    let addresses = addresses(setup, &proxy.place).await?;
+    let addresses = addresses(lookups, &proxy.place).await?;
     let carrier = secure(setup, &proxy.place, connect(&proxy.place, addresses).await?).await?;
     if !place.is_tls {
         return Ok(carrier);
@@ -34,14 +36,14 @@ pub async fn dial(
     secure(setup, place, tunnel).await
 }
 
-async fn addresses(setup: &HttpSetup, place: &Place) -> Result<Vec<SocketAddr>, HttpError> {
+async fn addresses(lookups: &Lookups, place: &Place) -> Result<Vec<SocketAddr>, HttpError> {
     let name = match &place.host {
         Host::Ipv4(address) => return Ok(vec![((*address), place.port).into()]),
         Host::Ipv6(address) => return Ok(vec![((*address), place.port).into()]),
         Host::Domain(name) => name,
     };
     let asked = (name.clone(), place.port);
-    let turn = setup.lookups.clone().acquire_owned().await;
+    let turn = lookups.turn().await;
     let found = tokio::task::spawn_blocking(move || {
         // A question that nobody waits for any more keeps its thread all the same.
         let _turn = turn;

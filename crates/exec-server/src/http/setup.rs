@@ -2,17 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::sync::Arc;
 
 use exec_server_transport::tls;
 use hyper::Uri;
 use hyper::header::HeaderValue;
 use hyper_util::client::proxy::matcher::Matcher;
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::error::HttpError;
+use super::lookups::Lookups;
 use super::place::Place;
 use super::reach::Reach;
 use super::redirect::UNSENDABLE;
@@ -23,15 +23,11 @@ pub struct HttpSetup {
     pub reach: Reach,
     /// None where the environment speaks of none, so that most requests ask nothing.
     proxies: Option<Matcher>,
-    /// Who may ask the system for the addresses of a name.
-    pub lookups: Arc<Semaphore>,
+    /// Bounds the questions for addresses.
+    pub lookups: Lookups,
     /// Reading every trusted certificate takes a while, so only who needs them waits for it.
     tls: OnceCell<TlsConnector>,
 }
-
-/// A question for an address may take a minute where nobody answers it, and a thread; half of those that a loop has are
-/// left for files.
-const MAX_LOOKUPS: usize = 256;
 
 /// A proxy, and what it wants to hear.
 #[derive(Debug, Clone)]
@@ -50,8 +46,7 @@ impl HttpSetup {
         };
         let has_proxies = std::env::vars_os().any(|(name, _)| is_about_proxies(&name));
         let proxies = has_proxies.then(Matcher::from_env);
-        let lookups = Arc::new(Semaphore::new(MAX_LOOKUPS));
-        Self { reach, proxies, lookups, tls: OnceCell::new() }
+        Self { reach, proxies, lookups: Lookups::of_server(), tls: OnceCell::new() }
     }
 
     /// The proxy for a URL, if it has one.
