@@ -274,7 +274,7 @@ pub(crate) async fn wrap_in_tls(
 }
 
 /// User and password of a URL as an `Authorization` header.
-pub(crate) fn basic_auth(url: &Url) -> Option<String> {
+pub fn basic_auth(url: &Url) -> Option<String> {
     if url.username().is_empty() && url.password().is_none() {
         return None;
     }

@@ -26,6 +26,7 @@ mod dial;
 mod error;
 mod exchange;
 mod link;
+mod lookups;
 mod metadata;
 mod place;
 mod pool;
@@ -41,6 +42,7 @@ pub use allowed_host::{AllowedHost, AllowedHostError};
 use budget::Budget;
 pub use error::HttpError;
 use exchange::Exchange;
+use lookups::Lookups;
 use pool::Pool;
 pub use reach::Reach;
 use request::{Announced, Outgoing, OutgoingBody};
@@ -88,6 +90,7 @@ struct Shared {
     table: Mutex<Table>,
     targets: LastTarget,
     pool: Pool,
+    lookups: Lookups,
     budget: Budget,
     /// Told when the last exchange has ended.
     idle: Notify,
@@ -100,6 +103,7 @@ impl Http {
             table: Mutex::default(),
             targets: LastTarget::default(),
             pool: Pool::new(server.config.timings.http_idle_connection),
+            lookups: server.http.lookups.of_client(),
             budget: Budget::default(),
             idle: Notify::new(),
         };

@@ -1,7 +1,7 @@
 //! From a place to a connection: names to addresses, addresses to sockets, proxies and TLS on top.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use exec_server_transport::proxy::{ProxyError, ask_for_tunnel};
@@ -11,21 +11,23 @@ use url::Host;
 
 use super::carrier::Carrier;
 use super::error::HttpError;
+use super::lookups::Lookups;
 use super::place::Place;
 use super::setup::{HttpSetup, Proxy};
 
 /// A connection to a place, or to the proxy that requests for it go through.
 pub async fn dial(
     setup: &HttpSetup,
+    lookups: &Lookups,
     place: &Place,
     proxy: Option<&Proxy>,
 ) -> Result<Box<dyn Carrier>, HttpError> {
     let Some(proxy) = proxy else {
         // An address that passed is dialled as it is, so no second look at the name can change it.
-        let addresses = setup.reach.check_addresses(place, addresses(place).await?)?;
+        let addresses = setup.reach.check_addresses(place, addresses(lookups, place).await?)?;
         return secure(setup, place, connect(place, addresses).await?).await;
     };
-    let addresses = addresses(&proxy.place).await?;
+    let addresses = addresses(lookups, &proxy.place).await?;
     let carrier = secure(setup, &proxy.place, connect(&proxy.place, addresses).await?).await?;
     if !place.is_tls {
         return Ok(carrier);
@@ -34,19 +36,24 @@ pub async fn dial(
     secure(setup, place, tunnel).await
 }
 
-async fn addresses(place: &Place) -> Result<Vec<SocketAddr>, HttpError> {
+async fn addresses(lookups: &Lookups, place: &Place) -> Result<Vec<SocketAddr>, HttpError> {
     let name = match &place.host {
         Host::Ipv4(address) => return Ok(vec![((*address), place.port).into()]),
         Host::Ipv6(address) => return Ok(vec![((*address), place.port).into()]),
         Host::Domain(name) => name,
     };
-    let failed = |source| HttpError::Dns { host: name.clone(), source };
-    let found: Vec<_> =
-        tokio::net::lookup_host((name.as_str(), place.port)).await.map_err(failed)?.collect();
-    if found.is_empty() {
-        return Err(failed(io::Error::new(io::ErrorKind::NotFound, "the name has no address")));
-    }
-    Ok(found)
+    let asked = (name.clone(), place.port);
+    let turn = lookups.turn().await;
+    let found = tokio::task::spawn_blocking(move || {
+        // A question that nobody waits for any more keeps its thread all the same.
+        let _turn = turn;
+        asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>)
+    });
+    let found = found.await.unwrap_or_else(|_| Err(io::Error::other("nobody looked it up")));
+    let nobody = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    found
+        .and_then(|found| if found.is_empty() { Err(nobody()) } else { Ok(found) })
+        .map_err(|source| HttpError::Dns { host: name.clone(), source })
 }
 
 /// How long an address may keep us waiting before the next is tried as well.

@@ -214,7 +214,7 @@ async fn send(
         };
     }
     // Most requests find a connection, and none of them should carry the state of a handshake around.
-    let carrier = Box::pin(dial(setup, &request.target.place, proxy)).await?;
+    let carrier = Box::pin(dial(setup, &shared.lookups, &request.target.place, proxy)).await?;
     let mut link = match Link::open(carrier).await {
         Ok(link) => link,
         Err(error) => return Err(failed(&request.target.place, error)),

@@ -143,7 +143,8 @@ impl Outgoing {
     fn announce_body(&mut self) -> Result<Announced, RequestError> {
         let is_chunked = self.headers.contains_key(TRANSFER_ENCODING);
         let mut encodings = self.headers.get_all(TRANSFER_ENCODING).iter();
-        if !encodings.all(|value| value.as_bytes().eq_ignore_ascii_case(b"chunked")) {
+        let is_known = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
+        if encodings.next().is_some_and(|first| !is_known(first)) || encodings.next().is_some() {
             return Err(invalid("http/request transfer-encoding can only be chunked"));
         }
         let given = given_length(&self.headers)?;

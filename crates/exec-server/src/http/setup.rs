@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use url::{Host, Url};
 
 use super::error::HttpError;
+use super::lookups::Lookups;
 use super::place::Place;
 use super::reach::Reach;
 use super::redirect::UNSENDABLE;
@@ -22,6 +23,8 @@ pub struct HttpSetup {
     pub reach: Reach,
     /// None where the environment speaks of none, so that most requests ask nothing.
     proxies: Option<Matcher>,
+    /// Bounds the questions for addresses.
+    pub lookups: Lookups,
     /// Reading every trusted certificate takes a while, so only who needs them waits for it.
     tls: OnceCell<TlsConnector>,
 }
@@ -42,7 +45,8 @@ impl HttpSetup {
             name.to_str().is_some_and(|name| name.to_ascii_lowercase().ends_with("_proxy"))
         };
         let has_proxies = std::env::vars_os().any(|(name, _)| is_about_proxies(&name));
-        Self { reach, proxies: has_proxies.then(Matcher::from_env), tls: OnceCell::new() }
+        let proxies = has_proxies.then(Matcher::from_env);
+        Self { reach, proxies, lookups: Lookups::of_server(), tls: OnceCell::new() }
     }
 
     /// The proxy for a URL, if it has one.

@@ -3,10 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use exec_server_protocol::base64;
+use exec_server_transport::dial::basic_auth;
 use hyper::Uri;
 use hyper::header::HeaderValue;
-use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
 use super::place::Place;
@@ -49,7 +48,8 @@ impl Target {
         if !matches!(url.scheme(), "http" | "https") {
             return Err(TargetError::Scheme(url.scheme().to_owned()));
         }
-        let authorization = authorization(&url);
+        let authorization = basic_auth(&url)
+            .map(|value| HeaderValue::try_from(value).expect("base64 is a header value"));
         // Both can only fail for URLs without a host.
         let _ = url.set_username("");
         let _ = url.set_password(None);
@@ -61,18 +61,6 @@ impl Target {
             _ => Err(TargetError::Unsendable),
         }
     }
-}
-
-fn authorization(url: &Url) -> Option<HeaderValue> {
-    let (user, password) = (url.username(), url.password());
-    if user.is_empty() && password.is_none() {
-        return None;
-    }
-    let mut text: Vec<u8> = percent_decode_str(user).collect();
-    text.push(b':');
-    text.extend(percent_decode_str(password.unwrap_or_default()));
-    let value = HeaderValue::try_from(format!("Basic {}", base64::encode(&text)));
-    Some(value.expect("base64 is a header value"))
 }
 
 /// The target that a client asked last.

@@ -76,6 +76,21 @@ async fn what_is_not_http_is_said_to_be_none() {
 }
 
 #[tokio::test]
+async fn a_change_of_protocol_that_was_asked_for_is_an_answer_without_a_body() {
+    let server = server().await;
+    let mut client = server.client().await;
+    let web = saying("HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nnot http").await;
+    let headers =
+        json!([{"name": "connection", "value": "upgrade"}, {"name": "upgrade", "value": "x"}]);
+    for number in 1..=2 {
+        let more = json!({"headers": headers});
+        let reply = request(&mut client, &web.url("/"), more).await.unwrap();
+        assert_eq!((reply["status"].as_u64(), &reply["bodyBase64"]), (Some(101), &json!("")));
+        assert_eq!(web.connections(), number, "what follows is not for us");
+    }
+}
+
+#[tokio::test]
 async fn provisional_answers_are_skipped_but_not_for_ever() {
     let server = server().await;
     let mut client = server.client().await;

@@ -1,12 +1,17 @@
 //! A client that does not read slows the other side down, and nobody else.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use exec_server_testkit::{RawClient, Web};
+use exec_server_protocol::limits::MAX_HTTP_EXCHANGES;
+use exec_server_testkit::web::answer;
+use exec_server_testkit::{DEADLINE, RawClient, Web};
 use serde_json::json;
 
-use super::{delta, get, request, server};
+use super::reach::with_file;
+use super::{body, delta, get, request, server};
 
 /// What a client does not read, and what another does meanwhile.
 const UNREAD: usize = 1 << 30;
@@ -96,6 +101,41 @@ async fn bodies_count_with_the_memory_that_they_take() {
         kinds.push(client.reply(id).await.unwrap_err()["data"]["kind"].clone());
     }
     assert!(kinds.iter().filter(|kind| *kind == "cancelled").count() >= 4, "{kinds:?}");
+}
+
+/// Names that nobody resolves keep threads waiting for half a minute and more, which must not be the last ones.
+#[tokio::test]
+async fn names_without_an_answer_delay_no_files_and_nobody_else() {
+    const ADDRESS: &str = "127.0.0.77:53";
+    let Ok(silent) = tokio::net::UdpSocket::bind(ADDRESS).await else {
+        return eprintln!("skipped, {ADDRESS} cannot be bound");
+    };
+    let resolver = "nameserver 127.0.0.77\noptions timeout:30 attempts:3\n";
+    let Some((server, folder)) = with_file("/etc/resolv.conf", resolver, &[]).await else { return };
+    let mut client = server.client().await;
+    for number in 0..MAX_HTTP_EXCHANGES {
+        let more = json!({"requestId": "names"});
+        client.send("http/request", get(&format!("http://n{number}.test/"), more)).await;
+    }
+    // Each name is asked for from a thread of its own; a socket that is not read at once has room for some of them.
+    let mut names = HashSet::new();
+    while names.len() < 40 {
+        let mut message = [0; 512];
+        let received = tokio::time::timeout(DEADLINE, silent.recv(&mut message)).await;
+        let length = received.expect("names are asked for").unwrap();
+        names.insert(message[12..length].split(|byte| *byte == 0).next().unwrap().to_vec());
+    }
+    let begun = Instant::now();
+    let path = format!("file://{}/written", folder.path().display());
+    let params = json!({"path": path, "dataBase64": "aGk="});
+    client.call("fs/writeFile", params).await.unwrap();
+    // Nor other clients, who have names of their own.
+    let web = Web::answering(|_| answer(200, &[], "quick")).await;
+    let mut other = server.client().await;
+    let reply = request(&mut other, &web.local_url("/"), json!({})).await.unwrap();
+    assert_eq!(body(&reply), "quick");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    client.call("http/cancel", json!({"requestId": "names"})).await.unwrap();
 }
 
 fn resident_kib(pid: u32) -> usize {

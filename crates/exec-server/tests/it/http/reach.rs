@@ -79,27 +79,28 @@ async fn a_pattern_that_cannot_match_is_an_error_of_the_command_line() {
     }
 }
 
-/// A server with its own table of hosts; nobody else's is touched, as it is in a mount namespace.
+/// A server that has a file of its own at `place`; nobody else's is touched, as it is in a mount namespace.
 #[cfg(target_os = "linux")]
-async fn with_hosts(
-    table: &str,
+pub async fn with_file(
+    place: &str,
+    content: &str,
     arguments: &[&str],
 ) -> Option<(exec_server_testkit::TestExecutor, tempfile::TempDir)> {
     let folder = tempfile::tempdir().unwrap();
-    let hosts = folder.path().join("hosts");
-    std::fs::write(&hosts, table).unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, content).unwrap();
     let probe = std::process::Command::new("unshare")
-        .args(["-rm", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts"])
-        .arg(&hosts)
+        .args(["-rm", "/bin/sh", "-c", "mount --bind \"$0\" \"$1\""])
+        .args([&file, std::path::Path::new(place)])
         .output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
-        eprintln!("skipped, no mount namespace for a table of hosts");
+        eprintln!("skipped, no mount namespace for another {place}");
         return None;
     }
     let preparation = format!(
-        "if [ -z \"$HAS_HOSTS\" ]; then HAS_HOSTS=1 exec unshare -rm /bin/sh -c \
-         'mount --bind {} /etc/hosts; exec \"$0\" \"$@\"' \"$0\" \"$@\"; fi",
-        hosts.display()
+        "if [ -z \"$HAS_FILE\" ]; then HAS_FILE=1 exec unshare -rm /bin/sh -c \
+         'mount --bind {} {place}; exec \"$0\" \"$@\"' \"$0\" \"$@\"; fi",
+        file.display()
     );
     let builder = super::ignorant(exec_server_testkit::TestExecutor::builder().after(&preparation));
     Some((builder.args(arguments).start().await, folder))
@@ -110,7 +111,7 @@ async fn with_hosts(
 async fn a_name_is_judged_by_the_address_that_is_dialled() {
     let table = "169.254.169.254 innocent.test\n127.0.0.1 local.test\n\
         127.0.0.1 mixed.test\n169.254.169.254 mixed.test\n";
-    let Some((server, _folder)) = with_hosts(table, &[]).await else { return };
+    let Some((server, _folder)) = with_file("/etc/hosts", table, &[]).await else { return };
     let web = Web::answering(|_| answer(200, &[], "local")).await;
     let port = web.address().port();
     let away = Web::answering(move |_| {
@@ -137,7 +138,9 @@ async fn a_name_is_judged_by_the_address_that_is_dialled() {
 async fn listed_addresses_are_no_names_that_begin_like_them() {
     let table = "127.0.0.2 127.0.0.1.evil.test\n127.0.0.1 inside.test\n\
         127.0.0.1 both.test\n127.0.0.2 both.test\n";
-    let Some((server, _folder)) = with_hosts(table, &["--http-allow", "127.0.0.1*"]).await else {
+    let Some((server, _folder)) =
+        with_file("/etc/hosts", table, &["--http-allow", "127.0.0.1*"]).await
+    else {
         return;
     };
     let web = Web::answering(|_| answer(200, &[], "listed")).await;

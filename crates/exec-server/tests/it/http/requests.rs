@@ -129,6 +129,10 @@ async fn what_cannot_be_sent_is_refused_before_anything_is_sent() {
         (header("content-length", "+0"), "http/request content-length must be one number"),
         (header("transfer-encoding", "gzip"), "http/request transfer-encoding can only be chunked"),
         (
+            json!({"headers": vec![json!({"name": "Transfer-Encoding", "value": "chunked"}); 2]}),
+            "http/request transfer-encoding can only be chunked",
+        ),
+        (
             json!({"headers": vec![json!({"name": "a", "value": "b"}); 40_000]}),
             "http/request takes at most 1000 headers",
         ),
