@@ -101,6 +101,7 @@ impl Spares {
             launchers: Launchers::default(),
             stack: ChildStack::new(),
             mounts: MountTable::open()?,
+            network: None,
         };
         thread::Builder::new().name("spares".to_owned()).spawn(move || keeper.run()).map(drop)
     }
@@ -230,6 +231,8 @@ struct Keeper {
     stack: ChildStack,
     /// Another one than that of the pool, because each look is told of a change once.
     mounts: MountTable,
+    /// For the next spare of a session that is yet to come: to make one takes half as long as all the rest.
+    network: Option<Arc<QuietNetwork>>,
 }
 
 impl Keeper {
@@ -245,6 +248,10 @@ impl Keeper {
             drop(useless);
             for needs in wanted {
                 self.make(needs);
+            }
+            // Nobody has come for a minute.
+            if self.shared.lock().spares.is_empty() {
+                self.network = None;
             }
             self.wait();
         }
@@ -262,11 +269,14 @@ impl Keeper {
         let made = (|| {
             // First, because whoever finds none has to wait for a network as well.
             if lacks_new {
-                let network = Some(Arc::new(self.launchers.make_network(&mut self.stack)?));
-                self.prepare(Needs { preparation, network }, false)?;
+                let network = self.network.take().map_or_else(|| self.make_network(), Ok)?;
+                self.prepare(Needs { preparation, network: Some(network) }, false)?;
             }
             if lacks_same {
                 self.prepare(needs, true)?;
+            }
+            if lacks_new {
+                self.network = Some(self.make_network()?);
             }
             Ok::<_, SpawnError>(())
         })();
@@ -274,6 +284,10 @@ impl Keeper {
             // The next start finds none, and says what is wrong if it is still wrong then.
             tracing::debug!(%error, "no sandbox could be prepared");
         }
+    }
+
+    fn make_network(&mut self) -> Result<Arc<QuietNetwork>, SpawnError> {
+        self.launchers.make_network(&mut self.stack).map(Arc::new)
     }
 
     fn prepare(&mut self, needs: Needs, is_adopted: bool) -> Result<(), SpawnError> {
