@@ -104,7 +104,9 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const ATTEMPTS_BEFORE_ASKING_AGAIN: u32 = 3;
 /// A socket that lasted this long, or by which somebody came in, was a good one: pauses begin with the shortest again.
 const GOOD_SOCKET: Duration = Duration::from_secs(10);
-/// The bound of the first pause: harnesses wait for the end of it, and all executors of a relay that restarts share it.
+/// The bound of the pause after a good socket: harnesses wait for the end of it, and most often only the socket is lost.
+const SHORT_PAUSE: Duration = Duration::from_millis(50);
+/// The bound of the first pause after a failure: all executors of a relay that restarts share it.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The bound of all later ones: well within the time for which a harness tries to get its session back.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -288,7 +290,7 @@ impl Executor<'_> {
                     if self.serve(socket, registration).await {
                         pauses.reset();
                         failures = 0;
-                        self.wait(pauses.next_spread(fastrand::f64())).await;
+                        self.wait(SHORT_PAUSE.mul_f64(fastrand::f64())).await;
                     } else {
                         self.pause(pauses, "the relay did not last", None).await;
                     }
