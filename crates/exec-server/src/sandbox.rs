@@ -42,7 +42,7 @@ mod services;
 use handed_out::HandedOut;
 pub use known_policies::FilesPolicy;
 use known_policies::KnownPolicies;
-use missing_places::access_in;
+use missing_places::Innermost;
 pub use network_users::NetworkUser;
 use network_users::NetworkUsers;
 pub use placeholders::Placeholder;
@@ -291,8 +291,9 @@ impl Sandboxes {
         for protected in rules.protected_names() {
             let named = git_directories::named_by(&protected.root.join(protected.name));
             // It takes away what could be written, and shows nothing that is hidden: anybody may have made the file.
+            let innermost = Innermost::of(view);
             let is_narrowed = |path: &&PathBuf| {
-                access_in(view, path) == Some(PlaceAccess::Writable)
+                innermost.access(path) == Some(PlaceAccess::Writable)
                     && !matches.iter().any(|denied| path.starts_with(denied))
             };
             let narrowed: Vec<_> = named.iter().filter(is_narrowed).collect();
@@ -391,7 +392,8 @@ pub type Ground = Vec<Option<PathIdentity>>;
 
 /// Shows what programs need, except for what the policy denies: a place in there would open it again.
 fn show(view: &mut View, needed: &[PathBuf]) {
-    let is_denied = |path: &Path| access_in(view, path) == Some(PlaceAccess::Denied);
+    let innermost = Innermost::of(view);
+    let is_denied = |path: &Path| innermost.access(path) == Some(PlaceAccess::Denied);
     let is_open = |path: &&PathBuf| {
         !is_denied(path) && !path.canonicalize().is_ok_and(|real| is_denied(&real))
     };

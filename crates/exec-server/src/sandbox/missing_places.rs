@@ -3,7 +3,7 @@
 //! Only what is there can be mounted over. So something has to stand at the first name of the path that is missing, as
 //! at a missing protected name; and while it stands, everything behind that name is missing for the sandbox.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -42,9 +42,10 @@ pub fn hold(
     }
     let mut wanted: BTreeMap<PathBuf, Vec<OsString>> = BTreeMap::new();
     let mut more = Vec::new();
+    let innermost = Innermost::of(view);
     for place in view.places.iter().filter(|place| place.access != PlaceAccess::Writable) {
         let Some(missing) = first_missing(&place.path) else { continue };
-        if access_in(view, &missing.parent) != Some(PlaceAccess::Writable) {
+        if innermost.access(&missing.parent) != Some(PlaceAccess::Writable) {
             continue;
         }
         // A file in the way could be replaced by a directory.
@@ -108,10 +109,19 @@ pub fn first_missing(path: &Path) -> Option<Missing> {
     None
 }
 
-/// What the innermost place around a path says.
-pub fn access_in(view: &View, path: &Path) -> Option<PlaceAccess> {
-    let around = view.places.iter().filter(|place| path.starts_with(&place.path));
-    around.max_by_key(|place| place.path.as_os_str().len()).map(|place| place.access)
+/// The places of a view by their paths, so that many can be asked about many.
+pub struct Innermost<'a>(HashMap<&'a Path, PlaceAccess>);
+
+impl<'a> Innermost<'a> {
+    /// Of several places with the same path the last one counts.
+    pub fn of(view: &'a View) -> Self {
+        Self(view.places.iter().map(|place| (place.path.as_path(), place.access)).collect())
+    }
+
+    /// What the innermost place around a path says.
+    pub fn access(&self, path: &Path) -> Option<PlaceAccess> {
+        path.ancestors().find_map(|around| self.0.get(around).copied())
+    }
 }
 
 fn looks_like_placeholder(path: &Path) -> bool {
