@@ -6,8 +6,11 @@ use std::process::{Command, ExitCode};
 /// Runs the checks in order and ends with the exit code of the first that fails.
 pub fn run() -> ExitCode {
     let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    let steps: [&[&str]; 3] =
-        [&["fmt", "--all", "--check"], &clippy, &["doc", "--workspace", "--no-deps"]];
+    run_steps(&[&["fmt", "--all", "--check"], &clippy, &["doc", "--workspace", "--no-deps"]])
+}
+
+/// Runs cargo with each list of arguments and ends with the exit code of the first run that fails.
+pub fn run_steps(steps: &[&[&str]]) -> ExitCode {
     for step in steps {
         let code = run_cargo(step);
         if code != 0 {

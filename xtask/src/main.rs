@@ -4,6 +4,8 @@ mod bare;
 mod bench;
 mod check;
 mod frame;
+mod fuzz;
+mod test;
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -21,8 +23,12 @@ struct Cli {
 enum Task {
     /// Check formatting, lints and documentation, stopping at the first failure
     Check,
+    /// Run a part of the tests; `./test.sh` runs everything
+    Test(test::Options),
     /// Measure exec-server against a peer and against the least a server can do
     Bench(bench::Options),
+    /// Fuzz what peers can send, for a while
+    Fuzz(fuzz::Options),
     /// Serve processes with no features at all, as the benchmark's yardstick
     #[command(hide = true)]
     BareServer,
@@ -34,8 +40,10 @@ enum Task {
 fn main() -> ExitCode {
     match Cli::parse().task {
         Task::Check => check::run(),
+        Task::Test(options) => test::run(&options),
         Task::Bench(_) if cfg!(debug_assertions) => rerun_optimised(),
         Task::Bench(options) => bench::run(&options),
+        Task::Fuzz(options) => fuzz::run(&options),
         Task::BareServer => bare::run(),
         Task::Warden => bench::run_warden(),
     }

@@ -1,4 +1,4 @@
-//! One call on its way: what its answer comes out of, and what frees its place when nobody wants it any more.
+//! A pending call: the future of its answer. Dropping it frees the call's slot.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,17 +12,17 @@ use tokio::sync::oneshot;
 use crate::connection::Shared;
 use crate::error::ExecServerError;
 
-/// How a call ended.
+/// The outcome of a call.
 pub(crate) enum Answer {
-    /// With a result.
+    /// The server sent a result.
     Result(Reply),
-    /// With an error of the server.
+    /// The server sent an error.
     Error(RpcError),
-    /// Not at all: the link broke.
+    /// The connection ended before an answer.
     Lost(Arc<str>),
 }
 
-/// A result, still in the message that it came in.
+/// A result as a range of the received message, so that it is not copied.
 pub(crate) struct Reply {
     message: InMessage,
     start: usize,
@@ -41,7 +41,7 @@ impl Reply {
     }
 }
 
-/// A call that waits for its answer; dropping it gives its place away, and the answer is ignored.
+/// A call that waits for its answer; dropping it frees the slot, and a later answer is ignored.
 pub(crate) struct PendingCall {
     shared: Arc<Shared>,
     method: &'static str,
@@ -69,7 +69,10 @@ impl Future for PendingCall {
         self.is_done = true;
         let method = self.method;
         Poll::Ready(match answer {
-            Ok(Answer::Result(reply)) => Ok(reply),
+            Ok(Answer::Result(reply)) => {
+                self.shared.ignored.look(method, &reply);
+                Ok(reply)
+            }
             Ok(Answer::Error(error)) => Err(error.into()),
             Ok(Answer::Lost(reason)) => Err(ExecServerError::Ambiguous { method, reason }),
             Err(_) => Err(ExecServerError::Ambiguous { method, reason: "closed".into() }),

@@ -1,4 +1,4 @@
-//! Where calls go: one connection for better or worse, or a client that recovers.
+//! Sends calls through one connection, or through a client that reconnects and retries.
 
 use std::sync::Arc;
 
@@ -16,26 +16,26 @@ use crate::inbound::repair;
 use crate::process::ProcessSession;
 use crate::process_state::Process;
 
-/// Whether a call may be made again when the link broke before its answer.
+/// Whether a call may be retried if the connection breaks before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Replay {
-    /// It does the same however often it is made.
+    /// The call is idempotent.
     Safe,
-    /// It might happen twice, so that its caller has to decide.
+    /// The server could execute the call twice, so the caller has to decide.
     Never,
 }
 
-/// Where calls go.
+/// The route of calls to the server.
 #[derive(Clone)]
 pub(crate) enum Caller {
-    /// One link, and nothing after it.
+    /// One connection, without reconnect.
     Connection(ExecServerConnection),
-    /// A client that brings its link back.
+    /// A client that reconnects.
     Client(RemoteExecServerClient),
 }
 
 impl Caller {
-    /// The live connection, or the next one.
+    /// The live connection; a client waits for the next one.
     pub async fn connection(&self) -> Result<ExecServerConnection, ExecServerError> {
         match self {
             Self::Connection(connection) => Ok(connection.clone()),
@@ -43,7 +43,7 @@ impl Caller {
         }
     }
 
-    /// Makes a call that belongs to no process.
+    /// Makes a call that does not belong to a process.
     pub async fn call<R: DeserializeOwned>(
         &self,
         method: Method,
@@ -53,7 +53,7 @@ impl Caller {
         self.call_for(None, method.name(), params, replay).await
     }
 
-    /// Makes a call, again and again where that is harmless; a process that has failed gets none.
+    /// Makes a call and retries it if `replay` allows; fails at once if the process has failed.
     pub async fn call_for<R: DeserializeOwned>(
         &self,
         process: Option<&Arc<Process>>,
@@ -74,7 +74,7 @@ impl Caller {
             check()?;
             let pending = match connection.request(method, params) {
                 Ok(pending) => pending,
-                // Nothing was sent, so that nothing can happen twice.
+                // The request was not sent, so a retry cannot execute it twice.
                 Err(ExecServerError::Disconnected { .. }) if self.recovers() => continue,
                 Err(error) => return Err(error),
             };
@@ -87,7 +87,7 @@ impl Caller {
         }
     }
 
-    /// Starts a process and follows it; everything is kept until a reader says otherwise.
+    /// Starts a process and follows it; the local log keeps every event until the caller unpins it.
     pub async fn start(
         &self,
         params: ProcessStartParams,
@@ -111,7 +111,7 @@ impl Caller {
         let reply = match pending.await {
             Ok(reply) => reply,
             Err(error) => {
-                // A server that answered has started nothing; one that did not may have.
+                // An error answer means that no process was started; without an answer, one may run.
                 if !error.is_disconnected() {
                     starting.stage = Stage::Unsent;
                 }
@@ -120,7 +120,7 @@ impl Caller {
         };
         let answer: ProcessStartAnswer = reply.decode()?;
         if let Some(read) = process.handle_started(&answer) {
-            // It ends with the connection that it asks, or with the answer.
+            // The task ends with its last answer, or when the connection ends.
             tokio::spawn(repair(connection.shared().clone(), process.clone(), read));
         }
         if connection.is_closed() {
@@ -130,7 +130,7 @@ impl Caller {
         Ok(ProcessSession::new(process.clone(), self.clone(), answer))
     }
 
-    /// Goes on with a process that was started by a connection which ended before anybody knew of it.
+    /// Recovers a process whose connection ended during the start: the driver skips a process that is not started yet.
     async fn follow_on(&self, process: &Arc<Process>) -> Result<(), ExecServerError> {
         while self.recovers() {
             let connection = self.connection().await?;
@@ -145,7 +145,7 @@ impl Caller {
         Ok(())
     }
 
-    /// Follows a process that runs already, from behind `seq`.
+    /// Follows a running process from the event after `seq`.
     pub async fn attach(&self, id: ProcessId, seq: u64) -> Result<ProcessSession, ExecServerError> {
         let process = Arc::new(Process::attached(id, seq));
         loop {
@@ -155,7 +155,7 @@ impl Caller {
                 Err(ExecServerError::Disconnected { .. }) if self.recovers() => continue,
                 Err(error) => return Err(error),
             }
-            // From here on the handle frees the id.
+            // From here on, dropping the session frees the id.
             let session =
                 ProcessSession::new(process.clone(), self.clone(), ProcessStartAnswer::default());
             let params = process.missing_params();
@@ -163,14 +163,14 @@ impl Caller {
                 .call_for(Some(&process), Method::ProcessRead.name(), &params, Replay::Safe)
                 .await?;
             if let Some(read) = process.handle_read(answer) {
-                // It ends with the connection that it asks, or with the answer.
+                // The task ends with its last answer, or when the connection ends.
                 tokio::spawn(repair(connection.shared().clone(), process, read));
             }
             return Ok(session);
         }
     }
 
-    /// Ends a process in the background, now or as soon as the link is back.
+    /// Terminates a process in the background; while disconnected, after the session has been resumed.
     pub fn clean_up_process(&self, id: &ProcessId) {
         match self {
             Self::Connection(connection) => connection.shared().clean_up_process(id),
@@ -178,7 +178,7 @@ impl Caller {
         }
     }
 
-    /// Nobody follows this process any more.
+    /// Stops routing events to this process, and frees its id.
     pub fn untrack(&self, process: &Arc<Process>) {
         match self {
             Self::Connection(connection) => {
@@ -189,17 +189,17 @@ impl Caller {
         }
     }
 
-    /// What the server can do beyond the least.
+    /// The optional capabilities of the server.
     pub async fn capabilities(&self) -> Result<Capabilities, ExecServerError> {
         Ok(self.connection().await?.capabilities())
     }
 
-    /// What the server said about its machine.
+    /// The server's description of its machine.
     pub async fn info(&self) -> Result<Option<EnvironmentInfo>, ExecServerError> {
         Ok(self.connection().await?.environment_info().cloned())
     }
 
-    /// Refuses what the server cannot do, before it is asked.
+    /// Fails with `Unsupported` if the server lacks a capability.
     pub async fn require(
         &self,
         has: impl Fn(&Capabilities) -> bool,
@@ -225,21 +225,21 @@ impl Caller {
     }
 }
 
-/// A start on its way: if its caller goes away, the process does too.
+/// A pending start: dropping it terminates the process if the server may have started it.
 struct Starting<'a> {
     caller: &'a Caller,
     process: &'a Arc<Process>,
     stage: Stage,
 }
 
-/// How far a start has got.
+/// The progress of a start.
 #[derive(PartialEq)]
 enum Stage {
-    /// The server has not heard of it, or has refused.
+    /// The request was not sent, or the server rejected it.
     Unsent,
-    /// The server may have heard of it.
+    /// The request was sent, so the process may run.
     Sent,
-    /// Somebody follows the process.
+    /// A `ProcessSession` follows the process.
     Done,
 }
 

@@ -1,4 +1,4 @@
-//! A command that runs on the server, with its input and outputs as byte streams.
+//! A running command with its stdin, stdout and stderr as byte streams.
 
 use std::io;
 use std::pin::Pin;
@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use exec_server_machines::event_order::{ProcessEvent, ProcessExit};
+use exec_server_core::event_order::{ProcessEvent, ProcessExit};
 use exec_server_protocol::process::{
     ExitDetails, OutputStream, ProcessId, ProcessSignal, TerminalSize,
 };
@@ -18,13 +18,13 @@ use crate::error::ExecServerError;
 use crate::events::ProcessEvents;
 use crate::process::ProcessSession;
 
-/// A command that runs on the server; made by [`Command::spawn`](crate::Command::spawn).
+/// A command that runs on the server; created by [`Command::spawn`](crate::Command::spawn).
 pub struct Child {
-    /// Takes the command's input; dropping it ends the input, where the server can do that.
+    /// The command's stdin; dropping it closes a pipe, on a server that supports `process/closeStdin`.
     pub stdin: Option<ChildStdin>,
-    /// Everything that the command writes to stdout, or to its terminal.
+    /// The command's stdout, or the output of its terminal.
     pub stdout: Option<ChildOutput>,
-    /// Everything that the command writes to stderr.
+    /// The command's stderr; `None` with a terminal.
     pub stderr: Option<ChildOutput>,
     session: ProcessSession,
     kill_on_drop: bool,
@@ -38,51 +38,51 @@ pub struct ExitStatus {
     details: ExitDetails,
 }
 
-/// Everything that came of a command.
+/// The exit status and the collected output of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// How it ended.
+    /// The exit code, the signal and details.
     pub status: ExitStatus,
-    /// All of stdout, or of the terminal.
+    /// The complete stdout, or the complete output of the terminal.
     pub stdout: Vec<u8>,
-    /// All of stderr.
+    /// The complete stderr; empty with a terminal.
     pub stderr: Vec<u8>,
 }
 
 impl Output {
-    /// Stdout as text.
+    /// Decodes stdout as UTF-8 and replaces invalid sequences.
     pub fn stdout_text(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.stdout)
     }
 
-    /// Stderr as text.
+    /// Decodes stderr as UTF-8 and replaces invalid sequences.
     pub fn stderr_text(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(&self.stderr)
     }
 }
 
 impl ExitStatus {
-    /// Whether it ended with 0.
+    /// Whether the exit code is 0.
     pub fn success(&self) -> bool {
         self.code == 0
     }
 
-    /// 0 to 255, or 128 plus the signal's number.
+    /// The exit code, 0 to 255; for a signal, 128 plus its number.
     pub fn code(&self) -> i32 {
         self.code
     }
 
-    /// The signal that ended it, such as `SIGKILL`, from a server that tells.
+    /// The signal that ended the command, such as `SIGKILL`, if the server reports it.
     pub fn signal(&self) -> Option<&str> {
         self.details.signal.as_deref()
     }
 
-    /// Whether the sandbox refused something that made it fail; none if nobody could say.
+    /// Whether the sandbox denied an operation and the command failed because of it; `None` if unknown.
     pub fn sandbox_denied(&self) -> Option<bool> {
         self.sandbox_denied
     }
 
-    /// The rest of the truth: why it ended, how long it ran, what it used.
+    /// Further details of the exit: its cause, the run time, the resource usage.
     pub fn details(&self) -> &ExitDetails {
         &self.details
     }
@@ -121,30 +121,30 @@ impl Child {
         }
     }
 
-    /// The process's key in its session.
+    /// The process id within the session.
     pub fn id(&self) -> &ProcessId {
         self.session.id()
     }
 
-    /// The process, with all that can be done to it.
+    /// The process with all operations of the protocol.
     pub fn session(&self) -> &ProcessSession {
         &self.session
     }
 
-    /// Ends its input and waits until it has ended; its outputs may still be read afterwards.
+    /// Closes stdin and waits until the command has exited; its output can still be read afterwards.
     pub async fn wait(&mut self) -> Result<ExitStatus, ExecServerError> {
         drop(self.stdin.take());
         self.session.wait().await.map(ExitStatus::from)
     }
 
-    /// How it ended, if it has.
+    /// The exit status, if the command has exited.
     pub fn try_wait(&self) -> Option<ExitStatus> {
         self.session.exit().map(ExitStatus::from)
     }
 
-    /// Ends its input, waits for its end, and collects everything that it wrote.
+    /// Closes stdin, waits until the command has exited, and collects its output.
     ///
-    /// If the future is dropped, `kill_on_drop` decides about the command.
+    /// Dropping the future terminates the command only if `kill_on_drop` is set.
     pub async fn wait_with_output(mut self) -> Result<Output, ExecServerError> {
         drop(self.stdin.take());
         let output = collect_output(&self.session).await?;
@@ -152,24 +152,24 @@ impl Child {
         Ok(output)
     }
 
-    /// Ends it and everything that came from it, at once.
+    /// Kills the command and its descendants, and waits until the command has exited.
     pub async fn kill(&mut self) -> Result<(), ExecServerError> {
         self.session.terminate(None).await?;
         self.session.wait().await.map(drop)
     }
 
-    /// Asks it to end (SIGTERM), and ends it by force after `grace`.
+    /// Sends SIGTERM, kills the command after `grace`, and waits until it has exited.
     pub async fn terminate(&mut self, grace: Duration) -> Result<ExitStatus, ExecServerError> {
         self.session.terminate(Some(grace)).await?;
         self.session.wait().await.map(ExitStatus::from)
     }
 
-    /// Sends a signal.
+    /// Sends a signal; see [`ProcessSession::signal`].
     pub async fn signal(&self, signal: ProcessSignal) -> Result<(), ExecServerError> {
         self.session.signal(signal).await
     }
 
-    /// Gives its terminal a new size.
+    /// Changes the size of the terminal; see [`ProcessSession::resize`].
     pub async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError> {
         self.session.resize(size).await
     }
@@ -183,10 +183,10 @@ impl Drop for Child {
     }
 }
 
-/// One output of a command.
+/// One output stream of a command.
 ///
-/// If some of it fell out of the server's retention before it could be read, one read fails with
-/// [`io::ErrorKind::InvalidData`] in its place, and the next one goes on behind it.
+/// If the server evicted output before it was read, one read fails with [`io::ErrorKind::InvalidData`] in place of
+/// the gap, and the next read continues after the gap.
 pub struct ChildOutput {
     events: ProcessEvents,
     stream: OutputStream,
@@ -206,7 +206,7 @@ impl ChildOutput {
         while !self.is_over {
             match ready!(self.events.poll_event(cx)) {
                 Some(ProcessEvent::Output { stream, bytes, .. }) => {
-                    // A terminal has one output, and it counts as stdout.
+                    // A terminal has one output stream, which is delivered as stdout.
                     let is_ours = match stream {
                         OutputStream::Pty => self.stream == OutputStream::Stdout,
                         stream => stream == self.stream,

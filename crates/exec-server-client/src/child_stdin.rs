@@ -1,7 +1,7 @@
-//! The input of a command as a byte stream.
+//! The stdin of a command as a byte stream.
 //!
-//! Owner: a task of its own sends what was written, so that a write which has to be repeated after a cut needs nobody to
-//! wait for it. It ends with the input.
+//! Owner: the sender task, [`run_sender`]. It retries a write after a disconnect even if no caller polls, and stops when
+//! the input ends or a write fails.
 
 use std::io;
 use std::pin::Pin;
@@ -14,20 +14,20 @@ use tokio::sync::Notify;
 use crate::error::ExecServerError;
 use crate::process::ProcessSession;
 
-/// Input that is gathered while an earlier write is on its way.
+/// Bytes that are buffered while an earlier write is in flight.
 const MAX_BUFFERED_INPUT: usize = 256 * 1024;
 
-/// The input of a command.
+/// The stdin of a command.
 ///
-/// Bytes are sent in the background as they come; a flush waits until the server has them all. Shutting it down, or
-/// dropping it, ends the input of a pipe where the server can do that.
+/// Written bytes are sent in the background; a flush waits until the server has accepted all of them. Shutdown or drop
+/// closes the pipe, on a server that supports `process/closeStdin`.
 pub struct ChildStdin {
     shared: Arc<Shared>,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Tells the sending task that there is something to do.
+    /// Wakes the sender task.
     news: Notify,
 }
 
@@ -35,19 +35,19 @@ struct Shared {
 struct State {
     buffer: Vec<u8>,
     is_sending: bool,
-    /// Whether nothing more will be written.
+    /// Set by shutdown or drop: no more bytes are accepted.
     is_ending: bool,
-    /// Whether the end was sent as well.
+    /// Set after the sender task has sent all bytes and closed the pipe.
     is_over: bool,
     error: Option<ExecServerError>,
     waker: Option<Waker>,
 }
 
 impl ChildStdin {
-    /// The input of a process; `ends` says whether its end can and should be sent.
+    /// `ends` says whether stdin is a pipe that is closed at the end; a terminal is not closed.
     pub(crate) fn new(session: ProcessSession, ends: bool) -> Self {
         let shared = Arc::new(Shared { state: Mutex::default(), news: Notify::new() });
-        // It ends after this was dropped or shut down.
+        // The task stops after this handle is dropped or shut down.
         tokio::spawn(run_sender(shared.clone(), session, ends));
         Self { shared }
     }
@@ -112,7 +112,7 @@ impl Shared {
         self.news.notify_one();
     }
 
-    /// Changes the state, and wakes whoever waits for it.
+    /// Changes the state and wakes the waiting writer.
     fn update(&self, change: impl FnOnce(&mut State)) {
         let waker = {
             let mut state = self.lock();
@@ -125,7 +125,7 @@ impl Shared {
     }
 }
 
-/// Sends what is written until the input ends, or cannot be sent any more.
+/// Sends buffered bytes until the input ends or a write fails.
 async fn run_sender(shared: Arc<Shared>, session: ProcessSession, ends: bool) {
     loop {
         let (bytes, is_ending) = {

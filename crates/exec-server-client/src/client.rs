@@ -1,4 +1,4 @@
-//! The logical client of one environment: calls that survive a broken link, and those that must not be repeated.
+//! The client of one environment across connections: opens the session, resumes it, and makes calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,49 +25,49 @@ use crate::process::ProcessSession;
 use crate::relay::RelayConnectArgs;
 use crate::session::RemoteExecServerSession;
 
-/// A server that does not say whether it is ready by then is not.
+/// A server that has not answered `environment/status` by then counts as not ready.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Some servers look around before they answer.
+/// Some servers inspect their machine before they answer.
 const INFO_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The one logical client of an environment, shared by its process, file and HTTP parts; cheap to clone.
+/// The client of an environment, shared by its process, file and HTTP handles; cheap to clone.
 ///
-/// It connects with its first call. When the link breaks, it resumes the same session: calls wait meanwhile, processes go
-/// on where they were, and only what is harmless is repeated.
+/// It connects with its first call. After a disconnect it resumes the same session: calls wait meanwhile, processes
+/// continue without lost events, and only calls that are safe to retry are retried.
 #[derive(Clone)]
 pub struct RemoteExecServerClient {
     session: RemoteExecServerSession,
 }
 
 impl RemoteExecServerClient {
-    /// A client that connects with its first call; must be made within a tokio runtime.
+    /// A client that connects with its first call; must be created within a tokio runtime.
     pub fn new(args: impl Into<RemoteExecServerConnectArgs>) -> Result<Self, ExecServerError> {
         let (dial, options) = args.into().into_parts()?;
         Ok(Self::over(dial, options))
     }
 
-    /// A client of an environment that a registry knows, which connects with its first call.
+    /// A client of an environment at a registry, which connects with its first call.
     pub fn through_relay(args: RelayConnectArgs) -> Result<Self, ExecServerError> {
         let (dial, options) = args.into_parts()?;
         Ok(Self::over(Arc::new(dial), options))
     }
 
-    /// The same over any kind of link.
+    /// A client over a custom transport, which connects with its first call.
     pub fn over(dial: Arc<dyn Dial>, options: ExecServerClientConnectOptions) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         let session = RemoteExecServerSession::new(dial, options, sender);
-        // The driver ends with the last handle of the session.
+        // The driver stops when the last handle of the session is dropped.
         tokio::spawn(run_driver(session.shared().clone(), receiver));
         Self { session }
     }
 
-    /// The durable state of this client.
+    /// The session: its id, its status, and its live connection.
     pub fn session(&self) -> &RemoteExecServerSession {
         &self.session
     }
 
-    /// Starts a process. Never repeated: if the link breaks before the answer, the error says so, and what may have been
-    /// started is ended as soon as the link is back.
+    /// Starts a process. Not retried: if the connection breaks before the answer, the result is `Ambiguous`, and the
+    /// process is terminated after the session has been resumed.
     pub async fn start(
         &self,
         params: ProcessStartParams,
@@ -77,7 +77,7 @@ impl RemoteExecServerClient {
         Ok(session)
     }
 
-    /// Follows a process of this session that somebody else started, from behind number `seq` on.
+    /// Follows a running process of this session, from the event after sequence number `seq`.
     pub async fn attach(
         &self,
         process_id: impl Into<ProcessId>,
@@ -86,43 +86,44 @@ impl RemoteExecServerClient {
         self.caller().attach(process_id.into(), seq).await
     }
 
-    /// The processes of this session, from a server that can list them.
+    /// Lists the processes of this session; fails with `Unsupported` on a server without `process/list`.
     pub async fn processes(&self) -> Result<ProcessListResponse, ExecServerError> {
         self.caller().require(|can| can.process_list, "process/list").await?;
         self.call(Method::ProcessList.name(), &serde_json::Value::Null).await
     }
 
-    /// The server's files.
+    /// File operations on the server's machine.
     pub fn fs(&self) -> ExecutorFileSystem {
         ExecutorFileSystem::new(self.caller())
     }
 
-    /// HTTP from where the server stands.
+    /// HTTP requests from the server's machine.
     pub fn http(&self) -> HttpClient {
         HttpClient::new(self.caller())
     }
 
-    /// What the machine is like, asked anew.
+    /// Requests the description of the server's machine.
     pub async fn environment_info(&self) -> Result<EnvironmentInfo, ExecServerError> {
         let method = Method::EnvironmentInfo.name();
         within(method, INFO_TIMEOUT, self.call(method, &serde_json::Value::Null)).await
     }
 
-    /// What the machine is like, as it was said when the connection was made; none if the server does not know.
+    /// The description of the server's machine from the time of the connection; `None` if the server gave none.
     pub async fn known_environment(&self) -> Result<Option<EnvironmentInfo>, ExecServerError> {
         self.caller().info().await
     }
 
-    /// Whether the server is ready; waits for no recovery and starts none.
+    /// Asks whether the server is ready; fails at once if there is no live connection.
     pub async fn environment_status(&self) -> Result<EnvironmentStatusResponse, ExecServerError> {
         let method = Method::EnvironmentStatus.name();
-        let connection = self.session.live_connection().ok_or_else(|| {
-            ExecServerError::Disconnected { reason: "there is no connection just now".into() }
-        })?;
+        let connection = self
+            .session
+            .live_connection()
+            .ok_or_else(|| ExecServerError::Disconnected { reason: "not connected".into() })?;
         within(method, STATUS_TIMEOUT, connection.call(method, &serde_json::Value::Null)).await
     }
 
-    /// Selected settings of the machine's user.
+    /// Reads selected settings of the machine's user.
     pub async fn read_environment_config(
         &self,
         params: &EnvironmentConfigReadParams,
@@ -131,7 +132,7 @@ impl RemoteExecServerClient {
         self.call(Method::EnvironmentConfigRead.name(), params).await
     }
 
-    /// Plugins and skills below given directories; may be repeated after a cut, since it changes nothing.
+    /// Finds plugins and skills below given directories; retried after a disconnect, since it changes nothing.
     pub async fn discover_capability_roots(
         &self,
         params: &CapabilityRootsParams,
@@ -139,7 +140,7 @@ impl RemoteExecServerClient {
         self.caller().call(Method::CapabilityRootsV1, params, Replay::Safe).await
     }
 
-    /// Plugins and skills installed on the machine; may be repeated after a cut, since it changes nothing.
+    /// Finds plugins and skills that are installed on the machine; retried after a disconnect, since it changes nothing.
     pub async fn discover_capabilities(
         &self,
         params: &CapabilitiesParams,
@@ -148,7 +149,7 @@ impl RemoteExecServerClient {
         self.caller().call(Method::CapabilitiesV2, params, Replay::Safe).await
     }
 
-    /// Makes any call. It waits for the link, but is never repeated after a cut.
+    /// Calls any method. Waits for a connection, and is not retried after it was sent.
     pub async fn call<P: Serialize, R: DeserializeOwned>(
         &self,
         method: &'static str,
@@ -157,9 +158,9 @@ impl RemoteExecServerClient {
         self.caller().call_for(None, method, params, Replay::Never).await
     }
 
-    /// Ends this client for good, after what was asked before has been sent, and waits for the end of the link.
+    /// Sends the requests that are already queued, closes the connection and waits for its end; no reconnect follows.
     ///
-    /// The session lingers on the server for a while, where another client may resume it.
+    /// The session lingers on the server for a while, and another client can resume it.
     pub async fn close(&self) {
         self.session.close().await;
     }
@@ -178,7 +179,7 @@ impl std::fmt::Debug for RemoteExecServerClient {
     }
 }
 
-/// Gives up a call that takes too long.
+/// Fails a call with `TimedOut` after `timeout`.
 async fn within<R>(
     method: &'static str,
     timeout: Duration,

@@ -1,9 +1,9 @@
-//! A command to run on the server, in the manner of `std::process::Command`.
+//! Builds commands that run on the server, with the interface of `std::process::Command`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exec_server_machines::event_order::ProcessEvent;
+use exec_server_core::event_order::ProcessEvent;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
     EnvInherit, EnvPolicy, OutputStream, ProcessId, ProcessLimits, ProcessStartParams, TerminalSize,
@@ -19,8 +19,8 @@ use crate::remote_path::RemotePath;
 
 /// A command to run on the server; made by [`ExecServerClient::command`](crate::ExecServerClient::command).
 ///
-/// Like `std::process::Command` it inherits the server's environment, but variables whose names look like secrets
-/// (`*KEY*`, `*SECRET*`, `*TOKEN*`) stay behind; see [`Command::env_policy`].
+/// The command inherits the server's environment variables, except those whose names suggest a secret
+/// (`DB_PASSWORD`, `API_KEY`); see [`Command::env_policy`].
 #[derive(Clone)]
 pub struct Command {
     caller: Caller,
@@ -40,13 +40,13 @@ pub struct Command {
     kill_on_drop: bool,
 }
 
-/// What a command reads from.
+/// The source of a command's stdin.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Stdin {
-    /// Nothing: it reads the end at once.
+    /// Empty input: the first read returns end-of-file.
     #[default]
     Null,
-    /// What is written to [`Child::stdin`].
+    /// A pipe that is written through [`Child::stdin`].
     Piped,
 }
 
@@ -59,13 +59,7 @@ impl Command {
             arg0: None,
             cwd: None,
             env: BTreeMap::new(),
-            policy: EnvPolicy {
-                inherit: EnvInherit::All,
-                ignore_default_excludes: false,
-                exclude: Vec::new(),
-                set: BTreeMap::new(),
-                include_only: Vec::new(),
-            },
+            policy: EnvPolicy::without_secrets(EnvInherit::All),
             stdin: Stdin::Null,
             terminal: None,
             sandbox: None,
@@ -77,43 +71,43 @@ impl Command {
         }
     }
 
-    /// One more argument.
+    /// Appends an argument.
     pub fn arg(&mut self, arg: impl Into<String>) -> &mut Self {
         self.argv.push(arg.into());
         self
     }
 
-    /// More arguments.
+    /// Appends several arguments.
     pub fn args(&mut self, args: impl IntoIterator<Item = impl Into<String>>) -> &mut Self {
         self.argv.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// `argv[0]` as the program sees it.
+    /// Sets `argv[0]` as the program sees it.
     pub fn arg0(&mut self, name: impl Into<String>) -> &mut Self {
         self.arg0 = Some(name.into());
         self
     }
 
-    /// The working directory; the server's own unless said otherwise.
+    /// Sets the working directory; the default is the server's working directory.
     pub fn current_dir(&mut self, directory: impl Into<RemotePath>) -> &mut Self {
         self.cwd = Some(directory.into());
         self
     }
 
-    /// What it may use together with everything that it starts; a limit that the server cannot hold is an error.
+    /// Sets resource limits for the command and its descendants; a limit that the server cannot enforce is an error.
     pub fn limits(&mut self, limits: ProcessLimits) -> &mut Self {
         self.limits = Some(limits);
         self
     }
 
-    /// A variable, whatever is inherited.
+    /// Sets a variable, which overrides an inherited one.
     pub fn env(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
         self.env.insert(name.into(), value.into());
         self
     }
 
-    /// More variables.
+    /// Sets several variables.
     pub fn envs(
         &mut self,
         variables: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
@@ -122,7 +116,7 @@ impl Command {
         self
     }
 
-    /// Takes a variable away, also an inherited one.
+    /// Removes a variable, also an inherited one.
     pub fn env_remove(&mut self, name: impl Into<String>) -> &mut Self {
         let name = name.into();
         self.env.remove(&name);
@@ -130,68 +124,68 @@ impl Command {
         self
     }
 
-    /// Nothing is inherited, and nothing is set so far.
+    /// Removes the variables that were set so far and inherits none.
     pub fn env_clear(&mut self) -> &mut Self {
         self.env.clear();
         self.policy.inherit = EnvInherit::None;
         self
     }
 
-    /// What is inherited, in full detail.
+    /// Replaces the policy that selects the inherited variables.
     pub fn env_policy(&mut self, policy: EnvPolicy) -> &mut Self {
         self.policy = policy;
         self
     }
 
-    /// What the command reads from.
+    /// Sets the source of stdin; the default is [`Stdin::Null`].
     pub fn stdin(&mut self, stdin: Stdin) -> &mut Self {
         self.stdin = stdin;
         self
     }
 
-    /// Gives the command a terminal of this size in place of pipes; stdout then carries both outputs.
+    /// Runs the command in a terminal of this size instead of with pipes; stdout then carries both outputs.
     pub fn tty(&mut self, size: TerminalSize) -> &mut Self {
         self.terminal = Some(size);
         self
     }
 
-    /// What the command may touch.
+    /// Runs the command in a sandbox with this policy.
     pub fn sandbox(&mut self, sandbox: &SandboxParams) -> &mut Self {
         self.sandbox = Some(serde_json::to_value(sandbox).expect("a policy is plain data"));
         self
     }
 
-    /// The longest that the command may run; the server ends it then.
+    /// Limits the run time; the server terminates the command after it.
     pub fn timeout(&mut self, timeout: Duration) -> &mut Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// The longest that the command may be silent; the server ends it then.
+    /// Limits the time without output; the server terminates the command after it.
     pub fn idle_timeout(&mut self, timeout: Duration) -> &mut Self {
         self.idle_timeout = Some(timeout);
         self
     }
 
-    /// How many bytes of output the server keeps for the time after a cut.
+    /// Sets how many bytes of output the server retains for readers that reconnect.
     pub fn output_retention(&mut self, bytes: u64) -> &mut Self {
         self.retention = Some(bytes);
         self
     }
 
-    /// The process's key in its session; a random one unless said otherwise.
+    /// Sets the process id within the session; the default is a random UUID.
     pub fn process_id(&mut self, id: impl Into<ProcessId>) -> &mut Self {
         self.process_id = Some(id.into());
         self
     }
 
-    /// Whether the command ends when its [`Child`] is dropped; no unless said otherwise.
+    /// Sets whether dropping the [`Child`] terminates the command; the default is `false`.
     pub fn kill_on_drop(&mut self, kill: bool) -> &mut Self {
         self.kill_on_drop = kill;
         self
     }
 
-    /// Starts the command.
+    /// Starts the command and returns after the server has started it.
     pub async fn spawn(&self) -> Result<Child, ExecServerError> {
         let session = self.start(self.stdin == Stdin::Piped).await?;
         session.process().unpin();
@@ -199,9 +193,9 @@ impl Command {
         Ok(Child::new(session, has_stdin, self.terminal.is_some(), self.kill_on_drop))
     }
 
-    /// Runs the command to its end with nothing to read, and collects what it writes.
+    /// Runs the command with empty stdin until it exits, and collects its output.
     ///
-    /// If the future is dropped, the command is ended.
+    /// Dropping the future terminates the command.
     pub async fn output(&self) -> Result<Output, ExecServerError> {
         let session = self.start(false).await?;
         let mut running = EndOnDrop(Some(session.clone()));
@@ -210,9 +204,9 @@ impl Command {
         Ok(output)
     }
 
-    /// Runs the command to its end with nothing to read, and says how it ended.
+    /// Runs the command with empty stdin until it exits, and returns its exit status.
     ///
-    /// If the future is dropped, the command is ended.
+    /// Dropping the future terminates the command.
     pub async fn status(&self) -> Result<ExitStatus, ExecServerError> {
         let session = self.start(false).await?;
         session.process().unpin();
@@ -250,6 +244,8 @@ impl Command {
             limits: self.limits,
             closed_retention_ms: None,
             wait_when_detached: false,
+            unique_id: false,
+            user: None,
         };
         if self.limits.is_some() {
             self.caller.require(|can| can.process_limits, "limits of processes").await?;
@@ -270,7 +266,7 @@ impl Command {
     }
 }
 
-/// Everything that a process writes until it is closed.
+/// Collects the output of a process until it is closed.
 pub(crate) async fn collect_output(session: &ProcessSession) -> Result<Output, ExecServerError> {
     let mut events = ProcessEvents::collecting(session.clone());
     let (mut stdout, mut stderr, mut exit) = (Vec::new(), Vec::new(), None);
@@ -298,7 +294,7 @@ pub(crate) async fn collect_output(session: &ProcessSession) -> Result<Output, E
     }
 }
 
-/// Ends a process whose caller went away.
+/// Terminates the process if the caller's future is dropped before the process has exited.
 struct EndOnDrop(Option<ProcessSession>);
 
 impl Drop for EndOnDrop {

@@ -1,15 +1,16 @@
-//! One live link to a server: calls out, answers and events in, and no attempt to bring it back.
+//! One connection to a server: sends calls, receives answers and events, and does not reconnect.
 //!
-//! Owner: its task, [`run_connection`], which alone reads from the link and hands on what comes. Callers enter their
-//! calls in [`Routes`] and leave the request in the outbox, so that a call costs no hop but the one to the socket.
+//! Owner: the connection task, [`run_connection`], which alone reads from the transport. Callers add their calls to
+//! [`Routes`] and push the request into the outbox themselves, so a call does not pass through another task first.
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use exec_server_machines::calls::CallKind;
+use exec_server_core::calls::CallKind;
 use exec_server_protocol::answers::InitializeAnswer;
 use exec_server_protocol::environment::{Capabilities, EnvironmentInfo};
-use exec_server_protocol::initialize::InitializeParams;
+use exec_server_protocol::initialize::{ClientCapabilities, InitializeParams};
 use exec_server_protocol::methods::{INITIALIZED, Method};
 use exec_server_protocol::process::{ProcessStartParams, ProcessTerminateParams};
 use exec_server_protocol::{envelope, process::ProcessId};
@@ -25,6 +26,7 @@ use crate::dial::Dial;
 use crate::error::ExecServerError;
 use crate::files::ExecutorFileSystem;
 use crate::http::HttpClient;
+use crate::ignored::IgnoredMembers;
 use crate::inbound::run_connection;
 use crate::options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs};
 use crate::process::ProcessSession;
@@ -34,19 +36,19 @@ use crate::routes::Routes;
 /// Output that a paced reader has not taken; with what the link brings in one turn it stays below what a process keeps.
 const MAX_UNREAD_BYTES: usize = 2 * 1024 * 1024;
 
-/// A server that does not put its machine's facts into the handshake is asked for them; some take their time.
+/// Timeout of `environment/info`, for servers that do not send the environment info with `initialize`.
 const INFO_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One live link to a server; cheap to clone.
+/// One connection to a server; cheap to clone.
 ///
-/// It has its own routes for events and HTTP bodies, and ends for good when the link breaks: every call that waits then
-/// fails, and so does every process that was started on it. [`ExecServerClient`](crate::ExecServerClient) recovers.
+/// When the connection breaks, every pending call fails, and so does every process that was started on it. There is no
+/// reconnect; [`ExecServerClient`](crate::ExecServerClient) has one.
 #[derive(Clone)]
 pub struct ExecServerConnection {
     handle: Arc<Handle>,
 }
 
-/// What the handles of a connection share; the link is closed with the last of them.
+/// Shared by the clones of a connection; dropping the last one closes it.
 struct Handle {
     shared: Arc<Shared>,
     session_id: String,
@@ -55,29 +57,42 @@ struct Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // Processes that another connection goes on with must not hear of the end of this one.
+        // A newer connection may follow the same processes, so the end of this one must not reach them.
         self.shared.routes().forget_processes();
-        // What was said before is still sent: it may be the end of a process that nobody wants any more.
+        // Queued requests are still sent: one of them may terminate a process that is no longer followed.
         self.shared.outbox.close_in_order(1000, "");
     }
 }
 
-/// What callers and the connection's task share.
+/// State that callers and the connection task share.
 pub(crate) struct Shared {
     pub outbox: Outbox,
     routes: Mutex<Routes>,
-    /// Why it ended, once it has.
-    end: watch::Sender<Option<Arc<str>>>,
+    /// How the connection ended; `None` while it is open.
+    end: watch::Sender<Option<LinkEnd>>,
     pub survival: Survival,
+    pub ignored: IgnoredMembers,
+    /// Whether the server has announced that another connection took the session over.
+    pub is_moved: AtomicBool,
 }
 
-/// What becomes of processes when the link breaks.
+/// How a connection ended.
+#[derive(Debug, Clone)]
+pub(crate) struct LinkEnd {
+    pub reason: Arc<str>,
+    /// Whether another connection took the session over, so that this client must not resume it.
+    pub is_taken_over: bool,
+}
+
+/// What happens to the processes when the connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Survival {
-    /// Another connection will go on with them.
+    /// The next connection follows them.
     Resync,
-    /// Nobody will.
+    /// They fail.
     Fail,
+    /// They stay unchanged here; the driver fails them with the reason.
+    Leave,
 }
 
 impl ExecServerConnection {
@@ -89,7 +104,7 @@ impl ExecServerConnection {
         Self::dial(&*dial, &options).await
     }
 
-    /// Opens a session on a link of any kind.
+    /// Connects over a custom transport and opens a session.
     pub async fn dial(
         dial: &dyn Dial,
         options: &ExecServerClientConnectOptions,
@@ -99,7 +114,7 @@ impl ExecServerConnection {
         Self::open(wire, options, resume, &[], Survival::Fail).await
     }
 
-    /// Opens or resumes a session; events of `processes` may come before the answer.
+    /// Opens or resumes a session; events of `processes` may arrive before the answer.
     pub(crate) async fn open(
         wire: Box<dyn Wire>,
         options: &ExecServerClientConnectOptions,
@@ -114,11 +129,13 @@ impl ExecServerConnection {
             routes: Mutex::default(),
             end: watch::Sender::new(None),
             survival,
+            ignored: IgnoredMembers::new(options.on_ignored.clone()),
+            is_moved: AtomicBool::new(false),
         });
         for process in processes {
             shared.routes().add_process(process);
         }
-        // The task ends with the link, and the link with the last handle, or here if there will be none.
+        // The task ends with the connection, which `Handle::drop` closes, also if `initialize` fails below.
         tokio::spawn(run_connection(link, shared.clone()));
         let mut handle = Handle { shared, session_id: String::new(), info: None };
         let answer = handle.shared.initialize(options, resume).await?;
@@ -139,32 +156,36 @@ impl ExecServerConnection {
         &self.handle.session_id
     }
 
-    /// What the server said about its machine; none if it does not know.
+    /// The server's description of its machine; `None` if the server gave none.
     pub fn environment_info(&self) -> Option<&EnvironmentInfo> {
         self.handle.info.as_ref()
     }
 
-    /// What the server can do beyond the least.
+    /// The optional capabilities of the server.
     pub fn capabilities(&self) -> Capabilities {
         self.handle.info.as_ref().map(|info| info.capabilities).unwrap_or_default()
     }
 
-    /// Whether the link has ended.
+    /// Whether the connection has ended.
     pub fn is_closed(&self) -> bool {
         self.handle.shared.routes().has_ended()
     }
 
-    /// Waits for the end of the link, and says how it came.
+    /// Waits for the end of the connection and returns the reason.
     pub async fn closed(&self) -> Arc<str> {
+        self.handle.shared.closed().await.reason
+    }
+
+    pub(crate) async fn ended(&self) -> LinkEnd {
         self.handle.shared.closed().await
     }
 
-    /// Ends the link after what was asked before has been sent; the session lingers on the server.
+    /// Closes the connection after the queued requests are sent; the session lingers on the server.
     pub fn close(&self) {
         self.handle.shared.outbox.close_in_order(1000, "");
     }
 
-    /// Starts a process that is followed as long as this connection lives.
+    /// Starts a process that is followed until this connection ends.
     pub async fn start(
         &self,
         params: ProcessStartParams,
@@ -174,17 +195,17 @@ impl ExecServerConnection {
         Ok(session)
     }
 
-    /// The server's files.
+    /// File operations on the server's machine.
     pub fn fs(&self) -> ExecutorFileSystem {
         ExecutorFileSystem::new(Caller::Connection(self.clone()))
     }
 
-    /// HTTP from where the server stands.
+    /// HTTP requests from the server's machine.
     pub fn http(&self) -> HttpClient {
         HttpClient::new(Caller::Connection(self.clone()))
     }
 
-    /// Makes any call, once.
+    /// Calls any method, without retries.
     pub async fn call<P: Serialize, R: DeserializeOwned>(
         &self,
         method: &'static str,
@@ -193,7 +214,7 @@ impl ExecServerConnection {
         self.request(method, params)?.await?.decode()
     }
 
-    /// Sends a request, and returns what its answer will come out of.
+    /// Sends a request and returns the future of its answer.
     pub(crate) fn request(
         &self,
         method: &'static str,
@@ -221,7 +242,7 @@ impl Shared {
         self.routes.lock().expect("no holder panics")
     }
 
-    /// Sends a request, and returns what its answer will come out of.
+    /// Sends a request and returns the future of its answer.
     pub fn request(
         self: &Arc<Self>,
         method: &'static str,
@@ -233,19 +254,19 @@ impl Shared {
         Ok(pending)
     }
 
-    /// Sends a request whose answer nobody waits for, even when too many wait for theirs.
+    /// Sends a request whose answer is ignored, also above the limit for ordinary calls.
     pub fn clean_up(&self, method: &'static str, params: &impl Serialize) {
         match self.routes().begin_call(CallKind::Cleanup) {
             Ok((id, _)) => self.push_request(id, method, params),
             Err(ExecServerError::TooManyCalls { .. }) => {
-                // What cannot be freed by itself is freed with the connection.
+                // The resource cannot be freed by a request, so it is freed with the connection.
                 self.outbox.close(1011, "too many requests wait for an answer");
             }
             Err(_) => {}
         }
     }
 
-    /// Ends a process that nobody follows.
+    /// Terminates a process that is no longer followed.
     pub fn clean_up_process(&self, process_id: &ProcessId) {
         let params = ProcessTerminateParams {
             process_id: process_id.clone(),
@@ -255,17 +276,32 @@ impl Shared {
         self.clean_up(Method::ProcessTerminate.name(), &params);
     }
 
-    pub async fn closed(&self) -> Arc<str> {
+    pub async fn closed(&self) -> LinkEnd {
         let mut end = self.end.subscribe();
         let ended = end.wait_for(Option::is_some).await;
-        ended.ok().and_then(|end| end.clone()).unwrap_or_else(|| "closed".into())
+        ended
+            .ok()
+            .and_then(|end| end.clone())
+            .unwrap_or_else(|| LinkEnd { reason: "closed".into(), is_taken_over: false })
     }
 
-    /// The link is gone: everybody who waits is told.
+    /// Fails pending calls and bodies, and treats processes as `survival` says.
     pub fn handle_end(&self, reason: Arc<str>) {
         let waiting = self.routes().end(&reason);
         waiting.release(&reason, self.survival);
-        self.end.send_replace(Some(reason));
+        self.end.send_replace(Some(LinkEnd { reason, is_taken_over: false }));
+    }
+
+    /// Ends the connection after a takeover; the driver must not resume the session.
+    pub fn handle_taken_over(&self) {
+        let reason: Arc<str> = ExecServerError::TakenOver.to_string().into();
+        let waiting = self.routes().end(&reason);
+        let survival = match self.survival {
+            Survival::Resync => Survival::Leave,
+            other => other,
+        };
+        waiting.release(&reason, survival);
+        self.end.send_replace(Some(LinkEnd { reason, is_taken_over: true }));
     }
 
     fn push_request(&self, id: i64, method: &str, params: &impl Serialize) {
@@ -283,6 +319,7 @@ impl Shared {
             resume_session_id: resume.clone(),
             linger_ms: None,
             take_over: options.take_over,
+            client_capabilities: ClientCapabilities { report_ignored: true, session_moved: true },
         };
         let pending = self.request(Method::Initialize.name(), &params)?;
         let timeout = options.initialize_timeout;
@@ -291,13 +328,13 @@ impl Shared {
             Err(_) => return Err(ExecServerError::InitializeTimedOut { timeout }),
         };
         if resume.is_some_and(|resume| resume != answer.session_id) {
-            let text = "the server resumed another session than it was asked for";
+            let text = "the server resumed another session than the requested one";
             return Err(ExecServerError::Protocol(text.to_owned()));
         }
         Ok(answer)
     }
 
-    /// A server that cannot tell of its machine is used all the same.
+    /// Requests the environment info; a server that cannot answer is used without it.
     async fn ask_for_info(self: &Arc<Self>) -> Result<Option<EnvironmentInfo>, ExecServerError> {
         let method = Method::EnvironmentInfo.name();
         let pending = self.request(method, &serde_json::Value::Null)?;
@@ -310,16 +347,15 @@ impl Shared {
 }
 
 impl Reply {
-    /// The result as a type.
+    /// Deserializes the result.
     pub fn decode<R: DeserializeOwned>(&self) -> Result<R, ExecServerError> {
-        serde_json::from_str(self.text()).map_err(|error| {
-            ExecServerError::Protocol(format!("a result cannot be understood: {error}"))
-        })
+        serde_json::from_str(self.text())
+            .map_err(|error| ExecServerError::Protocol(format!("cannot decode a result: {error}")))
     }
 }
 
 impl ExecServerError {
-    /// Nothing but the session itself can have come of an `initialize`, so that it may be repeated.
+    /// `initialize` has no effect besides the session, so it may be retried.
     fn before_session(self) -> Self {
         match self {
             Self::Ambiguous { reason, .. } => Self::Disconnected { reason },

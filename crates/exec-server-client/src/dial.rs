@@ -1,4 +1,4 @@
-//! The ways to a server: a websocket, a child on stdio, or anything that moves bytes.
+//! Transports to a server: a websocket, an existing byte stream, or a custom one.
 
 use std::fmt;
 use std::future::Future;
@@ -13,19 +13,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::error::ExecServerError;
 
-/// A link that is being made.
+/// The future of a new connection.
 pub type Dialing<'a> =
     Pin<Box<dyn Future<Output = Result<Box<dyn Wire>, ExecServerError>> + Send + 'a>>;
 
-/// A way to a server that can be taken again after the link broke.
+/// Opens connections to one server, also after a disconnect.
 pub trait Dial: Send + Sync + 'static {
-    /// Makes a new link.
+    /// Opens a new connection.
     fn dial(&self) -> Dialing<'_>;
 
-    /// Whether a session may outlive its link; false where the server ends with it.
+    /// Whether a session can be resumed on a new connection; false if the server ends with its connection.
     fn can_resume(&self) -> bool;
 
-    /// Where it leads, for logs and errors.
+    /// The address of the server, for logs and errors.
     fn describe(&self) -> String;
 }
 
@@ -68,14 +68,14 @@ impl Dial for WebSocketDial {
     }
 }
 
-/// One link that is there already, such as memory or an accepted socket; it cannot be made again.
+/// One existing connection, such as memory or an accepted socket; it cannot be reopened.
 pub struct OnceDial {
     wire: Mutex<Option<Box<dyn Wire>>>,
     name: String,
 }
 
 impl OnceDial {
-    /// A message per line in both directions.
+    /// A byte stream with one message per line in both directions.
     pub fn lines(
         reader: impl AsyncRead + Send + Unpin + 'static,
         writer: impl AsyncWrite + Send + Unpin + 'static,
@@ -83,7 +83,7 @@ impl OnceDial {
         Self::wire(Box::new(LineWire::new(reader, writer, MAX_REPLY_BYTES)), "memory")
     }
 
-    /// Any carrier of messages.
+    /// A custom message transport; `name` is for logs and errors.
     pub fn wire(wire: Box<dyn Wire>, name: impl Into<String>) -> Self {
         Self { wire: Mutex::new(Some(wire)), name: name.into() }
     }
@@ -94,7 +94,7 @@ impl Dial for OnceDial {
         let wire = self.wire.lock().expect("no holder panics").take();
         Box::pin(async {
             wire.ok_or_else(|| ExecServerError::Disconnected {
-                reason: format!("the link to {} is used up", self.name).into(),
+                reason: format!("the connection to {} cannot be reopened", self.name).into(),
             })
         })
     }
@@ -108,7 +108,7 @@ impl Dial for OnceDial {
     }
 }
 
-/// A way that is made by a function, such as a pair of pipes to a server in the same process.
+/// Opens connections with a function, such as a pair of pipes to a server in the same process.
 pub struct DialWith<F> {
     make: F,
     name: String,
@@ -119,7 +119,7 @@ where
     F: Fn() -> T + Send + Sync + 'static,
     T: Future<Output = Result<Box<dyn Wire>, ExecServerError>> + Send + 'static,
 {
-    /// `make` is called for every new link; sessions outlive them.
+    /// `make` is called for every new connection; sessions are resumed on it.
     pub fn new(name: impl Into<String>, make: F) -> Self {
         Self { make, name: name.into() }
     }

@@ -1,4 +1,4 @@
-//! The task behind a logical client: dials, brings a broken link back, and gives up in the end.
+//! The driver task of a client: connects, reconnects after a disconnect, and gives up after the recovery budget.
 //!
 //! ```text
 //! idle ▶ connecting ▶ ready ─link lost▶ recovering(until t) ─resumed, gaps filled▶ ready
@@ -11,8 +11,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
-use exec_server_machines::backoff::Backoff;
-use exec_server_machines::recovery::{
+use exec_server_core::backoff::Backoff;
+use exec_server_core::recovery::{
     Action, DialFailure, FIRST_PAUSE, LONGEST_PAUSE, Recovery, Resume,
 };
 use exec_server_protocol::errors::ErrorCode;
@@ -21,7 +21,7 @@ use exec_server_protocol::process::ProcessId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep_until, timeout_at};
 
-use crate::connection::{ExecServerConnection, Survival};
+use crate::connection::{ExecServerConnection, LinkEnd, Survival};
 use crate::error::ExecServerError;
 use crate::inbound::repair;
 use crate::process_state::Process;
@@ -33,7 +33,7 @@ const READS_AT_ONCE: usize = 128;
 type Attempt = Pin<Box<dyn Future<Output = Result<ExecServerConnection, ExecServerError>> + Send>>;
 type Waiter = oneshot::Sender<Result<ExecServerConnection, ExecServerError>>;
 
-/// Serves a client's requests for connections until its last handle is gone.
+/// Serves a client's requests for connections until its last handle is dropped.
 pub(crate) async fn run_driver(
     shared: Arc<SessionShared>,
     mut requests: mpsc::UnboundedReceiver<Request>,
@@ -50,14 +50,14 @@ pub(crate) async fn run_driver(
                 Some(Request::CleanUp(id)) => driver.handle_clean_up(id),
                 Some(Request::Close(done)) => {
                     driver.close().await;
-                    // Whoever asked for it may have gone away.
+                    // The caller may have been dropped.
                     let _ = done.send(());
                     break;
                 }
                 None => break,
             },
             result = wait_for(&mut driver.attempt) => driver.handle_attempt(result),
-            reason = closed(link.as_ref()), if link.is_some() => driver.handle_lost(reason),
+            end = ended(link.as_ref()), if link.is_some() => driver.handle_lost(end),
             () = pause_until(pause), if pause.is_some() => driver.recovery.handle_timeout(Instant::now()),
         }
     }
@@ -70,13 +70,13 @@ struct Driver {
     connection: Option<ExecServerConnection>,
     attempt: Option<Attempt>,
     waiters: Vec<Waiter>,
-    /// Processes to end as soon as the session is back.
+    /// Processes to terminate after the session has been resumed.
     cleanups: Vec<ProcessId>,
     /// How the last connection ended.
     lost: Option<Arc<str>>,
-    /// What the last attempt came to.
+    /// The error of the last attempt.
     error: Option<ExecServerError>,
-    /// How many events had come when the attempt began.
+    /// The number of received events when the attempt began.
     received: u64,
 }
 
@@ -97,7 +97,7 @@ impl Driver {
         }
     }
 
-    /// Does what the recovery decided.
+    /// Executes the actions of the recovery.
     fn settle(&mut self) {
         while let Some(action) = self.recovery.poll_output() {
             match action {
@@ -109,7 +109,7 @@ impl Driver {
 
     fn handle_wanted(&mut self, waiter: Waiter) {
         if let Some(connection) = self.live() {
-            // A caller that went away need not be told.
+            // The caller may have been dropped.
             let _ = waiter.send(Ok(connection.clone()));
             return;
         }
@@ -122,7 +122,7 @@ impl Driver {
     fn handle_clean_up(&mut self, id: ProcessId) {
         match self.live() {
             Some(connection) => connection.shared().clean_up_process(&id),
-            // Without a session the process is gone as well.
+            // Without a session there is no process to terminate.
             None if self.shared.lock().session_id.is_some() => self.cleanups.push(id),
             None => {}
         }
@@ -136,7 +136,7 @@ impl Driver {
         self.connection.as_ref().filter(|connection| !connection.is_closed())
     }
 
-    /// The client is told to end.
+    /// Fails the followed processes and closes the connection.
     async fn close(&mut self) {
         for process in self.shared.take_processes() {
             process.handle_failure("the client was closed");
@@ -176,7 +176,7 @@ impl Driver {
                 tracing::debug!(%error, "could not connect");
                 let failure = classify(&error);
                 self.error = Some(error);
-                // The session was back for a while, so that the server keeps it anew.
+                // New events prove that the session was resumed, so its linger time on the server has started again.
                 if self.received() != self.received {
                     self.recovery.handle_progress(Instant::now());
                 }
@@ -195,21 +195,29 @@ impl Driver {
             state.session_id = Some(connection.session_id().to_owned());
             state.terminal = None;
             state.is_dialing = false;
+            if state.first_instance.is_none() {
+                let info = connection.environment_info();
+                state.first_instance = info.and_then(|info| info.instance_id.clone());
+            }
             state.connection = Some(connection.clone());
         }
         for waiter in self.waiters.drain(..) {
-            // A caller that went away need not be told.
+            // The caller may have been dropped.
             let _ = waiter.send(Ok(connection.clone()));
         }
         self.connection = Some(connection);
     }
 
-    fn handle_lost(&mut self, reason: Arc<str>) {
-        tracing::info!(%reason, "the link to the server broke");
+    fn handle_lost(&mut self, end: LinkEnd) {
+        let LinkEnd { reason, is_taken_over } = end;
+        tracing::info!(%reason, "the connection to the server ended");
         self.connection = None;
         self.lost = Some(reason.clone());
         self.shared.lock().connection = None;
-        if self.shared.dial.can_resume() {
+        if is_taken_over {
+            self.error = Some(ExecServerError::TakenOver);
+            self.recovery.handle_lost_for_good();
+        } else if self.shared.dial.can_resume() {
             self.recovery.handle_lost(Instant::now());
         } else {
             self.error = Some(ExecServerError::Disconnected { reason });
@@ -217,7 +225,7 @@ impl Driver {
         }
     }
 
-    /// The old session is lost; the next call opens a fresh one.
+    /// Fails waiting calls and processes; after a lost session, the next call opens a new one.
     fn give_up(&mut self) {
         let last = self
             .error
@@ -226,10 +234,11 @@ impl Driver {
         let was_connected = self.lost.is_some();
         let error = match self.lost.take() {
             None => last.clone(),
+            Some(_) if matches!(last, ExecServerError::TakenOver) => last.clone(),
             Some(reason) => ExecServerError::SessionLost { reason, source: Arc::new(last.clone()) },
         };
         self.cleanups.clear();
-        // A session that was to be resumed by the first connection is not lost because nobody answered.
+        // If the first connection could not be made, the session that it was to resume may still exist.
         let is_lost = was_connected || classify(&last) == DialFailure::Refused;
         {
             let mut state = self.shared.lock();
@@ -244,20 +253,20 @@ impl Driver {
             process.handle_failure(text.clone());
         }
         for waiter in self.waiters.drain(..) {
-            // A caller that went away need not be told.
+            // The caller may have been dropped.
             let _ = waiter.send(Err(error.clone()));
         }
     }
 }
 
-/// Whether another attempt is worth it.
+/// Classifies a failed attempt, which decides whether another one follows.
 fn classify(error: &ExecServerError) -> DialFailure {
     match error {
         ExecServerError::Server { code, .. } if *code == ErrorCode::SessionAttached as i64 => {
             DialFailure::StillAttached
         }
         ExecServerError::Server { .. } if error.is_retryable() => DialFailure::Unreachable,
-        ExecServerError::Relay { source, .. } if !source.may_pass() => DialFailure::Refused,
+        ExecServerError::Relay { source, .. } if !source.is_transient() => DialFailure::Refused,
         ExecServerError::Server { .. }
         | ExecServerError::Protocol(_)
         | ExecServerError::Spawn { .. } => DialFailure::Refused,
@@ -265,7 +274,7 @@ fn classify(error: &ExecServerError) -> DialFailure {
     }
 }
 
-/// Connects, resumes, and reads the first page of what every live process did before anybody gets the connection.
+/// Connects, resumes the session, and reads a first page of missed events per process before callers get the connection.
 async fn attempt(
     shared: Arc<SessionShared>,
     session_id: Option<String>,
@@ -273,7 +282,7 @@ async fn attempt(
     let wire = shared.dial.dial().await?;
     let processes = if session_id.is_some() { shared.live_processes() } else { Vec::new() };
     let mut options = shared.options.clone();
-    // Only to begin with: two clients that both insist would take a session from each other for ever.
+    // Only the first connection takes over: two clients that always do would take the session from each other forever.
     options.take_over &= shared.is_first();
     let connection =
         ExecServerConnection::open(wire, &options, session_id, &processes, Survival::Resync)
@@ -285,26 +294,28 @@ async fn attempt(
     Ok(connection)
 }
 
-/// Reads the first page of what happened to some processes meanwhile, and has the rest read; fails only if the link
-/// broke again.
+/// Reads the first page of missed events of some processes and spawns the reads of the rest; fails only on a disconnect.
+/// Pages that arrived before it are kept: the server may count them as received.
 async fn recover(
     connection: &ExecServerConnection,
     processes: &[Arc<Process>],
 ) -> Result<(), ExecServerError> {
     let mut reads = Vec::with_capacity(processes.len());
     for process in processes {
-        let params = process.missing_params();
-        reads.push((process, connection.request(Method::ProcessRead.name(), &params)?));
+        let (link, params) = (process.link(), process.missing_params());
+        let read = connection.request(Method::ProcessRead.name(), &params)?;
+        reads.push((process, link, read));
     }
-    for (process, read) in reads {
+    let mut broken = None;
+    for (process, link, read) in reads {
         match read.await.and_then(|reply| reply.decode()) {
             Ok(answer) => {
-                if let Some(more) = process.handle_read(answer) {
-                    // It ends with the connection that it asks, or with the answer.
+                if let Some(more) = process.handle_read_over(link, answer) {
+                    // The task ends with its last answer, or when the connection ends.
                     tokio::spawn(repair(connection.shared().clone(), process.clone(), more));
                 }
             }
-            Err(error) if error.is_disconnected() => return Err(error),
+            Err(error) if error.is_disconnected() => broken = Some(error),
             Err(error) => {
                 let id = process.id();
                 connection.shared().clean_up_process(id);
@@ -312,7 +323,7 @@ async fn recover(
             }
         }
     }
-    Ok(())
+    broken.map_or(Ok(()), Err)
 }
 
 async fn wait_for(attempt: &mut Option<Attempt>) -> Result<ExecServerConnection, ExecServerError> {
@@ -322,9 +333,9 @@ async fn wait_for(attempt: &mut Option<Attempt>) -> Result<ExecServerConnection,
     }
 }
 
-async fn closed(connection: Option<&ExecServerConnection>) -> Arc<str> {
+async fn ended(connection: Option<&ExecServerConnection>) -> LinkEnd {
     match connection {
-        Some(connection) => connection.closed().await,
+        Some(connection) => connection.ended().await,
         None => std::future::pending().await,
     }
 }

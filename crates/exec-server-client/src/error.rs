@@ -1,10 +1,10 @@
-//! What can go wrong between a caller and a server.
+//! The errors of a client.
 
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_machines::event_order::Gap;
+use exec_server_core::event_order::Gap;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
 use exec_server_protocol::process::ProcessId;
 use exec_server_transport::causes::chain;
@@ -13,60 +13,60 @@ use exec_server_transport::dial::{DialError, ServerUrlError};
 use crate::environments::EnvironmentsError;
 use crate::relay::RelayError;
 
-/// Why something was not done, or why nobody knows whether it was.
+/// Why a call failed, or why its outcome is unknown.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecServerError {
-    /// The server's address is none.
+    /// The server's URL is invalid.
     #[error(transparent)]
     Url(#[from] ServerUrlError),
     /// The server could not be reached.
     #[error("could not connect to {url}")]
     Connect {
-        /// Where it should be.
+        /// The server's URL.
         url: String,
-        /// Why not.
+        /// The cause.
         source: Arc<DialError>,
     },
     /// The server could not be reached in time.
     #[error("could not connect to {url} within {timeout:?}")]
     ConnectTimeout {
-        /// Where it should be.
+        /// The server's URL.
         url: String,
-        /// The time that it had.
+        /// The timeout that passed.
         timeout: Duration,
     },
-    /// A registry, a relay or an executor stands in the way to an environment.
+    /// The registry, the relay or the executor rejected or failed the connection to an environment.
     #[error("could not reach environment `{environment_id}` through {registry}")]
     Relay {
-        /// The environment.
+        /// The environment's id at the registry.
         environment_id: String,
-        /// The registry that it is known by.
+        /// The registry where the environment is registered.
         registry: String,
-        /// Why not.
+        /// The cause.
         source: Arc<RelayError>,
     },
     /// A server that runs as a child could not be started.
     #[error("could not start `{program}`")]
     Spawn {
-        /// What was to be started.
+        /// The program that was started.
         program: String,
-        /// Why not.
+        /// The cause.
         source: Arc<io::Error>,
     },
-    /// The server took the connection, but did not answer `initialize` in time.
+    /// The server accepted the connection, but did not answer `initialize` in time.
     #[error("the server did not answer initialize within {timeout:?}")]
     InitializeTimedOut {
-        /// The time that it had.
+        /// The timeout that passed.
         timeout: Duration,
     },
-    /// The connection was gone before the call was sent; it did not happen.
+    /// The connection was closed before the call was sent, so the call was not executed.
     #[error("exec-server transport disconnected: {reason}")]
     Disconnected {
         /// How the connection ended.
         reason: Arc<str>,
     },
-    /// The connection broke before the call was answered; it may or may not have happened, and was not repeated.
+    /// The connection broke before the answer arrived; the call may have been executed, and was not retried.
     #[error(
         "exec-server transport disconnected before `{method}` was answered, so it may or may not have happened: {reason}"
     )]
@@ -76,7 +76,7 @@ pub enum ExecServerError {
         /// How the connection ended.
         reason: Arc<str>,
     },
-    /// The session could not be resumed, so that its processes are out of reach.
+    /// The session could not be resumed, so its processes can no longer be followed.
     #[error(
         "exec-server transport disconnected: {reason}; failed to resume exec-server session: {}",
         chain(source)
@@ -84,68 +84,71 @@ pub enum ExecServerError {
     SessionLost {
         /// How the connection ended.
         reason: Arc<str>,
-        /// Why the session did not come back.
+        /// Why the session could not be resumed.
         source: Arc<ExecServerError>,
     },
-    /// The server refused or failed.
+    /// Another client took the session over; its processes keep running there.
+    #[error("taken over by another client")]
+    TakenOver,
+    /// The server answered with an error.
     #[error("{message}")]
     Server {
         /// The JSON-RPC error code.
         code: i64,
-        /// What the server says.
+        /// The server's message.
         message: String,
-        /// Facts for programs.
+        /// Machine-readable details.
         data: Option<Box<ErrorData>>,
     },
-    /// The server said something that this client does not understand.
+    /// The server sent a message that is malformed or violates the protocol.
     #[error("the server broke the protocol: {0}")]
     Protocol(String),
-    /// Too many calls wait for an answer.
+    /// The limit of pending calls is reached.
     #[error("reached the limit of {limit} pending requests")]
     TooManyCalls {
-        /// How many may wait at once.
+        /// The maximum number of pending calls.
         limit: usize,
     },
-    /// There was no answer in time.
+    /// The answer did not arrive in time.
     #[error("`{method}` was not answered within {timeout:?}")]
     TimedOut {
         /// The method that was called.
         method: &'static str,
-        /// The time that it had.
+        /// The timeout that passed.
         timeout: Duration,
     },
-    /// A process can no longer be followed.
+    /// The client can no longer follow a process, such as after the session was lost.
     #[error("process {process_id} cannot be followed any further: {reason}")]
     ProcessFailed {
-        /// Which one.
+        /// The process that is no longer followed.
         process_id: ProcessId,
-        /// Why.
+        /// Why the client stopped following it.
         reason: Arc<str>,
     },
-    /// Output fell out of the server's retention before it could be read.
+    /// The server evicted output before it was read.
     #[error("output of process {process_id} was lost: events {} to {}", gap.first, gap.last)]
     OutputLost {
-        /// Which process.
+        /// The process whose output is missing.
         process_id: ProcessId,
-        /// What is missing.
+        /// The sequence numbers of the missing events.
         gap: Gap,
     },
-    /// A process with this id is followed already.
+    /// This client already follows a process with this id.
     #[error("process id {0} is in use already")]
     ProcessIdInUse(ProcessId),
-    /// The process takes no input.
+    /// The process accepts no more input.
     #[error("the stdin of process {0} is closed")]
     StdinClosed(ProcessId),
     /// The server does not know the process.
     #[error("unknown process id {0}")]
     UnknownProcess(ProcessId),
-    /// The server lacks what was asked for.
+    /// The server does not have the capability that the call needs.
     #[error("the server does not support {0}")]
     Unsupported(&'static str),
-    /// A streamed HTTP body broke off.
-    #[error("the body of an HTTP response broke off: {0}")]
+    /// A streamed HTTP body ended before it was complete.
+    #[error("the body of an HTTP response ended early: {0}")]
     HttpBody(String),
-    /// The arguments make no sense.
+    /// An argument is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The list of environments cannot be used.
@@ -154,7 +157,7 @@ pub enum ExecServerError {
 }
 
 impl ExecServerError {
-    /// Whether the same call may succeed if it is made again, without the danger that it happens twice.
+    /// Whether a retry may succeed and cannot execute the call twice.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Connect { .. }
@@ -162,7 +165,7 @@ impl ExecServerError {
             | Self::InitializeTimedOut { .. }
             | Self::Disconnected { .. }
             | Self::TooManyCalls { .. } => true,
-            Self::Relay { source, .. } => source.may_pass(),
+            Self::Relay { source, .. } => source.is_transient(),
             Self::Server { code, data, .. } => {
                 let says_so = data.as_ref().and_then(|data| data.retryable);
                 says_so.unwrap_or(*code == ErrorCode::SessionAttached as i64)
@@ -171,20 +174,23 @@ impl ExecServerError {
         }
     }
 
-    /// Whether the file or directory is not there.
+    /// Whether the server answered that a file or directory does not exist.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Server { code, .. } if *code == ErrorCode::NotFound as i64)
     }
 
-    /// Whether the connection ended before there was an answer.
+    /// Whether the connection ended before the answer arrived.
     pub fn is_disconnected(&self) -> bool {
         matches!(
             self,
-            Self::Disconnected { .. } | Self::Ambiguous { .. } | Self::SessionLost { .. }
+            Self::Disconnected { .. }
+                | Self::Ambiguous { .. }
+                | Self::SessionLost { .. }
+                | Self::TakenOver
         )
     }
 
-    /// The stable word of a server's error, such as `not_found`.
+    /// The stable identifier of a server's error, such as `not_found`.
     pub fn kind(&self) -> Option<&str> {
         match self {
             Self::Server { data: Some(data), .. } => Some(&data.kind),
@@ -209,6 +215,7 @@ impl From<ExecServerError> for io::Error {
             ExecServerError::Disconnected { .. }
             | ExecServerError::Ambiguous { .. }
             | ExecServerError::SessionLost { .. }
+            | ExecServerError::TakenOver
             | ExecServerError::StdinClosed(_) => io::ErrorKind::BrokenPipe,
             ExecServerError::ConnectTimeout { .. }
             | ExecServerError::InitializeTimedOut { .. }

@@ -1,7 +1,7 @@
-//! A reader of one process's events, at its own pace.
+//! Reads the events of one process in order.
 //!
-//! A reader that falls behind loses nothing that the server still has: it reads it from there. What nobody has any more
-//! is a [`Gap`].
+//! A reader that falls behind the local log reads the missing events from the server's retention. Events that the server
+//! has evicted are reported as a [`Gap`].
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -9,8 +9,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use exec_server_machines::event_log::{Found, LogCursor};
-use exec_server_machines::event_order::{EventOrder, Gap, PAGE_BYTES, ProcessEvent};
+use exec_server_core::event_log::{Found, LogCursor};
+use exec_server_core::event_order::{EventOrder, Gap, PAGE_BYTES, ProcessEvent};
 use exec_server_protocol::process::ProcessReadResponse;
 use futures_core::Stream;
 
@@ -20,18 +20,18 @@ use crate::process_state::Reader;
 
 type Refill = Pin<Box<dyn Future<Output = Result<ProcessReadResponse, ExecServerError>> + Send>>;
 
-/// The events of a process in order; made by [`ProcessSession::events`].
+/// The events of a process in order; created by [`ProcessSession::events`].
 ///
-/// It ends after [`ProcessEvent::Closed`] or [`ProcessEvent::Failed`].
+/// The stream ends after [`ProcessEvent::Closed`] or [`ProcessEvent::Failed`].
 pub struct ProcessEvents {
     session: ProcessSession,
     reader: Reader,
     cursor: LogCursor,
-    /// What the server is asked for because this reader fell behind.
+    /// The pending read of events that the local log no longer has.
     refill: Option<Refill>,
-    /// What it answered.
+    /// Events from such a read that are not delivered yet.
     refilled: VecDeque<ProcessEvent>,
-    /// Whether everything is kept until it was read.
+    /// Whether the local log keeps every event until this reader has read it.
     collects: bool,
     is_over: bool,
 }
@@ -50,7 +50,7 @@ impl ProcessEvents {
         }
     }
 
-    /// The same for a reader that wants everything and keeps it: it never falls behind.
+    /// A reader from the first event, for which the local log keeps every event until it is read.
     pub(crate) fn collecting(session: ProcessSession) -> Self {
         let mut events = Self::new(session, 0);
         events.collects = true;
@@ -58,7 +58,7 @@ impl ProcessEvents {
         events
     }
 
-    /// The whole link goes at the pace of this reader, for whom everything is kept until then.
+    /// Applies backpressure from this reader to the connection, and keeps every event until it is read.
     pub(crate) fn pace(&mut self) {
         self.collects = true;
         self.reader.process.pin(&self.cursor);
@@ -70,17 +70,17 @@ impl ProcessEvents {
         &self.session
     }
 
-    /// The last number that came out.
+    /// The sequence number of the last event that was returned.
     pub fn last_seq(&self) -> u64 {
         self.cursor.seq()
     }
 
-    /// The next event; none after the last. Dropping the future loses nothing.
+    /// The next event; `None` after the last. Dropping the future loses no event.
     pub async fn next(&mut self) -> Option<ProcessEvent> {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// The next event; none after the last.
+    /// Polls for the next event; `None` after the last.
     pub fn poll_event(&mut self, cx: &mut Context) -> Poll<Option<ProcessEvent>> {
         if self.is_over {
             return Poll::Ready(None);
@@ -121,7 +121,7 @@ impl ProcessEvents {
         Poll::Ready(answer)
     }
 
-    /// Takes from a page what comes before `until`, where the local log goes on.
+    /// Takes the events of a page that come before `until`, where the local log continues.
     fn handle_refill(
         &mut self,
         answer: Result<ProcessReadResponse, ExecServerError>,
@@ -138,7 +138,7 @@ impl ProcessEvents {
             let before = |event: &ProcessEvent| event.first_seq().is_some_and(|seq| seq < until);
             let events = std::iter::from_fn(|| order.poll_event()).take_while(before);
             self.refilled.extend(events.map(|event| match (event, &exit) {
-                // As it was told the first time.
+                // The exit is delivered exactly as it was the first time.
                 (ProcessEvent::Exited { seq, .. }, Some((_, exit))) => {
                     ProcessEvent::Exited { seq, exit: exit.clone() }
                 }
@@ -146,10 +146,10 @@ impl ProcessEvents {
             }));
         }
         match self.refilled.back_mut() {
-            // What is still missing is on the next page.
+            // The gap ends where the local log continues; events after this page come with the next one.
             Some(ProcessEvent::Gap(gap)) => gap.last = gap.last.min(until - 1),
             Some(_) => {}
-            // The server has it no more, or is out of reach.
+            // The server has evicted the events, or the read failed.
             None => {
                 let gap = Gap { first: after + 1, last: until - 1, evicted_bytes: None };
                 self.refilled.push_back(ProcessEvent::Gap(gap));

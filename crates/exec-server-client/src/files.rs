@@ -1,5 +1,6 @@
-//! The server's files.
+//! File operations on the server's machine.
 
+use exec_server_core::listing::{BadListing, Listing};
 use exec_server_protocol::fs::{
     FsAppendParams, FsCanonicalizeParams, FsCanonicalizeResponse, FsCopyParams,
     FsCreateDirectoryParams, FsDirectoryEntry, FsGetMetadataParams, FsGetMetadataResponse,
@@ -20,6 +21,7 @@ use crate::caller::{Caller, Replay};
 use crate::error::ExecServerError;
 use crate::remote_path::RemotePath;
 
+mod answers;
 mod reading;
 mod watching;
 mod writing;
@@ -28,10 +30,10 @@ pub use reading::FileReadStream;
 pub use watching::MissingWatch;
 pub use writing::FileWriteStream;
 
-/// Entries of one page of a directory: large enough for most, and far from the limit of a message.
+/// Directory entries per page: most directories fit into one page, and a page stays far below the message limit.
 const PAGE: u64 = 5000;
 
-/// The server's files; cheap to clone. No call is ever repeated after a cut.
+/// File operations on the server's machine; cheap to clone. No call is retried after a disconnect.
 ///
 /// Paths are absolute, relative to the server's working directory, or `file:` URIs.
 #[derive(Clone)]
@@ -40,21 +42,21 @@ pub struct ExecutorFileSystem {
     sandbox: Sandbox,
 }
 
-/// How a directory is made.
+/// How a directory is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parents {
-    /// Missing parents are made, and an existing directory is fine.
+    /// Creates missing parents; an existing directory is not an error.
     Create,
-    /// The parent must be there and the directory must not.
+    /// The parent must exist and the directory must not.
     Require,
 }
 
-/// How much is removed.
+/// What a removal includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// A file or an empty directory, which must be there.
+    /// A file or an empty directory, which must exist.
     Single,
-    /// Everything below as well; what is not there is fine.
+    /// The whole tree; a missing path is not an error.
     Tree,
 }
 
@@ -63,13 +65,13 @@ impl ExecutorFileSystem {
         Self { caller, sandbox: None }
     }
 
-    /// The same files, where every request may touch only what a sandbox allows.
+    /// The same files, with every request restricted to what the sandbox policy allows.
     #[must_use]
     pub fn with_sandbox(&self, sandbox: &SandboxParams) -> Self {
         Self { caller: self.caller.clone(), sandbox: Some(SandboxText::new(sandbox)) }
     }
 
-    /// The whole of a file.
+    /// Reads a whole file.
     pub async fn read_file(&self, path: impl Into<RemotePath>) -> Result<Vec<u8>, ExecServerError> {
         let params = FsReadFileParams {
             path: self.resolve(path).await?,
@@ -81,16 +83,16 @@ impl ExecutorFileSystem {
         Ok(answer.data_base64.0)
     }
 
-    /// The whole of a file that is text.
+    /// Reads a whole file and checks that it is UTF-8.
     pub async fn read_file_text(
         &self,
         path: impl Into<RemotePath>,
     ) -> Result<String, ExecServerError> {
         String::from_utf8(self.read_file(path).await?)
-            .map_err(|error| ExecServerError::Invalid(format!("the file is no text: {error}")))
+            .map_err(|error| ExecServerError::Invalid(format!("the file is not UTF-8: {error}")))
     }
 
-    /// A file block by block; dropping the stream frees its handle.
+    /// Opens a file for reading in blocks; dropping the stream closes its handle.
     pub async fn read_file_stream(
         &self,
         path: impl Into<RemotePath>,
@@ -99,7 +101,7 @@ impl ExecutorFileSystem {
         FileReadStream::open(&self.caller, path, self.sandbox.clone()).await
     }
 
-    /// New content for a file, which appears at once or not at all.
+    /// Replaces the content of a file atomically; content above the limit of one message is sent in blocks.
     pub async fn write_file(
         &self,
         path: impl Into<RemotePath>,
@@ -127,7 +129,7 @@ impl ExecutorFileSystem {
         self.write_file_with(params).await
     }
 
-    /// The same with conditions, durability and details.
+    /// Writes a file with conditions, durability and details.
     pub async fn write_file_with(
         &self,
         params: FsWriteFileParams,
@@ -142,7 +144,7 @@ impl ExecutorFileSystem {
         self.call(Method::FsWriteFile, &params).await
     }
 
-    /// New content for a file piece by piece; it takes the old one's place with [`FileWriteStream::finish`].
+    /// Opens a file for writing in blocks; [`FileWriteStream::finish`] replaces the old content.
     pub async fn write_file_stream(
         &self,
         path: impl Into<RemotePath>,
@@ -152,7 +154,7 @@ impl ExecutorFileSystem {
         FileWriteStream::open(&self.caller, path, self.sandbox.clone()).await
     }
 
-    /// Bytes behind the end of a file, which is made if it is missing.
+    /// Appends to a file, and creates it if it does not exist.
     pub async fn append(
         &self,
         path: impl Into<RemotePath>,
@@ -171,7 +173,7 @@ impl ExecutorFileSystem {
         self.call(Method::FsAppend, &params).await
     }
 
-    /// A new length for a file.
+    /// Sets the length of a file.
     pub async fn truncate(
         &self,
         path: impl Into<RemotePath>,
@@ -189,7 +191,7 @@ impl ExecutorFileSystem {
         self.call(Method::FsTruncate, &params).await
     }
 
-    /// A new directory.
+    /// Creates a directory.
     pub async fn create_directory(
         &self,
         path: impl Into<RemotePath>,
@@ -204,7 +206,7 @@ impl ExecutorFileSystem {
         self.call_for_nothing(Method::FsCreateDirectory, &params).await
     }
 
-    /// What is known about what a path leads to.
+    /// Reads the metadata of a file; follows symbolic links.
     pub async fn metadata(
         &self,
         path: impl Into<RemotePath>,
@@ -212,7 +214,7 @@ impl ExecutorFileSystem {
         self.ask_metadata(path, None).await
     }
 
-    /// The same about a path itself, be it a link, on a server that can tell.
+    /// Reads the metadata of a path without following a symbolic link, on a server with detailed metadata.
     pub async fn symlink_metadata(
         &self,
         path: impl Into<RemotePath>,
@@ -236,7 +238,7 @@ impl ExecutorFileSystem {
         self.call(Method::FsGetMetadata, &params).await
     }
 
-    /// Whether a path leads anywhere.
+    /// Whether a path exists; a broken symbolic link does not.
     pub async fn exists(&self, path: impl Into<RemotePath>) -> Result<bool, ExecServerError> {
         match self.metadata(path).await {
             Ok(_) => Ok(true),
@@ -245,7 +247,7 @@ impl ExecutorFileSystem {
         }
     }
 
-    /// A path without links.
+    /// Resolves all symbolic links of a path.
     pub async fn canonicalize(
         &self,
         path: impl Into<RemotePath>,
@@ -256,23 +258,43 @@ impl ExecutorFileSystem {
         Ok(answer.path)
     }
 
-    /// All names in a directory, page by page where the server can.
+    /// Lists a directory, in pages if the server supports them.
+    ///
+    /// An entry whose name is empty, `.`, `..`, a path or a duplicate is a protocol error.
     pub async fn read_directory(
         &self,
         path: impl Into<RemotePath>,
     ) -> Result<Vec<FsDirectoryEntry>, ExecServerError> {
         let can_page = self.caller.capabilities().await?.fs_directory_paging;
-        let mut params = FsReadDirectoryParams {
+        let params = FsReadDirectoryParams {
             path: self.resolve(path).await?,
             sandbox: self.sandbox.clone(),
             limit: can_page.then_some(PAGE),
             cursor: None,
             detailed: None,
         };
+        let entries = self.read_whole_directory(params).await?;
+        Ok(entries.into_iter().map(|(_, entry)| entry).collect())
+    }
+
+    /// Lists a directory from the cursor of `params`, and returns the exact bytes of every name.
+    pub async fn read_whole_directory(
+        &self,
+        mut params: FsReadDirectoryParams,
+    ) -> Result<Vec<(Vec<u8>, FsDirectoryEntry)>, ExecServerError> {
+        let wrong = |error: BadListing| ExecServerError::Protocol(error.to_string());
+        let mut listing = Listing::default();
         let mut entries = Vec::new();
         loop {
             let page: FsReadDirectoryResponse = self.read_directory_page(&params).await?;
-            entries.extend(page.entries);
+            let has_next = page.next_cursor.is_some();
+            listing.handle_page_end(page.entries.len(), has_next).map_err(wrong)?;
+            for entry in page.entries {
+                let address = entry.uri.as_ref().and_then(answers::last_component);
+                let name =
+                    listing.handle_entry(&entry.file_name, address.as_deref()).map_err(wrong)?;
+                entries.push((name, entry));
+            }
             match page.next_cursor {
                 Some(cursor) => params.cursor = Some(cursor),
                 None => return Ok(entries),
@@ -280,7 +302,7 @@ impl ExecutorFileSystem {
         }
     }
 
-    /// One page of a directory.
+    /// Reads one page of a directory, without checking the names.
     pub async fn read_directory_page(
         &self,
         params: &FsReadDirectoryParams,
@@ -288,18 +310,17 @@ impl ExecutorFileSystem {
         self.call(Method::FsReadDirectory, params).await
     }
 
-    /// The names in a tree.
+    /// Lists a tree; an entry outside of it, a duplicate, or more entries than requested are a protocol error.
     pub async fn walk(
         &self,
         path: impl Into<RemotePath>,
         options: FsWalkOptions,
     ) -> Result<FsWalkResponse, ExecServerError> {
-        let params = FsWalkParams {
-            path: self.resolve(path).await?,
-            options,
-            sandbox: self.sandbox.clone(),
-        };
-        self.call(Method::FsWalk, &params).await
+        let path = self.resolve(path).await?;
+        let params = FsWalkParams { path, options, sandbox: self.sandbox.clone() };
+        let found: FsWalkResponse = self.call(Method::FsWalk, &params).await?;
+        answers::check_walk(&params, &found)?;
+        Ok(found)
     }
 
     /// Removes a file or a tree.
@@ -318,7 +339,7 @@ impl ExecutorFileSystem {
         self.call_for_nothing(Method::FsRemove, &params).await
     }
 
-    /// Copies a file, or a directory with its content.
+    /// Copies a file, or a directory recursively.
     pub async fn copy(
         &self,
         source: impl Into<RemotePath>,
@@ -333,7 +354,7 @@ impl ExecutorFileSystem {
         self.call_for_nothing(Method::FsCopy, &params).await
     }
 
-    /// A new name for a file or a tree; what had the name before is replaced.
+    /// Renames a file or directory; an existing destination is replaced.
     pub async fn rename(
         &self,
         source: impl Into<RemotePath>,
@@ -349,7 +370,7 @@ impl ExecutorFileSystem {
         self.call_for_nothing(Method::FsRename, &params).await
     }
 
-    /// A new symbolic link that says `target`.
+    /// Creates a symbolic link at `path` that points to `target`.
     pub async fn symlink(
         &self,
         target: impl Into<String>,
@@ -366,7 +387,7 @@ impl ExecutorFileSystem {
         self.call_for_nothing(Method::FsSymlink, &params).await
     }
 
-    /// What a symbolic link says.
+    /// Reads the target of a symbolic link.
     pub async fn read_link(
         &self,
         path: impl Into<RemotePath>,
@@ -377,7 +398,7 @@ impl ExecutorFileSystem {
         self.call(Method::FsReadLink, &params).await
     }
 
-    /// New permission bits.
+    /// Sets the permission bits of a file.
     pub async fn set_permissions(
         &self,
         path: impl Into<RemotePath>,
@@ -394,7 +415,7 @@ impl ExecutorFileSystem {
         self.call_for_nothing(Method::FsSetPermissions, &params).await
     }
 
-    /// Waits for the first of some missing paths to appear; a connection has one such watch at a time.
+    /// Watches until one of the missing paths exists; a new watch replaces the previous one of the connection.
     pub async fn watch_missing(
         &self,
         missing: Vec<PathUri>,
@@ -408,7 +429,7 @@ impl ExecutorFileSystem {
         Ok(MissingWatch::new(connection, watch_id, changed, answer))
     }
 
-    /// The URI of a path on the server.
+    /// Resolves a path to a URI; a relative path is resolved against the server's working directory.
     pub async fn resolve(&self, path: impl Into<RemotePath>) -> Result<PathUri, ExecServerError> {
         let path = path.into();
         if !path.is_relative() {

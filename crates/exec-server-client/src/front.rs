@@ -1,4 +1,4 @@
-//! The front door: one client for everything, which recovers by itself.
+//! The entry point: one client for processes, files and HTTP, which reconnects after a disconnect.
 
 use std::sync::Arc;
 
@@ -17,26 +17,26 @@ use crate::process::ProcessSession;
 use crate::relay::RelayConnectArgs;
 use crate::stdio::StdioServer;
 
-/// A client that is connected and recovers by itself; cheap to clone.
+/// A connected client that resumes its session after a disconnect; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ExecServerClient {
     remote: RemoteExecServerClient,
 }
 
 impl ExecServerClient {
-    /// Connects to a server: a `ws://`, `wss://` or `unix://` URL, or that with everything around it.
+    /// Connects to a server: a `ws://`, `wss://` or `unix://` URL, or [`RemoteExecServerConnectArgs`] with more settings.
     pub async fn connect(
         args: impl Into<RemoteExecServerConnectArgs>,
     ) -> Result<Self, ExecServerError> {
         Self::from_remote(RemoteExecServerClient::new(args)?).await
     }
 
-    /// Connects to an environment that a registry knows, through its relay.
+    /// Connects to an environment of a registry, through the relay that the registry names.
     pub async fn connect_relay(args: RelayConnectArgs) -> Result<Self, ExecServerError> {
         Self::from_remote(RemoteExecServerClient::through_relay(args)?).await
     }
 
-    /// Starts a server as a child and speaks to it over its stdio.
+    /// Starts a server as a child process and connects to it over stdio.
     pub async fn connect_stdio(
         server: StdioServer,
         options: ExecServerClientConnectOptions,
@@ -44,7 +44,7 @@ impl ExecServerClient {
         Self::connect_with(Arc::new(server), options).await
     }
 
-    /// Connects over any kind of link.
+    /// Connects over a custom transport.
     pub async fn connect_with(
         dial: Arc<dyn Dial>,
         options: ExecServerClientConnectOptions,
@@ -52,8 +52,9 @@ impl ExecServerClient {
         Self::from_remote(RemoteExecServerClient::over(dial, options)).await
     }
 
-    /// Connects to the environment of this name, or to the default one, as `environments.toml` or
-    /// `CODEX_EXEC_SERVER_URL` say.
+    /// Connects to an environment of `environments.toml`, or of the variables that replace the file.
+    ///
+    /// Without an `id` it connects to the default environment.
     pub async fn connect_environment(
         id: Option<&str>,
         client_name: &str,
@@ -63,18 +64,18 @@ impl ExecServerClient {
         Self::from_remote(environment.client(client_name)?).await
     }
 
-    /// The front door of a logical client, once it is connected.
+    /// Connects an existing [`RemoteExecServerClient`].
     pub async fn from_remote(remote: RemoteExecServerClient) -> Result<Self, ExecServerError> {
         remote.session().connection().await?;
         Ok(Self { remote })
     }
 
-    /// A command to run on the server.
+    /// Builds a command to run on the server; nothing is sent yet.
     pub fn command(&self, program: impl Into<String>) -> Command {
         Command::new(self.remote.caller(), program)
     }
 
-    /// A command line for the server's own shell.
+    /// Builds a command that runs `script` with `-c` in the server's shell; `/bin/sh` if the server names none.
     pub async fn shell(&self, script: impl Into<String>) -> Result<Command, ExecServerError> {
         let info = self.remote.known_environment().await?;
         let shell = info.map_or_else(|| "/bin/sh".to_owned(), |info| info.shell.path);
@@ -83,7 +84,7 @@ impl ExecServerClient {
         Ok(command)
     }
 
-    /// Starts a process with every detail of the protocol.
+    /// Starts a process with all parameters of the protocol.
     pub async fn start(
         &self,
         params: ProcessStartParams,
@@ -91,7 +92,7 @@ impl ExecServerClient {
         self.remote.start(params).await
     }
 
-    /// Follows a process of this session that somebody else started, from behind number `seq` on.
+    /// Follows a running process of this session, from the event after sequence number `seq`.
     pub async fn attach(
         &self,
         process_id: impl Into<ProcessId>,
@@ -100,44 +101,44 @@ impl ExecServerClient {
         self.remote.attach(process_id, seq).await
     }
 
-    /// The processes of this session, from a server that can list them.
+    /// Lists the processes of this session; fails with `Unsupported` on a server without `process/list`.
     pub async fn processes(&self) -> Result<ProcessListResponse, ExecServerError> {
         self.remote.processes().await
     }
 
-    /// The server's files.
+    /// File operations on the server's machine.
     pub fn fs(&self) -> ExecutorFileSystem {
         self.remote.fs()
     }
 
-    /// HTTP from where the server stands.
+    /// HTTP requests from the server's machine.
     pub fn http(&self) -> HttpClient {
         self.remote.http()
     }
 
-    /// What the machine is like, asked anew.
+    /// Requests the description of the server's machine.
     pub async fn environment_info(&self) -> Result<EnvironmentInfo, ExecServerError> {
         self.remote.environment_info().await
     }
 
-    /// Whether the server is ready; waits for no recovery and starts none.
+    /// Asks whether the server is ready; fails at once if there is no live connection.
     pub async fn environment_status(&self) -> Result<EnvironmentStatusResponse, ExecServerError> {
         self.remote.environment_status().await
     }
 
-    /// The id of the session, by which another client can resume it.
+    /// The id with which another client can resume the session.
     pub fn session_id(&self) -> Option<String> {
         self.remote.session().session_id()
     }
 
-    /// The logical client behind this one.
+    /// The underlying [`RemoteExecServerClient`].
     pub fn remote(&self) -> &RemoteExecServerClient {
         &self.remote
     }
 
-    /// Ends this client for good, after what was asked before has been sent, and waits for the end of the link.
+    /// Sends the requests that are already queued, closes the connection and waits for its end; no reconnect follows.
     ///
-    /// The session lingers on the server for a while, where another client may resume it.
+    /// The session lingers on the server for a while, and another client can resume it.
     pub async fn close(&self) {
         self.remote.close().await;
     }

@@ -1,4 +1,4 @@
-//! HTTP from where the server stands: whole answers, and bodies piece by piece.
+//! HTTP requests that the server makes: buffered responses and streamed bodies.
 
 use std::future::poll_fn;
 use std::io;
@@ -19,20 +19,20 @@ use crate::http_body::BodyQueue;
 const HTTP_REQUEST: &str = "http/request";
 const HTTP_CANCEL: &str = "http/cancel";
 
-/// Makes HTTP requests from the server's machine; cheap to clone. No request is ever repeated.
+/// Makes HTTP requests from the server's machine; cheap to clone. No request is retried after it was sent.
 #[derive(Clone)]
 pub struct HttpClient {
     caller: Caller,
 }
 
-/// The body of a streamed response; dropping it ends the exchange.
+/// The body of a streamed response; dropping it cancels the exchange, on a server that supports `http/cancel`.
 ///
-/// It ends with `None` only if all of the body came; a broken link is an error.
+/// The body ends with `None` only if it is complete; a disconnect is an error.
 pub struct HttpResponseBodyStream {
     connection: ExecServerConnection,
     request_id: String,
     queue: Arc<BodyQueue>,
-    /// What a reader of bytes has not taken yet.
+    /// The rest of a piece that did not fit into the reader's buffer.
     rest: Bytes,
     is_over: bool,
 }
@@ -42,7 +42,7 @@ impl HttpClient {
         Self { caller }
     }
 
-    /// Makes a request and waits for the whole answer.
+    /// Makes a request and waits for the complete response.
     pub async fn http_request(
         &self,
         mut params: HttpRequestParams,
@@ -51,7 +51,7 @@ impl HttpClient {
         self.caller.call_for(None, HTTP_REQUEST, &params, Replay::Never).await
     }
 
-    /// Makes a request and waits for the head of the answer; the body follows piece by piece.
+    /// Makes a request and waits for the response head; the body is streamed.
     pub async fn http_request_stream(
         &self,
         mut params: HttpRequestParams,
@@ -65,7 +65,7 @@ impl HttpClient {
                 Err(error) => return Err(error),
             };
             params.request_id.clone_from(&request_id);
-            // From here on dropping it frees the route and ends the exchange.
+            // From here on, dropping `body` removes the route and cancels the exchange.
             let body = HttpResponseBodyStream {
                 connection,
                 request_id,
@@ -89,12 +89,12 @@ impl HttpClient {
 }
 
 impl HttpResponseBodyStream {
-    /// The next piece; none at the end of a body that came whole.
+    /// The next piece; `None` at the end of a complete body.
     pub async fn recv(&mut self) -> Result<Option<Bytes>, ExecServerError> {
         poll_fn(|cx| self.poll_piece(cx)).await.transpose()
     }
 
-    /// Everything that is still to come.
+    /// Reads the rest of the body.
     pub async fn collect(mut self) -> Result<Vec<u8>, ExecServerError> {
         let mut all = Vec::new();
         while let Some(piece) = self.recv().await? {

@@ -1,6 +1,6 @@
-//! The body of a streamed HTTP response on its way from the connection to its reader.
+//! Queues the body of a streamed HTTP response between the connection task and its reader.
 //!
-//! Invariant: it ends without an error only if all of it came; a full queue or a broken link is an error.
+//! Invariant: a body ends without an error only if it is complete; a full queue or a disconnect is an error.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,20 +12,20 @@ use exec_server_protocol::http::HttpBodyDeltaNotification;
 
 use crate::error::ExecServerError;
 
-/// Pieces of one body that wait for its reader.
+/// Limit of queued pieces per body.
 const MAX_QUEUED_DELTAS: usize = 256;
-/// Bytes of all bodies of a connection that wait for their readers.
+/// Limit of queued bytes over all bodies of a connection.
 pub const MAX_QUEUED_BODY_BYTES: usize = 16 * 1024 * 1024;
-/// The largest piece that a server may send.
+/// Limit of one piece; a larger one is a protocol error.
 const MAX_DELTA_BYTES: usize = 1024 * 1024;
 
-/// What the bodies of one connection may hold together.
+/// Counts the queued bytes of all bodies of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct BodyBudget {
     queued: AtomicUsize,
 }
 
-/// One body.
+/// The queue of one body.
 #[derive(Debug)]
 pub(crate) struct BodyQueue {
     state: Mutex<State>,
@@ -45,7 +45,7 @@ impl BodyQueue {
         Self { state: Mutex::default(), budget }
     }
 
-    /// Takes a piece, and says whether it was the last; fails if the server broke the protocol.
+    /// Queues a piece and returns whether the body has ended; fails if the piece violates the protocol.
     pub fn handle_delta(&self, delta: HttpBodyDeltaNotification) -> Result<bool, String> {
         let bytes = Bytes::from(delta.delta_base64.0);
         if bytes.len() > MAX_DELTA_BYTES {
@@ -81,12 +81,12 @@ impl BodyQueue {
         Ok(state.end.is_some())
     }
 
-    /// Nothing more will come, and what is missing is an error.
+    /// Ends the body with an error, unless it has ended already.
     pub fn fail(&self, error: ExecServerError) {
         self.lock().finish(Err(error));
     }
 
-    /// The next piece; none at the end of a body that came whole.
+    /// The next piece; `None` at the end of a complete body.
     pub fn poll_next(&self, cx: &mut Context) -> Poll<Option<Result<Bytes, ExecServerError>>> {
         let mut state = self.lock();
         if let Some(bytes) = state.deltas.pop_front() {

@@ -1,9 +1,10 @@
-//! What comes in on one connection, handed to whoever it is for.
+//! Reads one connection and routes replies and notifications.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use exec_server_machines::event_order::{NeededRead, ProcessEvent, ProcessExit};
+use exec_server_core::event_order::{NeededRead, ProcessEvent, ProcessExit};
 use exec_server_protocol::answers::{ProcessExitedEvent, ProcessOutputEvent};
 use exec_server_protocol::envelope::{self, Incoming, RequestId};
 use exec_server_protocol::errors::{ErrorCode, RpcError};
@@ -11,9 +12,11 @@ use exec_server_protocol::fs::FsMissingChangedNotification;
 use exec_server_protocol::http::HttpBodyDeltaNotification;
 use exec_server_protocol::methods::{
     FS_MISSING_CHANGED, HTTP_BODY_DELTA, PROCESS_CLOSED, PROCESS_EXITED, PROCESS_OUTPUT,
+    SESSION_MOVED,
 };
 use exec_server_protocol::params;
 use exec_server_protocol::process::ProcessClosedNotification;
+use exec_server_protocol::session::SESSION_MOVED_CLOSE_CODE;
 use exec_server_transport::connection::{Connection, Ended, Event, InMessage};
 use tokio::task::JoinSet;
 
@@ -22,21 +25,29 @@ use crate::connection::Shared;
 use crate::error::ExecServerError;
 use crate::process_state::Process;
 
-/// Messages handed on before their readers get a turn, when a server never pauses.
+/// Messages handled in a row before the task yields to the readers.
 const MESSAGES_PER_TURN: usize = 64;
-/// How long an event that is overtaken by later ones may be on its way before it counts as lost.
-const REORDER_PATIENCE: Duration = Duration::from_millis(200);
-/// How long a server has to hang up after the farewell, so that it surely reads it.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// How long to wait for an event that later events have overtaken before it is read from the server.
+const REORDER_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long to wait for the server to close its side, so that it can read the close frame.
+const CLOSE_LINGER: Duration = Duration::from_secs(2);
 
-/// Reads from a link until it ends, and then tells everybody.
+/// Reads from the connection until it ends, and then releases all waiters.
 pub(crate) async fn run_connection(mut link: Connection, shared: Arc<Shared>) {
-    // Reads that bring back what is missing; they end with the connection, since another one begins them anew.
+    // Reads of missing events; a read without an answer fails when the connection ends.
     let mut repairs = JoinSet::new();
     let reason = read_to_end(&mut link, &shared, &mut repairs).await;
-    drop(repairs);
-    shared.handle_end(reason);
-    link.linger(FAREWELL).await;
+    // A relay stream carries no close code, so there only the notification reports the takeover.
+    let is_moved = shared.is_moved.load(Ordering::Relaxed)
+        || link.farewell().is_some_and(|farewell| farewell.code == SESSION_MOVED_CLOSE_CODE);
+    if is_moved {
+        shared.handle_taken_over();
+    } else {
+        shared.handle_end(reason);
+    }
+    // The repair tasks still process answers that have arrived: the server may count those as received.
+    repairs.detach_all();
+    link.linger(CLOSE_LINGER).await;
 }
 
 async fn read_to_end(
@@ -64,10 +75,12 @@ async fn read_to_end(
                 }
             }
             Event::Finished(_) => {}
-            Event::EndOfInput => return "the server hung up".into(),
-            Event::Closed(Ended::ByPeer) => return "the server hung up".into(),
+            Event::EndOfInput => return "the server closed the connection".into(),
+            Event::Closed(Ended::ByPeer) => return "the server closed the connection".into(),
             Event::Closed(Ended::ByUs(_)) => return "closed by this client".into(),
-            Event::Closed(Ended::Silent) => return "the server gave no sign of life".into(),
+            Event::Closed(Ended::Silent) => {
+                return "the server did not answer a ping in time".into();
+            }
             Event::Closed(Ended::Broken(error)) => return error.to_string().into(),
         }
     }
@@ -100,7 +113,7 @@ fn handle_message(
     answer(shared, &id, Answer::Result(Reply::new(message, start, len)))
 }
 
-/// The `data` of another server may have any shape; code and message are what counts.
+/// Other servers may send any `data`, so an error with unknown `data` keeps only its code and message.
 fn lenient_error(raw: &str) -> Result<RpcError, String> {
     #[derive(serde::Deserialize)]
     struct Bare {
@@ -116,20 +129,22 @@ fn lenient_error(raw: &str) -> Result<RpcError, String> {
 
 fn answer(shared: &Arc<Shared>, id: &RequestId, answer: Answer) -> Result<(), String> {
     let RequestId::Integer(number) = id else {
-        return Err(format!("an answer to {id:?}, which was never asked"));
+        return Err(format!("an answer to request {id:?}, which was never sent"));
     };
     let mut routes = shared.routes();
     match routes.end_call(*number) {
         Some(caller) => {
             drop(routes);
-            // A caller that went away at this moment need not be told.
+            // The caller may have been dropped.
             let _ = caller.send(answer);
             Ok(())
         }
         None if routes.has_issued(*number) => Ok(()),
         None => Err(match answer {
-            Answer::Error(error) => format!("an answer to {number}: {}", error.message),
-            _ => format!("an answer to {number}, which was never asked"),
+            Answer::Error(error) => {
+                format!("an answer to request {number}, which was never sent: {}", error.message)
+            }
+            _ => format!("an answer to request {number}, which was never sent"),
         }),
     }
 }
@@ -174,10 +189,11 @@ fn handle_notification(
         FS_MISSING_CHANGED => {
             let changed: FsMissingChangedNotification = params::decode(raw)?;
             if let Some(watcher) = shared.routes().end_watch(changed.watch_id) {
-                // A watcher that went away need not be told.
+                // The watcher may have been dropped.
                 let _ = watcher.send(());
             }
         }
+        SESSION_MOVED => shared.is_moved.store(true, Ordering::Relaxed),
         _ => tracing::debug!(method, "ignored a notification"),
     }
     Ok(())
@@ -196,24 +212,24 @@ fn handle_process_event(
     }
 }
 
-/// Brings back what is missing of a process, as long as anything is.
+/// Reads the missing events of a process until none is missing.
 pub(crate) async fn repair(shared: Arc<Shared>, process: Arc<Process>, read: NeededRead) {
     let mut next = Some(read);
     while let Some(read) = next {
         if read.may_be_late {
-            tokio::time::sleep(REORDER_PATIENCE).await;
-            if !process.still_needs_read() {
+            tokio::time::sleep(REORDER_TIMEOUT).await;
+            if shared.routes().has_ended() || !process.still_needs_read() {
                 return;
             }
         }
         match process.read_missing(&shared).await {
             Ok(more) => next = more,
-            // Others will be answered, and then there is room for this one.
+            // Answers to other calls free slots, so the read is retried.
             Err(ExecServerError::TooManyCalls { .. }) => {
-                tokio::time::sleep(REORDER_PATIENCE).await;
+                tokio::time::sleep(REORDER_TIMEOUT).await;
                 next = Some(NeededRead { may_be_late: false, ..read });
             }
-            // The link broke; the next connection brings everything back.
+            // The connection ended; the next connection reads the missing events.
             Err(_) => return,
         }
     }

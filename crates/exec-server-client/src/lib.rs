@@ -1,4 +1,4 @@
-//! The caller of exec-server: processes, files and HTTP on another machine, over a link that may break.
+//! Client of exec-server: runs processes, handles files and makes HTTP requests on another machine, and reconnects.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), exec_server_client::ExecServerError> {
@@ -11,37 +11,37 @@
 //! # }
 //! ```
 //!
-//! # What survives a broken link
+//! # What survives a disconnect
 //!
-//! A server keeps a session, and all its processes, for a while after its link broke. This client dials again at once,
-//! resumes the session, and reads what it missed; nobody notices but by the time that it took.
+//! A server keeps a session and its processes for a while after the connection breaks. The client reconnects at once,
+//! resumes the session and reads the events that it missed. The caller sees a delay, and what this table lists:
 //!
-//! | what | when the link breaks |
+//! | what | when the connection breaks |
 //! |---|---|
-//! | output and exit of processes | arrive once and in order; what the server no longer has is a [`Gap`] |
-//! | [`ProcessSession::write`] | repeated under the same name, and applied once |
-//! | [`ProcessSession::read`] | repeated |
-//! | start, signal, terminate, files, HTTP | never repeated: [`ExecServerError::Ambiguous`] says that nobody knows |
-//! | a streamed file or body | ends with an error, never as if it were complete |
-//! | a call that was not sent yet | waits for the link |
+//! | output and exit of processes | arrive once and in order; output that the server evicted is reported as a [`Gap`] |
+//! | [`ProcessSession::write`] | retried with the same write id, and applied once |
+//! | [`ProcessSession::read`] | retried |
+//! | start, signal, terminate, files, HTTP | not retried: [`ExecServerError::Ambiguous`] if the outcome is unknown |
+//! | a streamed file or body | ends with an error |
+//! | a call that was not sent yet | waits for the new connection |
 //!
-//! If the session cannot be had back within [25 s](ExecServerClientConnectOptions::recovery_budget), or the server no longer
-//! knows it, its processes fail with [`ProcessEvent::Failed`], and the next call opens a fresh session.
+//! If the session cannot be resumed within [45 s](ExecServerClientConnectOptions::recovery_budget), or the server no
+//! longer knows it, its processes fail with [`ProcessEvent::Failed`], and the next call opens a new session.
 //!
 //! # Where to look
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`ExecServerClient`] | the front door |
-//! | [`Command`], [`Child`] | commands in the manner of `std::process` |
-//! | [`ProcessSession`], [`ProcessEvents`] | one process in every detail |
+//! | [`ExecServerClient`] | the entry point: a client that reconnects |
+//! | [`Command`], [`Child`] | commands with the interface of `std::process` |
+//! | [`ProcessSession`], [`ProcessEvents`] | one process with all operations and events of the protocol |
 //! | [`ExecutorFileSystem`] | files, whole and as streams |
-//! | [`HttpClient`] | HTTP from where the server stands |
-//! | [`Environments`] | `environments.toml` and the variables beside it |
-//! | [`RemoteExecServerClient`], [`RemoteExecServerSession`] | the logical client and its durable state |
-//! | [`ExecServerConnection`] | one live link, without recovery |
-//! | [`relay`] | environments that only a registry can show the way to |
-//! | [`Dial`] | other ways to a server |
+//! | [`HttpClient`] | HTTP requests that the server makes |
+//! | [`Environments`] | `environments.toml` and the variables that replace it |
+//! | [`RemoteExecServerClient`], [`RemoteExecServerSession`] | the client across connections, and its durable state |
+//! | [`ExecServerConnection`] | one connection, without recovery |
+//! | [`relay`] | environments that are reached through a registry and its relay |
+//! | [`Dial`] | other transports |
 
 mod call;
 mod caller;
@@ -59,6 +59,7 @@ mod files;
 mod front;
 mod http;
 mod http_body;
+mod ignored;
 mod inbound;
 mod options;
 mod process;
@@ -75,21 +76,22 @@ pub use client::RemoteExecServerClient;
 pub use command::{Command, Stdin};
 pub use connection::ExecServerConnection;
 pub use dial::{Dial, DialWith, Dialing, OnceDial};
-pub use environments::{Environment, Environments, EnvironmentsError, Way};
+pub use environments::{Endpoint, Environment, Environments, EnvironmentsError};
 pub use error::ExecServerError;
 pub use events::ProcessEvents;
-pub use exec_server_machines::event_order::{Gap, ProcessEvent, ProcessExit};
+pub use exec_server_core::event_order::{Gap, ProcessEvent, ProcessExit};
 pub use exec_server_protocol as protocol;
+pub use exec_server_relay::registry_client::{RegistryError, RegistryUrlError, registry_name};
 pub use exec_server_transport::connection::Wire;
 pub use exec_server_transport::dial::{DialError, ServerUrlError};
 pub use exec_server_transport::proxy::Proxies;
-pub use exec_server_transport::registry::{RegistryError, RegistryUrlError, registry_name};
 pub use exec_server_transport::websocket::UpgradeFailure;
 pub use files::{
     ExecutorFileSystem, FileReadStream, FileWriteStream, MissingWatch, Parents, Removal,
 };
 pub use front::ExecServerClient;
 pub use http::{HttpClient, HttpResponseBodyStream};
+pub use ignored::IgnoredListener;
 pub use options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs};
 pub use process::ProcessSession;
 pub use relay::{ExecutorTrust, RelayConnectArgs, RelayDial, RelayError, TokenSource};

@@ -1,38 +1,41 @@
-//! How a client connects: names, times, credentials.
+//! Connection settings of a client: name, timeouts, credentials.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_transport::connection::PingTimes;
+use exec_server_transport::connection::KeepaliveConfig;
 use exec_server_transport::dial::{DialOptions, ServerUrl};
 use exec_server_transport::proxy::Proxies;
 
 use crate::dial::{Dial, WebSocketDial};
 use crate::error::ExecServerError;
+use crate::ignored::IgnoredListener;
 
-/// The time that a server has to take a connection, and again to answer `initialize`.
+/// Default timeout for connecting, and for the answer to `initialize`.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The name that a server logs for a client that does not give one.
+/// Default client name for the server's logs.
 pub const DEFAULT_CLIENT_NAME: &str = "exec-server-client";
 
-/// What a client says first, and how patient it is.
+/// Settings of a session and of its connections that do not depend on the transport.
 #[derive(Debug, Clone)]
 pub struct ExecServerClientConnectOptions {
-    /// A name for the server's logs.
+    /// The client name for the server's logs.
     pub client_name: String,
-    /// The time that a server has to answer `initialize`.
+    /// Timeout for the answer to `initialize`.
     pub initialize_timeout: Duration,
-    /// A session to go on with, or none for a new one.
+    /// The session that the first connection resumes; `None` opens a new one.
     pub resume_session_id: Option<String>,
-    /// Whether the first connection takes that session from another one that is alive.
+    /// Whether the first connection takes the session over from another live connection.
     pub take_over: bool,
-    /// How long a client tries to get its session back after the link broke.
+    /// How long a client tries to resume its session after a disconnect.
     pub recovery_budget: Duration,
-    /// From ping to ping; a link that is dead without a word is noticed by them.
+    /// Time between two pings; pings detect a connection that is lost without an error.
     pub ping_interval: Duration,
-    /// How long the answer to a ping may take before the link counts as broken.
+    /// Time without a pong after which the connection counts as lost.
     pub ping_timeout: Duration,
+    /// Called with the request members that a server ignored; they are also logged as a warning.
+    pub on_ignored: Option<IgnoredListener>,
 }
 
 impl Default for ExecServerClientConnectOptions {
@@ -42,41 +45,42 @@ impl Default for ExecServerClientConnectOptions {
             initialize_timeout: DEFAULT_TIMEOUT,
             resume_session_id: None,
             take_over: false,
-            recovery_budget: exec_server_machines::recovery::RECOVERY_BUDGET,
-            // Together well below the 30 s for which a server keeps a session that nobody is attached to.
+            recovery_budget: exec_server_core::recovery::RECOVERY_BUDGET,
+            // Interval, timeout and recovery budget add up to less than the 80 s for which a server keeps a detached session.
             ping_interval: Duration::from_secs(10),
             ping_timeout: Duration::from_secs(10),
+            on_ignored: None,
         }
     }
 }
 
 impl ExecServerClientConnectOptions {
-    pub(crate) fn pings(&self) -> PingTimes {
-        PingTimes { interval: self.ping_interval, deadline: self.ping_timeout }
+    pub(crate) fn pings(&self) -> KeepaliveConfig {
+        KeepaliveConfig { interval: self.ping_interval, deadline: self.ping_timeout }
     }
 }
 
-/// Where a server is, and everything that is needed to get in.
+/// The address of a server, credentials, and connection settings.
 #[derive(Clone)]
 pub struct RemoteExecServerConnectArgs {
-    /// `ws://`, `wss://` or `unix://`.
+    /// A `ws://`, `wss://` or `unix://` URL.
     pub url: String,
-    /// The time that the server has to take the connection.
+    /// Timeout for TCP, TLS and the websocket upgrade together.
     pub connect_timeout: Duration,
-    /// Sent as `Authorization: Bearer …`.
+    /// Sent as `Authorization: Bearer …` with the upgrade request.
     pub bearer_token: Option<String>,
-    /// A PEM file of the authorities to trust in place of the system's.
+    /// A PEM file with the certificate authorities to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// More headers for the upgrade request.
+    /// Additional headers of the upgrade request.
     pub headers: Vec<(String, String)>,
-    /// Who stands in between; those of the environment unless said otherwise.
+    /// Proxies on the way to the server; the default comes from the environment variables.
     pub proxies: Proxies,
-    /// Everything after the connection.
+    /// Settings that apply once the transport is connected.
     pub options: ExecServerClientConnectOptions,
 }
 
 impl RemoteExecServerConnectArgs {
-    /// The server at `url`, with the usual patience and no credentials.
+    /// The server at `url`, with default timeouts and no credentials.
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
@@ -89,42 +93,42 @@ impl RemoteExecServerConnectArgs {
         }
     }
 
-    /// The same with a name for the server's logs.
+    /// Sets the client name for the server's logs.
     #[must_use]
     pub fn client_name(mut self, name: impl Into<String>) -> Self {
         self.options.client_name = name.into();
         self
     }
 
-    /// The same with a bearer token.
+    /// Sets the bearer token.
     #[must_use]
     pub fn bearer_token(mut self, token: impl Into<String>) -> Self {
         self.bearer_token = Some(token.into());
         self
     }
 
-    /// The same with authorities of its own for `wss://`.
+    /// Sets the PEM file with the certificate authorities for `wss://`.
     #[must_use]
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(path.into());
         self
     }
 
-    /// The same with a session to go on with.
+    /// Sets the session to resume.
     #[must_use]
     pub fn resume_session(mut self, session_id: impl Into<String>) -> Self {
         self.options.resume_session_id = Some(session_id.into());
         self
     }
 
-    /// The same with another time to connect.
+    /// Sets the timeout for connecting.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// How to dial, and what to say then.
+    /// Splits the arguments into the transport and the session settings.
     pub(crate) fn into_parts(
         self,
     ) -> Result<(Arc<dyn Dial>, ExecServerClientConnectOptions), ExecServerError> {
@@ -140,7 +144,7 @@ impl RemoteExecServerConnectArgs {
 }
 
 impl std::fmt::Debug for RemoteExecServerConnectArgs {
-    /// Without credentials.
+    /// Omits credentials.
     fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
         formatter
             .debug_struct("RemoteExecServerConnectArgs")

@@ -1,10 +1,10 @@
-//! One process as its client sees it: what is known of it, and what can be done to it.
+//! The handle of one process: its state, its events, and the operations on it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use exec_server_machines::event_order::ProcessExit;
+use exec_server_core::event_order::ProcessExit;
 use exec_server_protocol::answers::ProcessStartAnswer;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::{
@@ -19,12 +19,12 @@ use crate::error::ExecServerError;
 use crate::events::ProcessEvents;
 use crate::process_state::{Process, Reader};
 
-/// Bytes of stdin in one request: enough to keep a link busy, and little to send again after a cut.
+/// Bytes of stdin per request: enough to keep a connection busy, and few to resend after a disconnect.
 const MAX_WRITE_BYTES: usize = 1024 * 1024;
 
 /// A process on the server; cheap to clone.
 ///
-/// Dropping the last clone stops following the process and frees its id here; the process itself goes on.
+/// Dropping the last clone stops following the process and frees its id in this client; the process keeps running.
 #[derive(Clone)]
 pub struct ProcessSession {
     handle: Arc<Handle>,
@@ -34,10 +34,10 @@ struct Handle {
     process: Arc<Process>,
     caller: Caller,
     answer: ProcessStartAnswer,
-    /// Makes the write ids of this handle differ from those of any other that follows the process.
+    /// Keeps the write ids of this handle distinct from those of other handles of the same process.
     write_prefix: String,
     writes: AtomicU64,
-    /// Writes go one after the other, so that one that is repeated after a cut is not overtaken.
+    /// Serializes writes, so that a later write cannot overtake one that is retried after a disconnect.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -60,64 +60,69 @@ impl ProcessSession {
         Self { handle: Arc::new(handle) }
     }
 
-    /// The process's key in its session.
+    /// The process id within the session.
     pub fn id(&self) -> &ProcessId {
         self.handle.process.id()
     }
 
-    /// What the server said when it started the process.
+    /// The server's answer to `process/start`; the default value for a process that was attached.
     pub fn start_answer(&self) -> &ProcessStartAnswer {
         &self.handle.answer
     }
 
-    /// Every event of the process, from the first one on.
+    /// All events of the process, from the first one.
     pub fn events(&self) -> ProcessEvents {
         self.events_after(0)
     }
 
-    /// Every event of the process after number `seq`.
+    /// The events of the process after sequence number `seq`.
     pub fn events_after(&self, seq: u64) -> ProcessEvents {
         ProcessEvents::new(self.clone(), seq)
     }
 
-    /// Every event of the process after number `seq`, with the whole link at the pace of this reader.
+    /// The events after sequence number `seq`, with backpressure from this reader on the whole connection.
     ///
-    /// While it does not read, nothing is read from the server, so that the process itself has to wait and nothing is
-    /// ever missed. Other calls of the same client wait as well.
+    /// When the reader falls behind, the client stops reading from the server, so the process has to wait and no event
+    /// is missed. Other calls of the same client wait as well.
     pub fn paced_events_after(&self, seq: u64) -> ProcessEvents {
         let mut events = self.events_after(seq);
         events.pace();
         events
     }
 
-    /// Tells the highest number that can be read, whenever it grows and when the link broke.
+    /// Receives the highest sequence number that can be read, whenever it grows and when the connection breaks.
     pub fn subscribe_wake(&self) -> watch::Receiver<u64> {
         self.handle.process.subscribe_wake()
     }
 
-    /// The highest number of an event that has come so far.
+    /// The highest sequence number that can be read so far.
     pub fn last_seq(&self) -> u64 {
         self.handle.process.last_seq()
     }
 
-    /// How the process ended, if it has.
+    /// The highest sequence number of output that was written before this client attached or while it was disconnected.
+    pub fn replayed_through(&self) -> u64 {
+        self.handle.process.replayed_through()
+    }
+
+    /// The exit of the process, if it has exited.
     pub fn exit(&self) -> Option<ProcessExit> {
         self.handle.process.exit()
     }
 
-    /// Whether nothing more will come.
+    /// Whether the process has exited and all its output has arrived.
     pub fn is_closed(&self) -> bool {
         self.handle.process.is_closed()
     }
 
-    /// Why the process can no longer be followed, if so.
+    /// Why this client can no longer follow the process; `None` while it can.
     pub fn failure(&self) -> Option<ExecServerError> {
         self.handle.process.failure()
     }
 
-    /// Reads retained output and state from the server; repeated by itself after a cut.
+    /// Reads retained output and state from the server; retried after a disconnect.
     ///
-    /// Of a process that can no longer be followed it tells what is known, without asking anybody.
+    /// For a process that can no longer be followed, it returns the last known state without a request.
     pub async fn read(
         &self,
         after_seq: u64,
@@ -130,6 +135,8 @@ impl ProcessSession {
             max_bytes,
             wait_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
             session_id: None,
+            timestamps: false,
+            until: None,
         };
         if let Some(answer) = self.handle.process.known_end(after_seq) {
             return Ok(answer);
@@ -142,9 +149,9 @@ impl ProcessSession {
         }
     }
 
-    /// Writes to stdin; repeated by itself after a cut, and applied once.
+    /// Writes to stdin; retried after a disconnect, and applied once.
     ///
-    /// Returns when the server has queued all of it, which a child that does not read delays.
+    /// Returns when the server has queued all bytes, which can take long if the process does not read its stdin.
     pub async fn write(&self, bytes: &[u8]) -> Result<(), ExecServerError> {
         let _turn = self.handle.turn.lock().await;
         for chunk in bytes.chunks(MAX_WRITE_BYTES) {
@@ -155,7 +162,7 @@ impl ProcessSession {
         Ok(())
     }
 
-    /// Writes to stdin under a name of the caller's choice; the same name is applied once.
+    /// Writes to stdin with a write id of the caller; the server applies a write id once.
     pub async fn write_with_id(
         &self,
         bytes: &[u8],
@@ -175,14 +182,14 @@ impl ProcessSession {
         self.check_write(answer)
     }
 
-    /// Ends stdin after what was written, on a server that can.
+    /// Closes stdin after the bytes that were written; fails with `Unsupported` on a server without `process/closeStdin`.
     pub async fn close_stdin(&self) -> Result<(), ExecServerError> {
         let _turn = self.handle.turn.lock().await;
         self.handle.caller.require(|can| can.process_close_stdin, "process/closeStdin").await?;
         let params = ProcessCloseStdinParams { process_id: self.id().clone() };
         let answer = self.call(Method::ProcessCloseStdin, &params, Replay::Safe).await?;
         match self.check_write(answer) {
-            // It is closed, which was wanted; an earlier try may have been the one that did it.
+            // Stdin may have been closed by an earlier attempt whose answer was lost.
             Err(ExecServerError::StdinClosed(_)) => Ok(()),
             result => result,
         }
@@ -200,23 +207,24 @@ impl ProcessSession {
         }
     }
 
-    /// Gives the terminal a new size, on a server that can.
+    /// Changes the size of the terminal; fails with `Unsupported` on a server without `process/resize`.
     pub async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError> {
         self.handle.caller.require(|can| can.process_resize, "process/resize").await?;
         let params = ProcessResizeParams { process_id: self.id().clone(), size };
         self.call(Method::ProcessResize, &params, Replay::Never).await.map(|Empty {}| ())
     }
 
-    /// Sends a signal; never repeated after a cut, but then an error says so.
+    /// Sends a signal; not retried: if the connection breaks before the answer, the result is `Ambiguous`.
     pub async fn signal(&self, signal: ProcessSignal) -> Result<(), ExecServerError> {
         let params =
             ProcessSignalParams { process_id: self.id().clone(), signal, session_id: None };
         self.call(Method::ProcessSignal, &params, Replay::Never).await.map(|Empty {}| ())
     }
 
-    /// Ends the process and everything that came from it, and says whether it was still there.
+    /// Terminates the process and its descendants; returns whether the process was still running.
     ///
-    /// With a grace it is asked first (SIGTERM). Never repeated after a cut, but then an error says so.
+    /// With a `grace`, SIGTERM comes first. Not retried: if the connection breaks before the answer, the result is
+    /// `Ambiguous`.
     pub async fn terminate(&self, grace: Option<Duration>) -> Result<bool, ExecServerError> {
         let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
         let params =
@@ -226,12 +234,12 @@ impl ProcessSession {
         Ok(answer.running)
     }
 
-    /// Ends the process in the background, also if the link is broken just now.
+    /// Terminates the process in the background; while disconnected, after the session has been resumed.
     pub fn terminate_later(&self) {
         self.handle.caller.clean_up_process(self.id());
     }
 
-    /// Waits until the process has ended.
+    /// Waits until the process has exited, or can no longer be followed.
     pub async fn wait(&self) -> Result<ProcessExit, ExecServerError> {
         let reader = Reader::new(self.handle.process.clone());
         std::future::poll_fn(|cx| match reader.process.poll_exit(reader.id, cx) {

@@ -1,15 +1,15 @@
-//! The state of one process: its events in order, for readers at their own pace.
+//! The state of one process: its events in order, for any number of readers.
 //!
-//! Owner: the connection's task puts events in; readers take them out. The state is behind a lock that is never held for
-//! longer than it takes to look or to append.
+//! Owner: the connection task adds events; readers take them. The lock on the state is held only for a lookup or an
+//! append.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 
-use exec_server_machines::event_log::{EventLog, Found, LogCursor};
-use exec_server_machines::event_order::{
-    Confinement, EventOrder, NeededRead, PAGE_BYTES, ProcessEvent, ProcessExit,
+use exec_server_core::event_log::{EventLog, Found, LogCursor};
+use exec_server_core::event_order::{
+    Confinement, EventOrder, LinkNumber, NeededRead, PAGE_BYTES, ProcessEvent, ProcessExit,
 };
 use exec_server_protocol::answers::ProcessStartAnswer;
 use exec_server_protocol::methods::Method;
@@ -22,11 +22,11 @@ use tokio::sync::watch;
 use crate::connection::Shared;
 use crate::error::ExecServerError;
 
-/// What the routes and the handles of one process share.
+/// State that the routes and the handles of one process share.
 pub(crate) struct Process {
     id: ProcessId,
     state: Mutex<State>,
-    /// The highest number that readers can see, raised also when the link broke.
+    /// The highest sequence number that readers can see; receivers are also notified when the connection breaks.
     wake: watch::Sender<u64>,
 }
 
@@ -35,22 +35,26 @@ struct State {
     log: EventLog,
     /// Whether the server has answered the start.
     is_started: bool,
-    /// The exit and its number.
+    /// The exit and its sequence number.
     exit: Option<(u64, ProcessExit)>,
     is_closed: bool,
     failure: Option<Arc<str>>,
     readers: Vec<(ReaderId, Option<Waker>)>,
     last_reader: u64,
     paced: Option<Paced>,
+    /// Whether reads return events from before this client attached, or from while it was disconnected.
+    is_catching_up: bool,
+    /// The highest sequence number of output that such a read returned.
+    replayed_through: u64,
 }
 
-/// A reader that must not miss anything: what it has not taken keeps the link from being read any further.
+/// A reader with backpressure: its unread events count against the limit above which the connection is not read.
 struct Paced {
     reader: ReaderId,
     held: VecDeque<(u64, Held)>,
 }
 
-/// A small event takes more room than its bytes, so that events are bounded in number as well.
+/// A small event needs more memory than its bytes; this minimum bounds the number of events as well.
 const LEAST_HELD_BYTES: usize = 2048;
 
 /// Tells the readers of one process apart.
@@ -58,20 +62,20 @@ const LEAST_HELD_BYTES: usize = 2048;
 pub(crate) struct ReaderId(u64);
 
 impl Process {
-    /// A process that is about to be started, of whose output the server keeps this much, if it was asked to.
+    /// A process that is not started yet; `retention` is the output retention that the start requests.
     pub fn new(id: ProcessId, retention: Option<u64>) -> Self {
         let mut log = EventLog::after(0);
-        // Whoever starts it decides whether everything is wanted.
+        // The caller that starts the process unpins the log if it does not need every event.
         log.pin(&LogCursor::default());
         let mut order = EventOrder::new();
         order.expect_retention(retention.unwrap_or(0));
         Self::with(id, order, log, false)
     }
 
-    /// A process that runs already, of which everything up to `seq` is known.
+    /// A running process whose events up to `seq` are known.
     pub fn attached(id: ProcessId, seq: u64) -> Self {
         let mut order = EventOrder::attached(seq);
-        // Nobody here knows what it was started with.
+        // The retention that the process was started with is unknown.
         order.expect_retention(u64::MAX);
         Self::with(id, order, EventLog::after(seq), true)
     }
@@ -87,6 +91,8 @@ impl Process {
             readers: Vec::new(),
             last_reader: 0,
             paced: None,
+            is_catching_up: is_started,
+            replayed_through: 0,
         };
         Self { id, state: Mutex::new(state), wake: watch::Sender::new(0) }
     }
@@ -95,7 +101,7 @@ impl Process {
         &self.id
     }
 
-    /// The server answered the start; says whether something must be read.
+    /// The server answered the start; returns whether missing events must be read.
     pub fn handle_started(&self, answer: &ProcessStartAnswer) -> Option<NeededRead> {
         let confinement =
             if answer.is_unconfined() { Confinement::None } else { Confinement::Possible };
@@ -106,7 +112,7 @@ impl Process {
         })
     }
 
-    /// The server sent an event on the link of `outbox`; says whether something must be read.
+    /// The server sent an event on the connection of `outbox`; returns whether missing events must be read.
     pub fn handle_event(&self, event: ProcessEvent, outbox: &Outbox) -> Option<NeededRead> {
         let (seq, len) = (event.seq(), event.len());
         let before = self.lock().log.last_seq();
@@ -118,10 +124,13 @@ impl Process {
         read
     }
 
-    /// The link broke, and another one will go on with this process.
+    /// The connection broke, and the next one will follow this process.
     pub fn handle_lost(&self) {
-        self.update(|state| state.order.handle_lost());
-        // Whoever waits only for the wake-up has to look too.
+        self.update(|state| {
+            state.order.handle_lost();
+            state.is_catching_up = true;
+        });
+        // Receivers of `subscribe_wake` are notified although the number has not grown.
         self.wake.send_modify(|_| {});
     }
 
@@ -130,7 +139,7 @@ impl Process {
         self.update(|state| state.order.handle_failure(reason));
     }
 
-    /// Whether a connection that takes over has to read what happened meanwhile.
+    /// Whether the next connection has to read the missed events of this process.
     pub fn needs_recovery(&self) -> bool {
         let state = self.lock();
         state.is_started && !state.order.is_over()
@@ -145,12 +154,12 @@ impl Process {
         Some(ExecServerError::ProcessFailed { process_id: self.id.clone(), reason })
     }
 
-    /// How many events have come in so far.
+    /// The number of events that were received so far.
     pub fn received(&self) -> u64 {
         self.lock().order.received()
     }
 
-    /// The params of a read of the next page of what is missing.
+    /// The params of a read of the next page of missing events.
     pub fn missing_params(&self) -> ProcessReadParams {
         ProcessReadParams {
             process_id: self.id.clone(),
@@ -158,23 +167,27 @@ impl Process {
             max_bytes: Some(PAGE_BYTES),
             wait_ms: Some(0),
             session_id: None,
+            timestamps: false,
+            until: None,
         }
     }
 
-    /// Reads a page of what is missing, and says whether more is; fails if nothing could be asked, or the link broke.
+    /// Reads a page of missing events and returns whether more are missing; fails if the read was not sent or not answered.
     pub async fn read_missing(
         &self,
         shared: &Arc<Shared>,
     ) -> Result<Option<NeededRead>, ExecServerError> {
+        let link = self.link();
         let pending = shared.request(Method::ProcessRead.name(), &self.missing_params())?;
         match pending.await.and_then(|reply| reply.decode()) {
             Err(error) if error.is_disconnected() => Err(error),
-            Ok(answer) => Ok(self.handle_read(answer)),
+            Ok(answer) => Ok(self.handle_read_over(link, answer)),
+            Err(_) if self.link() != link => Ok(None),
             Err(error) => {
-                tracing::debug!(process_id = %self.id, %error, "could not read what is missing");
+                tracing::debug!(process_id = %self.id, %error, "could not read missing events");
                 Ok(self.update(|state| {
                     if state.order.is_behind() {
-                        // Nobody knows what else was missed, not even whether it has ended.
+                        // The exit may be among the missed events, so the process can no longer be followed.
                         let id = &self.id;
                         let reason = format!("failed to recover process {id}: {error}");
                         state.order.handle_failure(reason);
@@ -186,14 +199,30 @@ impl Process {
         }
     }
 
-    /// A read of what is missing was answered; says whether more is.
-    pub fn handle_read(&self, answer: ProcessReadResponse) -> Option<NeededRead> {
+    /// The number of the current connection, for [`Process::handle_read_over`].
+    pub fn link(&self) -> LinkNumber {
+        self.lock().order.link()
+    }
+
+    /// A read of missing events was answered over `link`, which may have broken since; returns whether more are missing.
+    pub fn handle_read_over(
+        &self,
+        link: LinkNumber,
+        answer: ProcessReadResponse,
+    ) -> Option<NeededRead> {
         self.update(|state| {
-            if let Err(error) = state.order.handle_read(answer) {
-                state.order.handle_failure(error.to_string());
+            if state.order.link() == link {
+                return state.handle_read(answer);
             }
-            state.order.poll_read()
+            state.note_replayed(&answer);
+            state.order.handle_late_read(answer);
+            None
         })
+    }
+
+    /// A read of missing events was answered; returns whether more are missing.
+    pub fn handle_read(&self, answer: ProcessReadResponse) -> Option<NeededRead> {
+        self.update(|state| state.handle_read(answer))
     }
 
     pub fn add_reader(&self) -> ReaderId {
@@ -210,14 +239,14 @@ impl Process {
         state.paced.take_if(|paced| paced.reader == reader);
     }
 
-    /// From now on nothing more is read than this reader takes.
+    /// Applies backpressure from this reader to the connection.
     pub fn pace(&self, reader: ReaderId) {
         self.lock().paced = Some(Paced { reader, held: VecDeque::new() });
     }
 
-    /// Counts an event against the link until the paced reader, if there is one, has taken it.
+    /// Counts an event against the connection's limit until the paced reader, if there is one, has taken it.
     ///
-    /// Only what is new and can be taken: what waits for something that is missing must not keep that from being read.
+    /// Counts only new events that readers can see: an event that waits for a missing one must not block the read of that.
     fn hold(&self, before: u64, seq: Option<u64>, len: usize, outbox: &Outbox) {
         let mut state = self.lock();
         let last = state.log.last_seq();
@@ -227,7 +256,7 @@ impl Process {
         }
     }
 
-    /// What a reader finds at its place; if nothing yet, it is woken when there is more.
+    /// The next event for a reader; if there is none yet, the reader is woken later.
     pub fn next(&self, reader: ReaderId, cursor: &mut LogCursor, cx: &Context) -> Found {
         let mut state = self.lock();
         let found = state.log.next(cursor);
@@ -242,7 +271,7 @@ impl Process {
         found
     }
 
-    /// How the process ended, once it has; a reader is woken when there is more.
+    /// The exit or the failure of the process; if there is none yet, the reader is woken later.
     pub fn poll_exit(
         &self,
         reader: ReaderId,
@@ -281,22 +310,27 @@ impl Process {
         result
     }
 
-    /// The highest number of an event that readers can see.
+    /// The highest sequence number that readers can see.
     pub fn last_seq(&self) -> u64 {
         self.lock().log.last_seq()
     }
 
-    /// How the process ended, if it has.
+    /// The highest sequence number of output from before this client attached, or from while it was disconnected.
+    pub fn replayed_through(&self) -> u64 {
+        self.lock().replayed_through
+    }
+
+    /// The exit of the process, if it has exited.
     pub fn exit(&self) -> Option<ProcessExit> {
         self.lock().exit.as_ref().map(|(_, exit)| exit.clone())
     }
 
-    /// The exit and its number, if it comes after one number and before the other.
+    /// The exit and its sequence number, if that is above `after` and below `until`.
     pub fn exit_between(&self, after: u64, until: u64) -> Option<(u64, ProcessExit)> {
         self.lock().exit.clone().filter(|(seq, _)| after < *seq && *seq < until)
     }
 
-    /// Whether nothing more will come.
+    /// Whether the process has exited and all its output has arrived.
     pub fn is_closed(&self) -> bool {
         self.lock().is_closed
     }
@@ -305,7 +339,7 @@ impl Process {
         self.wake.subscribe()
     }
 
-    /// What a read tells of a process that can no longer be followed.
+    /// The answer to a read of a process that can no longer be followed; `None` while it can.
     pub fn known_end(&self, after_seq: u64) -> Option<ProcessReadResponse> {
         let state = self.lock();
         let failure = state.failure.as_ref()?.to_string();
@@ -323,12 +357,12 @@ impl Process {
         })
     }
 
-    /// Keeps everything from the reader's place on, until it moves on or [`Process::unpin`].
+    /// Keeps every event from the cursor on, until the next call or [`Process::unpin`].
     pub fn pin(&self, cursor: &LogCursor) {
         self.lock().log.pin(cursor);
     }
 
-    /// Nobody needs more than is kept anyway.
+    /// Keeps only as many events as the bounds of the log allow.
     pub fn unpin(&self) {
         self.lock().log.unpin();
     }
@@ -339,7 +373,25 @@ impl Process {
 }
 
 impl State {
-    /// Moves what is in order to where readers see it; says whether there was anything.
+    fn handle_read(&mut self, answer: ProcessReadResponse) -> Option<NeededRead> {
+        if self.is_catching_up {
+            self.note_replayed(&answer);
+        }
+        if let Err(error) = self.order.handle_read(answer) {
+            self.order.handle_failure(error.to_string());
+        }
+        let more = self.order.poll_read();
+        self.is_catching_up &= more.is_some();
+        more
+    }
+
+    /// Counts the output of a page as replayed.
+    fn note_replayed(&mut self, answer: &ProcessReadResponse) {
+        let last = answer.chunks.iter().map(|chunk| chunk.seq).max().unwrap_or(0);
+        self.replayed_through = self.replayed_through.max(last);
+    }
+
+    /// Moves the events that are in order to the log; returns whether there were any.
     fn publish(&mut self) -> bool {
         let mut has_news = false;
         while let Some(event) = self.order.poll_event() {
@@ -365,7 +417,7 @@ impl State {
     }
 }
 
-/// A place among the readers of a process, as long as it lives.
+/// Registers a reader with a process until it is dropped.
 pub(crate) struct Reader {
     pub process: Arc<Process>,
     pub id: ReaderId,

@@ -1,79 +1,78 @@
-//! The way to an environment that only a registry can show: which one, who asks, and whom to believe.
+//! Connects to an environment through a registry and its relay: target, credentials, and trust in the executor.
 //!
 //! | look here | for |
 //! |---|---|
-//! | `dial` | a fresh way and a fresh encrypted stream for every connection |
-//! | `known_hosts` | the executors that were met before |
-//! | `place` | an environment as people name it |
-//! | `state_dir` | where this client keeps its own key, and the list of those it met |
-//! | `error` | why there is no stream |
+//! | `dial` | a new relay URL and a new encrypted stream for every connection |
+//! | `known_hosts` | the pinned keys of executors |
+//! | `target` | an environment at a registry, as it is configured |
+//! | `state_dir` | the directory of this client's key and of `known_hosts` |
+//! | `error` | why no stream could be opened |
 
 mod dial;
 mod error;
-mod fingerprint;
 mod known_hosts;
-mod place;
 mod state_dir;
+mod target;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use exec_server_relay::identity_file;
+use exec_server_relay::registry_client::{Registry, is_path_segment};
 use exec_server_transport::dial::DialOptions;
-use exec_server_transport::identity_file;
 use exec_server_transport::proxy::Proxies;
-use exec_server_transport::registry::{Registry, is_path_segment};
 
 pub use self::dial::RelayDial;
 pub use self::error::{RelayError, TokenError};
-pub use self::fingerprint::{FingerprintError, KeyFingerprint};
 pub use self::known_hosts::{KnownHost, KnownHosts, KnownHostsError};
-pub use self::place::{ExecutorKey, RelayPlace};
 pub use self::state_dir::{ClientStateDir, StateDirError};
+pub use self::target::{ExecutorKey, RelayTarget};
 use crate::error::ExecServerError;
 use crate::options::{DEFAULT_TIMEOUT, ExecServerClientConnectOptions};
+pub use exec_server_relay::fingerprint::{FingerprintError, KeyFingerprint};
 
 /// The variable with the registry's URL.
 pub const REGISTRY_VARIABLE: &str = "EXEC_SERVER_REMOTE_URL";
 /// The variable with the token for the registry.
 pub const TOKEN_VARIABLE: &str = "EXEC_SERVER_REMOTE_TOKEN";
-/// The variable with the name of a file that has the token.
+/// The variable with the path of a file that contains the token.
 pub const TOKEN_FILE_VARIABLE: &str = "EXEC_SERVER_REMOTE_TOKEN_FILE";
 
-/// A registry has this long for each answer, so that a few of them fit into the patience for a first connection.
-const REGISTRY_PATIENCE: Duration = Duration::from_secs(6);
+/// Timeout per answer of a registry; two of them fit into the timeout of a first connection.
+const REGISTRY_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Which environment is meant, and everything that is needed to get there.
+/// An environment at a registry, with the credentials and settings to connect to it.
 #[derive(Clone)]
 pub struct RelayConnectArgs {
-    /// Where the registry is: `https://`, or `http://` on loopback.
+    /// The registry's URL: `https://`, or `http://` on loopback.
     pub registry: String,
-    /// What the executor registered as.
+    /// The id under which the executor is registered.
     pub environment_id: String,
-    /// What is shown to the registry.
+    /// The bearer token for the registry.
     pub token: TokenSource,
-    /// The account that the token is for, where a registry wants to know.
+    /// The account that the token belongs to, for registries that require it.
     pub account_id: Option<String>,
-    /// Where this client's own key is kept, made on first use; without it, every client has a new one.
+    /// The file with this client's key, created on first use; without it, every client has a new key.
     ///
     /// A session can only be resumed with the key that opened it.
     pub identity_file: Option<PathBuf>,
-    /// Which executor is believed to be the right one.
+    /// How the executor's key is verified.
     pub trust: ExecutorTrust,
-    /// The time that the relay has to take the connection, and again the executor to answer.
+    /// Timeout for connecting to the relay, and again for the executor's answer.
     pub connect_timeout: Duration,
-    /// A PEM file of the authorities to trust in place of the system's.
+    /// A PEM file with the certificate authorities to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// Who stands in between; those of the environment unless said otherwise.
+    /// Proxies on the way to the registry and the relay; the default comes from the environment variables.
     pub proxies: Proxies,
-    /// Told what a person may want to know while the connection is made.
+    /// Called with notices for the user while the connection is established.
     pub notices: Option<Arc<dyn Fn(RelayNotice) + Send + Sync>>,
-    /// Everything after the connection.
+    /// Settings that apply once the stream is open.
     pub options: ExecServerClientConnectOptions,
 }
 
-/// Where the token for a registry comes from.
+/// The source of the token for a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TokenSource {
     /// The token itself.
@@ -82,38 +81,38 @@ pub enum TokenSource {
     File(PathBuf),
 }
 
-/// Which executor is believed to be the right one.
+/// How the executor's key is verified.
 #[derive(Debug, Clone)]
 pub enum ExecutorTrust {
-    /// The one that was met first; another one is refused until that is forgotten.
+    /// Pins the first key; another key is rejected until the entry is removed.
     OnFirstUse(KnownHosts),
-    /// Only the one with this key.
+    /// Accepts only this key.
     Exactly(KeyFingerprint),
-    /// Whichever the registry names; for executors that have a new key whenever they start.
+    /// Accepts the key that the registry names; for executors with a new key per start.
     Registry,
 }
 
-/// What a person may want to know while a connection is made.
+/// A notice for the user while a connection is established.
 #[derive(Debug, Clone)]
 pub enum RelayNotice {
-    /// An executor was met for the first time, and is remembered from now on.
+    /// The key of an executor was pinned on first use.
     FirstMet {
-        /// The environment.
+        /// The environment's id at the registry.
         environment_id: String,
-        /// Its key.
+        /// The fingerprint of the executor's key.
         fingerprint: KeyFingerprint,
     },
-    /// It did not work yet, and is tried again.
+    /// An attempt failed and is retried.
     Waiting {
-        /// The environment.
+        /// The environment's id at the registry.
         environment_id: String,
-        /// Why.
+        /// Why the attempt failed.
         error: Arc<RelayError>,
     },
 }
 
 impl RelayConnectArgs {
-    /// The environment at a registry; its executor is whoever the registry names, unless said otherwise.
+    /// An environment at a registry, with default timeouts and [`ExecutorTrust::Registry`].
     pub fn new(
         registry: impl Into<String>,
         environment_id: impl Into<String>,
@@ -134,14 +133,14 @@ impl RelayConnectArgs {
         }
     }
 
-    /// The same with a key that lasts and an executor that is recognised, both kept in a directory.
+    /// Keeps this client's key in a state directory, and pins the executor's key there on first use.
     pub fn remembering(mut self, state: &ClientStateDir) -> Self {
         self.identity_file = Some(state.identity_file());
         self.trust = ExecutorTrust::OnFirstUse(state.known_hosts());
         self
     }
 
-    /// How to dial, and what to say then.
+    /// Splits the arguments into the transport and the session settings.
     pub(crate) fn into_parts(
         self,
     ) -> Result<(RelayDial, ExecServerClientConnectOptions), ExecServerError> {
@@ -152,7 +151,7 @@ impl RelayConnectArgs {
             registry: name.to_owned(),
             source: Arc::new(error),
         };
-        let registry = Registry::new(&self.registry, dial.clone(), REGISTRY_PATIENCE)
+        let registry = Registry::new(&self.registry, dial.clone(), REGISTRY_TIMEOUT)
             .map_err(|error| ExecServerError::Invalid(error.to_string()))?;
         let name = registry.name();
         if !is_path_segment(&self.environment_id) {
@@ -180,19 +179,27 @@ impl RelayConnectArgs {
 }
 
 impl TokenSource {
-    /// A token that was given.
+    /// A token that is given directly.
     pub fn fixed(token: impl Into<Arc<str>>) -> Self {
         Self::Fixed(token.into())
     }
 
-    /// What the variables of some environment say: the token, or the file that has it.
+    /// Reads [`TOKEN_VARIABLE`], or [`TOKEN_FILE_VARIABLE`] if that is not set.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let set = |name| lookup(name).filter(|value| !value.trim().is_empty());
         let file = || set(TOKEN_FILE_VARIABLE).map(|path| Self::File(path.into()));
         set(TOKEN_VARIABLE).map(Self::fixed).or_else(file)
     }
 
-    /// The token of this moment.
+    /// The token, if it is given directly.
+    pub fn given(&self) -> Option<&str> {
+        match self {
+            Self::Fixed(token) => Some(token),
+            Self::File(_) => None,
+        }
+    }
+
+    /// The current token.
     fn read(&self) -> Result<Arc<str>, TokenError> {
         let token: Arc<str> = match self {
             Self::Fixed(token) => token.trim().into(),
@@ -207,7 +214,7 @@ impl TokenSource {
 }
 
 impl fmt::Debug for TokenSource {
-    /// Without the token.
+    /// Omits the token.
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Fixed(_) => formatter.write_str("Fixed"),
@@ -217,7 +224,7 @@ impl fmt::Debug for TokenSource {
 }
 
 impl fmt::Debug for RelayConnectArgs {
-    /// Without credentials.
+    /// Omits credentials.
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter
             .debug_struct("RelayConnectArgs")

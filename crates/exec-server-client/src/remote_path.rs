@@ -1,4 +1,4 @@
-//! A path on the server's machine, as callers write it.
+//! Paths on the server's machine, and their conversion to URIs.
 
 use std::path::{Path, PathBuf};
 
@@ -24,11 +24,12 @@ impl RemotePath {
             Form::Text(text) => text,
         };
         if text.contains(&0) {
-            return Err(ExecServerError::Invalid("a path holds a NUL byte".to_owned()));
+            return Err(ExecServerError::Invalid("a path contains a NUL byte".to_owned()));
         }
         if text.starts_with(b"file:") {
             let text = String::from_utf8_lossy(&text);
-            let wrong = |error| ExecServerError::Invalid(format!("`{text}` is no path: {error}"));
+            let wrong =
+                |error| ExecServerError::Invalid(format!("`{text}` is not a path: {error}"));
             return PathUri::parse(&text).map_err(wrong);
         }
         if text.starts_with(b"/") {
@@ -36,17 +37,18 @@ impl RemotePath {
         }
         let cwd = cwd.ok_or_else(|| {
             let text = String::from_utf8_lossy(&text);
-            let what = "is relative, and the server did not say where it runs";
+            let what = "is relative, and the server did not report its working directory";
             ExecServerError::Invalid(format!("`{text}` {what}"))
         })?;
-        let foreign = |error| ExecServerError::Invalid(format!("the server's directory: {error}"));
+        let foreign =
+            |error| ExecServerError::Invalid(format!("the server's working directory: {error}"));
         let mut whole = cwd.to_posix(NativePaths::Accept).map_err(foreign)?;
         whole.push(b'/');
         whole.extend(text);
         Ok(PathUri::from_posix(&whole))
     }
 
-    /// Whether [`RemotePath::resolve`] needs to know where the server runs.
+    /// Whether [`RemotePath::resolve`] needs the server's working directory.
     pub fn is_relative(&self) -> bool {
         match &self.0 {
             Form::Uri(_) => false,

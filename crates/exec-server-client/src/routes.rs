@@ -1,11 +1,11 @@
-//! Who waits for what on one connection: calls, processes, HTTP bodies, watches.
+//! The routing table of one connection: pending calls, followed processes, HTTP bodies, watches.
 //!
-//! Owner: the connection; callers enter themselves, the connection's task finds them.
+//! Owner: the connection. Callers add entries; the connection task looks them up.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use exec_server_machines::calls::{CallKind, Calls, MAX_CALLS};
+use exec_server_core::calls::{CallKind, Calls, MAX_CALLS};
 use exec_server_protocol::process::ProcessId;
 use tokio::sync::oneshot;
 
@@ -15,7 +15,7 @@ use crate::error::ExecServerError;
 use crate::http_body::{BodyBudget, BodyQueue};
 use crate::process_state::Process;
 
-/// Who waits for what on one connection.
+/// The routing table of one connection.
 pub(crate) struct Routes {
     calls: Calls<oneshot::Sender<Answer>>,
     processes: HashMap<ProcessId, Weak<Process>>,
@@ -24,7 +24,7 @@ pub(crate) struct Routes {
     last_body: u64,
     watches: HashMap<u64, oneshot::Sender<()>>,
     last_watch: u64,
-    /// How the connection ended, once it has.
+    /// Why the connection ended; `None` while it is open.
     end: Option<Arc<str>>,
 }
 
@@ -44,7 +44,7 @@ impl Default for Routes {
 }
 
 impl Routes {
-    /// Enters a call, and returns its id and what its answer will come out of.
+    /// Adds a call and returns its id and the receiver of its answer.
     pub fn begin_call(
         &mut self,
         kind: CallKind,
@@ -57,27 +57,27 @@ impl Routes {
         }
     }
 
-    /// Whoever waits for the answer to this call.
+    /// Removes a call and returns the sender for its answer.
     pub fn end_call(&mut self, id: i64) -> Option<oneshot::Sender<Answer>> {
         self.calls.end(id)
     }
 
-    /// Whether a call of this id was ever made.
+    /// Whether a call with this id was ever made.
     pub fn has_issued(&self, id: i64) -> bool {
         self.calls.has_issued(id)
     }
 
-    /// Nobody waits for this answer any more.
+    /// Removes a call whose future was dropped.
     pub fn forget_call(&mut self, id: i64) {
         self.calls.end(id);
     }
 
-    /// Sends the events of a process to it.
+    /// Routes the events of a process to it.
     pub fn add_process(&mut self, process: &Arc<Process>) {
         self.processes.insert(process.id().clone(), Arc::downgrade(process));
     }
 
-    /// The same for a new process, whose id must be free.
+    /// Adds a new process, whose id must be free.
     pub fn add_new_process(&mut self, process: &Arc<Process>) -> Result<(), ExecServerError> {
         self.check_open()?;
         if self.process(process.id()).is_some_and(|other| !Arc::ptr_eq(&other, process)) {
@@ -92,19 +92,19 @@ impl Routes {
         self.processes.get(id)?.upgrade()
     }
 
-    /// Nobody follows this process any more.
+    /// Removes a process, unless its id belongs to a newer one.
     pub fn remove_process(&mut self, id: &str, process: *const Process) {
         if self.processes.get(id).is_some_and(|route| std::ptr::eq(route.as_ptr(), process)) {
             self.processes.remove(id);
         }
     }
 
-    /// Nobody is left who could follow a process on this connection.
+    /// Removes all processes, so that the end of this connection does not reach them.
     pub fn forget_processes(&mut self) {
         self.processes.clear();
     }
 
-    /// Makes room for a streamed body, and returns its name on the wire.
+    /// Adds a streamed body and returns its request id.
     pub fn add_body(&mut self) -> Result<(String, Arc<BodyQueue>), ExecServerError> {
         self.check_open()?;
         self.last_body += 1;
@@ -114,33 +114,33 @@ impl Routes {
         Ok((id, queue))
     }
 
-    /// The body of this name.
+    /// The body with this request id.
     pub fn body(&self, id: &str) -> Option<Arc<BodyQueue>> {
         self.bodies.get(id).cloned()
     }
 
-    /// Nothing more will come of this body, or nobody wants it.
+    /// Removes a body that has ended or whose reader was dropped.
     pub fn remove_body(&mut self, id: &str) {
         self.bodies.remove(id);
     }
 
-    /// Enters a watch, and returns its name on the wire.
+    /// Adds a watch and returns its id.
     pub fn add_watch(&mut self) -> Result<(u64, oneshot::Receiver<()>), ExecServerError> {
         self.check_open()?;
         let (sender, receiver) = oneshot::channel();
         self.last_watch += 1;
-        // A server keeps the latest watch only.
+        // A server keeps only the latest watch.
         self.watches.clear();
         self.watches.insert(self.last_watch, sender);
         Ok((self.last_watch, receiver))
     }
 
-    /// Whoever waits for this watch.
+    /// Removes a watch and returns the sender for its notification.
     pub fn end_watch(&mut self, id: u64) -> Option<oneshot::Sender<()>> {
         self.watches.remove(&id)
     }
 
-    /// The link is gone: nobody enters any more, and everybody leaves.
+    /// Closes the table: rejects new entries, returns all pending ones.
     pub fn end(&mut self, reason: &Arc<str>) -> Waiting {
         self.end.get_or_insert_with(|| reason.clone());
         self.watches.clear();
@@ -151,7 +151,7 @@ impl Routes {
         }
     }
 
-    /// Whether the link is gone.
+    /// Whether the connection has ended.
     pub fn has_ended(&self) -> bool {
         self.end.is_some()
     }
@@ -164,7 +164,7 @@ impl Routes {
     }
 }
 
-/// Everybody who was on a connection when it ended.
+/// The entries of a connection when it ended.
 pub(crate) struct Waiting {
     calls: Vec<oneshot::Sender<Answer>>,
     processes: Vec<Arc<Process>>,
@@ -172,21 +172,24 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    /// Tells everybody; processes first, so that whoever is told of a failed call finds them as they are.
+    /// Releases all entries; processes first, so that the caller of a failed call sees their new state.
     pub fn release(self, reason: &Arc<str>, survival: Survival) {
         for process in self.processes {
             match survival {
                 Survival::Resync => process.handle_lost(),
+                Survival::Leave => {}
                 Survival::Fail => {
                     process.handle_failure(format!("exec-server transport disconnected: {reason}"));
                 }
             }
         }
         for body in self.bodies {
-            body.fail(ExecServerError::HttpBody(format!("the link to the server broke: {reason}")));
+            body.fail(ExecServerError::HttpBody(format!(
+                "the connection to the server ended: {reason}"
+            )));
         }
         for call in self.calls {
-            // A caller that went away need not be told.
+            // The caller may have been dropped.
             let _ = call.send(Answer::Lost(reason.clone()));
         }
     }

@@ -1,7 +1,7 @@
-//! The durable state of a logical client: its session, its connection of the moment, the processes that it follows.
+//! The state of a client across connections: its session, its current connection, the processes that it follows.
 //!
-//! Owner: the driver, which alone dials and replaces the connection. Everybody else looks up the live connection here, or
-//! asks the driver for the next one.
+//! Owner: the driver, which alone dials and replaces the connection. Callers look up the live connection here, or ask
+//! the driver for the next one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -15,13 +15,13 @@ use crate::error::ExecServerError;
 use crate::options::ExecServerClientConnectOptions;
 use crate::process_state::Process;
 
-/// What a driver is asked for.
+/// A request to the driver.
 pub(crate) enum Request {
-    /// A live connection, now or as soon as there is one.
+    /// Return a live connection, now or as soon as there is one.
     Connect(oneshot::Sender<Result<ExecServerConnection, ExecServerError>>),
-    /// The end of a process that nobody follows.
+    /// Terminate a process that is no longer followed.
     CleanUp(ProcessId),
-    /// The end of the client; answered when the link has ended.
+    /// Close the client; answered when the connection has ended.
     Close(oneshot::Sender<()>),
 }
 
@@ -32,22 +32,22 @@ pub struct RemoteExecServerSession {
     requests: mpsc::UnboundedSender<Request>,
 }
 
-/// How a client stands with its server.
+/// The connection state of a client.
 #[derive(Debug, Clone)]
 pub enum SessionStatus {
-    /// Nothing is connected, and nobody tries; the next call does.
+    /// Not connected; the next call connects.
     Idle,
-    /// The first connection is being made.
+    /// The first connection is being established.
     Connecting,
-    /// Connected.
+    /// Connected; calls are sent at once.
     Ready,
-    /// The link broke and is being brought back; calls wait.
+    /// A session is being resumed; calls wait.
     Recovering,
-    /// The session is lost for good; the next call opens a fresh one.
+    /// The last attempt to connect or resume failed for good; the next call connects again.
     Lost(ExecServerError),
 }
 
-/// What the driver and the handles of a session share.
+/// State that the driver and the handles of a session share.
 pub(crate) struct SessionShared {
     pub dial: Arc<dyn Dial>,
     pub options: ExecServerClientConnectOptions,
@@ -56,11 +56,13 @@ pub(crate) struct SessionShared {
 
 pub(crate) struct SessionState {
     pub connection: Option<ExecServerConnection>,
-    /// The session to resume, once there was one.
+    /// The session to resume; `None` before the first connection and after a lost session.
     pub session_id: Option<String>,
-    /// Why the last session could not be resumed; none after the next connection.
+    /// Why the driver gave up; `None` after the next connection.
     pub terminal: Option<ExecServerError>,
     pub is_dialing: bool,
+    /// The instance id of the server at the first connection.
+    pub first_instance: Option<String>,
     /// Whether there has been a connection.
     pub was_connected: bool,
     processes: HashMap<ProcessId, Weak<Process>>,
@@ -77,6 +79,7 @@ impl RemoteExecServerSession {
             session_id: options.resume_session_id.clone(),
             terminal: None,
             is_dialing: false,
+            first_instance: None,
             was_connected: false,
             processes: HashMap::new(),
         };
@@ -84,12 +87,12 @@ impl RemoteExecServerSession {
         Self { shared, requests }
     }
 
-    /// The id of the session, once there is one.
+    /// The id of the session; `None` before the first connection and after a lost session.
     pub fn session_id(&self) -> Option<String> {
         self.shared.lock().session_id.clone()
     }
 
-    /// How the client stands with its server; asks nobody and starts nothing.
+    /// The connection state; sends no request and does not connect.
     pub fn status(&self) -> SessionStatus {
         let state = self.shared.lock();
         match (&state.connection, &state.terminal) {
@@ -104,18 +107,26 @@ impl RemoteExecServerSession {
         }
     }
 
-    /// Why the last session could not be resumed, until the next one is open.
+    /// Why the client gave up the last connection attempts; `None` after the next connection.
     pub fn terminal_error(&self) -> Option<ExecServerError> {
         self.shared.lock().terminal.clone()
     }
 
-    /// How many processes are followed.
+    /// Whether the server was restarted or replaced since the first connection, by its instance id; `None` if unknown.
+    pub fn is_other_server(&self) -> Option<bool> {
+        let first = self.shared.lock().first_instance.clone()?;
+        let connection = self.live_connection()?;
+        let now = connection.environment_info()?.instance_id.clone()?;
+        Some(first != now)
+    }
+
+    /// The number of followed processes.
     pub fn process_count(&self) -> usize {
         let state = self.shared.lock();
         state.processes.values().filter(|process| process.strong_count() > 0).count()
     }
 
-    /// The live connection; waits while the link is being brought back, and shares the attempt with everybody.
+    /// The live connection; without one, waits for the driver's attempt, which all callers share.
     pub async fn connection(&self) -> Result<ExecServerConnection, ExecServerError> {
         if let Some(connection) = self.live_connection() {
             return Ok(connection);
@@ -126,17 +137,17 @@ impl RemoteExecServerSession {
         answer.await.map_err(|_| gone())?
     }
 
-    /// The connection of the moment, if it lives; dials nothing.
+    /// The current connection, if it is open; does not connect.
     pub fn live_connection(&self) -> Option<ExecServerConnection> {
         let connection = self.shared.lock().connection.clone()?;
         (!connection.is_closed()).then_some(connection)
     }
 
-    /// Ends the client for good, after what was asked before has been sent.
+    /// Closes the client after the queued requests are sent.
     pub(crate) async fn close(&self) {
         let (sender, done) = oneshot::channel();
         if self.requests.send(Request::Close(sender)).is_ok() {
-            // A driver that is gone has closed the link already.
+            // A driver that has stopped has closed the connection already.
             let _ = done.await;
         }
     }
@@ -165,7 +176,7 @@ impl RemoteExecServerSession {
     pub(crate) fn clean_up_process(&self, id: &ProcessId) {
         match self.live_connection() {
             Some(connection) => connection.shared().clean_up_process(id),
-            // Without a driver there is no session left to clean up in.
+            // If the driver has stopped, the client is closed and cannot send the request.
             None => drop(self.requests.send(Request::CleanUp(id.clone()))),
         }
     }
@@ -194,13 +205,13 @@ impl SessionShared {
         !self.lock().was_connected
     }
 
-    /// The processes that somebody follows and that have not ended.
+    /// The followed processes that are started and not over.
     pub fn live_processes(&self) -> Vec<Arc<Process>> {
         let all: Vec<_> = self.lock().processes.values().filter_map(Weak::upgrade).collect();
         all.into_iter().filter(|process| process.needs_recovery()).collect()
     }
 
-    /// Every process that somebody follows; nobody does afterwards.
+    /// Removes and returns all followed processes.
     pub fn take_processes(&self) -> Vec<Arc<Process>> {
         let all: Vec<_> = self.lock().processes.drain().collect();
         all.into_iter().filter_map(|(_, process)| process.upgrade()).collect()

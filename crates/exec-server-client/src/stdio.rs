@@ -1,6 +1,6 @@
-//! A server that runs as a child of this program and is spoken to over its stdio.
+//! Runs a server as a child process and connects to it over stdio.
 //!
-//! The child has a process group of its own. When the link is dropped, the group is asked to end, and killed 2 s later.
+//! The child has its own process group. When the connection is dropped, the group gets SIGTERM, and SIGKILL after 2 s.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,12 +22,12 @@ use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use crate::dial::{Dial, Dialing};
 use crate::error::ExecServerError;
 
-/// From the request to end to the end by force.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often a child that was asked to end is looked after.
-const LOOK: Duration = Duration::from_millis(20);
+/// Interval at which the exit of the child is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How to start a server as a child; started with the first call of its client.
+/// How to start a server as a child process; it starts when the client connects.
 #[derive(Debug, Clone)]
 pub struct StdioServer {
     program: OsString,
@@ -47,21 +47,21 @@ impl StdioServer {
         }
     }
 
-    /// More arguments.
+    /// Appends arguments.
     #[must_use]
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// A variable in addition to those of this program.
+    /// Sets a variable in addition to those of this program.
     #[must_use]
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.insert(name.as_ref().to_owned(), value.as_ref().to_owned());
         self
     }
 
-    /// The child's working directory.
+    /// Sets the child's working directory; the default is that of this program.
     #[must_use]
     pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.cwd = Some(directory.into());
@@ -86,7 +86,7 @@ impl StdioServer {
         let stdin = pipes.stdin.take().expect("stdin is piped");
         let stdout = pipes.stdout.take().expect("stdout is piped");
         let stderr = pipes.stderr.take().expect("stderr is piped");
-        // It ends with the child.
+        // The task ends when the child closes stderr.
         tokio::spawn(log_lines(ChildStderr::from_std(stderr)?));
         let (reader, writer) = (ChildStdout::from_std(stdout)?, ChildStdin::from_std(stdin)?);
         Ok(ChildWire { lines: LineWire::new(reader, writer, MAX_REPLY_BYTES), _child: child })
@@ -122,7 +122,7 @@ async fn log_lines(stderr: ChildStderr) {
     }
 }
 
-/// Messages over a child's stdio; the child ends with it.
+/// Messages over a child's stdio; dropping it terminates the child.
 struct ChildWire {
     lines: LineWire<ChildStdout, ChildStdin>,
     _child: ChildGuard,
@@ -177,21 +177,21 @@ struct ChildGuard {
 impl Drop for ChildGuard {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
-            // A thread, since this may be the last thing that a runtime does.
+            // A thread, because the tokio runtime may be shutting down.
             std::thread::spawn(move || end(child));
         }
     }
 }
 
-/// Asks the child's group to end, and sees to it.
+/// Terminates the child's process group and reaps the child.
 fn end(mut child: Child) {
     group::ask_to_end(&mut child);
     let deadline = Instant::now() + GRACE;
     while !group::has_ended(&mut child) && Instant::now() < deadline {
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     group::kill(&mut child);
-    // It was killed, so that this cannot take long; there is nobody to tell how it ended.
+    // The child was killed, so this returns soon; its exit status is not needed.
     let _ = child.wait();
 }
 
@@ -205,7 +205,7 @@ mod group {
         signal(child, Signal::TERM);
     }
 
-    /// Looks without reaping: as long as the leader is not reaped, nobody else can get its group.
+    /// Polls without reaping: until the leader is reaped, its group id cannot be reused.
     pub fn has_ended(child: &mut Child) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         !matches!(waitid(WaitId::Pid(pid(child)), options), Ok(None))
@@ -216,7 +216,7 @@ mod group {
     }
 
     fn signal(child: &Child, signal: Signal) {
-        // A group that is gone already needs no signal.
+        // The group may have ended already.
         let _ = kill_process_group(pid(child), signal);
     }
 
@@ -230,7 +230,7 @@ mod group {
     use std::process::Child;
 
     pub fn ask_to_end(_child: &mut Child) {
-        // Its stdin has ended, which is all that can be asked for here.
+        // The child's stdin is closed, which is the only request to exit that is available here.
     }
 
     pub fn has_ended(child: &mut Child) -> bool {
@@ -238,7 +238,7 @@ mod group {
     }
 
     pub fn kill(child: &mut Child) {
-        // A child that is gone already need not be killed.
+        // The child may have exited already.
         let _ = child.kill();
     }
 }

@@ -1,7 +1,7 @@
-//! Paths and content between the server and its helpers: bytes, because a name need not be UTF-8.
+//! Serde helpers for byte fields in messages between the server and its helpers; a path need not be UTF-8.
 
 pub mod path {
-    //! A path.
+    //! Serializes a path as bytes.
 
     use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub mod path {
 }
 
 pub mod paths {
-    //! A list of paths.
+    //! Serializes a list of paths as bytes.
 
     use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ pub mod paths {
 }
 
 pub mod bytes {
-    //! Content, copied as a whole.
+    //! Serializes content as one byte string instead of a sequence of numbers.
 
     use serde::de::{self, Visitor};
     use serde::{Deserializer, Serializer};

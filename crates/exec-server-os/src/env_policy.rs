@@ -1,23 +1,26 @@
-//! Decides which environment a child gets.
+//! Computes the environment of a child from the server's environment and the request.
 //!
-//! Names and values are bytes: a variable of the server that is not UTF-8 is passed on like any other.
+//! Names and values are bytes: variables of the server that are not UTF-8 are passed on too.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 
 use exec_server_protocol::process::{Env, EnvInherit, EnvPolicy, ProcessMetadata};
 
-/// Names that every program expects, compared without case.
+use crate::secret_names::is_secret_name;
+
+/// Variables of `inherit: core`, compared without case.
 const CORE: [&str; 11] = [
     "PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME",
     "USER",
 ];
 
-/// Names that look like secrets.
+/// Default excludes of the protocol. They match substrings: `MONKEY` is excluded, `DB_PASSWORD` is not.
 const DEFAULT_EXCLUDES: [&str; 3] = ["*KEY*", "*SECRET*", "*TOKEN*"];
 
-/// Secrets and switches of the harness and of the server itself, which no child may see whoever set them.
-const NEVER_PASSED: [&str; 9] = [
+/// Secrets and settings of the client and the server that no child gets, even if a request sets them.
+pub const NEVER_PASSED: [&str; 10] = [
+    "CODEX_GUARDIAN_DECISIONS_API_KEY",
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
     "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
     "EXEC_SERVER_ADMIN_TOKEN",
@@ -32,18 +35,18 @@ const EXIT_ON_STDIN_CLOSE: &str = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";
 const THREAD_ID: &str = "CODEX_THREAD_ID";
 const TOOL_CALL_ID: &str = "CODEX_TOOL_CALL_ID";
 
-/// What a start request says about the environment.
+/// The environment part of a start request.
 #[derive(Debug, Clone, Copy)]
 pub struct EnvRequest<'a> {
-    /// What to inherit; without it, nothing.
+    /// Inheritance from the server; `None` inherits nothing.
     pub policy: Option<&'a EnvPolicy>,
-    /// Laid over all.
+    /// Overrides inherited variables.
     pub env: &'a Env,
-    /// Who asked.
+    /// Thread and tool call ids of the request.
     pub metadata: Option<&'a ProcessMetadata>,
 }
 
-/// The environment of a child of a server whose own is `server`.
+/// Computes the child's environment; `server` is the environment of the server itself.
 pub fn child_environment(
     server: impl IntoIterator<Item = (OsString, OsString)>,
     request: EnvRequest,
@@ -62,6 +65,13 @@ pub fn child_environment(
     env.into_iter().collect()
 }
 
+/// Removes the variables in [`NEVER_PASSED`] and the server's own settings.
+pub fn without_secrets(
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Vec<(OsString, OsString)> {
+    env.into_iter().filter(|(name, _)| !is_never_passed(name)).collect()
+}
+
 fn is_inherited(policy: &EnvPolicy, name: &OsStr) -> bool {
     let is_in_set = match policy.inherit {
         EnvInherit::All => true,
@@ -71,9 +81,9 @@ fn is_inherited(policy: &EnvPolicy, name: &OsStr) -> bool {
     is_in_set && !is_excluded(policy, name)
 }
 
-/// Whether a variable that a shell's profile exported may reach a child.
+/// Whether a variable exported by a shell profile may be passed to a child.
 ///
-/// What to inherit from the server plays no part here: a profile is the user's, not the server's.
+/// `inherit` does not apply here, because the profile belongs to the user and not to the server.
 pub fn may_come_from_profile(policy: Option<&EnvPolicy>, name: &str) -> bool {
     let name = OsStr::new(name);
     let is_allowed = policy.is_none_or(|policy| {
@@ -86,15 +96,19 @@ pub fn may_come_from_profile(policy: Option<&EnvPolicy>, name: &str) -> bool {
 }
 
 fn is_excluded(policy: &EnvPolicy, name: &OsStr) -> bool {
-    let looks_secret = matches_any(&DEFAULT_EXCLUDES, name);
-    (looks_secret && !policy.ignore_default_excludes) || matches_any(&policy.exclude, name)
+    let looks_secret = if policy.exclude_secrets {
+        is_secret_name(&name.to_string_lossy())
+    } else {
+        !policy.ignore_default_excludes && matches_any(&DEFAULT_EXCLUDES, name)
+    };
+    looks_secret || matches_any(&policy.exclude, name)
 }
 
 fn is_never_passed(name: &OsStr) -> bool {
     name == EXIT_ON_STDIN_CLOSE || NEVER_PASSED.iter().any(|never| name.eq_ignore_ascii_case(never))
 }
 
-/// Tells the child who asked for it, and nothing that somebody else said about that.
+/// Sets the request ids for the child and removes inherited values of the same variables.
 fn describe(env: &mut BTreeMap<OsString, OsString>, metadata: Option<&ProcessMetadata>) {
     env.remove(OsStr::new(TOOL_CALL_ID));
     let Some(metadata) = metadata else { return };
@@ -112,7 +126,7 @@ fn matches_any(patterns: &[impl AsRef<str>], name: &OsStr) -> bool {
     patterns.iter().any(|pattern| matches(pattern.as_ref().as_bytes(), name))
 }
 
-/// Whole name, without case; `*` is any run and `?` one character.
+/// Matches the whole name without case; `*` is any run and `?` one byte.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -127,7 +141,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
                 n += 1;
             }
             _ => {
-                // Back to the last star, which then swallows one more.
+                // Backtrack: the last star matches one more byte.
                 let Some((star_p, star_n)) = star else { return false };
                 p = star_p + 1;
                 n = star_n + 1;
@@ -149,6 +163,7 @@ mod tests {
             exclude: vec![],
             set: BTreeMap::new(),
             include_only: vec![],
+            exclude_secrets: false,
         }
     }
 
@@ -189,7 +204,23 @@ mod tests {
     }
 
     #[test]
-    fn the_harness_and_the_server_keep_their_own_secrets() {
+    fn secrets_are_excluded_by_word_if_asked_for() {
+        let server = [("DB_PASSWORD", "p"), ("KEYBOARD", "k"), ("API_KEY", "a"), ("Z", "z")];
+        let mut all = policy(EnvInherit::All);
+        assert_eq!(names(&server, Some(&all), &[]), "DB_PASSWORD=p Z=z");
+        all.exclude_secrets = true;
+        assert_eq!(names(&server, Some(&all), &[]), "KEYBOARD=k Z=z");
+        all.ignore_default_excludes = true;
+        assert_eq!(names(&server, Some(&all), &[]), "KEYBOARD=k Z=z");
+        // Variables set by the request itself are not excluded.
+        assert_eq!(
+            names(&server, Some(&all), &[("API_KEY", "mine")]),
+            "API_KEY=mine KEYBOARD=k Z=z"
+        );
+    }
+
+    #[test]
+    fn secrets_of_the_client_and_the_server_are_never_passed() {
         let env = [
             ("node_repl_auth_token", "x"),
             ("EXEC_SERVER_ADMIN_TOKEN", "x"),
@@ -205,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_says_who_asked_and_overrides_other_claims() {
+    fn metadata_sets_the_ids_and_overrides_env() {
         let env = Env::from([
             ("CODEX_THREAD_ID".into(), "claim".into()),
             ("CODEX_TOOL_CALL_ID".into(), "claim".into()),

@@ -1,7 +1,7 @@
-//! What can be asked of a file system and what comes back; the same on every platform.
+//! Requests, replies and errors of the `fs/*` methods; the same on every platform.
 //!
-//! Every path-based `fs/*` method is one [`FsRequest`], whoever carries it out: this process, or a helper that the
-//! kernel confines to a policy. [`perform`] may block; [`answer_from_cache`] never does, and often has no answer.
+//! Every path-based `fs/*` method is one [`FsRequest`]. This process executes it, or a sandboxed file worker does.
+//! [`perform`] may block; [`answer_from_cache`] never blocks and often has no answer.
 
 use std::fs::File;
 use std::io;
@@ -18,55 +18,55 @@ use crate::byte_fields;
 use crate::platform::sandbox::file_worker::ConfinedFile;
 
 pub use crate::platform::files::{
-    OpenFile, PathIdentity, Patience, StagedFile, answer_from_cache, decode_cursor,
+    Blocking, OpenFile, PathIdentity, StagedFile, answer_from_cache, decode_cursor,
     identity_from_cache, identity_of, perform,
 };
 
-/// One thing to do with the file system. All paths are absolute and normal.
-#[derive(Debug, Serialize, Deserialize)]
+/// One file-system operation. All paths are absolute and normalized.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum FsRequest {
     /// Opens a regular file for reading.
     Read {
         /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// What to do about links.
+        /// Whether symbolic links are followed.
         links: Links,
     },
-    /// Begins new content for a regular file, which stays as it is until the new content is published.
+    /// Stages new content for a regular file, which is unchanged until the new content is published.
     Replace {
         /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// On what conditions.
+        /// Preconditions, durability and attributes.
         options: WriteOptions,
     },
-    /// Gives a file new content.
+    /// Replaces the content of a file, or creates it.
     Write {
         /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// What to do about links.
+        /// Whether symbolic links are followed.
         links: Links,
-        /// The content.
+        /// The complete new content.
         #[serde(with = "byte_fields::bytes")]
         data: Vec<u8>,
-        /// On what conditions.
+        /// Preconditions, durability and attributes.
         options: WriteOptions,
     },
-    /// Adds bytes behind the end of a file.
+    /// Appends bytes to a file.
     Append {
         /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// What to do about links.
+        /// Whether symbolic links are followed.
         links: Links,
-        /// The bytes.
+        /// The bytes to append.
         #[serde(with = "byte_fields::bytes")]
         data: Vec<u8>,
-        /// Whether a missing file is made.
+        /// Whether a missing file is created.
         create: bool,
-        /// On what conditions.
+        /// Preconditions, durability and attributes.
         options: WriteOptions,
     },
     /// Changes the length of a file.
@@ -74,34 +74,34 @@ pub enum FsRequest {
         /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// What to do about links.
+        /// Whether symbolic links are followed.
         links: Links,
-        /// The new length.
+        /// New length in bytes; a longer file is filled with zeros.
         size: u64,
-        /// On what conditions.
+        /// Preconditions, durability and attributes.
         options: WriteOptions,
     },
-    /// Makes a directory.
+    /// Creates a directory.
     CreateDirectory {
         /// The directory.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether missing parents are made, and an existing directory is fine.
+        /// Creates missing parents and accepts an existing directory.
         recursive: bool,
-        /// What to do about links.
+        /// Whether symbolic links are followed.
         links: Links,
     },
-    /// Looks at a path.
+    /// Returns the metadata of a path.
     Metadata {
         /// The path.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// What to do about links.
+        /// Whether symbolic links are followed.
         links: Links,
-        /// How much to tell.
+        /// Amount of metadata in the answer.
         detail: Detail,
     },
-    /// Finds the path without links.
+    /// Resolves all symbolic links in a path.
     Canonicalize {
         /// The path.
         #[serde(with = "byte_fields::path")]
@@ -112,59 +112,59 @@ pub enum FsRequest {
         /// The directory.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Which part of it; everything in no order if missing.
+        /// `None` lists all entries, in the order of the file system.
         page: Option<Page>,
-        /// How much to tell.
+        /// Amount of metadata in the answer.
         detail: Detail,
     },
-    /// Lists a tree.
+    /// Lists a directory tree.
     Walk {
-        /// Where to begin.
+        /// Root of the tree.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// How far to go.
+        /// Limits on depth, directories and entries.
         options: FsWalkOptions,
     },
-    /// Removes a file or a tree.
+    /// Removes a file or a directory tree.
     Remove {
-        /// What goes.
+        /// A symbolic link is removed itself, not its target.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether a directory goes with its content.
+        /// Whether a directory is removed with its content.
         recursive: bool,
-        /// Whether a missing path is fine.
+        /// Whether a missing path counts as removed.
         force: bool,
-        /// What to do about links on the way.
+        /// Whether symbolic links in the parent path are followed; the last component never is.
         links: Links,
     },
-    /// Copies a file or a tree.
+    /// Copies a file or a directory tree.
     Copy {
-        /// What is copied.
+        /// File, symbolic link or directory to copy.
         #[serde(with = "byte_fields::path")]
         source: PathBuf,
-        /// Where to.
+        /// Path of the copy.
         #[serde(with = "byte_fields::path")]
         destination: PathBuf,
         /// Whether a directory is copied with its content.
         recursive: bool,
     },
-    /// Gives a file or a tree a new name.
+    /// Renames a file or a directory.
     Rename {
-        /// The old name.
+        /// Current path.
         #[serde(with = "byte_fields::path")]
         source: PathBuf,
-        /// The new name.
+        /// New path.
         #[serde(with = "byte_fields::path")]
         destination: PathBuf,
         /// Whether an existing destination is an error.
         no_replace: bool,
     },
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     Symlink {
         /// The link.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Its text.
+        /// Text of the link, which need not exist as a path.
         #[serde(with = "byte_fields::bytes")]
         target: Vec<u8>,
         /// Whether an existing link is replaced.
@@ -176,22 +176,22 @@ pub enum FsRequest {
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
     },
-    /// Changes permission bits.
+    /// Sets the permission bits, and optionally the modification time.
     SetPermissions {
         /// The file or directory.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// The bits.
+        /// Permission bits.
         mode: u32,
-        /// The time of its content, in milliseconds since 1970, if it is to be another.
+        /// New modification time in Unix milliseconds; `None` leaves it unchanged.
         modified_at_ms: Option<i64>,
-        /// What to do about links.
+        /// Whether symbolic links are followed.
         links: Links,
     },
 }
 
 impl FsRequest {
-    /// Whether it only looks.
+    /// Whether the request only reads.
     pub fn is_lookup(&self) -> bool {
         matches!(
             self,
@@ -204,59 +204,58 @@ impl FsRequest {
         )
     }
 
-    /// The paths that it names.
-    pub fn paths(&self) -> Vec<&Path> {
+    /// The paths that the request changes; empty for a lookup.
+    pub fn changes(&self) -> Vec<&Path> {
         match self {
-            Self::Copy { source, destination, .. } | Self::Rename { source, destination, .. } => {
-                vec![source, destination]
-            }
-            Self::Read { path, .. }
-            | Self::Replace { path, .. }
+            Self::Rename { source, destination, .. } => vec![source, destination],
+            Self::Copy { destination, .. } => vec![destination],
+            Self::Replace { path, .. }
             | Self::Write { path, .. }
             | Self::Append { path, .. }
             | Self::Truncate { path, .. }
             | Self::CreateDirectory { path, .. }
-            | Self::Metadata { path, .. }
-            | Self::Canonicalize { path }
-            | Self::List { path, .. }
-            | Self::Walk { path, .. }
             | Self::Remove { path, .. }
             | Self::Symlink { path, .. }
-            | Self::ReadLink { path }
             | Self::SetPermissions { path, .. } => vec![path],
+            Self::Read { .. }
+            | Self::Metadata { .. }
+            | Self::Canonicalize { .. }
+            | Self::List { .. }
+            | Self::Walk { .. }
+            | Self::ReadLink { .. } => Vec::new(),
         }
     }
 }
 
-/// What came of an [`FsRequest`].
+/// Result of an [`FsRequest`].
 #[derive(Debug)]
 pub enum FsReply {
-    /// It was done, and there is nothing to say about it.
+    /// Success without a result.
     Done,
-    /// A file to read from.
+    /// An open file to read from.
     Opened(OpenFile),
-    /// New content to fill and publish.
+    /// Staged content to fill and publish.
     Staged(StagedFile),
-    /// New content to fill, which lies in a sandbox.
+    /// Staged content that a sandboxed file worker holds.
     StagedInside(ConfinedFile),
-    /// Content was written.
+    /// The content was written; the second field is to be dropped after the reply is sent.
     Written(FsWriteFileResponse, Leftovers),
-    /// What is known about a path.
+    /// Result of `fs/getMetadata`.
     Metadata(FsGetMetadataResponse),
-    /// A path without links.
+    /// Result of `fs/canonicalize`.
     Canonical(FsCanonicalizeResponse),
-    /// The names in a directory.
+    /// Result of `fs/readDirectory`.
     Listing(FsReadDirectoryResponse),
-    /// The names in a tree.
+    /// Result of `fs/walk`.
     Walked(FsWalkResponse),
-    /// Where a link points.
+    /// Result of `fs/readLink`.
     Link(FsReadLinkResponse),
-    /// The result as text, from a helper that wrote it.
+    /// A result that a file worker has already serialized as JSON.
     Text(String),
 }
 
 impl FsReply {
-    /// Writes the result as it goes to the client; a file to work with has none, and gives an error.
+    /// Writes the JSON result for the client; open and staged files have none and give an error.
     pub fn write_to(&self, mut writer: impl io::Write) -> io::Result<()> {
         match self {
             Self::Opened(_) | Self::Staged(_) | Self::StagedInside(_) => {
@@ -275,92 +274,111 @@ impl FsReply {
     }
 }
 
-/// What is no longer needed after a write but takes time to let go of: the last reference to a replaced file makes the
-/// kernel wait until the disk is done with it. To be dropped when the answer is on its way.
+/// Resources to drop after the reply to a write is sent: closing the last reference to a replaced file
+/// can block on the disk.
 #[derive(Debug, Default)]
 pub struct Leftovers {
     pub(crate) _old: Option<File>,
     pub(crate) _data: Vec<u8>,
 }
 
-/// What to do about symbolic links in a path.
+/// Treatment of symbolic links in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Links {
-    /// Go where they point.
+    /// Resolve them.
     Follow,
-    /// Refuse the path.
+    /// Reject a path that contains one.
     Refuse,
 }
 
-/// How much to tell.
+/// Amount of metadata in the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Detail {
-    /// What every client knows.
+    /// The fields of the base protocol.
     Basic,
-    /// Everything.
+    /// Also mode, owner, inode, version tag and link target.
     Full,
 }
 
-/// On what conditions content is written, and how safely.
+/// Preconditions, durability and attributes of a write.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteOptions {
-    /// What is on disk before the answer.
+    /// What is synced to disk before the reply.
     pub durability: Durability,
     /// Whether an existing file is an error.
     pub if_absent: bool,
-    /// The only version that may be replaced.
+    /// Version tag that the existing file must have.
     pub if_match: Option<String>,
-    /// Whether the answer tells size and version.
+    /// Whether the reply contains size and version tag.
     pub detailed: bool,
-    /// What the file is like afterwards beside its content.
+    /// Mode and modification time to set.
     pub attributes: FileAttributes,
 }
 
-/// What a file with new content is to be like.
+/// Attributes to set on a file with new content.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileAttributes {
-    /// Its permission bits, whether it is new or not.
+    /// Permission bits for a new or an existing file.
     pub mode: Option<u32>,
-    /// The permission bits of a file that was not there before.
+    /// Permission bits for a file that did not exist before.
     pub new_mode: Option<u32>,
-    /// When its content last changed, in milliseconds since 1970.
+    /// Modification time in Unix milliseconds.
     pub modified_at_ms: Option<i64>,
 }
 
-/// A part of a directory, in the order of the names' bytes.
+/// One page of a directory listing, sorted by the bytes of the names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Page {
-    /// How many names at most.
+    /// Maximum number of names.
     pub limit: usize,
-    /// The name after which it begins.
+    /// The page starts after this name.
     pub after: Option<Vec<u8>>,
+}
+
+/// Kind of an entry that is not a regular file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Nature {
+    /// A directory.
+    Directory,
+    /// A pipe, a socket or a device.
+    Special,
+}
+
+impl Nature {
+    /// The errno that describes this kind best.
+    pub fn errno_name(self) -> &'static str {
+        match self {
+            Self::Directory => "EISDIR",
+            Self::Special => "EINVAL",
+        }
+    }
 }
 
 /// Why a request about files failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FsError {
-    /// The operating system said no.
+    /// A system call failed.
     #[error("{0}")]
     System(#[from] io::Error),
-    /// Only regular files have content.
+    /// The operation needs a regular file.
     #[error("path `{}` is not a file", .0.display())]
-    NotAFile(PathBuf),
-    /// A link where none may be.
+    NotAFile(PathBuf, Nature),
+    /// A symbolic link in a path that must not contain one.
     #[error("path contains a symbolic link")]
     IsLink,
-    /// The root has no name.
+    /// The root directory has no name in a parent.
     #[error("path must name an entry")]
     NoName,
-    /// The root is always there.
+    /// The root directory always exists.
     #[error("directory already exists")]
     DirectoryExists,
-    /// A tree is removed by following the names in it.
+    /// Recursive removal is supported with [`Links::Follow`] only.
     #[error("recursive no-follow removal is unsupported")]
     RecursiveWithoutLinks,
-    /// A walk that would go nowhere.
+    /// A limit of zero allows no result.
     #[error("filesystem walk limits must be greater than zero")]
     WalkLimitsZero,
-    /// A walk that would take too long.
+    /// A limit is above the maximum of the protocol.
     #[error(
         "filesystem walk limits exceed maximums: depth={}, directories={}, entries={}",
         limits::MAX_WALK_DEPTH,
@@ -368,52 +386,52 @@ pub enum FsError {
         limits::MAX_WALK_ENTRIES
     )]
     WalkLimitsExceeded,
-    /// More names than one answer may hold.
+    /// More entries than one reply may contain.
     #[error(
         "fs/readDirectory found {0} entries or more; an answer holds at most {1}: ask for pages with `limit`"
     )]
     TooManyEntries(usize, usize),
-    /// A directory is copied only on purpose.
+    /// Copying a directory requires `recursive`.
     #[error("the source of fs/copy is a directory, which needs `recursive: true`")]
     DirectoryNeedsRecursive,
-    /// A copy of a directory in itself has no end.
+    /// Copying a directory into itself would never end.
     #[error("fs/copy cannot copy a directory to itself or into itself")]
     IntoItself,
-    /// A file copied onto itself would be lost.
+    /// Source and destination are the same inode.
     #[error("the source and the destination of fs/copy are the same file")]
     SameFile,
-    /// Pipes, sockets and devices have no content to copy.
+    /// Pipes, sockets and devices are not copied.
     #[error("fs/copy copies files, directories and links, and `{}` is none of them", .0.display())]
     NotCopyable(PathBuf),
-    /// Somebody else has changed the file.
+    /// The existing file has another version tag, or does not exist.
     #[error("the file is not the version that `ifMatch` names")]
     VersionMismatch,
-    /// Only some of many steps were done.
+    /// An operation on a tree stopped before its end.
     #[error("{did} {done} entries, then failed at `{}`: {source}", .path.display())]
     Incomplete {
-        /// What was being done, in the past tense.
+        /// The operation in the past tense, for example `removed`.
         did: &'static str,
-        /// How many entries it was done to.
+        /// Number of entries that were processed.
         done: u64,
-        /// Where it failed.
+        /// The entry that failed.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: Box<FsError>,
     },
-    /// Only some of the bytes were written, and they cannot be taken back.
+    /// A write stopped after some bytes, which stay in the file.
     #[error("only {done} of {wanted} bytes were written: {source}")]
     ShortWrite {
-        /// How many were.
+        /// Bytes written.
         done: u64,
-        /// How many should have been.
+        /// Bytes requested.
         wanted: u64,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl FsError {
-    /// A handle that was used for what it was not opened for.
+    /// `EBADF`: a handle was used for a direction that it was not opened for.
     pub fn bad_descriptor() -> Self {
         crate::platform::files::bad_descriptor()
     }

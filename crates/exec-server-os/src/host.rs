@@ -4,7 +4,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The user's login shell: `$SHELL`, else what the user database says, else `/bin/sh`.
+/// The user's login shell: `$SHELL`, else the shell in `/etc/passwd`, else `/bin/sh`.
 pub fn user_shell() -> PathBuf {
     let from_env = env::var_os("SHELL").map(PathBuf::from);
     [from_env, shell_of_user()]
@@ -14,18 +14,43 @@ pub fn user_shell() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("/bin/sh"))
 }
 
-/// The user's home directory.
+/// The user's home directory; `None` if it is unknown or not absolute.
 pub fn home_dir() -> Option<PathBuf> {
     env::home_dir().filter(|home| home.is_absolute())
 }
 
-/// The machine's name.
+/// The host name as the kernel reports it.
 pub fn hostname() -> Option<String> {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// A text that is the same for every server on this machine and on no other.
+/// The kernel release, as printed by `uname -r`.
+pub fn kernel_release() -> Option<String> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    Some(release.trim().to_owned()).filter(|release| !release.is_empty())
+}
+
+/// Total memory of this machine in bytes.
+pub fn memory_bytes() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// The effective user of this process: its name, or its number if it has no name.
+pub fn user_name() -> Option<String> {
+    #[cfg(unix)]
+    {
+        let uid = rustix::process::geteuid().as_raw();
+        Some(crate::users::user_name(uid).unwrap_or_else(|| uid.to_string()))
+    }
+    #[cfg(not(unix))]
+    env::var("USERNAME").ok()
+}
+
+/// An id shared by all servers on this machine: the systemd or D-Bus machine id, else the host name.
 pub fn machine_id() -> Option<String> {
     ["/etc/machine-id", "/var/lib/dbus/machine-id"]
         .into_iter()

@@ -1,30 +1,38 @@
-//! The hands of exec-server: everything that only the operating system can do.
+//! Operating-system layer of exec-server: processes, files, sandboxes and limits.
 //!
-//! | look here | for |
+//! | module | purpose |
 //! |---|---|
-//! | [`spawn`] | what to start and what comes back; the same on every platform |
-//! | [`env_policy`] | which environment a child gets |
-//! | [`files`] | what can be asked of a file system, and what comes back |
-//! | [`limits`] | what limits a process, decided from what this machine has |
+//! | [`spawn`] | platform-independent types for starting a child |
+//! | [`env_policy`] | computes the environment of a child |
+//! | [`destination`] | local destination of a copy from a server: a directory, a pipe or a device |
+//! | [`secret_names`] | recognises variable names that denote secrets |
+//! | [`files`] | file-system requests and replies |
+//! | [`limits`] | chooses the mechanism for each resource limit |
 //! | [`host`] | facts about this machine and its user |
-//! | [`mod@probe`] | what this machine can enforce |
-//! | [`sandbox`] | what a request may touch, compiled from the wire |
-//! | [`MissingWatch`] | being told when a missing path appears |
-//! | `linux` | the one implementation so far: clone, pipes, terminals, trees, cgroups, the guardian |
-//! | `unsupported` | what other platforms answer until they have their own |
+//! | [`users`] | names of users and groups |
+//! | [`mod@probe`] | results of probing the sandbox and limit features of this machine |
+//! | [`sandbox`] | compiled form of the sandbox policy of a request |
+//! | [`MissingWatch`] | reports when a missing path appears |
+//! | `linux` | the Linux implementation: clone, pipes, terminals, trees, cgroups, the guardian |
+//! | `unsupported` | stubs for other platforms, which return errors |
 //!
 //! All `unsafe` of the project is in `linux`.
 
+pub mod destination;
 pub mod env_policy;
 pub mod files;
 pub mod host;
 pub mod limits;
+pub mod peer;
 pub mod probe;
 pub mod sandbox;
+pub mod secret_names;
 pub mod spawn;
+pub mod users;
 
 mod byte_fields;
 mod missing_watch;
+mod work_clock;
 
 #[cfg(target_os = "linux")]
 mod linux;
@@ -43,27 +51,31 @@ pub use platform::foreground::{
     HeldSignals, ignore_stops, run_in_foreground, sandbox_trial, working_mechanism,
 };
 pub use platform::guardian::{Guardian, enter_guardian};
+pub use platform::leftovers::{Leftovers, ServerRecord};
 pub use platform::oom::OomCounter;
-pub use platform::own_terminal::{RawMode, terminal_size};
+pub use platform::own_terminal::{RawMode, stdin_is_empty, terminal_size};
+pub use platform::peer::Peers;
 pub use platform::pipes::{ChildInput, ChildOutput};
-pub use platform::placeholders::{Claim as PlaceholderClaim, Journal as PlaceholderJournal};
+pub use platform::placeholders::{
+    Claim as PlaceholderClaim, Directory as PlaceholderDirectory, Journal as PlaceholderJournal,
+};
 pub use platform::process_tree::{
     ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
 };
-pub use platform::sandbox::connect_back::is_from_sandbox;
-#[cfg(unix)]
-pub use platform::sandbox::connect_back::is_peer_inside;
 pub use platform::sandbox::denials::RefusedCalls;
 pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
 pub use platform::sandbox::launch::use_zygote_program;
-pub use platform::sandbox::network::SandboxNetwork;
+pub use platform::sandbox::netns::SandboxNetwork;
 pub use platform::sandbox::probe::probe;
-pub use platform::sandbox::view::{Base, Place, PlaceAccess, View, check_writable_root};
+pub use platform::sandbox::rootfs::{
+    Base, MountAccess, MountRule, RootfsSpec, check_writable_root,
+};
 pub use platform::sandbox::zygote::{ZYGOTE_ARGUMENT, run_zygote};
 pub use platform::sandbox::{Mechanism, Network, SandboxSetup, expected as expected_sandbox};
 pub use platform::signals::{SIGKILL, SIGTERM};
-pub use platform::signals::{errno_name, number as signal_number, signal_name};
+pub use platform::signals::{access_denied, errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;
 pub use platform::startup::{
-    limit_means, raise_open_file_limit, survive_file_size_limit, tune_allocator,
+    conceal_memory, limit_means, raise_open_file_limit, survive_file_size_limit, tune_allocator,
 };
+pub use work_clock::{MOST_WORK, WorkClock};

@@ -1,107 +1,107 @@
-//! What limits a process: decided from what was asked for and what this machine has, without I/O.
+//! Chooses the mechanism for each requested resource limit, without I/O.
 //!
-//! | limit | held by |
+//! | limit | enforced by |
 //! |---|---|
-//! | memory, processors | a cgroup; nothing else counts a whole tree |
-//! | processes | a cgroup; in a sandbox else its range of process ids, or the count of its user |
+//! | memory, CPU | a cgroup, the only mechanism that counts a whole tree |
+//! | processes | a cgroup; without one, the pid range of the sandbox's pid namespace, or `RLIMIT_NPROC` in it |
 //! | size of files, open files | resource limits, which every process inherits |
-//! | `/dev/shm` | the size of the sandbox's own |
+//! | `/dev/shm` | the size of the sandbox's own tmpfs |
 //!
-//! A limit that nothing holds is refused: whoever asks for one relies on it.
+//! A limit that cannot be enforced is rejected, because the caller relies on it.
 
 use exec_server_protocol::process::{LimitHolder, LimitName, LimitsReport, ProcessLimits};
 use serde::{Deserialize, Serialize};
 
-/// How many processes and threads a sandbox has if nobody says otherwise: enough for parallel builds and browsers, and
-/// no way to take all process ids of a machine.
+/// Default limit on processes and threads of a sandbox: enough for parallel builds and browsers, too few to
+/// exhaust the process ids of a machine.
 pub const DEFAULT_SANDBOX_PIDS: u64 = 4096;
 
-/// What can hold limits for one process.
+/// Enforcement mechanisms that are available for one process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Means {
-    /// What a cgroup of the process's own would limit.
+    /// Controllers that a cgroup for this process would have.
     pub cgroup: Controllers,
-    /// What is only there inside of a sandbox, if there is to be one.
+    /// Mechanisms inside the sandbox; `None` without a sandbox.
     pub sandbox: Option<SandboxMeans>,
-    /// The hard limit on open files, which nothing is raised above.
+    /// The hard limit on open files; a higher request is lowered to it.
     pub open_files: u64,
-    /// The hard limit on the size of files.
+    /// The hard limit on file size; a higher request is lowered to it.
     pub file_size: u64,
 }
 
-/// What a cgroup can limit.
+/// Enabled controllers of a cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Controllers {
-    /// Memory.
+    /// `memory.max` can be set.
     pub memory: bool,
-    /// Time on processors.
+    /// `cpu.max` can be set.
     pub cpu: bool,
-    /// Processes.
+    /// `pids.max` can be set.
     pub pids: bool,
 }
 
-/// What a sandbox can limit by itself.
+/// Limits that a sandbox can enforce without a cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SandboxMeans {
-    /// Its process ids come from a range of its own.
+    /// The kernel supports a maximum pid per pid namespace.
     pub pid_range: bool,
-    /// Its processes are counted apart from others of the same user, and the count binds that user.
+    /// `RLIMIT_NPROC` counts the sandbox separately and applies to its user.
     pub user_count: bool,
-    /// How large its `/dev/shm` is if nobody says otherwise.
+    /// Default size of its `/dev/shm`.
     pub tmpfs_bytes: u64,
 }
 
-/// What to set for a process.
+/// The limits to set for a process, by mechanism.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitPlan {
-    /// In its cgroup.
+    /// Set in the cgroup of the process.
     pub cgroup: CgroupLimits,
-    /// In the process, or inside of its sandbox.
+    /// Set in the process itself, inside its sandbox if it has one.
     pub rlimits: Rlimits,
-    /// How many process ids a sandbox has beside its first.
+    /// Process ids of a sandbox, not counting its first process.
     pub pid_range: Option<u64>,
-    /// The size of a sandbox's `/dev/shm`.
+    /// Size of the sandbox's `/dev/shm`.
     pub tmpfs_bytes: Option<u64>,
 }
 
-/// What to set in a cgroup.
+/// Limits to set in a cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupLimits {
     /// Bytes.
     pub memory: Option<u64>,
-    /// 100 is one processor.
+    /// 100 is one CPU.
     pub cpu_percent: Option<u64>,
-    /// Processes and threads, those around the command included.
+    /// Processes and threads, including the launcher and the first process of a sandbox.
     pub pids: Option<u64>,
 }
 
-/// Resource limits to set; none is ever raised.
+/// Resource limits to set; no limit is ever raised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rlimits {
     /// Processes and threads of this user in this user namespace.
     pub processes: Option<u64>,
     /// Open descriptors of each process.
     pub open_files: Option<u64>,
-    /// Bytes in each file that is written.
+    /// Maximum size in bytes of a file that is written.
     pub file_size: Option<u64>,
 }
 
-/// A limit that nothing here holds.
+/// A requested limit that no available mechanism enforces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("limits.{} cannot be held here: {reason}; {hint}", limit.name())]
+#[error("limits.{} cannot be enforced here: {reason}; {hint}", limit.name())]
 pub struct LimitUnavailable {
-    /// Which.
+    /// The requested limit.
     pub limit: LimitName,
-    /// Why not.
+    /// The missing mechanism.
     pub reason: &'static str,
-    /// How to get it.
+    /// How to make the mechanism available.
     pub hint: &'static str,
 }
 
-/// The launcher and the first process inside, which every count but that of the range includes.
+/// The launcher and the first process inside; the cgroup and `RLIMIT_NPROC` count both, the pid range does not.
 const AROUND_A_SANDBOX: u64 = 2;
 
-/// Finds what holds each limit, and says so.
+/// Chooses the mechanism for each limit, and reports the choice.
 pub fn plan(
     wanted: &ProcessLimits,
     means: &Means,
@@ -123,7 +123,7 @@ pub fn plan(
         match (plan_pids(pids, means, &mut plan), wanted.pids) {
             (Some(holder), _) => report.add(LimitName::Pids, pids, holder),
             (None, Some(_)) => return Err(no_pids(means)),
-            // Nobody asked for it, so the process runs as it would have without this server.
+            // Not requested, so the inherited limit stays.
             (None, None) => {}
         }
     }
@@ -190,7 +190,7 @@ fn no_pids(means: &Means) -> LimitUnavailable {
     LimitUnavailable { limit: LimitName::Pids, reason, hint: CGROUP_HINT }
 }
 
-/// How to get a cgroup that limits.
+/// How to start the server with a usable cgroup.
 pub const CGROUP_HINT: &str = "start the server with one: `systemd-run --user --scope -p Delegate=yes exec-server …`, \
                                Delegate=yes in its unit, or --cgroup DIR; `exec-server doctor` tells what is missing";
 

@@ -1,4 +1,4 @@
-//! To be told when a path appears: why that can be refused; the same on every platform.
+//! Errors of the missing-path watch; the same on every platform.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,52 +7,52 @@ use exec_server_protocol::limits::MAX_WATCHED_PATHS;
 
 pub use crate::platform::missing_watch::MissingWatch;
 
-/// Why a [`MissingWatch`] was not begun: it would say too little, or say it too late.
+/// Why a [`MissingWatch`] was not started: it could miss changes or report them too late.
 #[derive(Debug, thiserror::Error)]
 pub enum NotWatched {
     /// No missing path was given.
     #[error("there is no path to watch")]
     Nothing,
-    /// More paths were given, or more directories lead to them, than one watch may have.
+    /// There are more paths, or more directories on the way to them, than one watch may cover.
     #[error("there are more than {MAX_WATCHED_PATHS} paths, or too many directories, to watch")]
     TooMany,
-    /// A path that should be missing is there.
+    /// A path that should be missing exists.
     #[error("`{path}` exists")]
     Exists {
-        /// The path.
+        /// The path in question.
         path: PathBuf,
     },
-    /// The path that should be there is missing.
+    /// A path that should exist is missing.
     #[error("`{path}` does not exist")]
     Absent {
-        /// The path.
+        /// The path in question.
         path: PathBuf,
     },
-    /// A path is a link or goes through one, so that it can change in places that are not watched.
+    /// A path is or contains a symbolic link, so it can change in places that are not watched.
     #[error("`{path}` is a link")]
     Link {
-        /// Where the link is.
+        /// Location of the link.
         path: PathBuf,
     },
-    /// The kernel does not see every change there.
+    /// A path is on a file system that does not report every change, for example a network file system.
     #[error("`{path}` is on a file system whose changes are not all reported")]
     Silent {
-        /// The first directory on it.
+        /// The first directory on that file system.
         path: PathBuf,
     },
-    /// The paths changed while the watch was begun.
+    /// The paths changed while the watch was being set up.
     #[error("the paths are being changed")]
     Changing,
-    /// The system did not let us look at a path, or watch it.
+    /// A path could not be inspected or watched.
     #[error("`{path}` cannot be watched")]
     Unwatchable {
-        /// The path.
+        /// The path in question.
         path: PathBuf,
-        /// Why.
+        /// The error of the system call.
         #[source]
         source: io::Error,
     },
-    /// The system has no watch for us, whatever the path.
+    /// No watch could be created, regardless of the path.
     #[error("watching is not available")]
     Unavailable(#[source] io::Error),
 }

@@ -1,99 +1,99 @@
-//! What a machine can enforce, and what that makes of its sandbox; the same words on every platform.
+//! Results of probing sandbox and limit features, and the sandbox level they allow; the same on every platform.
 
 use serde::{Serialize, Serializer};
 
-/// Everything that a sandbox can be built of, and how to get what is missing.
+/// Kernel features that a sandbox uses, each with a hint if it is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Probe {
-    /// As `uname -r` says it.
+    /// As printed by `uname -r`.
     pub kernel_release: String,
-    /// The user, mount, pid, network, IPC, UTS and cgroup namespaces that this user can make.
+    /// Creation of user, mount, pid, network, IPC, UTS and cgroup namespaces by this user.
     pub user_namespaces: Finding,
-    /// The same without a user namespace, which takes a privileged server.
+    /// The same without a user namespace, which requires a privileged server.
     pub privileged_namespaces: Finding,
-    /// A fresh `/proc` in such namespaces.
+    /// Mounting a new `/proc` in such namespaces.
     pub proc_mount: Finding,
-    /// The limit on user namespaces, if there is such a limit.
+    /// The sysctl limit on user namespaces, if the kernel has one.
     pub max_user_namespaces: Option<u64>,
-    /// Whether AppArmor keeps user namespaces from unprivileged programs, if it is there at all.
+    /// Whether AppArmor denies user namespaces to unprivileged programs; `None` without AppArmor.
     pub apparmor_restricts_user_namespaces: Option<bool>,
-    /// The system call filter.
+    /// Installing a system call filter.
     pub seccomp: Finding,
-    /// Denials of the filter could be told to the server.
+    /// Receiving the filter's denials in the server.
     pub seccomp_notify: Finding,
-    /// The version of Landlock; 0 is none.
+    /// Landlock ABI version; 0 without Landlock.
     pub landlock_abi: u32,
-    /// The second lock, with all parts that the sandbox uses.
+    /// Landlock with all features that the sandbox uses.
     pub landlock: Finding,
-    /// What Landlock cannot restrict here, in the words of a start's reply.
+    /// Features that Landlock lacks here, with the names used in the reply of a start.
     pub landlock_missing: Vec<&'static str>,
-    /// A cgroup (version 2) of our own, for limits on memory and processes.
+    /// A cgroup (version 2) of the server's own, for limits on memory and processes.
     pub cgroup: Finding,
 }
 
-/// Which limits of a process can be held.
+/// Which limits of a process can be enforced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitProbe {
-    /// Memory of a whole tree.
+    /// Memory limit on a process tree.
     pub memory: Finding,
-    /// Time on processors.
+    /// CPU limit on a process tree.
     pub cpu: Finding,
-    /// Processes of any tree.
+    /// Limit on the number of processes in any tree.
     pub pids: Finding,
-    /// Processes of a sandbox.
+    /// Limit on the number of processes in a sandbox.
     pub sandbox_pids: Finding,
 }
 
-/// Whether one thing works.
+/// Result of probing one feature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
-    /// Whether it does.
+    /// Whether the feature is usable.
     pub works: bool,
-    /// What went wrong.
+    /// The cause, if it is not usable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How to get it.
+    /// How to enable it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
 impl Finding {
-    /// It does.
+    /// A usable feature.
     pub fn works() -> Self {
         Self { works: true, reason: None, hint: None }
     }
 
-    /// It does not.
+    /// An unusable feature.
     pub fn missing(reason: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { works: false, reason: Some(reason.into()), hint: Some(hint.into()) }
     }
 }
 
-/// How much of a policy can be kept.
+/// How much of a policy can be enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SandboxLevel {
-    /// All of it.
+    /// All of it, by namespaces, seccomp and Landlock.
     Full,
-    /// All of it by the first lock, without a complete second one.
+    /// All of it by namespaces and seccomp; Landlock, the second layer, is incomplete.
     FullOldLandlock,
-    /// A part of it, by Landlock alone, and only if the operator wants that.
+    /// A part of it, by Landlock and seccomp, and only if the operator enables this fallback.
     Landlock,
     /// Nothing.
     None,
 }
 
-/// The oldest Landlock that knows signals and abstract sockets.
+/// The first Landlock ABI that restricts signals and abstract sockets.
 const FULL_LANDLOCK: u32 = 6;
-/// The oldest Landlock that keeps files from being truncated.
+/// The first Landlock ABI that restricts truncation.
 const USABLE_LANDLOCK: u32 = 3;
 
 impl SandboxLevel {
     /// The level that the findings allow.
     pub fn of(probe: &Probe) -> Self {
-        // The launcher always makes a user namespace, also for root, so nothing replaces it.
+        // The launcher always creates a user namespace, even as root, so privileged namespaces do not replace it.
         match (probe.user_namespaces.works, probe.seccomp.works, probe.landlock_abi) {
             (true, true, FULL_LANDLOCK..) => Self::Full,
             (true, true, _) => Self::FullOldLandlock,
@@ -102,7 +102,7 @@ impl SandboxLevel {
         }
     }
 
-    /// Its name, as in a start's reply.
+    /// The name used in the reply of a start.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "full",

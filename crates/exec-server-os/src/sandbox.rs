@@ -12,7 +12,7 @@
 //! | [`digest`] | [`PolicyDigest`]: equal for policies that mean the same |
 //!
 //! Nothing here touches a disk except [`HostFacts::gather`], so what a policy means never depends on what a file
-//! happened to be. Paths are judged by their text: whoever enforces a policy resolves links first, and skips the
+//! happened to be. Paths are judged by their text: the enforcement resolves links first, and skips the
 //! writable roots that do not exist.
 
 use std::path::{Component, Path, PathBuf};
@@ -32,7 +32,7 @@ pub use digest::PolicyDigest;
 pub use globs::DenyGlob;
 pub use host_facts::HostFacts;
 pub use landlock_level::{BeyondLandlock, can_hold};
-pub use policy::{FilePolicy, Policy, PolicyError, compile};
+pub use policy::{FilePolicy, MAX_POLICY_PLACES, Policy, PolicyError, compile};
 pub use rules::{Access, FileRules, PROTECTED_NAMES, ProtectedName};
 
 /// The path without `.`, `..` and doubled separators, by its text; none if it is not absolute.

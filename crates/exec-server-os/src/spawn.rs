@@ -1,4 +1,4 @@
-//! What to start and what comes back; the same on every platform.
+//! Request, result and errors of starting a child; the same on every platform.
 
 use std::ffi::OsString;
 use std::io;
@@ -9,94 +9,94 @@ use exec_server_protocol::process::TerminalSize;
 
 use crate::limits::LimitPlan;
 use crate::platform::sandbox::SandboxSetup;
-use crate::platform::sandbox::network::SandboxNetwork;
+use crate::platform::sandbox::netns::SandboxNetwork;
 use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, RefusedCalls, TreeTag};
 
-/// Everything that a child is made from.
+/// Complete description of a child to start.
 #[derive(Debug, Clone)]
 pub struct SpawnRequest {
-    /// The program; a bare name is looked up in the child's own `PATH`.
+    /// A name without a slash is looked up in the child's own `PATH`.
     pub program: OsString,
-    /// What the child sees as its arguments, `argv[0]` first.
+    /// The arguments including `argv[0]`, which may differ from `program`.
     pub argv: Vec<OsString>,
-    /// The whole environment.
+    /// The complete environment; nothing is inherited from the server.
     pub env: Vec<(OsString, OsString)>,
-    /// The working directory.
+    /// Entered in the child just before exec; inside the sandbox, if there is one.
     pub cwd: PathBuf,
-    /// What its standard streams are.
+    /// Descriptors 0 to 2 of the child.
     pub stdio: Stdio,
-    /// How its descendants are told from others.
+    /// Inherited by all descendants, which identifies orphans of this tree.
     pub tag: TreeTag,
-    /// What confines it, if anything.
+    /// `None` runs the child without a sandbox.
     pub sandbox: Option<SandboxSetup>,
-    /// What it shares with the other sandboxes of its session, if it is confined without a network.
+    /// Network namespace that the isolated sandboxes of one session share.
     pub network: SandboxNetwork,
-    /// A file descriptor's content that the child may read as `/dev/fd/3`, if any.
+    /// Content that the child can read from descriptor 3.
     pub extra_input: Option<Vec<u8>>,
-    /// What limits it.
+    /// Resource limits, already resolved to the mechanism that enforces each of them.
     pub limits: LimitPlan,
 }
 
-/// What a child's standard streams are.
+/// Kind of a child's standard streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stdio {
-    /// Two pipes for output; stdin is a pipe, or nothing at all.
+    /// A pipe each for stdout and stderr.
     Pipes {
-        /// Whether stdin is a pipe.
+        /// A pipe or `/dev/null`.
         stdin: StdinKind,
     },
-    /// One terminal for all three.
+    /// One pseudoterminal for all three streams.
     Terminal(TerminalSize),
-    /// A socket to the server, for a worker of its own.
+    /// A socket to the server as stdin; for the server's own file workers.
     Worker,
-    /// Those of this process; only for a command in the foreground.
+    /// The streams of this process; only for a command in the foreground.
     Inherited,
 }
 
-/// What a child without a terminal reads.
+/// Stdin of a child without a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StdinKind {
-    /// A pipe from us.
+    /// A pipe whose write end the server holds.
     Pipe,
-    /// Nothing.
+    /// `/dev/null`.
     Null,
 }
 
-/// A child that has been started.
+/// Handles of a started child.
 #[derive(Debug)]
 pub struct Spawned {
-    /// Its process id.
+    /// Process id of the child, or of its launcher in a sandbox.
     pub pid: u32,
-    /// Tells when it has ended, and how.
+    /// Resolves to the exit status.
     pub exit: ExitWatch,
-    /// Where its stdin or terminal input goes.
+    /// Write end of stdin, or the terminal; `None` if stdin is `/dev/null`.
     pub input: Option<ChildInput>,
-    /// Its stdout, or its terminal.
+    /// Read end of stdout, or the terminal.
     pub output: ChildOutput,
-    /// Its stderr, unless it has a terminal.
+    /// Read end of stderr; `None` with a terminal.
     pub error_output: Option<ChildOutput>,
-    /// It and everything that comes from it.
+    /// The child and all its descendants.
     pub tree: ProcessTree,
-    /// What its sandbox has refused to it so far.
+    /// Calls that the sandbox has denied so far.
     pub refused: RefusedCalls,
 }
 
-/// How a child ended.
+/// Exit status and resource usage of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitStatus {
-    /// Its exit code, or 128 plus the signal's number.
+    /// The exit code, or 128 plus the signal number.
     pub code: i32,
-    /// The signal that ended it.
+    /// Set if the child was killed by a signal.
     pub signal: Option<i32>,
     /// CPU time in user mode.
     pub user: Duration,
-    /// CPU time in the kernel.
+    /// CPU time in kernel mode.
     pub system: Duration,
-    /// The largest resident set, in bytes.
-    pub max_rss: u64,
+    /// The largest resident set in bytes, if it is known: it is not if it was no larger than what the child inherited.
+    pub max_rss: Option<u64>,
 }
 
-/// What is said of the set-up of a sandbox that took longer than this.
+/// The error for a sandbox set-up that took longer than `time`.
 pub fn gave_up(time: Duration) -> io::Error {
     let text =
         format!("gave up after {time:?}; a file system that the policy names may not answer");
@@ -106,32 +106,32 @@ pub fn gave_up(time: Duration) -> io::Error {
 /// Why a child could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    /// There is nothing to start.
+    /// The program name is empty.
     #[error("missing program")]
     NoProgram,
-    /// The system cannot pass a NUL byte.
+    /// exec takes C strings, which cannot contain a NUL byte.
     #[error("nul byte found in {0}")]
     NulByte(&'static str),
-    /// The working directory cannot be entered.
+    /// chdir failed in the child.
     #[error("could not enter the working directory: {0}")]
     Cwd(#[source] io::Error),
-    /// The program cannot be run.
+    /// execve failed for all candidates.
     #[error("could not run the program: {0}")]
     Program(#[source] io::Error),
-    /// The sandbox could not be made, so nothing was run.
+    /// The sandbox set-up failed, so the program was not executed.
     #[error("could not set up the sandbox ({step}): {source}")]
     Sandbox {
-        /// What was being done.
+        /// The step that failed.
         step: String,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// Something before the program failed.
+    /// A step before exec failed.
     #[error("could not prepare the process ({step}): {source}")]
     Prepare {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// What the system said.
+        /// The error of the system call.
         source: io::Error,
     },
 }

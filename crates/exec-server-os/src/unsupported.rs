@@ -7,6 +7,8 @@ fn unsupported<T>(what: &str) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::Unsupported, reason))
 }
 
+pub mod destination;
+
 pub mod cgroup {
     //! Cgroups exist on Linux only.
 
@@ -97,7 +99,7 @@ pub mod files {
 
     /// What a read may wait for.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub enum Patience {
+    pub enum Blocking {
         /// Whatever it takes.
         Disk,
         /// Nothing: only what is in memory.
@@ -120,7 +122,7 @@ pub mod files {
             &self,
             _offset: u64,
             _len: u64,
-            _patience: Patience,
+            _patience: Blocking,
             _take: impl FnMut(&[u8]),
         ) -> io::Result<u64> {
             match *self {}
@@ -231,9 +233,24 @@ pub mod own_terminal {
         pub fn enter() -> io::Result<Self> {
             super::unsupported("a terminal in raw mode")
         }
+
+        /// Fails, and says why.
+        pub fn enter_keys() -> io::Result<Self> {
+            super::unsupported("a terminal in raw mode")
+        }
+
+        /// Never called.
+        pub fn make_raw(&mut self) -> io::Result<()> {
+            match *self {}
+        }
     }
 
-    /// Nobody knows.
+    /// Not known without reading.
+    pub fn stdin_is_empty() -> bool {
+        false
+    }
+
+    /// Always unknown.
     pub fn terminal_size() -> Option<TerminalSize> {
         None
     }
@@ -259,6 +276,70 @@ pub mod guardian {
     }
 }
 
+pub mod peer {
+    //! The system is not asked for the process at the other end of a connection.
+
+    use std::net::SocketAddr;
+
+    use crate::peer::{Peer, PeerPlace};
+
+    /// Identifies no peer.
+    #[derive(Debug, Default)]
+    pub struct Peers;
+
+    impl Peers {
+        /// There are no user ids to compare.
+        pub fn own_uid() -> u32 {
+            0
+        }
+
+        /// Not known.
+        pub fn of_tcp(&self, peer: SocketAddr, _local: SocketAddr) -> Peer {
+            let is_local = peer.ip().to_canonical().is_loopback();
+            let place = if is_local { PeerPlace::Unknown } else { PeerPlace::Remote };
+            Peer { uid: None, place }
+        }
+
+        /// Not known.
+        #[cfg(unix)]
+        pub fn of_unix(&self, _socket: std::os::fd::BorrowedFd) -> Peer {
+            Peer { uid: None, place: PeerPlace::Unknown }
+        }
+    }
+}
+
+pub mod leftovers {
+    //! What servers that were killed left behind.
+
+    use std::io;
+    use std::path::Path;
+
+    /// This server's place among the servers of a user.
+    #[derive(Debug)]
+    pub enum ServerRecord {}
+
+    /// What a look for leftovers came to.
+    #[derive(Debug, Default, Clone, PartialEq, Eq)]
+    pub struct Leftovers {
+        /// Processes that were ended.
+        pub ended: usize,
+        /// Processes that may belong to a running server.
+        pub unclear: Vec<i32>,
+    }
+
+    impl ServerRecord {
+        /// There are no processes here.
+        pub fn enter(_dir: &Path) -> io::Result<Option<(Self, Leftovers)>> {
+            Ok(None)
+        }
+
+        /// There are no processes here.
+        pub fn end_leftovers(&self) -> io::Result<Leftovers> {
+            match *self {}
+        }
+    }
+}
+
 pub mod placeholders {
     //! Directories that stand where a protected name is missing.
 
@@ -273,6 +354,22 @@ pub mod placeholders {
     /// Never made here.
     #[derive(Debug)]
     pub enum Claim {}
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum Directory {}
+
+    impl Directory {
+        /// Refuses.
+        pub fn open(_path: &Path) -> io::Result<Option<Self>> {
+            super::unsupported("a sandbox")
+        }
+
+        /// Never called.
+        pub fn identity(&self) -> (u64, u64) {
+            match *self {}
+        }
+    }
 
     impl Journal {
         /// Needs nothing on disk.
@@ -290,9 +387,9 @@ pub mod placeholders {
             None
         }
 
-        /// Refuses.
-        pub fn claim(&self, _root: &Path) -> io::Result<Option<Claim>> {
-            super::unsupported("a sandbox")
+        /// Never called.
+        pub fn claim(&self, root: Directory) -> io::Result<Claim> {
+            match root {}
         }
 
         /// Nothing was made.
@@ -318,7 +415,7 @@ pub mod placeholders {
 }
 
 pub mod missing_watch {
-    //! Being told when a path appears.
+    //! Stub of the missing-path watch.
 
     use std::io;
     use std::path::{Path, PathBuf};
@@ -471,14 +568,14 @@ pub mod sandbox {
 
     use exec_server_protocol::process::SandboxReport;
 
-    use self::view::View;
+    use self::rootfs::RootfsSpec;
     use crate::sandbox::Allowances;
 
     /// What would confine a process.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct SandboxSetup {
         /// What of the file system it would see.
-        pub view: View,
+        pub view: RootfsSpec,
         /// What it would have of the network.
         pub network: Network,
         /// What would keep it closed.
@@ -517,23 +614,6 @@ pub mod sandbox {
         pub fn report(&self) -> SandboxReport {
             let level = "none".to_owned();
             SandboxReport { level, enforced: Vec::new(), missing: Vec::new() }
-        }
-    }
-
-    pub mod connect_back {
-        //! Nothing runs in a sandbox here, so nothing can call from one.
-
-        use std::net::SocketAddr;
-
-        /// No.
-        pub fn is_from_sandbox(_peer: SocketAddr, _local: SocketAddr) -> bool {
-            false
-        }
-
-        /// No.
-        #[cfg(unix)]
-        pub fn is_peer_inside(_socket: std::os::fd::BorrowedFd) -> bool {
-            false
         }
     }
 
@@ -669,11 +749,11 @@ pub mod sandbox {
 
         /// What of the file system a sandbox would see.
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct View {
+        pub struct RootfsSpec {
             /// What there is where no place says otherwise.
             pub base: Base,
             /// What differs from the base.
-            pub places: Vec<Place>,
+            pub places: Vec<MountRule>,
             /// The size limit of private memory.
             pub temp_bytes: u64,
             /// What is shown as empty.
@@ -682,15 +762,17 @@ pub mod sandbox {
             pub links: Vec<PathBuf>,
             /// Where other sandboxes may write.
             pub handed_out: Vec<PathBuf>,
+            /// Always denied.
+            pub sealed: Vec<PathBuf>,
             /// What must be there.
             pub needed: Vec<PathBuf>,
         }
 
-        impl View {
+        impl RootfsSpec {
             /// The bare base.
             pub fn new(base: Base) -> Self {
-                let (places, masked, links, handed_out, needed) = Default::default();
-                Self { base, places, temp_bytes: 0, masked, links, handed_out, needed }
+                let (places, masked, links, handed_out, sealed, needed) = Default::default();
+                Self { base, places, temp_bytes: 0, masked, links, handed_out, sealed, needed }
             }
         }
 
@@ -705,16 +787,16 @@ pub mod sandbox {
 
         /// A path with an access of its own.
         #[derive(Debug, Clone, PartialEq, Eq)]
-        pub struct Place {
+        pub struct MountRule {
             /// Where.
             pub path: PathBuf,
             /// What.
-            pub access: PlaceAccess,
+            pub access: MountAccess,
         }
 
         /// What may be done at a place.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum PlaceAccess {
+        pub enum MountAccess {
             /// Reading.
             ReadOnly,
             /// Reading and writing.
@@ -754,6 +836,11 @@ pub mod signals {
     pub fn errno_name(_error: &std::io::Error) -> Option<&'static str> {
         None
     }
+
+    /// An error for what is not allowed.
+    pub fn access_denied() -> std::io::Error {
+        std::io::ErrorKind::PermissionDenied.into()
+    }
 }
 
 pub mod spawner {
@@ -767,7 +854,7 @@ pub mod spawner {
     use super::sandbox::Mechanism;
     use super::sandbox::SandboxSetup;
     use super::sandbox::file_worker::FileWorker;
-    use super::sandbox::network::SandboxNetwork;
+    use super::sandbox::netns::SandboxNetwork;
     use crate::limits::Means;
     use crate::spawn::{SpawnError, SpawnRequest, Spawned};
 
@@ -838,6 +925,9 @@ pub mod startup {
 
     use super::sandbox::Mechanism;
     use crate::limits::{Means, SandboxMeans};
+
+    /// Memory stays as open as the system leaves it.
+    pub fn conceal_memory() {}
 
     /// Nothing to survive.
     pub fn survive_file_size_limit() {}

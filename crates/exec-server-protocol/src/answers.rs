@@ -1,4 +1,9 @@
-//! What a client takes from a server of any age: the same messages, with everything missing that may be.
+//! Reply types for clients: members that older servers omit are optional.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use std::borrow::Cow;
 
@@ -29,7 +34,7 @@ pub struct ProcessStartAnswer {
     /// What confines the process, such as `none` or `linuxSeccomp`, if the server says so.
     #[serde(default)]
     pub sandbox_type: Option<String>,
-    /// What really holds, from a server that tells.
+    /// Omitted by older servers.
     #[serde(default)]
     pub sandbox: Option<SandboxReport>,
 }
@@ -45,16 +50,15 @@ impl ProcessStartAnswer {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessExitedEvent {
-    /// Which process.
     pub process_id: ProcessId,
-    /// Its place in the order of this process's events.
+    /// Sequence number among the events of this process.
     pub seq: u64,
     /// 0 to 255, or 128 plus the signal's number.
     pub exit_code: i32,
-    /// Whether the sandbox refused something that made the process fail; older servers do not say.
+    /// Whether a sandbox denial made the process fail; older servers do not say.
     #[serde(default)]
     pub sandbox_denied: Option<bool>,
-    /// How it really ended.
+    /// Signal, reason, duration and resource usage.
     #[serde(flatten)]
     pub details: ExitDetails,
 }
@@ -62,13 +66,10 @@ pub struct ProcessExitedEvent {
 /// The params of `process/output`, read without a copy but that of the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessOutputEvent<'a> {
-    /// Which process.
     pub process_id: Cow<'a, str>,
-    /// Its place in the order of this process's events.
+    /// Sequence number among the events of this process.
     pub seq: u64,
-    /// Where it came from.
     pub stream: OutputStream,
-    /// The bytes.
     pub chunk: Vec<u8>,
 }
 

@@ -56,7 +56,7 @@ pub fn decode_url(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }
 
-/// Finds out what is wrong with a text that the fast decoder refused.
+/// Finds the error in a text that the fast decoder rejected.
 fn explain(text: &[u8]) -> Base64Error {
     let body = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     let is_symbol = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'+' || *byte == b'/';

@@ -1,6 +1,6 @@
-//! Messages that are sent so often that they are written by hand into one buffer.
+//! Hand-written encoders for the most frequent messages.
 //!
-//! Process output is the main road of the product: its base64 is encoded straight into the message, without an
+//! Process output is the hot path: its base64 is encoded straight into the message, without an
 //! intermediate string, a value tree, or a scan for characters to escape.
 
 use std::io::Write;
@@ -9,7 +9,7 @@ use crate::base64;
 use crate::methods::PROCESS_OUTPUT;
 use crate::process::OutputStream;
 
-/// The parts of a process's notifications that never change, prepared once per process.
+/// Encodes `process/output`; the constant prefix is built once per process.
 #[derive(Debug, Clone)]
 pub struct OutputEncoder {
     /// Everything before the sequence number.

@@ -1,6 +1,7 @@
-//! The outside of every message: request, notification, reply, error.
+//! Message envelopes: request, notification, reply, error.
 //!
-//! There is no `jsonrpc` member on this wire; on input it is ignored like every other unknown member.
+//! There is no `jsonrpc` member on this wire, unless a client puts `"jsonrpc":"2.0"` in its requests: such a client gets
+//! it in every message, because generic JSON-RPC libraries reject messages without it.
 
 use std::borrow::Cow;
 
@@ -9,7 +10,7 @@ use serde::{Serialize, Serializer};
 use crate::errors::RpcError;
 use crate::json::{self, JsonError};
 
-/// The id of a request, chosen by whoever sent it.
+/// The id of a request, chosen by its sender.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum RequestId {
     /// A signed 64-bit integer.
@@ -41,6 +42,8 @@ pub enum Incoming<'a> {
         method: Cow<'a, str>,
         /// Raw JSON; `null` when the member was missing.
         params: &'a str,
+        /// Whether it says `"jsonrpc":"2.0"`.
+        has_version: bool,
     },
     /// Wants none.
     Notification {
@@ -109,6 +112,7 @@ struct Members<'a> {
     result: Option<&'a str>,
     error: Option<&'a str>,
     trace: Option<&'a str>,
+    version: Option<&'a str>,
 }
 
 impl<'a> Members<'a> {
@@ -120,6 +124,7 @@ impl<'a> Members<'a> {
             "result" => self.result = Some(value),
             "error" => self.error = Some(value),
             "trace" => self.trace = Some(value),
+            "jsonrpc" => self.version = Some(value),
             _ => {}
         }
     }
@@ -136,7 +141,8 @@ impl<'a> Members<'a> {
         };
         let id = request_id(id)?;
         check_trace(self.trace)?;
-        Ok(Incoming::Request { id, method, params })
+        let has_version = self.version.is_some_and(|version| version == "\"2.0\"");
+        Ok(Incoming::Request { id, method, params, has_version })
     }
 
     fn classify_reply(self) -> Result<Incoming<'a>, MalformedMessage> {
@@ -240,6 +246,18 @@ pub fn request(id: &RequestId, method: &str, params: &impl Serialize) -> String 
         params: &'a T,
     }
     to_text(&Request { id, method, params })
+}
+
+/// What a message begins with, in place of its brace, for a client that speaks JSON-RPC 2.0 by the letter.
+pub const VERSION_PREFIX: &str = "{\"jsonrpc\":\"2.0\",";
+
+/// The same message with the version that such a client expects.
+pub fn with_version(message: &[u8]) -> Vec<u8> {
+    let members = message.strip_prefix(b"{").expect("a message is an object with members");
+    let mut text = Vec::with_capacity(VERSION_PREFIX.len() + members.len());
+    text.extend_from_slice(VERSION_PREFIX.as_bytes());
+    text.extend_from_slice(members);
+    text
 }
 
 fn to_text(message: &impl Serialize) -> String {

@@ -1,5 +1,10 @@
 //! The payloads of `environment/*`, `environmentConfig/*` and capability discovery.
 
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
+
 use serde::{Deserialize, Serialize};
 
 use crate::path_uri::PathUri;
@@ -11,7 +16,6 @@ use crate::process::SandboxReport;
 pub struct EnvironmentInfo {
     /// The user's shell.
     pub shell: ShellInfo,
-    /// The version of this server.
     #[serde(default)]
     pub executor_version: Option<String>,
     /// The same for every server on one machine.
@@ -20,7 +24,6 @@ pub struct EnvironmentInfo {
     /// The server's working directory.
     #[serde(default)]
     pub cwd: Option<PathUri>,
-    /// The user's home.
     #[serde(default)]
     pub user_home_dir: Option<PathUri>,
     /// `linux`, `macos` or `windows`.
@@ -41,6 +44,35 @@ pub struct EnvironmentInfo {
     /// What a sandbox holds on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
+    /// The machine and the user of the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostInfo>,
+    /// A random id of this run of the server; another id means that the server was restarted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance_id: Option<String>,
+}
+
+/// The machine and the user of a server; a fact that is missing is not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HostInfo {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The release of the kernel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// The architecture, such as `x86_64`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub architecture: Option<String>,
+    /// The user that the server runs as: a name, or the number of a user without a name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The processors that the server may use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u64>,
+    /// The memory of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
 }
 
 /// A shell by its kind and its program.
@@ -48,7 +80,6 @@ pub struct EnvironmentInfo {
 pub struct ShellInfo {
     /// `zsh`, `bash`, `powershell`, `sh` or `cmd`.
     pub name: String,
-    /// The program.
     pub path: String,
 }
 
@@ -64,6 +95,7 @@ macro_rules! capabilities {
 }
 
 capabilities! {
+    environment_host          "`host` and `instanceId` in `environment/info`."
     environment_config_read   "`environmentConfig/read`."
     capability_discovery_v2   "`capabilities/discoverV2`."
     shell_snapshot_v2         "`shellSnapshot` in `process/start`."
@@ -77,16 +109,26 @@ capabilities! {
     process_output_retention  "`outputRetention` in `process/start`; gaps are reported."
     process_start_retry       "A start repeated on a resumed session answers with the running process."
     process_wait_when_detached "`waitWhenDetached` in `process/start`."
+    env_exclude_secrets       "`excludeSecrets` in the `envPolicy` of `process/start`."
+    session_moved             "`clientCapabilities.sessionMoved` in `initialize`: the notification `session/moved` tells of a take-over."
+    report_ignored            "`clientCapabilities.reportIgnored` in `initialize`: replies list members that were ignored."
     session_take_over         "A resume takes over from a connection whose peer is silent."
     session_directory         "`session/list`; `sessionId` in `process/read`, `process/signal` and `process/terminate`; `takeOver` in `initialize`."
     session_linger            "`lingerMs` in `initialize`, `session/setLinger`, and `closedRetentionMs` in `process/start`."
     sandboxed_file_streaming  "`fs/open` under a sandbox."
     process_sandbox_report    "`sandbox` in the answer to `process/start`: what really holds."
     process_limits            "`limits` in `process/start`, and in its answer."
+    process_output_times      "`timestamps` in `process/read`: `atMs` of every chunk."
+    process_read_until        "`until` in `process/read`: one answer without output, at the exit or the close."
+    process_unique_id         "`uniqueId` in `process/start`; `user` in lists of processes."
+    process_user              "`user` in `process/start`."
+    linux_root_write_preserves_devices "A sandbox that may write `/` has working devices."
+    linux_approved_root_write_preserves_restrictions "What a policy denies stays so in a sandbox that may write `/`."
     file_write_streaming      "`mode` in `fs/open`, and `fs/writeBlock`."
     fs_watch_missing          "`fs/watchMissing`."
     fs_atomic_write           "New content appears at once or not at all; `durability`, and `discard` in `fs/close`."
     fs_conditional_write      "`ifAbsent` and `ifMatch` where content is written."
+    fs_owner_names            "`ownerName` and `groupName` in detailed metadata."
     fs_detailed_metadata      "`detailed` in `fs/getMetadata`, `fs/readFile`, `fs/open` and where content is written."
     fs_directory_paging       "`limit`, `cursor` and `detailed` in `fs/readDirectory`; links and odd names are told."
     fs_write_attributes       "`modeBits`, `newModeBits` and `modifiedAtMs` in `fs/writeFile` and `fs/open`."
@@ -134,11 +176,9 @@ pub struct EnvironmentConfigReadParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentConfigReadResponse {
-    /// The user's home.
     pub user_home_dir: Option<PathUri>,
     /// Where the configuration lives.
     pub codex_home_dir: PathUri,
-    /// The machine's name.
     pub hostname: Option<String>,
     /// The selected configuration.
     pub config: ConfigLayers,
@@ -150,7 +190,6 @@ pub struct EnvironmentConfigReadResponse {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigLayers {
-    /// The layers.
     pub layers: Vec<ConfigLayer>,
     /// Where a client may insert layers of its own.
     pub cloud_insertion_index: usize,
@@ -164,14 +203,12 @@ pub struct ConfigLayer {
     pub source: String,
     /// What relative paths in it are relative to.
     pub base_dir: PathUri,
-    /// The settings.
     pub toml: String,
 }
 
 /// Params of `capabilityRoots/discoverV1`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CapabilityRootsParams {
-    /// Where to look.
     pub roots: Vec<CapabilityRoot>,
 }
 
@@ -180,7 +217,6 @@ pub struct CapabilityRootsParams {
 pub struct CapabilityRoot {
     /// The client's key, repeated in the result.
     pub id: String,
-    /// The directory.
     pub path: PathUri,
     /// What the search may touch.
     #[serde(default)]
@@ -198,9 +234,7 @@ pub struct CapabilityRootsResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredRoot {
-    /// The client's key.
     pub id: String,
-    /// The directory.
     pub path: PathUri,
     /// The plugin that the root itself is.
     pub plugin: Option<DiscoveredPlugin>,
@@ -218,18 +252,14 @@ pub struct DiscoveredRoot {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredPlugin {
-    /// The manifest.
     pub manifest: DiscoveredFile,
-    /// Its MCP servers.
     pub mcp_config: Option<DiscoveredFile>,
-    /// Its apps.
     pub apps_config: Option<DiscoveredFile>,
 }
 
 /// A skill: its instructions and what is known about it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiscoveredSkill {
-    /// The instructions.
     pub instructions: DiscoveredFile,
     /// What is known about it.
     pub metadata: Option<DiscoveredFile>,
@@ -238,9 +268,7 @@ pub struct DiscoveredSkill {
 /// A file and its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiscoveredFile {
-    /// Where it is.
     pub path: PathUri,
-    /// What is in it.
     pub contents: String,
 }
 

@@ -28,14 +28,14 @@ pub enum ErrorCode {
 pub struct RpcError {
     /// What class of error it is; see [`ErrorCode`].
     pub code: i64,
-    /// A sentence for people.
+    /// Human-readable text.
     pub message: String,
-    /// Facts for programs.
+    /// Machine-readable details.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub data: Option<ErrorData>,
 }
 
-/// Facts about an error that a program can act on.
+/// Machine-readable details of an error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorData {

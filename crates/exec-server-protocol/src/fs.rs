@@ -2,6 +2,11 @@
 //!
 //! Members after `sandbox` are additions of this server; a client that does not know them never sees their effects.
 
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
+
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -33,13 +38,13 @@ pub use write::{
 /// What a request may touch.
 pub type Sandbox = Option<SandboxText>;
 
-/// A sandbox as it was written: the same text is sent with every request, and read once.
+/// A sandbox policy as raw JSON text, so that equal policies can be parsed once and cached.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SandboxText(Box<RawValue>);
 
 impl SandboxText {
-    /// Writes a sandbox down.
+    /// Serializes a sandbox policy.
     pub fn new(sandbox: &impl Serialize) -> Self {
         let text = serde_json::value::to_raw_value(sandbox);
         Self(text.expect("a sandbox is plain data"))
@@ -61,12 +66,10 @@ impl PartialEq for SandboxText {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadFileParams {
-    /// The file.
     pub path: PathUri,
-    /// Whether links are followed; yes unless said otherwise.
+    /// Whether links are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
     /// Whether the answer names the version that was read.
@@ -78,7 +81,6 @@ pub struct FsReadFileParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadFileResponse {
-    /// The content.
     pub data_base64: Bytes64,
     /// The version that was read, if asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,15 +91,13 @@ pub struct FsReadFileResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsCreateDirectoryParams {
-    /// The directory.
     pub path: PathUri,
-    /// Whether missing parents are made and an existing directory is fine; yes unless said otherwise.
+    /// Whether missing parents are made and an existing directory is fine; default true.
     #[serde(default)]
     pub recursive: Option<bool>,
-    /// Whether links are followed; yes unless said otherwise.
+    /// Whether links are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -105,9 +105,7 @@ pub struct FsCreateDirectoryParams {
 /// Params of `fs/canonicalize`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsCanonicalizeParams {
-    /// The path.
     pub path: PathUri,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -123,18 +121,16 @@ pub struct FsCanonicalizeResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsRemoveParams {
-    /// What goes.
     pub path: PathUri,
-    /// Whether a directory goes with its content; yes unless said otherwise.
+    /// Whether a directory goes with its content; default true.
     #[serde(default)]
     pub recursive: Option<bool>,
-    /// Whether a path that is not there is fine; yes unless said otherwise.
+    /// Whether a path that is not there is fine; default true.
     #[serde(default)]
     pub force: Option<bool>,
-    /// Whether links on the way are followed; yes unless said otherwise.
+    /// Whether links on the way are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -143,13 +139,10 @@ pub struct FsRemoveParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsCopyParams {
-    /// What is copied.
     pub source_path: PathUri,
-    /// Where to.
     pub destination_path: PathUri,
     /// Whether a directory is copied with its content.
     pub recursive: bool,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -158,14 +151,11 @@ pub struct FsCopyParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsRenameParams {
-    /// The old name.
     pub source_path: PathUri,
-    /// The new name.
     pub destination_path: PathUri,
-    /// Whether an existing destination is an error; no unless said otherwise.
+    /// Whether an existing destination is an error; default false.
     #[serde(default)]
     pub no_replace: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -174,7 +164,6 @@ pub struct FsRenameParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsSymlinkParams {
-    /// The link.
     pub path: PathUri,
     /// The text of the link, as it will be stored.
     #[serde(default)]
@@ -182,10 +171,9 @@ pub struct FsSymlinkParams {
     /// The text of a link that is not UTF-8.
     #[serde(default)]
     pub target_base64: Option<Bytes64>,
-    /// Whether an existing link is replaced; no unless said otherwise.
+    /// Whether an existing link is replaced; default false.
     #[serde(default)]
     pub replace: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -193,9 +181,7 @@ pub struct FsSymlinkParams {
 /// Params of `fs/readLink`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsReadLinkParams {
-    /// The link.
     pub path: PathUri,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -215,17 +201,15 @@ pub struct FsReadLinkResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsSetPermissionsParams {
-    /// The file or directory.
     pub path: PathUri,
     /// The permission bits, at most 0o7777.
     pub mode: u32,
-    /// When its content last changed, in milliseconds since 1970; its own time unless said otherwise.
+    /// Modification time, in Unix milliseconds; default: unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
-    /// Whether links are followed; yes unless said otherwise.
+    /// Whether links are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -240,9 +224,7 @@ pub struct FsBatchParams {
 /// One lookup of `fs/batch`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct FsBatchRequest {
-    /// The method.
     pub method: String,
-    /// Its params.
     pub params: Box<serde_json::value::RawValue>,
 }
 

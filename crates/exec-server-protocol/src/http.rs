@@ -1,8 +1,14 @@
-//! The payloads of `http/*`: requests made from where the server stands.
+//! Payloads of `http/*`: HTTP requests made by the server for the client.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use serde::{Deserialize, Serialize};
 
 use crate::bytes64::Bytes64;
+use crate::fs::Sandbox;
 use crate::methods::HTTP_BODY_DELTA;
 use crate::{base64, json, params};
 
@@ -17,13 +23,12 @@ pub struct HttpRequestParams {
     /// The headers, in the order in which they go out.
     #[serde(default)]
     pub headers: Vec<HttpRequestHeader>,
-    /// The whole body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Bytes64>,
     /// How long the exchange may take, from the request to the last byte of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
-    /// What becomes of an answer that points elsewhere.
+    /// How redirects are handled.
     #[serde(default)]
     pub redirect_policy: RedirectPolicy,
     /// The client's name for the exchange; unique among the streams of a connection.
@@ -37,6 +42,9 @@ pub struct HttpRequestParams {
     /// How long the body of the answer may be; more is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_body_bytes: Option<u64>,
+    /// A policy whose network rule the request must keep.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Sandbox,
 }
 
 impl HttpRequestParams {
@@ -53,6 +61,7 @@ impl HttpRequestParams {
             stream_response: false,
             stream_body: false,
             max_body_bytes: None,
+            sandbox: None,
         }
     }
 }
@@ -61,7 +70,6 @@ impl HttpRequestParams {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestHeader {
-    /// The name.
     pub name: String,
     /// The value, or what stands before the variable's value.
     pub value: String,
@@ -77,14 +85,14 @@ impl HttpRequestHeader {
     }
 }
 
-/// What becomes of an answer that points elsewhere.
+/// How redirects are handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum RedirectPolicy {
-    /// The request goes there, a few times over if need be.
+    /// Follows up to `MAX_HTTP_REDIRECTS` redirects.
     #[default]
     Follow,
-    /// It is the answer.
+    /// Returns the redirect response itself.
     Stop,
 }
 
@@ -92,7 +100,6 @@ pub enum RedirectPolicy {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestResponse {
-    /// The status code.
     pub status: u16,
     /// The headers, in the order in which they came.
     pub headers: Vec<HttpResponseHeader>,
@@ -135,13 +142,10 @@ impl HttpResponseHeader {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpBodyDeltaNotification {
-    /// The exchange.
     pub request_id: String,
     /// Its place among the deltas of the exchange, from 1.
     pub seq: u64,
-    /// The bytes.
     pub delta_base64: Bytes64,
-    /// Whether it is the last.
     pub done: bool,
     /// Why the body ended early.
     pub error: Option<String>,
@@ -154,23 +158,23 @@ pub struct HttpBodyDeltaNotification {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HttpErrorKind {
-    /// It took longer than `timeoutMs`.
+    /// `timeoutMs` has passed.
     Timeout,
-    /// The name has no address.
+    /// The host name did not resolve.
     Dns,
-    /// Nobody took the connection, or it broke before the answer began.
+    /// The connection was refused, or closed before the response began.
     Connect,
-    /// The other side could not be trusted, or its TLS is unusable.
+    /// The certificate was rejected, or the TLS handshake failed.
     Tls,
-    /// Too many redirects, or one to where no request may go.
+    /// Too many redirects, or a redirect to a forbidden destination.
     Redirect,
-    /// The answer broke off or is no HTTP.
+    /// The response was truncated or is not valid HTTP.
     Body,
     /// The answer is longer than `maxBodyBytes` or than a reply may be.
     TooLarge,
     /// It was ended by `http/cancel`.
     Cancelled,
-    /// The server does not make requests to this place.
+    /// The egress policy forbids the destination.
     Forbidden,
 }
 
@@ -239,24 +243,22 @@ impl BodyDeltaEncoder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestBodyParams {
-    /// The exchange.
     pub request_id: String,
     /// Its place among the chunks of the exchange, from 1.
     pub seq: u64,
     /// The bytes; may be empty.
     pub chunk: Bytes64,
-    /// Whether it is the last.
     #[serde(default)]
     pub done: bool,
 }
 
 impl HttpRequestBodyParams {
-    /// Decodes raw params; the chunk is looked at once and then decoded straight from the message.
+    /// Decodes raw params and the base64 chunk without an intermediate string.
     pub fn decode(raw: &str) -> Result<Self, String> {
         Self::decode_fast(raw).map_or_else(|| params::decode(raw), Ok)
     }
 
-    /// Only the usual form; whatever is unusual or wrong is left to the general decoder and its error texts.
+    /// Decodes the common form only; `None` falls back to serde, which also produces the error text.
     fn decode_fast(raw: &str) -> Option<Self> {
         let (mut request_id, mut seq, mut chunk, mut done) = (None, None, None, "false");
         json::scan_object(raw, |key, value| match key {
@@ -288,7 +290,6 @@ pub struct HttpRequestBodyResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpCancelParams {
-    /// The exchange.
     pub request_id: String,
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::environment::EnvironmentInfo;
 
-/// What a client says first.
+/// Params of `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeParams {
@@ -13,15 +13,36 @@ pub struct InitializeParams {
     /// The session to go on with, or none for a new one.
     #[serde(default)]
     pub resume_session_id: Option<String>,
-    /// How long the session's processes are to wait for their client after a lost connection.
+    /// How long processes keep running after the connection is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub linger_ms: Option<u64>,
     /// Whether to take a session over from a connection that is alive.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub take_over: bool,
+    /// What the client can do beyond the least.
+    #[serde(default, skip_serializing_if = "ClientCapabilities::is_none")]
+    pub client_capabilities: ClientCapabilities,
 }
 
-/// What the server answers.
+/// What a client can do; what is missing is false.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClientCapabilities {
+    /// It wants to know which members of its requests the server ignored: `ignored` in replies.
+    #[serde(skip_serializing_if = "crate::is_false")]
+    pub report_ignored: bool,
+    /// It wants `session/moved` before its connection ends because another connection took the session over.
+    #[serde(skip_serializing_if = "crate::is_false")]
+    pub session_moved: bool,
+}
+
+impl ClientCapabilities {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Result of `initialize`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeResponse {
@@ -29,6 +50,6 @@ pub struct InitializeResponse {
     pub session_id: String,
     /// What the machine is like, so that the client need not ask.
     pub environment_info: EnvironmentInfo,
-    /// How long the session's processes wait for their client after a lost connection.
+    /// How long processes keep running after the connection is lost.
     pub session_linger_ms: u64,
 }

@@ -321,7 +321,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The first byte that a string literal cannot simply go on with: a quote, a backslash or a control character.
+/// Finds the first quote, backslash or control character.
 fn find_special(bytes: &[u8]) -> Option<usize> {
     // Most strings are keys and short words, for which larger registers are not worth the preparation.
     const SHORT: usize = 4;
@@ -337,7 +337,7 @@ fn find_special(bytes: &[u8]) -> Option<usize> {
     find_control(plain).or(stop)
 }
 
-/// The highest bit of every such byte is set; behind the first one also those of some that are none.
+/// Sets the high bit of each special byte; bits above the first match may be false positives.
 fn special_bytes(word: u64) -> u64 {
     const EACH: u64 = u64::MAX / 0xff;
     let below = |word: u64, limit: u8| word.wrapping_sub(EACH * u64::from(limit)) & !word;

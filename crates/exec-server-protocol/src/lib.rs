@@ -1,21 +1,20 @@
-//! The words of exec-server: every shape, method name, error code and limit on any wire.
+//! Wire types of exec-server: messages, method names, error codes and limits.
 //!
 //! | look here | for |
 //! |---|---|
 //! | [`envelope`] | requests, replies, notifications: the outside of every message |
 //! | [`methods`] | the table of methods, with their lanes |
-//! | [`initialize`], [`session`], [`process`], [`fs`], [`http`], [`environment`] | the payloads of each family |
-//! | [`answers`] | what a client takes from a server of any age |
-//! | [`sandbox`] | what a request may touch |
-//! | [`relay_frame`], [`registry`] | how an executor and a harness meet at a rendezvous |
-//! | [`encode`] | messages that are sent so often that they are written by hand |
-//! | [`base64`], [`hex`] | bytes as text |
+//! | [`initialize`], [`session`], [`process`], [`fs`], [`http`], [`environment`] | payloads by method family |
+//! | [`answers`] | lenient reply types for clients of older servers |
+//! | [`sandbox`] | sandbox policies |
+//! | [`encode`] | hand-written encoders for hot messages |
+//! | [`base64`], [`hex`] | byte-to-text encodings |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`errors`] | codes and the shape of `error.data` |
-//! | [`visible`] | texts of others, as they can be shown |
+//! | [`escape_untrusted`] | escaping of untrusted text |
 //! | [`limits`] | numbers that both ends rely on, each with its reason |
 //!
-//! Nothing here does I/O or decides what happens next.
+//! This crate does no I/O and holds no state.
 
 pub mod answers;
 pub mod base64;
@@ -24,6 +23,7 @@ pub mod encode;
 pub mod envelope;
 pub mod environment;
 pub mod errors;
+pub mod escape_untrusted;
 pub mod fs;
 pub mod hex;
 pub mod http;
@@ -34,11 +34,8 @@ pub mod methods;
 pub mod params;
 pub mod path_uri;
 pub mod process;
-pub mod registry;
-pub mod relay_frame;
 pub mod sandbox;
 pub mod session;
-pub mod visible;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
 pub(crate) fn is_false(value: &bool) -> bool {

@@ -18,7 +18,7 @@ pub const MAX_OUTPUT_CHUNK_BYTES: usize = 64 * 1024;
 /// Output kept per process for late readers unless the start request says otherwise.
 pub const DEFAULT_RETAINED_OUTPUT_BYTES: usize = 1024 * 1024;
 
-/// Four JSON values per chunk keep a full replay under [`MAX_JSON_VALUES`].
+/// Five JSON values per chunk keep a full replay under [`MAX_JSON_VALUES`].
 pub const MAX_RETAINED_CHUNKS: usize = 50_000;
 
 /// Accepted write ids that are remembered per process, so that a repeated write is applied once.
@@ -48,8 +48,8 @@ pub const MAX_WHOLE_FILE_BYTES: u64 = (MAX_MESSAGE_BYTES as u64 - 4096) / 4 * 3;
 /// Open file handles of one connection.
 pub const MAX_FILE_HANDLES: usize = 128;
 
-/// Bytes in the name that a client gives to a file handle.
-pub const MAX_HANDLE_ID_BYTES: usize = 32;
+/// Bytes in the name that a client gives to a file handle; the reference takes 32, too few for a UUID as text.
+pub const MAX_HANDLE_ID_BYTES: usize = 64;
 
 /// Names in one `fs/readDirectory` reply: four JSON values each stay under [`MAX_JSON_VALUES`].
 pub const MAX_DIRECTORY_ENTRIES: usize = 50_000;

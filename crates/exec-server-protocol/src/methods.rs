@@ -3,7 +3,7 @@
 /// How a request is scheduled among the others of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lane {
-    /// Answered at once, whatever else is going on.
+    /// Handled immediately, outside the concurrency limit.
     Control,
     /// Counted against the connection's bound of concurrent requests.
     Ordinary,
@@ -125,6 +125,33 @@ methods! {
     HttpCancel             "http/cancel"                Http                Control  "The early end of an exchange."
 }
 
+impl Method {
+    /// Whether its params have a `sandbox`, which it then honours; every other method refuses one.
+    pub fn takes_sandbox(self) -> bool {
+        matches!(
+            self,
+            Self::ProcessStart
+                | Self::FsReadFile
+                | Self::FsOpen
+                | Self::FsWriteFile
+                | Self::FsAppend
+                | Self::FsTruncate
+                | Self::FsCreateDirectory
+                | Self::FsGetMetadata
+                | Self::FsCanonicalize
+                | Self::FsReadDirectory
+                | Self::FsWalk
+                | Self::FsRemove
+                | Self::FsCopy
+                | Self::FsRename
+                | Self::FsSymlink
+                | Self::FsReadLink
+                | Self::FsSetPermissions
+                | Self::HttpRequest
+        )
+    }
+}
+
 /// The one notification that a client sends.
 pub const INITIALIZED: &str = "initialized";
 /// Output of a process.
@@ -135,6 +162,8 @@ pub const PROCESS_EXITED: &str = "process/exited";
 pub const PROCESS_CLOSED: &str = "process/closed";
 /// A piece of a streamed answer to `http/request`.
 pub const HTTP_BODY_DELTA: &str = "http/request/bodyDelta";
+/// Another connection has taken the session over; this one ends.
+pub const SESSION_MOVED: &str = "session/moved";
 /// A watched path is no longer missing.
 pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";
 

@@ -3,6 +3,8 @@
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 
+use crate::json;
+
 /// The parameters of a method that has none: missing, `null` and `{}` are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoParams;
@@ -11,12 +13,26 @@ pub struct NoParams;
 pub fn decode<T: DeserializeOwned>(raw: &str) -> Result<T, String> {
     serde_json::from_str(raw).map_err(|error| {
         let text = error.to_string();
-        // The place is counted inside `params`, which nobody can see.
+        // serde counts the position inside `params`, so it means nothing to the client.
         match text.rfind(" at line ") {
             Some(end) => text[..end].to_owned(),
             None => text,
         }
     })
+}
+
+/// Whether raw params are an object in which this member is there and not `null`.
+pub fn has_member(raw: &str, name: &str) -> bool {
+    // An escaped name is only found by the scan, and without both there is nothing to find.
+    let bytes = raw.as_bytes();
+    if memchr::memmem::find(bytes, name.as_bytes()).is_none()
+        && memchr::memchr(b'\\', bytes).is_none()
+    {
+        return false;
+    }
+    let mut is_there = false;
+    let scanned = json::scan_object(raw, |key, value| is_there |= key == name && value != "null");
+    scanned.is_ok() && is_there
 }
 
 impl<'de> Deserialize<'de> for NoParams {
@@ -49,8 +65,74 @@ impl<'de> Deserialize<'de> for NoParams {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Checks that a decoder written by hand reads each member of a value whose members are all set.
+    pub(crate) fn check_fast_decoder<T>(all: &T, decode_fast: impl Fn(&str) -> Option<T>)
+    where
+        T: DeserializeOwned + serde::Serialize + PartialEq + std::fmt::Debug,
+    {
+        let text = serde_json::to_value(all).unwrap();
+        let members = text.as_object().unwrap();
+        let mut written: Vec<&str> = members.keys().map(String::as_str).collect();
+        let mut declared = declared_members::<T>().to_vec();
+        written.sort_unstable();
+        declared.sort_unstable();
+        assert_eq!(written, declared, "the value has every member");
+        assert!(members.values().all(|value| !value.is_null()), "every member is set: {text}");
+        assert_eq!(decode_fast(&text.to_string()).as_ref(), Some(all));
+        assert_eq!(decode::<T>(&text.to_string()).as_ref(), Ok(all));
+    }
+
+    /// The names that the derived decoder of a struct knows.
+    fn declared_members<T: DeserializeOwned>() -> &'static [&'static str] {
+        struct Names<'a>(&'a mut &'static [&'static str]);
+        impl<'de> Deserializer<'de> for Names<'_> {
+            type Error = de::value::Error;
+
+            fn deserialize_struct<V: Visitor<'de>>(
+                self,
+                _: &'static str,
+                fields: &'static [&'static str],
+                _: V,
+            ) -> Result<V::Value, Self::Error> {
+                *self.0 = fields;
+                Err(de::Error::custom("only the names are wanted"))
+            }
+
+            fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+                Err(de::Error::custom("not a struct"))
+            }
+
+            serde::forward_to_deserialize_any! {
+                bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit
+                unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+            }
+        }
+        let mut names: &'static [&'static str] = &[];
+        T::deserialize(Names(&mut names)).err().expect("it is never given anything");
+        names
+    }
+
+    #[test]
+    fn a_member_is_found_at_the_top_only_and_however_its_name_is_written() {
+        for raw in [r#"{"sandbox":{}}"#, r#"{"a":1, "sandbox" : 7}"#, r#"{"s\u0061ndbox":false}"#] {
+            assert!(has_member(raw, "sandbox"), "{raw}");
+        }
+        for raw in [
+            r#"{"sandbox":null}"#,
+            r#"{"sandbox" : null }"#,
+            r#"{"a":{"sandbox":{}}}"#,
+            r#"{"a":"sandbox"}"#,
+            r#"["sandbox"]"#,
+            r#"{"a":"\\"}"#,
+            "null",
+            "{}",
+        ] {
+            assert!(!has_member(raw, "sandbox"), "{raw}");
+        }
+    }
 
     #[test]
     fn a_method_without_parameters_takes_nothing_null_and_an_empty_object() {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use url::Url;
 
 use crate::base64;
+use crate::escape_untrusted::escape_untrusted;
 
 /// A path on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -38,6 +39,17 @@ pub enum PathUriError {
     /// Not a URI at all.
     #[error("invalid URI: {0}")]
     Invalid(String),
+    /// A native path, where only URIs are taken.
+    #[error(
+        "invalid URI: relative URL without a base: `{path}` is a native path; send `{uri}`, or start the server with \
+         --accept-native-paths"
+    )]
+    Native {
+        /// The path as it was given.
+        path: String,
+        /// The URI of the same path.
+        uri: String,
+    },
     /// A URI of something other than a file.
     #[error("unsupported path URI scheme `{0}`")]
     Scheme(String),
@@ -61,6 +73,9 @@ pub struct ForeignPath {
     /// The system that cannot have such a path.
     pub os: &'static str,
 }
+
+/// What an error message repeats of a path.
+const MAX_SHOWN_CHARS: usize = 200;
 
 /// The start of the path of every opaque URI; a real path cannot hold a NUL byte.
 const OPAQUE_PREFIX: &str = "/%00/bad/path/";
@@ -145,8 +160,12 @@ impl PathUri {
             return match native {
                 NativePaths::Accept => Ok(normalise(self.text.as_bytes())),
                 NativePaths::Reject => {
-                    let reason = url::ParseError::RelativeUrlWithoutBase.to_string();
-                    Err(PathUriError::Invalid(reason).into())
+                    let uri = Self::from_posix(self.text.as_bytes());
+                    Err(PathUriError::Native {
+                        path: escape_untrusted(&self.text, MAX_SHOWN_CHARS),
+                        uri: escape_untrusted(&uri.text, MAX_SHOWN_CHARS),
+                    }
+                    .into())
                 }
             };
         }

@@ -1,5 +1,10 @@
 //! The payloads of `process/*`.
 
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -48,13 +53,10 @@ impl OutputStream {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessOutputNotification {
-    /// Which process.
     pub process_id: ProcessId,
-    /// Its place in the order of this process's events, from 1.
+    /// Sequence number among the events of this process, from 1.
     pub seq: u64,
-    /// Where it came from.
     pub stream: OutputStream,
-    /// The bytes.
     pub chunk: Bytes64,
 }
 
@@ -62,16 +64,15 @@ pub struct ProcessOutputNotification {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessExitedNotification {
-    /// Which process.
     pub process_id: ProcessId,
-    /// Its place in the order of this process's events.
+    /// Sequence number among the events of this process.
     pub seq: u64,
     /// 0 to 255, or 128 plus the signal's number.
     pub exit_code: i32,
-    /// Whether the sandbox refused something that made the process fail.
+    /// Whether a sandbox denial made the process fail.
     #[serde(default)]
     pub sandbox_denied: bool,
-    /// How it really ended.
+    /// Signal, reason, duration and resource usage.
     #[serde(flatten)]
     pub details: ExitDetails,
 }
@@ -80,26 +81,23 @@ pub struct ProcessExitedNotification {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessClosedNotification {
-    /// Which process.
     pub process_id: ProcessId,
     /// The last number of this process.
     pub seq: u64,
 }
 
-/// How a process ended, told truthfully.
+/// How a process ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ExitDetails {
     /// The signal that ended it, such as `SIGKILL`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub signal: Option<String>,
-    /// Why it ended.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<ExitReason>,
     /// From start to exit.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub duration_ms: Option<u64>,
-    /// What it used.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rusage: Option<ResourceUsage>,
 }
@@ -108,19 +106,19 @@ pub struct ExitDetails {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ExitReason {
-    /// By itself.
+    /// The process exited on its own.
     Exited,
     /// By a signal that this server did not send to end it.
     Signaled,
     /// It ran longer than `timeoutMs`.
     Timeout,
-    /// It was silent for longer than `idleTimeoutMs`.
+    /// The process wrote no output for `idleTimeoutMs`.
     IdleTimeout,
     /// A client asked for it, or its session ended.
     Terminated,
     /// The kernel ran out of memory.
     OomKilled,
-    /// The server is going away.
+    /// The server shut down.
     ServerShutdown,
 }
 
@@ -132,15 +130,15 @@ pub struct ResourceUsage {
     pub user_ms: u64,
     /// CPU time in the kernel.
     pub system_ms: u64,
-    /// The largest resident set.
-    pub max_rss_bytes: u64,
+    /// The largest resident set, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rss_bytes: Option<u64>,
 }
 
 /// Params of `process/read`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessReadParams {
-    /// Which process.
     pub process_id: ProcessId,
     /// Only output after this number; none means from the start.
     #[serde(default)]
@@ -148,23 +146,39 @@ pub struct ProcessReadParams {
     /// Stop after about this many bytes, but never before the first chunk.
     #[serde(default)]
     pub max_bytes: Option<u64>,
-    /// How long to wait for something to tell.
+    /// How long to wait for output or a state change.
     #[serde(default)]
     pub wait_ms: Option<u64>,
-    /// The session that it belongs to, if not the caller's own.
+    /// The owning session; default: the session of the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
+    /// Whether chunks have the time at which they were read from the process.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub timestamps: bool,
+    /// Wait for this state only; the answer has no output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<ReadUntil>,
+}
+
+/// The state of a process that a read waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ReadUntil {
+    /// The root process has exited.
+    Exited,
+    /// The streams have ended as well.
+    Closed,
 }
 
 /// One retained piece of output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputChunk {
-    /// Its number.
     pub seq: u64,
-    /// Where it came from.
     pub stream: OutputStream,
-    /// The bytes.
     pub chunk: Bytes64,
+    /// When it was read from the process, in Unix milliseconds; only if asked for.
+    #[serde(rename = "atMs", default, skip_serializing_if = "Option::is_none")]
+    pub at_ms: Option<u64>,
 }
 
 /// Result of `process/read`.
@@ -175,18 +189,17 @@ pub struct ProcessReadResponse {
     pub chunks: Vec<OutputChunk>,
     /// One past the last number that this answer accounts for.
     pub next_seq: u64,
-    /// Whether the root process has ended.
+    /// Whether the root process has exited.
     pub exited: bool,
-    /// Its exit code.
     pub exit_code: Option<i32>,
-    /// Whether nothing more will come.
+    /// Whether all output streams have ended.
     pub closed: bool,
     /// Always null from a server.
     pub failure: Option<String>,
-    /// Whether the sandbox refused something that made the process fail.
+    /// Whether a sandbox denial made the process fail.
     #[serde(default)]
     pub sandbox_denied: bool,
-    /// How it really ended, once it has.
+    /// Set once the process has exited.
     #[serde(flatten)]
     pub details: ExitDetails,
     /// Output after the cursor that is no longer there, if any.
@@ -194,7 +207,7 @@ pub struct ProcessReadResponse {
     pub gap: Option<OutputGap>,
 }
 
-/// Output that fell out of retention before this reader came.
+/// Output that was evicted before it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputGap {
@@ -208,9 +221,7 @@ pub struct OutputGap {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessWriteParams {
-    /// Which process.
     pub process_id: ProcessId,
-    /// The bytes.
     pub chunk: Bytes64,
     /// A name for this write: the same name is applied once.
     #[serde(default)]
@@ -220,11 +231,11 @@ pub struct ProcessWriteParams {
 /// Result of `process/write` and `process/closeStdin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessWriteResponse {
-    /// What became of it.
+    /// The outcome.
     pub status: WriteStatus,
 }
 
-/// What became of a write.
+/// The outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WriteStatus {
@@ -242,11 +253,9 @@ pub enum WriteStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSignalParams {
-    /// Which process.
     pub process_id: ProcessId,
-    /// Which signal.
     pub signal: ProcessSignal,
-    /// The session that it belongs to, if not the caller's own.
+    /// The owning session; default: the session of the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }
@@ -272,12 +281,11 @@ pub enum ProcessSignal {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessTerminateParams {
-    /// Which process.
     pub process_id: ProcessId,
     /// How long to wait between SIGTERM and SIGKILL; without it, SIGKILL at once.
     #[serde(default)]
     pub grace_ms: Option<u64>,
-    /// The session that it belongs to, if not the caller's own.
+    /// The owning session; default: the session of the caller.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<String>,
 }
@@ -289,26 +297,52 @@ pub struct ProcessTerminateResponse {
     pub running: bool,
 }
 
-/// Params of `process/resize`.
+/// Params of `process/resize`; the size may also come as `size`, as in `process/start`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", try_from = "ResizeShape")]
 pub struct ProcessResizeParams {
-    /// Which process.
     pub process_id: ProcessId,
-    /// The new size.
     #[serde(flatten)]
     pub size: TerminalSize,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ResizeShape {
+    process_id: ProcessId,
+    #[serde(default)]
+    rows: Option<u16>,
+    #[serde(default)]
+    cols: Option<u16>,
+    #[serde(default)]
+    size: Option<TerminalSize>,
+}
+
+impl TryFrom<ResizeShape> for ProcessResizeParams {
+    type Error = &'static str;
+
+    fn try_from(shape: ResizeShape) -> Result<Self, Self::Error> {
+        let size = match (shape.size, shape.rows, shape.cols) {
+            (Some(size), None, None) => size,
+            (None, Some(rows), Some(cols)) => TerminalSize { rows, cols },
+            (None, None, _) => return Err("missing field `rows`"),
+            (None, Some(_), None) => return Err("missing field `cols`"),
+            (Some(_), _, _) => {
+                return Err("the size is either `size` or `rows` and `cols`, not both");
+            }
+        };
+        Ok(Self { process_id: shape.process_id, size })
+    }
 }
 
 /// Params of `process/closeStdin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessCloseStdinParams {
-    /// Which process.
     pub process_id: ProcessId,
 }
 
-/// An empty object, where there is nothing to tell.
+/// An empty result object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Empty {}
 
@@ -323,27 +357,25 @@ pub struct ProcessListResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSummary {
-    /// Which process.
     pub process_id: ProcessId,
     /// The operating system's id of the root process.
     pub pid: u32,
-    /// What was started.
     pub argv: Vec<String>,
-    /// Where.
     pub cwd: PathUri,
-    /// Whether it has a terminal.
     pub tty: bool,
-    /// When, in milliseconds since 1970.
+    /// The user that it runs as.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// When, in Unix milliseconds.
     pub started_at_ms: u64,
     /// The next number of its events.
     pub next_seq: u64,
-    /// Whether the root process has ended.
+    /// Whether the root process has exited.
     pub exited: bool,
-    /// Its exit code.
     pub exit_code: Option<i32>,
-    /// Whether nothing more will come.
+    /// Whether all output streams have ended.
     pub closed: bool,
-    /// How it really ended, once it has.
+    /// Set once the process has exited.
     #[serde(flatten)]
     pub details: ExitDetails,
 }

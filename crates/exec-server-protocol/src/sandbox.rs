@@ -8,6 +8,11 @@
 //! The members of the object are camelCase, everything below `permissions` is snake_case. Unknown members are ignored;
 //! an unknown word is an error, because a rule that is not understood cannot be kept.
 
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
@@ -27,7 +32,6 @@ pub use permissions::{
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self", rename_all = "camelCase")]
 pub struct SandboxParams {
-    /// What is allowed.
     pub permissions: PermissionProfile,
     /// Why the client asks for another sandbox than usual; no policy depends on it.
     #[serde(default, skip_serializing_if = "is_default")]

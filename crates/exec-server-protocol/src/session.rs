@@ -1,8 +1,16 @@
-//! The payloads of `session/*`: looking at the sessions of a server, and how long one's own waits.
+//! Payloads of `session/*`.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use serde::{Deserialize, Serialize};
 
 use crate::process::ProcessSummary;
+
+/// The websocket close code for a connection whose session another one took over.
+pub const SESSION_MOVED_CLOSE_CODE: u16 = 4001;
 
 /// Result of `session/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,15 +23,14 @@ pub struct SessionListResponse {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSummary {
-    /// Which session.
     pub session_id: String,
     /// What the client that opened it calls itself.
     pub client_name: String,
-    /// When, in milliseconds since 1970.
+    /// When, in Unix milliseconds.
     pub opened_at_ms: u64,
     /// Whether a connection holds it now.
     pub attached: bool,
-    /// How long its processes wait for their client after a lost connection.
+    /// How long processes keep running after the connection is lost.
     pub session_linger_ms: u64,
     /// Its processes, by id.
     pub processes: Vec<ProcessSummary>,
@@ -33,7 +40,7 @@ pub struct SessionSummary {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSetLingerParams {
-    /// How long this session's processes are to wait for their client after a lost connection.
+    /// How long processes keep running after the connection is lost.
     pub linger_ms: u64,
 }
 
@@ -41,6 +48,6 @@ pub struct SessionSetLingerParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSetLingerResponse {
-    /// How long they really wait: no longer than the server allows.
+    /// The effective value, capped by the server.
     pub session_linger_ms: u64,
 }

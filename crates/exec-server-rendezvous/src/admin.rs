@@ -1,4 +1,4 @@
-//! What an administrator can do, whether by HTTP or on the data itself.
+//! Admin operations, used by the HTTP API and by commands on the data directory.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,33 +6,36 @@ use crate::clock::Seconds;
 use crate::secrets::{new_id, new_secret, sha256};
 use crate::store::{RegistrationPolicy, Store, StoreError, Token, TokenRole, is_environment_id};
 
-/// The note that says under which URL the rendezvous is reached.
+/// Name of the stored value that holds the base URL.
 pub const PUBLIC_URL: &str = "public_url";
 
-/// A token that is wanted.
+/// Parameters of a new token.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewToken {
-    /// What its bearer may be.
+    /// Granted role.
     pub role: TokenRole,
-    /// Where; an executor or a harness needs one, an admin has none.
+    /// Environment; required for executors and harnesses, absent for admins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
-    /// How long it is good.
+    /// Lifetime.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_in_seconds: Option<u32>,
-    /// How many streams it may have at once.
+    /// Limit of concurrent streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_streams: Option<u32>,
+    /// Label chosen by the administrator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
-/// A token that was made, with the only copy of its secret.
+/// A created token with the only copy of its secret.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MadeToken {
-    /// What its bearer shows.
+    /// The bearer secret.
     pub secret: String,
-    /// Everything else about it.
+    /// The stored token.
     #[serde(flatten)]
     pub token: Token,
 }
@@ -41,24 +44,24 @@ pub struct MadeToken {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentStatus {
-    /// Its id.
+    /// Environment id.
     pub id: String,
-    /// Who wins when two executors register.
+    /// Registration policy.
     pub policy: RegistrationPolicy,
-    /// Since when it exists.
+    /// Creation time.
     pub created_at: Seconds,
-    /// Whether an executor is attached; nothing if nobody was asked who would know.
+    /// Whether an executor is attached; `None` if the rendezvous was not asked.
     pub online: Option<bool>,
-    /// Since when, if one is.
+    /// Attach time of the executor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub online_since: Option<Seconds>,
-    /// How many harnesses it has.
+    /// Number of attached harnesses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<usize>,
-    /// The registration that counts.
+    /// Current registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registration: Option<String>,
-    /// Since when that counts.
+    /// Time of the current registration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub registered_at: Option<Seconds>,
 }
@@ -67,14 +70,14 @@ pub struct EnvironmentStatus {
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct EnvironmentChange {
-    /// Who wins from now on.
+    /// New registration policy.
     pub policy: RegistrationPolicy,
 }
 
-/// Why something is not done.
+/// Why an admin operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// It makes no sense.
+    /// The parameters are invalid.
     #[error("{0}")]
     Invalid(&'static str),
     /// The store failed.
@@ -82,7 +85,7 @@ pub enum AdminError {
     Store(#[from] StoreError),
 }
 
-/// Makes a token.
+/// Creates a token.
 pub fn create_token(
     store: &dyn Store,
     new: &NewToken,
@@ -91,9 +94,11 @@ pub fn create_token(
     let prefix = match (new.role, &new.environment) {
         (TokenRole::Admin, None) => "xs_admin_",
         (TokenRole::Admin, Some(_)) => {
-            return Err(AdminError::Invalid("an admin token is bound to no environment"));
+            return Err(AdminError::Invalid("an admin token cannot have an environment"));
         }
-        (_, None) => return Err(AdminError::Invalid("which environment is the token for?")),
+        (_, None) => {
+            return Err(AdminError::Invalid("an executor or harness token needs an environment"));
+        }
         (_, Some(id)) if !is_environment_id(id) => {
             return Err(AdminError::Invalid(
                 "an environment id has 1 to 128 bytes, no control characters, and none of / \\ ? # %",
@@ -103,7 +108,12 @@ pub fn create_token(
         (TokenRole::Harness, Some(_)) => "xs_harness_",
     };
     if new.max_streams.is_some() && new.role != TokenRole::Harness {
-        return Err(AdminError::Invalid("only a harness has streams that could be limited"));
+        return Err(AdminError::Invalid("a stream limit applies only to harness tokens"));
+    }
+    if new.label.as_deref().is_some_and(|label| !is_label(label)) {
+        return Err(AdminError::Invalid(
+            "a label has 1 to 100 characters, and no control characters",
+        ));
     }
     let secret = new_secret(prefix);
     let token = Token {
@@ -115,12 +125,17 @@ pub fn create_token(
         revoked_at: None,
         last_used_at: None,
         max_streams: new.max_streams,
+        label: new.label.clone(),
     };
     store.add_token(&token, &sha256(secret.as_bytes()))?;
     Ok(MadeToken { secret, token })
 }
 
-/// Everything that is stored about environments; whether their executors are attached is not.
+fn is_label(label: &str) -> bool {
+    (1..=100).contains(&label.chars().count()) && !label.contains(char::is_control)
+}
+
+/// The stored state of all environments; the online status is not stored.
 pub fn stored_environments(store: &dyn Store) -> Result<Vec<EnvironmentStatus>, StoreError> {
     let environments = store.environments()?;
     let status = environments.into_iter().map(|environment| EnvironmentStatus {

@@ -1,17 +1,17 @@
-//! The registry: what executors, harnesses and administrators ask by HTTP.
+//! HTTP API of the registry for executors, harnesses and administrators.
 //!
-//! | look here | for |
+//! | module | contains |
 //! |---|---|
-//! | this file | which request is for whom, and who asks |
-//! | `registry` | register, connect and validate |
+//! | this file | routing and authentication |
+//! | `registry` | register, connect, validate |
 //! | `admin` | tokens and environments |
-//! | `reply` | answers and refusals |
+//! | `reply` | responses and error codes |
 
 mod admin;
 mod registry;
 mod reply;
 
-use exec_server_protocol::registry::STREAM_ID_HEADER;
+use exec_server_relay::registry_types::STREAM_ID_HEADER;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HeaderName};
@@ -25,13 +25,13 @@ use crate::store::{Token, TokenRole};
 
 pub use reply::{Refusal, Reply, json, text};
 
-/// A key has 1.7 kB; nothing that is asked here has ten times that.
+/// A public key has 1.7 kB; every valid body is far below this limit.
 const MAX_BODY_BYTES: usize = 32 * 1024;
 
-/// The header by which a peer names an attempt in its own logs.
+/// Request id for correlating the peer's log with ours.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// A request that this file knows, by its path.
+/// An API route, by path.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Route {
     Register(String),
@@ -44,7 +44,7 @@ pub enum Route {
 }
 
 impl Route {
-    /// Which request a path is.
+    /// Parses a path.
     pub fn find(path: &str) -> Option<Self> {
         let segments: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         Some(match segments[..] {
@@ -59,7 +59,7 @@ impl Route {
         })
     }
 
-    /// The environment that it is about, if it is about one.
+    /// The environment in the path, if any.
     pub fn environment(&self) -> Option<&str> {
         match self {
             Self::Register(id) | Self::Connect(id) | Self::Validate(id) | Self::Environment(id) => {
@@ -69,7 +69,7 @@ impl Route {
         }
     }
 
-    /// The request as metrics name it.
+    /// The route's label in metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Register(_) => "register",
@@ -80,7 +80,7 @@ impl Route {
     }
 }
 
-/// Answers a request.
+/// Handles a request.
 pub async fn answer(
     rendezvous: &Rendezvous,
     route: Route,
@@ -98,7 +98,7 @@ pub async fn answer(
     }
 }
 
-/// A request, and whom it was asked.
+/// A request with the server state.
 struct Asked<'a> {
     rendezvous: &'a Rendezvous,
     request: Request<Incoming>,
@@ -110,7 +110,7 @@ impl Asked<'_> {
         if is_allowed { Ok(()) } else { Err(Refusal::Method(allowed)) }
     }
 
-    /// The token of who asks, which must be good for this.
+    /// Authenticates the caller and requires this role and environment.
     async fn authenticate(
         &self,
         role: TokenRole,
@@ -129,7 +129,9 @@ impl Asked<'_> {
         let body: Bytes = match body {
             Err(_) => return Err(Refusal::Slow),
             Ok(Err(_)) => {
-                return Err(Refusal::Invalid("the body is too large, or broken".to_owned()));
+                return Err(Refusal::Invalid(
+                    "the body exceeds 32 KiB, or could not be read".to_owned(),
+                ));
             }
             Ok(Ok(body)) => body.to_bytes(),
         };
@@ -149,7 +151,7 @@ impl Asked<'_> {
     }
 }
 
-/// The token of who asks, if it is good at all.
+/// Authenticates the bearer token; any valid token is accepted.
 pub async fn authenticate(
     rendezvous: &Rendezvous,
     request: &Request<Incoming>,
@@ -162,13 +164,13 @@ pub async fn authenticate(
     let (hash, now) = (sha256(secret.trim().as_bytes()), rendezvous.config.clock.now());
     let found = rendezvous.storage.ask(move |store| store.use_token(&hash, now)).await;
     let found = found.map_err(|error| {
-        tracing::error!(%error, "could not look a token up");
+        tracing::error!(%error, "could not look up a token");
         Refusal::CannotAuthenticate
     })?;
     found.filter(|token| token.is_good(now)).ok_or(Refusal::BadToken)
 }
 
-/// A header's value, if it is fit for a log line.
+/// A header value, unless it is too long for a log line.
 pub fn header_for_logs<B>(request: &Request<B>, name: &str) -> Option<String> {
     let value = request.headers().get(name)?.to_str().ok()?;
     (value.len() <= 256).then(|| value.to_owned())

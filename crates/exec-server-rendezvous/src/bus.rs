@@ -1,7 +1,7 @@
-//! What sockets and requests ask about everybody who is attached, wherever that is.
+//! Interface to the registry of attached sockets.
 //!
-//! One node answers from its own memory ([`LocalBus`]). Several nodes would need another implementation, and nothing
-//! else: no caller knows where the other end of a link is.
+//! [`LocalBus`] serves a single node from memory. A cluster would need only another implementation, because callers do
+//! not know on which node the other end of a link is.
 
 mod local;
 
@@ -11,64 +11,64 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
-use exec_server_machines::switchboard::{AttachError, FrameFate, Goodbye, Presence, Ticket};
+use exec_server_relay::switchboard::{AttachError, CloseReason, Presence, RouteOutcome, Ticket};
 
 pub use local::LocalBus;
 
-/// An answer that may have to come from another node.
+/// A result that may come from another node.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Everybody who is attached.
+/// Registry of attached executors and harnesses.
 pub trait Bus: Send + Sync + 'static {
-    /// The executor of an environment, if it is there.
+    /// The attached executor of an environment, if any.
     fn presence<'a>(&'a self, environment: &'a str) -> Answer<'a, Option<Presence>>;
-    /// An executor comes.
+    /// Attaches an executor.
     fn attach_executor(
         &self,
         ticket: Ticket,
         generation: u64,
     ) -> Answer<'_, Result<Box<dyn Link>, AttachError>>;
-    /// A harness comes.
+    /// Attaches a harness.
     fn attach_harness(
         &self,
         ticket: Ticket,
         max_streams: Option<usize>,
     ) -> Answer<'_, Result<Box<dyn Link>, AttachError>>;
-    /// A newer registration exists.
+    /// Closes executors of older registrations.
     fn supersede<'a>(&'a self, environment: &'a str, generation: u64) -> Answer<'a, ()>;
-    /// Tokens are not good any more: whoever came with one hears why, and goes.
-    fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, Goodbye>) -> Answer<'a, ()>;
-    /// This node stops: everybody who is attached here goes.
+    /// Closes the sockets of these tokens with the given reasons.
+    fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()>;
+    /// Closes all sockets of this node for shutdown.
     fn drain(&self);
-    /// How many executors and harnesses are attached here.
+    /// Number of attached executors and harnesses on this node.
     fn counts(&self) -> (usize, usize);
 }
 
-/// A socket's place among those who are attached; dropping it gives the place up.
+/// The attachment of one socket; dropping it detaches the socket.
 pub trait Link: Send + 'static {
     /// A binary message arrived.
-    fn handle_frame(&self, frame: Bytes) -> FrameFate;
-    /// Something arrived that has no place here.
-    fn handle_misuse(&self, why: Goodbye);
-    /// Time has passed.
+    fn handle_frame(&self, frame: Bytes) -> RouteOutcome;
+    /// Reports a protocol violation by the peer.
+    fn handle_misuse(&self, why: CloseReason);
+    /// The time in [`LinkState::timeout`] has been reached.
     fn handle_timeout(&self);
     /// The stream that a harness has claimed.
     fn stream_id(&self) -> Option<String>;
     /// The next frame to write.
     fn poll_frame(&self) -> Option<Bytes>;
-    /// What else there is to do; the waker is called when that changes.
-    fn look(&self, waker: &Waker) -> Outlook;
+    /// The current state; `waker` is called when it changes.
+    fn look(&self, waker: &Waker) -> LinkState;
 }
 
-/// What a socket's owner must know beside frames.
+/// State of a link, beside its queued frames.
 #[derive(Debug, Clone, Copy)]
-pub struct Outlook {
-    /// Whether more may be read from the socket.
+pub struct LinkState {
+    /// Whether reading from the socket is allowed.
     pub is_reading: bool,
-    /// Whether the socket is to be closed, once its frames are out.
+    /// Whether the socket is to be closed after its queued frames.
     pub is_ending: bool,
-    /// The last word, now that its frames are out.
-    pub goodbye: Option<Goodbye>,
-    /// When [`Link::handle_timeout`] wants to be called.
+    /// The close reason, once all queued frames are written.
+    pub goodbye: Option<CloseReason>,
+    /// When [`Link::handle_timeout`] must be called.
     pub timeout: Option<Instant>,
 }

@@ -1,31 +1,31 @@
-//! The time of day, as it is signed and stored.
+//! Wall-clock time for signatures and stored rows.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Seconds since 1970.
+/// Unix time in seconds.
 pub type Seconds = i64;
 
-/// Now.
+/// The current time.
 pub fn now() -> Seconds {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }
 
-/// The clock that a rendezvous goes by; all copies are the same clock.
+/// An adjustable clock; clones share the adjustment.
 #[derive(Debug, Clone, Default)]
 pub struct Clock {
     ahead: Arc<AtomicI64>,
 }
 
 impl Clock {
-    /// What it shows: the time of this machine, unless it was set.
+    /// The system time plus the adjustment.
     pub fn now(&self) -> Seconds {
         now().saturating_add(self.ahead.load(Ordering::Relaxed))
     }
 
-    /// Sets it forward, or back, as somebody may set the clock of a machine.
+    /// Moves the clock by `by` seconds, so that tests can simulate clock changes.
     pub fn step(&self, by: Seconds) {
         self.ahead.fetch_add(by, Ordering::Relaxed);
     }

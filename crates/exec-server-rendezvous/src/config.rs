@@ -1,4 +1,4 @@
-//! How a rendezvous is set up: where it is, what it allows, how long things take.
+//! Configuration, limits and timings of a rendezvous.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,58 +6,58 @@ use std::time::Duration;
 
 use crate::clock::Clock;
 
-/// How a rendezvous is set up.
+/// Configuration of a rendezvous.
 #[derive(Debug, Clone)]
 pub struct RendezvousConfig {
-    /// Where it listens.
+    /// Listen address.
     pub listen: SocketAddr,
-    /// Where it keeps what it must remember.
+    /// Data directory.
     pub data: PathBuf,
-    /// Under which URL others reach it, if not under the address where it listens.
+    /// Base URL for peers, if it differs from the listen address.
     pub public_url: Option<String>,
     /// Certificate chain and private key, as PEM files.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Where metrics are served to anyone who asks.
+    /// Listen address for unauthenticated metrics.
     pub metrics: Option<SocketAddr>,
-    /// What it allows.
+    /// Resource limits.
     pub limits: Limits,
-    /// How long things take.
+    /// Intervals and timeouts.
     pub timings: Timings,
-    /// By which clock tokens, URLs and authorizations expire.
+    /// Clock for the expiry of tokens, URLs and authorizations.
     pub clock: Clock,
 }
 
-/// What a rendezvous allows.
+/// Resource limits.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once; each may be a socket that stays.
+    /// Concurrent connections, including websockets.
     pub connections: usize,
-    /// Harnesses of one executor at once; an executor itself takes 128 that have proven who they are.
+    /// Concurrent harnesses per executor; an executor itself accepts 128 authenticated ones.
     pub streams_per_environment: usize,
-    /// Authorizations of one token that nobody has used yet; a harness needs one at a time.
+    /// Unused authorizations per token; a harness needs one at a time.
     pub unused_authorizations: u32,
 }
 
-/// How long things take.
+/// Intervals and timeouts.
 #[derive(Debug, Clone)]
 pub struct Timings {
-    /// How often a socket is asked for a sign of life; less than proxies allow for silence.
+    /// Interval of keepalive pings; shorter than the idle timeouts of common proxies.
     pub ping_interval: Duration,
-    /// How long it has to give one.
+    /// Time without activity after which a socket is closed.
     pub pong_deadline: Duration,
-    /// How long a TLS handshake, the head of a request, or its body may take.
+    /// Timeout of a TLS handshake, of the request headers, and of the request body.
     pub handshake: Duration,
-    /// How long a harness may be silent before it claims its stream.
+    /// Timeout for a harness to claim its stream.
     pub claim: Duration,
-    /// How long an executor waits for a harness that has too much to read.
+    /// How long an executor waits for a harness that does not read.
     pub patience: Duration,
-    /// How long a socket that is told to go may take.
+    /// Timeout for closing a socket.
     pub close: Duration,
-    /// How long an executor's URL is good; afterwards it registers again by itself.
+    /// Lifetime of an executor URL; the executor then registers again.
     pub executor_url: Duration,
-    /// How long a harness's URL and authorization are good.
+    /// Lifetime of a harness URL and its authorization.
     pub harness_bundle: Duration,
-    /// How often what is over is forgotten, and tokens are looked for that expired or that another program revoked.
+    /// Interval of pruning and of the search for expired and revoked tokens.
     pub maintenance: Duration,
 }
 
@@ -84,7 +84,7 @@ impl Default for Timings {
 }
 
 impl RendezvousConfig {
-    /// The usual limits and times.
+    /// Default limits and timings.
     pub fn new(listen: SocketAddr, data: PathBuf) -> Self {
         Self {
             listen,

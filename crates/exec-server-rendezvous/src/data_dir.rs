@@ -1,7 +1,6 @@
-//! The directory that a rendezvous keeps: its database and the keys that sign its URLs.
+//! Data directory: the database and the URL signing keys, readable only by the owner.
 //!
-//! Only its owner can read it. The keys outlive the process, so that executors come back after a restart with the URLs
-//! that they have.
+//! The keys are persistent, so that executors can reconnect with their URLs after a restart.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -17,43 +16,43 @@ const KEYS: &str = "signing-keys";
 const LOCK: &str = "lock";
 const PRESENCE: &str = "presence.sock";
 
-/// The directory, made sure to exist.
+/// A data directory.
 #[derive(Debug, Clone)]
 pub struct DataDir {
     path: PathBuf,
 }
 
-/// Why a directory cannot be used.
+/// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// It or something in it cannot be made or read.
+    /// A file operation failed.
     #[error("could not use {}: {source}", path.display())]
     Io {
-        /// What.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Keeping everyone else out of it would be a surprise.
-    #[error("{} holds other things, and others can read it; name a directory for the rendezvous alone", .0.display())]
+    /// The directory is not empty and readable by others; restricting its mode could break other uses.
+    #[error("{} holds other things, and other users can read it; use a directory for the rendezvous alone", .0.display())]
     Shared(PathBuf),
-    /// There is nothing there yet.
+    /// The directory has no database.
     #[error("{} holds no rendezvous; start one there with: exec-server rendezvous --data {}", .0.display(), .0.display())]
     Missing(PathBuf),
-    /// Another rendezvous has it, and knows who is attached there; two would not know of each other.
-    #[error("another rendezvous uses {}; give this one a place of its own with --data DIR", .0.display())]
+    /// Another rendezvous holds the lock; two processes would not see each other's sockets.
+    #[error("another rendezvous uses {}; choose another directory with --data DIR", .0.display())]
     InUse(PathBuf),
-    /// The key file has no key that can be read.
+    /// The key file is invalid.
     #[error("{} has no usable key: each line is an id, a space, and at least 32 bytes in hex", .0.display())]
     Keys(PathBuf),
 }
 
 impl DataDir {
-    /// Makes the directory if it is not there, and keeps everyone else out, unless it is clearly meant for others, too.
+    /// Creates the directory if necessary and restricts it to the owner, unless it contains other files.
     pub fn create(path: &Path) -> Result<Self, DataDirError> {
         let failed = |source| DataDirError::Io { path: path.to_owned(), source };
         match fs::create_dir_all(path) {
-            // Something is there, and it is no directory; "file exists" would explain nothing.
+            // The path exists and is not a directory; "file exists" would be misleading.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(failed(io::ErrorKind::NotADirectory.into()));
             }
@@ -71,7 +70,7 @@ impl DataDir {
         Ok(dir)
     }
 
-    /// A directory in which a rendezvous has been before.
+    /// Opens the directory of an existing rendezvous.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let dir = Self { path: path.to_owned() };
         match fs::metadata(dir.database()) {
@@ -83,7 +82,7 @@ impl DataDir {
         }
     }
 
-    /// Keeps every other rendezvous out, for as long as the result is held.
+    /// Locks the directory until the result is dropped.
     pub fn lock(&self) -> Result<File, DataDirError> {
         let path = self.path.join(LOCK);
         let mut options = owner_only();
@@ -96,22 +95,22 @@ impl DataDir {
         }
     }
 
-    /// Where the directory is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where a running rendezvous says who is there.
+    /// Path of the presence socket.
     pub fn presence_socket(&self) -> PathBuf {
         self.path.join(PRESENCE)
     }
 
-    /// Where the database is.
+    /// Path of the database.
     pub fn database(&self) -> PathBuf {
         self.path.join(DATABASE)
     }
 
-    /// The keys; a first one is made if there is none.
+    /// Reads the signing keys; creates the first one if there is none.
     pub fn signing_keys(&self) -> Result<SigningKeys, DataDirError> {
         let path = self.path.join(KEYS);
         let failed = |source| DataDirError::Io { path: path.clone(), source };
@@ -135,20 +134,20 @@ impl DataDir {
         keys.and_then(SigningKeys::new).ok_or(DataDirError::Keys(path))
     }
 
-    /// Complete or not there: half a key would be a key that nobody has signed with.
+    /// Writes a file atomically, so that a crash cannot leave half a key.
     fn write_new(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let staged = self.path.join(new_id(".new-"));
         let mut file = owner_only().open(&staged)?;
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&staged, path)?;
-        // Only here can a directory be asked to remember the name, too.
+        // Makes the directory entry durable; only unix can open a directory.
         #[cfg(unix)]
         File::open(&self.path)?.sync_all()?;
         Ok(())
     }
 
-    /// Makes the database's file before SQLite does, which would let others read it.
+    /// Creates the database file with restricted mode, because SQLite would create it readable by others.
     pub fn prepare_database(&self) -> Result<PathBuf, DataDirError> {
         let path = self.database();
         let failed = |source| DataDirError::Io { path: path.clone(), source };
@@ -184,6 +183,9 @@ fn is_open_to_others(_path: &Path) -> io::Result<bool> {
 #[cfg(unix)]
 fn keep_to_owner(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
+    if fs::metadata(path)?.permissions().mode() & 0o7777 == mode {
+        return Ok(());
+    }
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 

@@ -1,4 +1,4 @@
-//! Routes, and the step from HTTP to a websocket.
+//! HTTP routes of the rendezvous and the upgrade to a websocket.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use exec_server_machines::switchboard::{AttachError, Ticket};
-use exec_server_protocol::registry::{REJECTION_REASON_HEADER, STREAM_ID_HEADER};
+use exec_server_relay::registry_types::{REJECTION_REASON_HEADER, STREAM_ID_HEADER};
+use exec_server_relay::switchboard::{AttachError, Ticket};
 use exec_server_transport::upgrade::accept;
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
@@ -25,17 +25,17 @@ use crate::signed_url::{self, Claims, SocketRole};
 use crate::socket::run_socket;
 use crate::store::{StoreError, TokenRole};
 
-/// A websocket that was promised and is about to be one.
-struct Promised {
+/// An accepted upgrade whose 101 response has not been written yet.
+struct PendingUpgrade {
     stream: OnUpgrade,
     link: Box<dyn Link>,
     claims: Claims,
     request_id: Option<String>,
-    /// For whom a proxy asked, as it says; anybody can say so.
+    /// `X-Forwarded-For` as received; unverified.
     forwarded_for: Option<String>,
 }
 
-/// Serves HTTP on one stream, and the websocket that it may become.
+/// Serves HTTP on one connection, then the websocket if it is upgraded.
 pub async fn serve<S>(rendezvous: Arc<Rendezvous>, stream: S, peer: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -43,11 +43,11 @@ where
     let promised = Mutex::new(None);
     serve_requests(&rendezvous, stream, peer, &promised).await;
     let Some(promised) = promised.into_inner().expect("no holder panics") else { return };
-    let Promised { stream, link, claims, request_id, forwarded_for } = promised;
+    let PendingUpgrade { stream, link, claims, request_id, forwarded_for } = promised;
     let stream = match stream.await {
         Ok(stream) => TokioIo::new(stream),
         Err(error) => {
-            tracing::debug!(%peer, %error, "a websocket did not become one");
+            tracing::debug!(%peer, %error, "websocket upgrade failed");
             return;
         }
     };
@@ -67,12 +67,12 @@ where
     running.instrument(span).await;
 }
 
-/// Until the connection ends, or becomes something else.
+/// Serves requests until the connection ends or is upgraded.
 async fn serve_requests<S>(
     rendezvous: &Arc<Rendezvous>,
     stream: S,
     peer: SocketAddr,
-    promised: &Mutex<Option<Promised>>,
+    promised: &Mutex<Option<PendingUpgrade>>,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -104,13 +104,13 @@ async fn serve_requests<S>(
     }
 }
 
-/// An answer, or a websocket.
+/// Routes a request. `Ok` is an upgrade, `Err` an ordinary response.
 async fn answer(
     rendezvous: &Arc<Rendezvous>,
     request: Request<Incoming>,
-) -> Result<(Reply, Promised), Box<Reply>> {
+) -> Result<(Reply, PendingUpgrade), Box<Reply>> {
     if request.headers().contains_key(ORIGIN) {
-        // No browser has business here, whatever site it is on.
+        // Browsers send `Origin`; no web page may use this server.
         return Err(Box::new(text(StatusCode::FORBIDDEN, "")));
     }
     let started = Instant::now();
@@ -140,13 +140,13 @@ async fn answer(
         })));
     }
     Err(Box::new(observe(rendezvous, &request).await.unwrap_or_else(|refusal| {
-        // Anybody can ask for anything, and as often as they like.
+        // Debug level: unauthenticated requests can arrive at any rate.
         tracing::debug!(path = request.uri().path(), code = refusal.code(), "request refused");
         refusal.into_reply()
     })))
 }
 
-/// Health, version and metrics.
+/// Serves the health, version and metrics endpoints.
 async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result<Reply, Refusal> {
     const LOOK: &[Method] = &[Method::GET, Method::HEAD];
     let version = env!("CARGO_PKG_VERSION");
@@ -163,7 +163,7 @@ async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result
             Ok(json(StatusCode::OK, &body))
         }
         "/metrics" => {
-            // Who meets whom and how often is nobody's business but the owner's.
+            // Metrics reveal communication patterns, so they need an admin token.
             let token = api::authenticate(rendezvous, request).await?;
             if token.role != TokenRole::Admin {
                 return Err(Refusal::Forbidden);
@@ -182,19 +182,19 @@ async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result
     }
 }
 
-/// What is counted, in the form that Prometheus reads.
+/// Renders the metrics in the OpenMetrics format.
 pub fn metrics(rendezvous: &Rendezvous) -> Reply {
     let mut reply = text(StatusCode::OK, rendezvous.metrics.render(rendezvous.bus.counts()));
-    // Read as plain text, counters would lose their type.
+    // With the content type text/plain, Prometheus would lose the counter types.
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     reply
 }
 
-/// Why a websocket is refused. The status decides what a peer does next, the reason is for its log.
+/// Why a websocket is rejected. The status decides what the peer does next; the reason is for its log.
 ///
-/// An executor registers again on 4xx and comes back later on 5xx. A harness that connects for the first time asks for
-/// a new way on 401, and gives up on everything else.
+/// An executor registers again on 4xx and retries on 5xx. A harness that connects for the first time requests a new URL
+/// on 401 and gives up on all other statuses.
 struct Rejection {
     status: StatusCode,
     reason: Option<&'static str>,
@@ -222,11 +222,11 @@ async fn open_websocket(
     rendezvous: &Arc<Rendezvous>,
     mut request: Request<Incoming>,
     segment: &str,
-) -> Result<(Reply, Promised), Rejection> {
+) -> Result<(Reply, PendingUpgrade), Rejection> {
     let request_id = header_for_logs(&request, REQUEST_ID.as_str());
     let accepted = match accept(request.headers()) {
         Ok(accepted) if request.method() == Method::GET => accepted,
-        Ok(_) => return Err(no_websocket("a websocket begins with GET")),
+        Ok(_) => return Err(no_websocket("a websocket handshake must use GET")),
         Err(error) => return Err(no_websocket(&error.to_string())),
     };
     let query = request.uri().query().unwrap_or_default();
@@ -236,7 +236,7 @@ async fn open_websocket(
             "unknown_route" => StatusCode::NOT_FOUND,
             _ => StatusCode::UNAUTHORIZED,
         };
-        // Anybody can say anything, and as often as they like.
+        // Debug level: unauthenticated requests can arrive at any rate.
         tracing::debug!(request_id, reason = error.0, "websocket refused");
         Rejection::new(status, error.0)
     })?;
@@ -245,7 +245,7 @@ async fn open_websocket(
         false => attach(rendezvous, &claims).await,
     };
     let attached = match attached {
-        // Whoever came in between would be the one that nobody tells to go.
+        // Re-check: a socket attached during drain would never be closed.
         Ok(_) if rendezvous.is_draining() => Err(away(&claims.role, "pod_draining")),
         attached => attached,
     };
@@ -259,10 +259,10 @@ async fn open_websocket(
     *reply.headers_mut() = accepted;
     let forwarded_for = header_for_logs(&request, "x-forwarded-for");
     let stream = hyper::upgrade::on(&mut request);
-    Ok((reply, Promised { stream, link, claims, request_id, forwarded_for }))
+    Ok((reply, PendingUpgrade { stream, link, claims, request_id, forwarded_for }))
 }
 
-/// Nobody can attach for a moment: an executor comes back to the same URL on 503, while a harness would give up on it.
+/// Temporarily unavailable: an executor retries the same URL on 503, while a harness would give up on 503.
 fn away(role: &SocketRole, reason: &'static str) -> Rejection {
     let status = match role {
         SocketRole::Executor => StatusCode::SERVICE_UNAVAILABLE,
@@ -283,7 +283,7 @@ async fn is_current(rendezvous: &Rendezvous, claims: &Claims) -> Result<bool, St
     Ok(current.is_some_and(|it| it.id == claims.registration))
 }
 
-/// Checks what a signature cannot know: that the token, the registration and the nonce are still good.
+/// Checks what the signature does not cover: that token, registration and nonce are still valid.
 async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link>, Rejection> {
     let unauthorized = |reason| Rejection::new(StatusCode::UNAUTHORIZED, reason);
     let failed = |error: &StoreError| {
@@ -319,7 +319,7 @@ async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link
     let attached = match claims.role {
         SocketRole::Executor => {
             let attached = rendezvous.bus.attach_executor(ticket, generation).await;
-            // A registration that came in between did not find it, and so did not end it.
+            // A registration made in the meantime did not see this socket and so did not close it.
             match is_current(rendezvous, claims).await {
                 Ok(true) => attached,
                 Ok(false) => return Err(unauthorized("expired")),
@@ -332,7 +332,7 @@ async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link
         }
     };
     attached.map_err(|error| match error {
-        // A harness asks once more on 401, and then meets the registry's own words for it.
+        // A harness retries once on 401 and then gets the detailed error from the registry.
         AttachError::Offline | AttachError::Full => unauthorized("route_unavailable"),
         AttachError::Stale => unauthorized("expired"),
         AttachError::TokenFull => {

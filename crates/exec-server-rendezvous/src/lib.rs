@@ -1,17 +1,17 @@
-//! The meeting point of exec-server: a registry and a relay for executors and harnesses that cannot reach each other.
+//! Registry and relay server for executors and harnesses that cannot reach each other directly.
 //!
-//! | look here | for |
+//! | module | contains |
 //! |---|---|
-//! | [`server`] | a rendezvous' life: bind, serve, drain |
-//! | [`config`] | how it is set up |
-//! | `http`, `api` | what is asked by HTTP, and by whom |
-//! | [`signed_url`] | websocket URLs that carry their own authority |
-//! | `socket` | one socket of an executor or a harness |
-//! | [`bus`] | everybody who is attached; the rules are the machine `switchboard` |
-//! | [`store`], [`data_dir`] | what is remembered, and where |
-//! | [`admin`], [`presence`] | what an administrator can do, and hear |
+//! | [`server`] | bind, serve, drain |
+//! | [`config`] | configuration, limits, timings |
+//! | `http`, `api` | HTTP routes and handlers |
+//! | [`signed_url`] | signed websocket URLs |
+//! | `socket` | websocket of one executor or harness |
+//! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
+//! | [`store`], [`data_dir`] | persistent state |
+//! | [`admin`], [`presence`] | token management and online status |
 //!
-//! It sees who talks to whom, and how much; what they say is encrypted between them. It can start nothing.
+//! The rendezvous sees which peers communicate and how much; the content is end-to-end encrypted. It starts no processes.
 
 pub mod admin;
 pub mod bus;

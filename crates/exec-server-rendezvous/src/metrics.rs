@@ -1,4 +1,4 @@
-//! What a rendezvous counts, in the form that Prometheus reads.
+//! Prometheus metrics of a rendezvous.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-/// What a rendezvous counts.
+/// Prometheus metrics of a rendezvous.
 pub struct Metrics {
     registry: Registry,
     connections_active: Gauge,
@@ -89,13 +89,17 @@ impl Default for Metrics {
         registry.register("relay_bytes", "Bytes of frames received and sent", bytes.clone());
         registry.register(
             "noise_handshakes",
-            "Harnesses that asked to come in",
+            "Harness authorizations checked for executors",
             handshakes.clone(),
         );
         registry.register("request_refusals", "Requests refused", refusals.clone());
-        registry.register("relay_dropped_frames", "Frames that go nowhere", dropped.clone());
-        registry.register("relay_rejections", "Websockets refused", rejections.clone());
-        registry.register("relay_closes", "Websockets ended", closes.clone());
+        registry.register(
+            "relay_dropped_frames",
+            "Frames dropped without a matching stream",
+            dropped.clone(),
+        );
+        registry.register("relay_rejections", "Websocket upgrades rejected", rejections.clone());
+        registry.register("relay_closes", "Websockets closed", closes.clone());
         Self {
             registry,
             connections_active,
@@ -116,7 +120,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Everything as text, with so many executors and harnesses attached.
+    /// Renders all metrics, with the current number of attached executors and harnesses.
     pub fn render(&self, (executors, harnesses): (usize, usize)) -> String {
         self.executors_active.set(i64::try_from(executors).unwrap_or(i64::MAX));
         self.streams_active.set(i64::try_from(harnesses).unwrap_or(i64::MAX));
@@ -126,14 +130,14 @@ impl Metrics {
         text
     }
 
-    /// A connection was accepted; it counts as open until the guard is dropped.
+    /// Counts an accepted connection; it is active until the guard is dropped.
     pub fn connection(self: &Arc<Self>) -> ConnectionGuard {
         self.connections.inc();
         self.connections_active.inc();
         ConnectionGuard(self.clone())
     }
 
-    /// A request was answered.
+    /// Counts a request.
     pub fn request(&self, method: &'static str, is_ok: bool, started: Instant) {
         let result = if is_ok { "ok" } else { "error" };
         self.requests.get_or_create(&RequestLabels { method, result }).inc();
@@ -141,28 +145,28 @@ impl Metrics {
         self.durations.get_or_create(&MethodLabel { method }).observe(seconds);
     }
 
-    /// A request was refused, with this code.
+    /// Counts a rejected request by error code.
     pub fn refusal(&self, method: &'static str, code: &'static str) {
         self.refusals.get_or_create(&RefusalLabels { method, code }).inc();
     }
 
-    /// An executor asked whether a harness may in.
+    /// Counts a validation request of an executor.
     pub fn handshake(&self, is_allowed: bool) {
         let result = if is_allowed { "ok" } else { "refused" };
         self.handshakes.get_or_create(&ResultLabel { result }).inc();
     }
 
-    /// A websocket was refused.
+    /// Counts a rejected websocket upgrade.
     pub fn rejection(&self, reason: &'static str) {
         self.rejections.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    /// A websocket ended.
+    /// Counts a closed websocket.
     pub fn close(&self, reason: &'static str) {
         self.closes.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    /// Counts the frames of one socket.
+    /// Creates the frame counters of one socket.
     pub fn relay_meter(&self) -> RelayMeter {
         let frames = |dir| self.frames.get_or_create_owned(&DirectionLabel { dir });
         let bytes = |dir| self.bytes.get_or_create_owned(&DirectionLabel { dir });
@@ -174,7 +178,7 @@ impl Metrics {
     }
 }
 
-/// Counts the frames of one socket.
+/// Frame counters of one socket.
 pub struct RelayMeter {
     incoming: (Counter<u64, AtomicU64>, Counter<u64, AtomicU64>),
     outgoing: (Counter<u64, AtomicU64>, Counter<u64, AtomicU64>),
@@ -182,18 +186,18 @@ pub struct RelayMeter {
 }
 
 impl RelayMeter {
-    /// A frame came.
+    /// Counts a received frame.
     pub fn received(&self, bytes: usize) {
         self.incoming.0.inc();
         self.incoming.1.inc_by(bytes as u64);
     }
 
-    /// A frame goes nowhere.
+    /// Counts a dropped frame.
     pub fn dropped(&self, reason: &'static str) {
         self.dropped.get_or_create(&ReasonLabel { reason }).inc();
     }
 
-    /// A frame went.
+    /// Counts a sent frame.
     pub fn sent(&self, bytes: usize) {
         self.outgoing.0.inc();
         self.outgoing.1.inc_by(bytes as u64);

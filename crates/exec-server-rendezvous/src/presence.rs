@@ -1,8 +1,8 @@
-//! Who is there, as an administrator hears it: by HTTP, or at a socket in the data directory.
+//! Online status of environments, over HTTP or a unix socket in the data directory.
 //!
-//! The socket is for commands that work on the data itself. Whoever reaches it may read and change that data anyway, so it
-//! asks for no token: each connection gets one JSON document, and then its end. Who is attached is known to the running
-//! process alone, and a socket ends with it, so that nobody is ever called present by a file that was left behind.
+//! The socket serves commands that work on the data directory. It needs no token, because access to the directory already
+//! permits reading and changing the data. Each connection receives one JSON document. Attachment is known only to the
+//! running process, so the socket also tells a running rendezvous from a stopped one.
 
 use std::io;
 use std::time::Instant;
@@ -15,14 +15,14 @@ use crate::data_dir::DataDir;
 use crate::server::Rendezvous;
 use crate::store::StoreError;
 
-/// What is said about everybody.
+/// The status document.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Environments {
     /// All environments.
     pub environments: Vec<EnvironmentStatus>,
 }
 
-/// All environments, and whether their executors are attached.
+/// Lists all environments with their online status.
 pub(crate) async fn environments(rendezvous: &Rendezvous) -> Result<Environments, StoreError> {
     let mut environments = rendezvous.storage.ask(admin::stored_environments).await?;
     for environment in &mut environments {
@@ -38,7 +38,7 @@ pub(crate) async fn environments(rendezvous: &Rendezvous) -> Result<Environments
     Ok(Environments { environments })
 }
 
-/// Asks the rendezvous that runs with this data; an error of the kinds `NotFound` and `ConnectionRefused` means that none does.
+/// Queries the rendezvous that runs on this data; `NotFound` or `ConnectionRefused` means that none is running.
 pub fn ask(data: &DataDir) -> io::Result<Environments> {
     let text = socket::read(data)?;
     serde_json::from_slice(&text).map_err(io::Error::from)
@@ -63,20 +63,20 @@ mod socket {
     use crate::data_dir::DataDir;
     use crate::server::Rendezvous;
 
-    /// A person waits for it.
+    /// Timeout of an interactive command.
     const PATIENCE: Duration = Duration::from_secs(5);
 
-    /// An address of a socket has room for about so many bytes; the least of all systems.
+    /// Shortest limit of a unix socket address among the supported systems.
     const LONGEST_ADDRESS: usize = 100;
 
-    /// The socket in the data directory; its name goes with it.
+    /// The unix socket in the data directory; dropping it removes the file.
     pub struct PresenceSocket {
         listener: UnixListener,
         path: PathBuf,
     }
 
     impl PresenceSocket {
-        /// Takes the place of one that was left behind; the caller has the directory to itself.
+        /// Binds the socket and replaces a stale file; the caller holds the directory lock.
         pub fn bind(data: &DataDir) -> io::Result<Self> {
             let path = data.presence_socket();
             match fs::remove_file(&path) {
@@ -88,7 +88,7 @@ mod socket {
             Ok(Self { listener, path })
         }
 
-        /// Says who is there to everybody who comes, one after the other.
+        /// Serves clients one after the other.
         pub async fn serve(&self, rendezvous: &Rendezvous) {
             loop {
                 let Ok((mut stream, _)) = self.listener.accept().await else {
@@ -98,10 +98,12 @@ mod socket {
                 match environments(rendezvous).await {
                     Ok(known) => {
                         let text = serde_json::to_vec(&known).expect("plain data can be written");
-                        // Whoever does not read it must not keep others from it.
+                        // A client that does not read must not block the next one.
                         let _ = tokio::time::timeout(PATIENCE, stream.write_all(&text)).await;
                     }
-                    Err(error) => tracing::warn!(%error, "could not say who is there"),
+                    Err(error) => {
+                        tracing::warn!(%error, "could not read the environments for the presence socket")
+                    }
                 }
             }
         }
@@ -121,7 +123,7 @@ mod socket {
         Ok(text)
     }
 
-    /// Uses a socket's path as an address, however long it is.
+    /// Calls `act` with the path, or with a short alias through `/proc` if the path exceeds the address limit.
     fn at<T>(path: &Path, act: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         if path.as_os_str().len() <= LONGEST_ADDRESS || !cfg!(target_os = "linux") {
             return act(path);
@@ -134,7 +136,7 @@ mod socket {
     }
 }
 
-/// Where there are no such sockets, nobody can be asked.
+/// Without unix sockets the online status cannot be queried.
 #[cfg(not(unix))]
 mod socket {
     use std::io;

@@ -1,35 +1,35 @@
-//! Things that only those may have who were given them, and the digests that they are known by.
+//! Random secrets and ids, and the SHA-256 digests stored in their place.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use exec_server_protocol::hex;
-use exec_server_protocol::registry::PublicKey;
+use exec_server_relay::registry_types::PublicKey;
 
-/// A SHA-256.
+/// A SHA-256 digest.
 pub type Digest = [u8; 32];
 
-/// A new secret: the prefix tells people and scanners what they found, the rest cannot be guessed.
+/// Creates a secret with 256 random bits; the prefix lets secret scanners recognise its kind.
 pub fn new_secret(prefix: &str) -> String {
     format!("{prefix}{}", hex::encode(&random::<32>()))
 }
 
-/// A new name for something; nobody has to keep it secret.
+/// Creates a random id, which is not secret.
 pub fn new_id(prefix: &str) -> String {
     format!("{prefix}{}", hex::encode(&random::<10>()))
 }
 
-/// Bytes that nobody can guess.
+/// Cryptographically secure random bytes.
 pub fn random<const COUNT: usize>() -> [u8; COUNT] {
     let mut bytes = [0; COUNT];
     aws_lc_rs::rand::fill(&mut bytes).expect("the system has randomness");
     bytes
 }
 
-/// The digest by which a secret is known.
+/// Computes the SHA-256 digest.
 pub fn sha256(bytes: &[u8]) -> Digest {
     digest(&SHA256, bytes).as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
 
-/// The digest by which a key is known; of its bytes, because the same key can be written in several ways.
+/// Digest of a public key; computed over the raw bytes, because the encoding of a key is not unique.
 pub fn key_digest(key: &PublicKey) -> Digest {
     sha256(&[&key.x25519[..], &key.mlkem768[..]].concat())
 }

@@ -1,4 +1,4 @@
-//! A rendezvous: binds, serves, and goes without leaving anybody hanging.
+//! The rendezvous server: binds its listeners, serves connections, and drains them on shutdown.
 
 use std::fs::File;
 use std::io;
@@ -7,9 +7,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_machines::switchboard::{Goodbye, SwitchboardLimits};
+use exec_server_relay::switchboard::{CloseReason, SwitchboardLimits};
+use exec_server_transport::host::is_for_loopback;
 use exec_server_transport::tls;
 use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::ORIGIN;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -29,10 +32,10 @@ use crate::presence::PresenceSocket;
 use crate::signed_url::SigningKeys;
 use crate::store::{SqliteStore, Storage, Store, StoreError, TokenEnd, TokenRole};
 
-/// What is over harms nobody while it is there.
+/// Pruning is rare: queries ignore expired rows.
 const ROUNDS_BETWEEN_PRUNES: u64 = 15;
 
-/// A rendezvous that is bound and not yet serving.
+/// A rendezvous that is bound but not yet serving.
 pub struct BoundRendezvous {
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
@@ -40,11 +43,11 @@ pub struct BoundRendezvous {
     rendezvous: Arc<Rendezvous>,
     admin_token: Option<String>,
     presence: Option<PresenceSocket>,
-    /// The data is ours until this is closed.
+    /// Lock on the data directory, released when the file is closed.
     data_lock: File,
 }
 
-/// What all connections share.
+/// State shared by all connections.
 pub struct Rendezvous {
     pub(crate) config: RendezvousConfig,
     pub(crate) storage: Storage,
@@ -55,53 +58,55 @@ pub struct Rendezvous {
     draining: watch::Sender<bool>,
 }
 
-/// Under which URLs a rendezvous is reached.
+/// Base URLs under which the rendezvous is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Base {
     pub http: String,
     pub websocket: String,
 }
 
-/// Why a rendezvous does not start.
+/// Why a rendezvous cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Its data cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Data(#[from] DataDirError),
-    /// Its database cannot be used.
+    /// The database cannot be opened.
     #[error("could not open {}: {source}", path.display())]
     Store {
-        /// The file.
+        /// The database file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: StoreError,
     },
-    /// The first token cannot be made.
-    #[error("could not make the first admin token: {0}")]
+    /// The first admin token cannot be created.
+    #[error("could not create the first admin token: {0}")]
     FirstToken(#[from] AdminError),
-    /// The address cannot be had.
+    /// The listener cannot be bound.
     #[error("could not listen on {address}: {source}{}", listen_hint(option, source))]
     Bind {
-        /// The option that says so.
+        /// The command-line option that sets the address.
         option: &'static str,
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
-    /// Nobody could reach that URL.
-    #[error("{0} is reached under many addresses: say which with --public-url https://NAME")]
+    /// An unspecified listen address is not a URL that peers can use.
+    #[error(
+        "{0} listens on all addresses, so peers need a URL: set it with --public-url https://NAME"
+    )]
     NeedsPublicUrl(SocketAddr),
-    /// Not a URL that others could use.
+    /// The public URL is not usable as a base URL.
     #[error("the public URL must be http://HOST or https://HOST, without query or fragment: {0}")]
     PublicUrl(String),
 }
 
 impl BoundRendezvous {
-    /// Opens the data, binds the sockets; a first start makes an admin token.
+    /// Opens the data directory and binds the listeners; the first start creates an admin token.
     pub async fn bind(config: RendezvousConfig) -> Result<Self, StartError> {
         let acceptor = match &config.tls {
             Some((certificate, key)) => Some(tls::acceptor(certificate, key)?),
@@ -126,9 +131,26 @@ impl BoundRendezvous {
             source,
         })?;
         let base = Base::new(config.public_url.as_deref(), bound, acceptor.is_some())?;
-        let noted = store.set_note(PUBLIC_URL, &base.http);
-        noted.map_err(|source| StartError::Store { path: data.database(), source })?;
-        // After everything that can go wrong: a token that nobody was shown would be the first and the last.
+        if store.is_cramped() {
+            tracing::warn!(
+                data = %data.path().display(),
+                "the disk is full: existing data is served, new tokens and registrations are rejected, and commands with \
+                 --data fail until there is free space"
+            );
+        }
+        match store.set_note(PUBLIC_URL, &base.http) {
+            // Only commands with `--data` read this note.
+            Err(error @ StoreError::Unwritten(_)) => {
+                tracing::warn!(
+                %error,
+                "the database cannot be written: existing data is served, new tokens and registrations are rejected"
+                )
+            }
+            noted => {
+                noted.map_err(|source| StartError::Store { path: data.database(), source })?;
+            }
+        }
+        // Created last: after a failed start the secret would be lost, and no other admin token would be created.
         let admin_token = first_admin_token(&store, config.clock.now())?;
         let limits = SwitchboardLimits {
             streams_per_environment: config.limits.streams_per_environment,
@@ -155,27 +177,27 @@ impl BoundRendezvous {
         })
     }
 
-    /// Under which URL executors, harnesses and administrators reach it.
+    /// Base URL for executors, harnesses and administrators.
     pub fn base_url(&self) -> &str {
         &self.rendezvous.base.http
     }
 
-    /// Where it listens.
+    /// The bound address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// The admin token that was made just now, because there was none before; nobody can ask for it again.
+    /// The admin token created by this start, if there was none before; its secret cannot be read again.
     pub fn admin_token(&self) -> Option<&str> {
         self.admin_token.as_deref()
     }
 
-    /// What it knows, for a program that has it in its own process.
+    /// The store, for programs that embed the rendezvous.
     pub fn storage(&self) -> Storage {
         self.rendezvous.storage.clone()
     }
 
-    /// Serves until `stop`, then says goodbye to everybody.
+    /// Serves until `stop`, then closes all sockets with a close frame.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
         let Self {
             listener, metrics_listener, tls, rendezvous, presence, data_lock: _held, ..
@@ -193,7 +215,7 @@ impl BoundRendezvous {
         rendezvous.draining.send_replace(true);
         rendezvous.bus.drain();
         let all = async { while connections.join_next().await.is_some() {} };
-        // A socket has its time to close, and then the time to see that it is closed.
+        // A socket may need the close timeout twice: to send the close frame, and to see the peer close.
         let _ = tokio::time::timeout(2 * rendezvous.config.timings.close, all).await;
     }
 }
@@ -204,7 +226,7 @@ impl Rendezvous {
     }
 
     pub(crate) async fn wait_for_draining(&self) {
-        // The sender is in here, so it cannot be gone.
+        // The sender lives as long as `self`, so waiting cannot fail.
         let _ = self.draining.subscribe().wait_for(|is_draining| *is_draining).await;
     }
 
@@ -233,13 +255,13 @@ impl Base {
     }
 }
 
-/// Opens the database of a data directory.
+/// Opens the database of a data directory, creating it if necessary.
 pub fn open_store(data: &DataDir) -> Result<SqliteStore, StartError> {
     let path = data.prepare_database()?;
     SqliteStore::open(&path).map_err(|source| StartError::Store { path, source })
 }
 
-/// Without any admin token, nobody could make another one.
+/// Creates the first admin token; without one no other token could be created.
 fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>, AdminError> {
     if store.tokens()?.iter().any(|token| token.role == TokenRole::Admin) {
         return Ok(None);
@@ -249,6 +271,7 @@ fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>
         environment: None,
         expires_in_seconds: None,
         max_streams: None,
+        label: None,
     };
     Ok(Some(admin::create_token(store, &new, now)?.secret))
 }
@@ -257,7 +280,7 @@ fn listen_hint(option: &str, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => format!("; choose another port with {option}"),
         io::ErrorKind::PermissionDenied => {
-            "; ports below 1024 need the right CAP_NET_BIND_SERVICE".to_owned()
+            "; ports below 1024 need the capability CAP_NET_BIND_SERVICE".to_owned()
         }
         _ => String::new(),
     }
@@ -268,11 +291,11 @@ async fn bind(option: &'static str, address: SocketAddr) -> Result<TcpListener, 
     bound.map_err(|source| StartError::Bind { option, address, source })
 }
 
-/// Commands on the data can do without it: they say that they do not know.
+/// Optional: without the socket, commands with `--data` report the online status as unknown.
 fn bind_presence(data: &DataDir) -> Option<PresenceSocket> {
     let bound = PresenceSocket::bind(data);
     bound
-        .inspect_err(|error| tracing::warn!(%error, "commands on the data cannot ask who is there"))
+        .inspect_err(|error| tracing::warn!(%error, "cannot create the presence socket; commands with --data will not show the online status"))
         .ok()
 }
 
@@ -293,12 +316,12 @@ async fn accept(
         while connections.try_join_next().is_some() {}
         match listener.accept().await {
             Ok(_) if connections.len() >= rendezvous.config.limits.connections => {
-                tracing::warn!("too many connections; one more was closed");
+                tracing::warn!("connection limit reached; closed a new connection");
             }
             Ok((stream, peer)) => {
                 connections.spawn(serve_accepted(rendezvous.clone(), stream, peer, tls.cloned()));
             }
-            // Out of descriptors or memory: what is there goes on, newcomers wait a moment.
+            // Out of descriptors or memory: existing connections continue, new ones wait.
             Err(error) => {
                 tracing::warn!(%error, "could not accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -315,7 +338,7 @@ async fn serve_accepted(
 ) {
     let _guard = rendezvous.metrics.connection();
     if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "a connection was gone at once");
+        tracing::debug!(%peer, %error, "connection closed right after accept");
         return;
     }
     let Some(tls) = tls else { return http::serve(rendezvous, stream, peer).await };
@@ -323,16 +346,17 @@ async fn serve_accepted(
     match handshake.await {
         Ok(Ok(stream)) => http::serve(rendezvous, stream, peer).await,
         Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "TLS handshake took too long"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
     }
 }
 
-/// Serves `/metrics` to anyone who can reach that address.
+/// Serves `/metrics` without authentication on a separate listener.
 async fn serve_metrics(listener: Option<&TcpListener>, rendezvous: &Arc<Rendezvous>) {
     let Some(listener) = listener else { return std::future::pending().await };
     if let Ok(address) = listener.local_addr() {
         tracing::info!(url = %format_args!("http://{address}/metrics"), "serving metrics");
     }
+    let is_local = listener.local_addr().is_ok_and(|bound| bound.ip().to_canonical().is_loopback());
     let mut connections = JoinSet::new();
     loop {
         while connections.try_join_next().is_some() {}
@@ -343,13 +367,13 @@ async fn serve_metrics(listener: Option<&TcpListener>, rendezvous: &Arc<Rendezvo
         let rendezvous = rendezvous.clone();
         connections.spawn(async move {
             let service = service_fn(|request: Request<hyper::body::Incoming>| {
+                // Rejects browser requests and DNS rebinding.
+                let is_from_page = request.headers().contains_key(ORIGIN)
+                    || is_local && !is_for_loopback(request.uri(), request.headers());
                 let reply = match request.uri().path() {
+                    _ if is_from_page => empty(StatusCode::FORBIDDEN),
                     "/metrics" => http::metrics(&rendezvous),
-                    _ => {
-                        let mut reply = Response::new(Full::default());
-                        *reply.status_mut() = StatusCode::NOT_FOUND;
-                        reply
-                    }
+                    _ => empty(StatusCode::NOT_FOUND),
                 };
                 async move { Ok::<_, std::convert::Infallible>(reply) }
             });
@@ -364,7 +388,13 @@ async fn serve_metrics(listener: Option<&TcpListener>, rendezvous: &Arc<Rendezvo
     }
 }
 
-/// Forgets what is over, and sends everybody away whose token expired or was revoked by another program.
+fn empty(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut reply = Response::new(Full::default());
+    *reply.status_mut() = status;
+    reply
+}
+
+/// Prunes expired rows and closes sockets whose token expired or was revoked by another process.
 async fn maintain(rendezvous: &Rendezvous) {
     let every = rendezvous.config.timings.maintenance;
     let clock = &rendezvous.config.clock;
@@ -374,26 +404,29 @@ async fn maintain(rendezvous: &Rendezvous) {
         let now = clock.now();
         let found = rendezvous.storage.ask(move |store| {
             let ended = store.ended_since(since, now)?;
-            // A disk that takes nothing must not keep anybody in whose token has ended.
+            if store.recover()? {
+                tracing::info!("disk space is available again");
+            }
+            // A failed prune must not keep sockets with an ended token open.
             if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES)
                 && let Err(error) = store.prune(now)
             {
-                tracing::warn!(%error, "could not tidy the store up");
+                tracing::warn!(%error, "could not prune the store");
             }
             Ok(ended)
         });
         match found.await {
             Ok(ended) => {
                 let why = |end| match end {
-                    TokenEnd::Revoked => Goodbye::Revoked,
-                    TokenEnd::Expired => Goodbye::Expired,
+                    TokenEnd::Revoked => CloseReason::Revoked,
+                    TokenEnd::Expired => CloseReason::Expired,
                 };
                 let ended = ended.into_iter().map(|(token, end)| (token, why(end))).collect();
                 rendezvous.bus.end_tokens(&ended).await;
-                // A second look at the last seconds costs nothing, and finds who was just coming in.
+                // Overlap with the last interval: a socket may have attached while the query ran.
                 since = now.min(clock.now()) - Seconds::from(5);
             }
-            Err(error) => tracing::warn!(%error, "could not look for tokens that have ended"),
+            Err(error) => tracing::warn!(%error, "could not query expired and revoked tokens"),
         }
     }
 }
@@ -403,7 +436,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_urls_come_from_the_address_or_from_what_the_owner_says() {
+    fn the_base_urls_come_from_the_address_or_the_public_url() {
         let bound = "127.0.0.1:80".parse().unwrap();
         let base =
             |public, is_tls| Base::new(public, bound, is_tls).map(|it| (it.http, it.websocket));

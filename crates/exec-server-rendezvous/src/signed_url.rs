@@ -1,11 +1,11 @@
-//! Websocket URLs that carry their own authority: whoever has one may attach as what it says, for a while.
+//! Signed websocket URLs: the bearer may attach in the given role until the URL expires.
 //!
 //! ```text
 //! wss://HOST/cloud-agent/default/ws/environment/ENV
 //!    ?role=environment|harness&version=1&executor_registration_id=…&expires=…&token=…[&nonce=…]&key=…&sig=…
 //! ```
 //!
-//! A harness's URL has a nonce, by which it is used only once. The signature covers every part.
+//! The nonce makes a harness URL single-use. The signature covers every parameter.
 
 use aws_lc_rs::hmac;
 use exec_server_protocol::hex;
@@ -14,53 +14,53 @@ use url::form_urlencoded;
 
 use crate::clock::Seconds;
 
-/// Everything before the environment's id.
+/// Path prefix before the environment id.
 pub const PATH: &str = "/cloud-agent/default/ws/environment/";
 
 const VERSION: &str = "1";
 
-/// What may stand in a path segment as it is.
+/// Percent-encoding set of a path segment.
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// What a URL lets its bearer be.
+/// What a URL authorizes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims {
-    /// The environment.
+    /// Environment id.
     pub environment: String,
-    /// Its registration.
+    /// Registration id.
     pub registration: String,
-    /// The token that the URL was given for.
+    /// Id of the token that requested the URL.
     pub token: String,
-    /// Until when it can be used.
+    /// Expiry time.
     pub expires: Seconds,
-    /// As what.
+    /// Role of the socket.
     pub role: SocketRole,
 }
 
-/// As what a socket attaches.
+/// Role of a socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SocketRole {
-    /// As the executor, as often as it must.
+    /// The executor; the URL is reusable.
     Executor,
-    /// As a harness, once.
+    /// A harness; the URL is single-use.
     Harness {
-        /// Makes it once.
+        /// Makes the URL single-use.
         nonce: String,
     },
 }
 
-/// Why a URL is refused, in the words that peers write into their logs.
+/// Why a URL is rejected, as the reason code that peers log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0)]
 pub struct UrlError(pub &'static str);
 
-/// The keys that sign; the first signs, all are believed.
+/// Signing keys: the first one signs, all of them verify.
 pub struct SigningKeys {
     keys: Vec<(String, hmac::Key)>,
 }
 
 impl SigningKeys {
-    /// From ids and secrets; there must be at least one.
+    /// Creates the key set from ids and secrets; `None` if empty.
     pub fn new(keys: Vec<(String, Vec<u8>)>) -> Option<Self> {
         let keys: Vec<_> = keys
             .into_iter()
@@ -69,7 +69,7 @@ impl SigningKeys {
         (!keys.is_empty()).then_some(Self { keys })
     }
 
-    /// A URL below `base`, such as `wss://example.org`.
+    /// Creates a signed URL below `base`, such as `wss://example.org`.
     pub fn sign(&self, base: &str, claims: &Claims) -> String {
         let (key_id, key) = &self.keys[0];
         let sig = hex::encode(hmac::sign(key, &claims.signed_text(key_id)).as_ref());
@@ -88,7 +88,7 @@ impl SigningKeys {
         format!("{base}{PATH}{environment}?{}", query.finish())
     }
 
-    /// What the bearer of a URL with this path segment and query may be now.
+    /// Verifies a path segment and query.
     pub fn verify(&self, segment: &str, query: &str, now: Seconds) -> Result<Claims, UrlError> {
         let environment = decode_segment(segment).ok_or(UrlError("unknown_route"))?;
         let given = Given::parse(query)?;
@@ -124,14 +124,14 @@ impl SigningKeys {
     }
 }
 
-/// A path segment as text; nothing if it is none, or more than one.
+/// Percent-decodes a path segment; `None` if empty or not UTF-8.
 pub fn decode_segment(segment: &str) -> Option<String> {
     let text = percent_decode_str(segment).decode_utf8().ok()?;
     (!text.is_empty()).then(|| text.into_owned())
 }
 
 impl SocketRole {
-    /// The role as the URL and the metrics name it.
+    /// The role's name in the URL and in metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Executor => "environment",
@@ -139,8 +139,7 @@ impl SocketRole {
         }
     }
 
-    /// What joins the way that a harness was given with the socket that it led to, in logs; it opens nothing without a
-    /// signature.
+    /// Correlates a connect request with the resulting socket in logs; not secret, because the signature is needed too.
     pub fn way(&self) -> Option<&str> {
         match self {
             Self::Executor => None,
@@ -150,7 +149,7 @@ impl SocketRole {
 }
 
 impl Claims {
-    /// Every part with its length before it, so that no two claims have the same text.
+    /// Each part is preceded by its length, so that distinct claims have distinct texts.
     fn signed_text(&self, key_id: &str) -> Vec<u8> {
         let nonce = match &self.role {
             SocketRole::Executor => "",
@@ -176,7 +175,7 @@ impl Claims {
     }
 }
 
-/// The query as it came.
+/// Query parameters as received.
 #[derive(Default)]
 struct Given {
     role: Option<String>,
@@ -217,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_is_believed_as_it_was_made() {
+    fn a_signed_url_is_accepted_until_it_expires() {
         for role in [SocketRole::Executor, SocketRole::Harness { nonce: "n1".into() }] {
             let claims = claims(role);
             let url = keys().sign("wss://example.org", &claims);
@@ -228,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_about_it_can_be_changed() {
+    fn a_changed_url_is_rejected() {
         let url = keys().sign("", &claims(SocketRole::Harness { nonce: "n1".into() }));
         for (part, other, why) in [
             ("a%20b", "a%20c", "invalid_signature"),
@@ -260,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_key_is_believed_but_signs_nothing() {
+    fn an_old_key_verifies_but_does_not_sign() {
         let old = SigningKeys::new(vec![("k1".into(), vec![1; 32])]).unwrap();
         let both =
             SigningKeys::new(vec![("k2".into(), vec![2; 32]), ("k1".into(), vec![1; 32])]).unwrap();

@@ -1,8 +1,8 @@
-//! One socket of an executor or a harness: reads frames, writes frames, and asks for signs of life.
+//! Websocket of one executor or harness: reads and writes frames, sends keepalive pings.
 //!
 //! ```text
-//! look ▶ write what is queued ▶ read what may be read ▶ wait for the peer, the switchboard or the clock
-//!   └─ goodbye ▶ close frame ▶ the rest is drained, so that the peer sees why
+//! link state ▶ write queued frames ▶ read if allowed ▶ wait for the peer, the switchboard or a timer
+//!   └─ closing ▶ close frame ▶ drain, so that the peer receives the close reason
 //! ```
 
 use std::pin::Pin;
@@ -10,42 +10,42 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
-use exec_server_machines::switchboard::{FrameFate, Goodbye, MAX_FRAME_BYTES};
+use exec_server_core::keepalive::{Keepalive, KeepaliveAction};
+use exec_server_relay::switchboard::{CloseReason, MAX_FRAME_BYTES, RouteOutcome};
 use futures_core::Stream;
 use futures_sink::Sink;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::{Sleep, sleep_until};
 use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
 
-use crate::bus::{Link, Outlook};
+use crate::bus::{Link, LinkState};
 use crate::config::Timings;
 use crate::metrics::RelayMeter;
 
-/// A peer that never pauses must not keep others from their turn.
+/// Yield after this many messages, so that a peer that sends without pause does not starve other sockets.
 const MESSAGES_PER_TURN: usize = 32;
 
-/// So many bytes leave in one write; more would only wait in our memory instead of in the queue that is fair.
+/// Bytes per write; frames beyond this stay in the switchboard's fair queue instead of this socket's buffer.
 const WRITE_AT_ONCE: usize = 64 * 1024;
 
-/// Answers to pings that a peer does not read fill our memory.
+/// Unread pongs accumulate in memory, so their number is limited.
 const MAX_UNREAD_PONGS: usize = 64;
 
 /// How a socket ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketEnd {
-    /// The peer closed it, or the network did.
+    /// The peer closed the connection, or it failed.
     ByPeer,
-    /// The peer gave no sign of life.
+    /// The peer answered no ping.
     PongTimeout,
-    /// We said why.
-    Said(Goodbye),
-    /// We wanted to say why, but the peer took nothing any more.
-    Unsaid(Goodbye),
+    /// A close frame with this reason was sent.
+    Said(CloseReason),
+    /// This reason could not be sent, because the peer did not read.
+    Unsaid(CloseReason),
 }
 
 impl SocketEnd {
-    /// A word for logs and metrics.
+    /// Label for logs and metrics.
     pub fn reason(self) -> &'static str {
         match self {
             Self::ByPeer => "closed_by_peer",
@@ -55,18 +55,18 @@ impl SocketEnd {
     }
 }
 
-/// A socket that has ended and given its place up.
+/// A socket that has ended and is detached from the bus.
 pub struct Ended<S> {
-    /// How.
+    /// How it ended.
     pub end: SocketEnd,
-    /// The stream that it had claimed.
+    /// The stream that a harness had claimed.
     pub stream_id: Option<String>,
-    /// What is left of the connection, if somebody at its other end may still have to see why.
+    /// The connection, if the peer may still have to read the close frame.
     rest: Option<S>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Ended<S> {
-    /// Gives the peer the time to see why.
+    /// Waits up to `time` for the peer to read the close frame.
     pub async fn let_go(self, time: Duration) {
         if let Some(rest) = self.rest {
             let _ = tokio::time::timeout(time, drain(rest)).await;
@@ -106,13 +106,13 @@ where
     };
     let end = std::future::poll_fn(|cx| socket.poll(cx)).await;
     let Socket { stream, link, stream_id, .. } = socket;
-    // The other side need not wait for the rest.
+    // Detach before draining, so that the other side does not wait for it.
     drop(link);
     let rest = matches!(end, SocketEnd::Said(_)).then(|| stream.into_inner());
     Ended { end, stream_id, rest }
 }
 
-/// Reads what the peer still sends; a socket that is closed on unread bytes takes its last words back.
+/// Reads until the peer closes: closing a socket with unread input resets it and discards the close frame.
 async fn drain(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let mut ignored = [0; 4096];
     if stream.shutdown().await.is_ok() {
@@ -130,20 +130,20 @@ struct Socket<S> {
     close_deadline: Option<Instant>,
     is_flushed: bool,
     unread_pongs: usize,
-    /// Its first frame is the one that claims a stream.
+    /// Whether the first frame arrived; it claims the stream.
     has_spoken: bool,
-    /// The stream that a harness has claimed; it is remembered here after its place was given up.
+    /// The stream that a harness has claimed, kept for the log after detaching.
     stream_id: Option<String>,
     has_trespassed: bool,
-    /// What the close frame says that is on its way.
-    last_word: Option<Goodbye>,
+    /// Reason of the close frame being sent.
+    last_word: Option<CloseReason>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     fn poll(&mut self, cx: &mut Context) -> Poll<SocketEnd> {
         let mut budget = MESSAGES_PER_TURN;
         loop {
-            // Also when there is always more to read: whoever never pauses has no more time than others.
+            // Checked every round: a peer that always has data to read must not escape its deadlines.
             let outlook = self.link.look(cx.waker());
             if let Some(end) = self.handle_deadlines(&outlook) {
                 return Poll::Ready(end);
@@ -157,8 +157,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             let outcome = if self.last_word.is_none() && outlook.is_reading {
                 self.read(cx)
             } else {
-                // It cannot be heard while it is not listened to.
-                self.keepalive.handle_life();
+                // Reading is paused, so a missing pong proves nothing.
+                self.keepalive.handle_activity();
                 Read::Nothing
             };
             match outcome {
@@ -179,7 +179,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         }
     }
 
-    /// Writes as much of what is queued as the peer takes.
+    /// Writes as many queued frames as the socket takes.
     fn write(&mut self, cx: &mut Context) -> Option<SocketEnd> {
         let was_flushed = self.is_flushed;
         loop {
@@ -193,7 +193,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             }
             let Some(frame) = self.link.poll_frame() else { break };
             self.meter.sent(frame.len());
-            // A peer that said goodbye takes nothing more; that it is gone is seen by reading.
+            // Fails after a close frame from the peer; the read side notices the end.
             let _ = Pin::new(&mut self.stream).start_send(Message::binary(frame));
         }
         match Pin::new(&mut self.stream).poll_flush(cx) {
@@ -203,15 +203,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                 self.is_flushed = true;
                 self.unread_pongs = 0;
                 if !was_flushed {
-                    // It took what it had not taken before, and so it lives.
-                    self.keepalive.handle_life();
+                    // Progress on a full socket proves that the peer reads.
+                    self.keepalive.handle_activity();
                 }
             }
         }
         None
     }
 
-    /// Once all frames are out: says why this is the end, and ends when that is out too.
+    /// Sends the close frame once all frames are written; returns the end when the close frame is flushed.
     fn say_goodbye(&mut self, cx: &mut Context) -> Option<SocketEnd> {
         let outlook = self.link.look(cx.waker());
         if outlook.is_ending && self.close_deadline.is_none() {
@@ -220,7 +220,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         if let Some(goodbye) = outlook.goodbye.filter(|_| self.last_word.is_none()) {
             self.last_word = Some(goodbye);
             let code = CloseCode::try_from(goodbye.code()).ok();
-            // Fails if the library or the peer has closed already.
+            // Fails if a close frame was sent already.
             let _ = Pin::new(&mut self.stream).start_send(Message::close(code, goodbye.reason()));
         }
         let goodbye = self.last_word?;
@@ -237,11 +237,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             Poll::Pending => return Read::Nothing,
             Poll::Ready(None) => return Read::Ended(self.end_without_a_word()),
             Poll::Ready(Some(Err(Error::PayloadTooLong { .. }))) => {
-                self.link.handle_misuse(Goodbye::TooBig);
+                self.link.handle_misuse(CloseReason::TooBig);
                 return Read::Message;
             }
             Poll::Ready(Some(Err(error))) => {
-                tracing::debug!(%error, "a socket broke");
+                tracing::debug!(%error, "websocket failed");
                 return Read::Ended(self.end_without_a_word());
             }
             Poll::Ready(Some(Ok(message))) => message,
@@ -250,15 +250,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             let frame = Bytes::from(message.into_payload());
             self.meter.received(frame.len());
             match self.link.handle_frame(frame) {
-                FrameFate::Taken => {}
-                FrameFate::Unknown => self.meter.dropped("unknown_stream"),
-                FrameFate::Foreign => {
+                RouteOutcome::Taken => {}
+                RouteOutcome::Unknown => self.meter.dropped("unknown_stream"),
+                RouteOutcome::Foreign => {
                     self.meter.dropped("foreign_stream");
                     if !std::mem::replace(&mut self.has_trespassed, true) {
                         let stream_id = self.stream_id.as_deref();
                         tracing::warn!(
                             stream_id,
-                            "frames on a stream of somebody else are dropped"
+                            "frames for a stream of another harness are dropped"
                         );
                     }
                 }
@@ -270,20 +270,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                 }
             }
         } else if message.is_text() {
-            self.link.handle_misuse(Goodbye::Text);
+            self.link.handle_misuse(CloseReason::Text);
         } else if message.is_pong() {
-            self.keepalive.handle_life();
+            self.keepalive.handle_activity();
         } else if message.is_ping() {
             self.unread_pongs += 1;
             if self.unread_pongs > MAX_UNREAD_PONGS {
-                self.link.handle_misuse(Goodbye::PingFlood);
+                self.link.handle_misuse(CloseReason::PingFlood);
             }
         }
         Read::Message
     }
 
-    /// Ends what took too long.
-    fn handle_deadlines(&mut self, outlook: &Outlook) -> Option<SocketEnd> {
+    /// Enforces the close deadline and the switchboard's timeout.
+    fn handle_deadlines(&mut self, outlook: &LinkState) -> Option<SocketEnd> {
         if self.close_deadline.is_none() && outlook.timeout.is_none() {
             return None;
         }
@@ -297,8 +297,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         None
     }
 
-    /// Nothing can be read or written: waits for the clock.
-    fn wait(&mut self, cx: &mut Context, outlook: &Outlook) -> Poll<Option<SocketEnd>> {
+    /// Waits for the next timer; handles keepalive.
+    fn wait(&mut self, cx: &mut Context, outlook: &LinkState) -> Poll<Option<SocketEnd>> {
         match self.keepalive.handle_timeout(Instant::now()) {
             Some(KeepaliveAction::GiveUp) => return Poll::Ready(Some(SocketEnd::PongTimeout)),
             Some(KeepaliveAction::Ping) => {
@@ -323,32 +323,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 }
 
-/// What reading brought.
+/// Outcome of one read.
 enum Read {
-    /// A message, which was handed on.
+    /// A message was read and handled.
     Message,
-    /// Nothing for now.
+    /// No message is available, or reading is paused.
     Nothing,
-    /// The end.
+    /// The socket has ended.
     Ended(SocketEnd),
 }
 
 #[cfg(test)]
 mod tests {
-    use exec_server_machines::switchboard::{SwitchboardLimits, Ticket};
-    use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
+    use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
+    use exec_server_relay::switchboard::{SwitchboardLimits, Ticket};
 
     use super::*;
     use crate::bus::{Bus, LocalBus};
     use crate::metrics::Metrics;
 
     #[tokio::test]
-    async fn a_peer_that_pings_and_never_reads_the_answers_is_let_go() {
+    async fn a_peer_that_pings_without_reading_pongs_is_closed() {
         let second = Duration::from_secs(1);
         let limits =
             SwitchboardLimits { streams_per_environment: 1, claim: second, patience: second };
         let bus = LocalBus::new(limits);
-        let link = bus.attach_executor(ticket(), 1).await.expect("nobody is there");
+        let link = bus.attach_executor(ticket(), 1).await.expect("no executor is attached");
         let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
         let (ours, mut theirs) = tokio::io::duplex(64);
         let meter = Metrics::default().relay_meter();
@@ -358,19 +358,19 @@ mod tests {
             while theirs.write_all(&ping).await.is_ok() {}
         };
         let (ended, ()) = tokio::join!(socket, peer);
-        assert_eq!(ended.end, SocketEnd::Unsaid(Goodbye::PingFlood));
+        assert_eq!(ended.end, SocketEnd::Unsaid(CloseReason::PingFlood));
         assert!(bus.presence("env").await.is_none());
     }
 
     #[tokio::test]
-    async fn a_harness_that_reads_nothing_is_let_go_however_much_it_says() {
+    async fn a_harness_that_does_not_read_is_closed_even_while_it_sends() {
         let limits = SwitchboardLimits {
             streams_per_environment: 1,
             claim: Duration::from_secs(10),
             patience: Duration::from_millis(50),
         };
         let bus = LocalBus::new(limits);
-        let executor = bus.attach_executor(ticket(), 1).await.expect("nobody is there");
+        let executor = bus.attach_executor(ticket(), 1).await.expect("no executor is attached");
         let link = bus.attach_harness(ticket(), None).await.expect("there is room");
         let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
         let (ours, mut theirs) = tokio::io::duplex(1 << 20);
@@ -384,14 +384,14 @@ mod tests {
                 executor.handle_frame(frame("own", 60_000));
                 tokio::task::yield_now().await;
             }
-            // There is always something to read from it, and it is about a stream of somebody else.
+            // Always readable, and addressed to a stream of another harness.
             let flood = message(&frame("foreign", 10)).repeat(5000);
             while theirs.write_all(&flood).await.is_ok() {}
         };
         let both = async { tokio::join!(socket, peer) };
         let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
-        let (ended, ()) = ended.expect("its executor does not wait for it for ever");
-        assert_eq!(ended.end, SocketEnd::Unsaid(Goodbye::Slow));
+        let (ended, ()) = ended.expect("the executor does not wait forever");
+        assert_eq!(ended.end, SocketEnd::Unsaid(CloseReason::Slow));
         assert!(executor.look(std::task::Waker::noop()).is_reading);
     }
 
@@ -405,7 +405,7 @@ mod tests {
         RelayFrame::new(stream, RelayBody::Data(data)).encode().into()
     }
 
-    /// A short message as a client sends it, masked with zeros.
+    /// A short client message, masked with zeros.
     fn message(payload: &[u8]) -> Vec<u8> {
         let length = u8::try_from(payload.len()).expect("a short one");
         [&[0x82, 0x80 | length, 0, 0, 0, 0], payload].concat()

@@ -1,14 +1,14 @@
-//! What a rendezvous remembers: environments, registrations, authorizations and tokens.
+//! Persistent state: environments, registrations, authorizations and tokens.
 //!
-//! The trait is blocking, and [`Storage`] keeps it off the event loop. All that must happen once happens in one
-//! statement, so that several nodes can share a store.
+//! The trait is blocking; [`Storage`] runs it on blocking threads. Every check-and-write is one statement or transaction,
+//! so that several nodes can share a store.
 
 mod schema;
 mod sqlite;
 
 use std::sync::Arc;
 
-use exec_server_protocol::registry::PublicKey;
+use exec_server_relay::registry_types::PublicKey;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Seconds;
@@ -16,43 +16,45 @@ use crate::secrets::Digest;
 
 pub use sqlite::SqliteStore;
 
-/// Why a store does not answer.
+/// Why a store operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Somebody else was faster; nothing was written.
-    #[error("somebody else changed it at the same time")]
+    /// A concurrent update; nothing was written.
+    #[error("conflicting concurrent update")]
     Conflict,
-    /// It cannot be written, at least for now; nothing was written.
+    /// A write failed, possibly temporarily; nothing was written.
     #[error("the database cannot be written: {0}")]
     Unwritten(#[source] rusqlite::Error),
-    /// A database of a later version.
-    #[error("the database has version {found}, and this program knows only up to {known}")]
+    /// The database was written by a newer version of this program.
+    #[error(
+        "the database has schema version {found}, but this program supports only up to {known}; upgrade exec-server"
+    )]
     TooNew {
-        /// Its version.
+        /// Version of the database.
         found: i64,
-        /// Ours.
+        /// Latest supported version.
         known: i64,
     },
-    /// The database itself failed.
+    /// SQLite reported an error.
     #[error("the database failed: {0}")]
     Database(#[from] rusqlite::Error),
-    /// What is stored cannot be understood.
-    #[error("the database holds something that cannot be read: {0}")]
+    /// A stored value is invalid.
+    #[error("the database is corrupt: cannot read {0}")]
     Corrupt(&'static str),
-    /// The thread that asked is gone.
-    #[error("the database was not asked")]
+    /// The blocking task was cancelled or panicked.
+    #[error("the database query was cancelled")]
     NotAsked,
 }
 
-/// What the bearer of a token may be.
+/// Role that a token grants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenRole {
-    /// The executor of its environment.
+    /// The executor of the token's environment.
     Executor,
-    /// A harness in its environment.
+    /// A harness of the token's environment.
     Harness,
-    /// Who makes and revokes tokens.
+    /// Manages tokens and environments.
     Admin,
 }
 
@@ -60,143 +62,146 @@ pub enum TokenRole {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Token {
-    /// Its name.
+    /// Token id.
     pub id: String,
-    /// What its bearer may be.
+    /// Granted role.
     pub role: TokenRole,
-    /// Where; an admin is bound to no environment.
+    /// Environment; `None` for an admin token.
     pub environment: Option<String>,
-    /// Since when it exists.
+    /// Creation time.
     pub created_at: Seconds,
-    /// Until when it is good.
+    /// Expiry time.
     pub expires_at: Option<Seconds>,
-    /// Since when it is not.
+    /// Revocation time.
     pub revoked_at: Option<Seconds>,
-    /// When it was last used, to the minute.
+    /// Time of last use, accurate to a minute.
     pub last_used_at: Option<Seconds>,
-    /// How many streams it may have at once.
+    /// Limit of concurrent streams.
     pub max_streams: Option<u32>,
+    /// Label chosen by the administrator.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<String>,
 }
 
-/// Why a token is not good any more.
+/// Why a token is no longer valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenEnd {
-    /// Somebody took it back.
+    /// Revoked by an administrator.
     Revoked,
-    /// Its time is over.
+    /// Past its expiry time.
     Expired,
 }
 
-/// Who wins when two executors register for one environment.
+/// Decides between two executors that register for one environment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RegistrationPolicy {
-    /// The one that comes last.
+    /// The latest registration replaces earlier ones.
     NewestWins,
-    /// The one that is attached, as long as it is.
+    /// The attached executor keeps the environment while it is attached.
     FirstWins,
 }
 
 /// An environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Environment {
-    /// Its id.
+    /// Environment id.
     pub id: String,
-    /// Who wins.
+    /// Registration policy.
     pub policy: RegistrationPolicy,
-    /// Since when it exists.
+    /// Creation time.
     pub created_at: Seconds,
-    /// How often an executor was registered for it.
+    /// Number of registrations so far.
     pub generation: u64,
-    /// The registration that counts.
+    /// Current registration.
     pub registration: Option<Registration>,
 }
 
 /// A registration of an executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
-    /// Its id.
+    /// Registration id.
     pub id: String,
-    /// Its place among the registrations of the environment.
+    /// Sequence number within the environment.
     pub generation: u64,
-    /// Who the executor is.
+    /// Public key of the executor.
     pub executor_key: PublicKey,
-    /// Since when it exists.
+    /// Creation time.
     pub created_at: Seconds,
 }
 
-/// A registration that is to be.
+/// A registration to be stored.
 #[derive(Debug, Clone)]
 pub struct NewRegistration {
-    /// Its id.
+    /// Registration id.
     pub id: String,
-    /// For which environment.
+    /// Environment id.
     pub environment: String,
-    /// Who the executor is.
+    /// Public key of the executor.
     pub executor_key: PublicKey,
-    /// The generation that the caller saw; another one now is a conflict.
+    /// Expected current generation; a different one is a conflict.
     pub after: u64,
 }
 
-/// The word of the registry for a harness, to be used once.
+/// A single-use authorization of a harness key.
 #[derive(Debug, Clone)]
 pub struct Authorization {
-    /// Known by this.
+    /// Digest of the authorization secret.
     pub hash: Digest,
-    /// In which environment.
+    /// Environment id.
     pub environment: String,
-    /// With which registration.
+    /// Registration id.
     pub registration: String,
-    /// For whom.
+    /// Digest of the harness's public key.
     pub harness_key: Digest,
 }
 
-/// Why a harness is not let in, for logs and metrics; an executor hears only that it is not.
+/// Why a harness is not authorized, for logs and metrics; the executor is told only that it is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotAuthorized {
-    /// Nobody gave out such an authorization, or its token was revoked.
+    /// No such authorization exists, or its token was revoked.
     Unknown,
-    /// It is for another environment.
+    /// Issued for another environment.
     OtherEnvironment,
-    /// It is for another registration, or that one was replaced.
+    /// Issued for another registration, or that registration was replaced.
     StaleRegistration,
-    /// It is for another harness.
+    /// Issued for another harness key.
     OtherKey,
-    /// It was used.
+    /// Already used.
     Used,
-    /// It came too late.
+    /// Past its expiry time.
     Expired,
 }
 
-/// What a rendezvous remembers.
+/// Persistent state of a rendezvous.
 pub trait Store: Send + Sync + 'static {
-    /// The token with this digest, and notes that it was used.
+    /// Finds a token by its digest and records its use.
     fn use_token(&self, hash: &Digest, now: Seconds) -> Result<Option<Token>, StoreError>;
-    /// The token with this id.
+    /// Finds a token by id.
     fn token(&self, id: &str) -> Result<Option<Token>, StoreError>;
     /// All tokens.
     fn tokens(&self) -> Result<Vec<Token>, StoreError>;
-    /// Keeps a token, and makes its environment if there is none.
+    /// Adds a token, and its environment if necessary.
     fn add_token(&self, token: &Token, hash: &Digest) -> Result<(), StoreError>;
-    /// Revokes a token; whether there was one.
+    /// Revokes a token; returns whether it exists.
     fn revoke_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
-    /// The tokens that were revoked at or after a time, or expired from then until now.
+    /// Tokens revoked since `since`, or expired between `since` and `now`.
     fn ended_since(
         &self,
         since: Seconds,
         now: Seconds,
     ) -> Result<Vec<(String, TokenEnd)>, StoreError>;
 
-    /// The environment with this id.
+    /// Finds an environment by id.
     fn environment(&self, id: &str) -> Result<Option<Environment>, StoreError>;
     /// All environments.
     fn environments(&self) -> Result<Vec<Environment>, StoreError>;
-    /// Sets who wins; whether there is such an environment.
+    /// Sets the registration policy; returns whether the environment exists.
     fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<bool, StoreError>;
-    /// Makes a registration the one that counts, and returns its generation.
+    /// Makes a registration the current one and returns its generation.
     fn register(&self, new: &NewRegistration, now: Seconds) -> Result<u64, StoreError>;
 
-    /// Keeps an authorization; how many of its token are unused must stay below `max_unused`, else it says false.
+    /// Adds an authorization; returns false if the token already has `max_unused` unused ones.
     fn add_authorization(
         &self,
         authorization: &Authorization,
@@ -204,34 +209,38 @@ pub trait Store: Send + Sync + 'static {
         expires: Seconds,
         max_unused: u32,
     ) -> Result<bool, StoreError>;
-    /// Uses an authorization up, if it is there, fresh, for all of this, and the registration counts; else says what is wrong.
+    /// Consumes an authorization that matches in every field and is current; otherwise returns why not.
     fn use_authorization(
         &self,
         authorization: &Authorization,
         now: Seconds,
     ) -> Result<Result<(), NotAuthorized>, StoreError>;
-    /// Uses a nonce up; whether nobody had.
+    /// Consumes a nonce; returns whether it was unused.
     fn use_nonce(&self, nonce: &str, expires: Seconds) -> Result<bool, StoreError>;
 
-    /// A note to ourselves.
+    /// Reads a named value.
     fn note(&self, name: &str) -> Result<Option<String>, StoreError>;
-    /// Keeps a note.
+    /// Writes a named value.
     fn set_note(&self, name: &str, value: &str) -> Result<(), StoreError>;
-    /// Forgets what is over.
+    /// Whether the disk is so full that the database is open exclusively and most writes fail.
+    fn is_cramped(&self) -> bool;
+    /// Reopens the database in shared mode if there is space again; returns whether that happened.
+    fn recover(&self) -> Result<bool, StoreError>;
+    /// Deletes expired rows.
     fn prune(&self, now: Seconds) -> Result<(), StoreError>;
 }
 
-/// A store that can be asked from the event loop.
+/// Asynchronous access to a store.
 #[derive(Clone)]
 pub struct Storage(Arc<dyn Store>);
 
 impl Storage {
-    /// Puts a store behind threads that may wait.
+    /// Wraps a store.
     pub fn new(store: impl Store) -> Self {
         Self(Arc::new(store))
     }
 
-    /// Asks the store.
+    /// Runs a query on a blocking thread.
     pub async fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
@@ -243,14 +252,14 @@ impl Storage {
 }
 
 impl Token {
-    /// Whether it is good now.
+    /// Whether the token is valid at `now`.
     pub fn is_good(&self, now: Seconds) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|expires| now < expires)
     }
 }
 
 impl TokenRole {
-    /// The word for it, in the store, on the wire and on the command line.
+    /// Name in the store, on the wire and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Executor => "executor",
@@ -261,7 +270,7 @@ impl TokenRole {
 }
 
 impl NotAuthorized {
-    /// The word for it, in logs and metrics.
+    /// Label in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "unknown_authorization",
@@ -275,7 +284,7 @@ impl NotAuthorized {
 }
 
 impl RegistrationPolicy {
-    /// The word for it, in the store, on the wire and on the command line.
+    /// Name in the store, on the wire and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::NewestWins => "newest-wins",
@@ -284,7 +293,7 @@ impl RegistrationPolicy {
     }
 }
 
-/// Whether an environment can have this id: one that stays itself in a URL, also where a peer does not encode it.
+/// Whether an id is valid: it must survive in a URL path even if a peer does not encode it.
 pub fn is_environment_id(id: &str) -> bool {
     let is_bad =
         |letter: char| letter.is_control() || matches!(letter, '/' | '\\' | '?' | '#' | '%');
@@ -295,5 +304,5 @@ pub fn is_environment_id(id: &str) -> bool {
         && !id.contains(is_bad)
 }
 
-/// Long enough for any name, short enough for any log line.
+/// Bounds the length of log lines.
 const MAX_ENVIRONMENT_ID_BYTES: usize = 128;

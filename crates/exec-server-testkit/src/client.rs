@@ -72,11 +72,11 @@ impl TestClient {
     pub async fn try_connect(url: &str, headers: &[(&str, &str)]) -> Result<Self, u16> {
         #[cfg(unix)]
         if let Some(path) = url.strip_prefix("unix://") {
-            let link = tokio::net::UnixStream::connect(path).await.expect("somebody listens");
+            let link = tokio::net::UnixStream::connect(path).await.expect("the server listens");
             return Self::over(link, "ws://localhost", headers).await;
         }
         let address = url.strip_prefix("ws://").expect("a ws:// or unix:// URL");
-        let link = TcpStream::connect(address).await.expect("somebody listens");
+        let link = TcpStream::connect(address).await.expect("the server listens");
         link.set_nodelay(true).expect("a socket has options");
         Self::over(link, url, headers).await
     }
@@ -341,7 +341,11 @@ impl TestClient {
             );
             return;
         };
-        let value: Value = serde_json::from_str(text).expect("the server sends JSON");
+        self.put_back(serde_json::from_str(text).expect("the server sends JSON"));
+    }
+
+    /// Keeps a message that was read by other means until it is asked for.
+    pub fn put_back(&mut self, value: Value) {
         if let Some(id) = value.get("id") {
             self.replies.insert(id.to_string(), value);
         } else {

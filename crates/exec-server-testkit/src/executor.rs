@@ -16,6 +16,8 @@ use crate::DEADLINE;
 use crate::client::TestClient;
 #[cfg(target_os = "linux")]
 use crate::eventually;
+use crate::surroundings::isolate;
+pub use crate::surroundings::state_home;
 
 /// A running server; it ends with the test.
 pub struct TestExecutor {
@@ -45,8 +47,8 @@ impl TestExecutor {
     /// A server that is not started yet.
     pub fn builder() -> ExecutorBuilder {
         let mut command = Command::new(binary());
+        isolate(command.as_std_mut());
         command
-            .env("XDG_STATE_HOME", state_home())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -173,10 +175,10 @@ impl ExecutorBuilder {
         &mut self.command
     }
 
-    /// No variable but those set after this.
+    /// No variable but those set after this; for a server, which would then keep its state in the user's own home.
     #[must_use]
     pub fn env_clear(mut self) -> Self {
-        self.command.env_clear();
+        self.command.env_clear().arg("--state-dir").arg(state_home().join("exec-server"));
         self
     }
 
@@ -188,9 +190,9 @@ impl ExecutorBuilder {
     pub fn after(mut self, preparation: &str) -> Self {
         let script = format!("{preparation}\nexec \"$0\" \"$@\"");
         let mut command = Command::new("/bin/sh");
+        isolate(command.as_std_mut());
         command
             .args([OsStr::new("-c"), OsStr::new(&script), binary().as_os_str()])
-            .env("XDG_STATE_HOME", state_home())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())
@@ -240,11 +242,6 @@ impl ExecutorBuilder {
             timeout(DEADLINE, all).await.expect("it ends in time").expect("it can be waited for");
         (status.code().unwrap_or(-1), out, err)
     }
-}
-
-/// Where servers keep their state, so that none is left in the home of whoever runs the tests.
-pub fn state_home() -> PathBuf {
-    binary().with_file_name("state")
 }
 
 /// The program beside the test that is running.

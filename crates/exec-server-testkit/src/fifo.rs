@@ -1,4 +1,4 @@
-//! A door between a test and a child: each waits at it for a line of the other.
+//! A FIFO that synchronises a test with a child process.
 
 use std::path::Path;
 

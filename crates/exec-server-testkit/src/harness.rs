@@ -4,13 +4,13 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_machines::noise::SystemRandom;
-use exec_server_machines::noise::identity::Identity;
-use exec_server_protocol::registry::ConnectResponse;
-use exec_server_transport::connection::{InMessage, PingTimes, Received, Wire, WireError};
+use exec_server_relay::harness_wire::HarnessWire;
+use exec_server_relay::noise::SystemRandom;
+use exec_server_relay::noise::identity::Identity;
+use exec_server_relay::registry_types::ConnectResponse;
+use exec_server_relay::splice::splice;
+use exec_server_transport::connection::{InMessage, KeepaliveConfig, Received, Wire, WireError};
 use exec_server_transport::dial::{DialOptions, dial_relay};
-use exec_server_transport::relay_harness::HarnessWire;
-use exec_server_transport::splice::splice;
 use exec_server_transport::websocket::WebSocketWire;
 use tokio::time::timeout;
 use tokio_websockets::ServerBuilder;
@@ -21,12 +21,12 @@ use crate::http::request_with_body;
 use crate::rendezvous::connect_body;
 
 /// Longer than any test.
-const NO_PINGS: PingTimes =
-    PingTimes { interval: Duration::from_secs(3600), deadline: Duration::from_secs(3600) };
+const NO_PINGS: KeepaliveConfig =
+    KeepaliveConfig { interval: Duration::from_secs(3600), deadline: Duration::from_secs(3600) };
 /// The largest message that a test hands over.
 const MAX_MESSAGE: usize = 128 << 20;
 
-/// Somebody with a key and a token.
+/// A harness with a key and a token.
 pub struct TestHarness {
     registry: String,
     environment: String,
@@ -35,7 +35,7 @@ pub struct TestHarness {
 }
 
 impl TestHarness {
-    /// Somebody new, who may go to this environment.
+    /// A new harness that is authorised for this environment.
     pub fn new(registry: &str, environment: &str, token: &str) -> Self {
         Self {
             registry: registry.to_owned(),
@@ -67,7 +67,7 @@ impl TestHarness {
         timeout(DEADLINE, asking).await.expect("the executor comes in time")
     }
 
-    /// Goes the way, and shakes hands with whoever is at its end.
+    /// Connects and runs the handshake with the executor.
     pub async fn go(&self, way: &ConnectResponse) -> Result<HarnessWire, WireError> {
         let url = way.url.parse().expect("a URL");
         let socket = dial_relay(&url, &DialOptions::default()).await;
@@ -119,7 +119,7 @@ pub async fn hear(stream: &mut HarnessWire) -> Result<Bytes, WireError> {
     }
 }
 
-/// A number that nobody had before and nobody guesses.
+/// A random number.
 fn fresh_number() -> u128 {
     use std::hash::{BuildHasher, RandomState};
     let half = || u128::from(RandomState::new().hash_one(std::time::Instant::now()));

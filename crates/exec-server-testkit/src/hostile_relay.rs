@@ -1,4 +1,4 @@
-//! A relay that does what a test wants with every frame: it stands between a rendezvous and everybody who comes to it.
+//! Man-in-the-middle relay: a test can alter every frame between a rendezvous and its peers.
 //!
 //! Requests to the registry pass as they are; of websockets it sees every message, on all four ways.
 
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use exec_server_protocol::relay_frame::RelayFrame;
+use exec_server_relay::frame::RelayFrame;
 use exec_server_rendezvous::RendezvousConfig;
 use futures_util::{SinkExt, StreamExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,7 +35,7 @@ pub enum Leg {
 /// What is done with a frame: everything that is returned goes on, in this order.
 pub type Meddler = Box<dyn FnMut(Leg, Bytes) -> Vec<Bytes> + Send>;
 
-/// A rendezvous with somebody in the middle.
+/// A rendezvous behind a man-in-the-middle relay.
 pub struct HostileRelay {
     /// The honest rendezvous behind it; its URLs lead here.
     pub rendezvous: TestRendezvous,
@@ -88,9 +88,9 @@ impl HostileRelay {
         self.meddle(|_, frame| vec![frame]);
     }
 
-    /// Sends something to everybody at the end of this leg.
+    /// Sends a message to every peer of this leg.
     pub fn inject(&self, leg: Leg, frame: impl Into<Bytes>) {
-        // Nobody may be there to hear it.
+        // No peer may be connected.
         let _ = self.shared.injected.send((leg, frame.into()));
     }
 

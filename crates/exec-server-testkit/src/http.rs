@@ -73,7 +73,7 @@ impl HttpConnection {
     /// Connects to the address of a `ws://` or `http://` URL.
     pub async fn open(url: &str) -> Self {
         let (_, address) = url.split_once("://").expect("a URL has a scheme");
-        let stream = TcpStream::connect(address).await.expect("somebody listens");
+        let stream = TcpStream::connect(address).await.expect("the server listens");
         Self::over(stream, address)
     }
 }

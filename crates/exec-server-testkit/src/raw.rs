@@ -26,6 +26,7 @@ pub const PONG: u8 = 10;
 pub struct RawClient {
     stream: TcpStream,
     next_id: i64,
+    answers_pings: bool,
 }
 
 /// One websocket frame.
@@ -78,7 +79,12 @@ impl RawClient {
             head.push(byte.expect("the link holds"));
         }
         assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
-        Self { stream, next_id: 1 }
+        Self { stream, next_id: 1, answers_pings: false }
+    }
+
+    /// From now on a ping that is read is answered.
+    pub fn answer_pings(&mut self) {
+        self.answers_pings = true;
     }
 
     /// Sends one frame.
@@ -120,6 +126,27 @@ impl RawClient {
         id
     }
 
+    /// Sends a text message so many times, but no more once the server takes nothing and `is_quiet`.
+    ///
+    /// The last message may be sent in part, so nothing else can be sent afterwards.
+    pub async fn flood(&mut self, text: &str, count: usize, is_quiet: impl Fn() -> bool) {
+        assert!(text.len() >= 126, "a shorter text has another form");
+        let mut frame = vec![TEXT | 0x80, 0x80 | 126];
+        frame.extend(u16::try_from(text.len()).expect("a short text").to_be_bytes());
+        frame.extend([0; 4]);
+        frame.extend(text.as_bytes());
+        let frames = frame.repeat(count);
+        let mut rest = &frames[..];
+        let mut refused = 0;
+        while !rest.is_empty() && refused < 20 {
+            let moment = std::time::Duration::from_millis(10);
+            match timeout(moment, self.stream.write(rest)).await {
+                Ok(sent) => rest = &rest[sent.expect("the link holds")..],
+                Err(_) => refused = if is_quiet() { refused + 1 } else { 0 },
+            }
+        }
+    }
+
     /// Opens a session and returns its id.
     pub async fn initialize(&mut self) -> String {
         let id = self.send("initialize", json!({"clientName": "raw"})).await;
@@ -151,6 +178,9 @@ impl RawClient {
         loop {
             let frame = self.frame().await.expect("the link holds");
             assert_ne!(frame.opcode, CLOSE, "the server closed: {:?}", frame.close_reason());
+            if frame.opcode == PING && self.answers_pings {
+                self.send_frame(PONG, true, &frame.payload).await;
+            }
             if frame.opcode > CLOSE {
                 continue;
             }

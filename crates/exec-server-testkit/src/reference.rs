@@ -22,6 +22,7 @@ mod folder;
 mod install;
 mod model;
 mod scenario;
+mod server;
 mod thread;
 
 use std::collections::BTreeMap;
@@ -35,34 +36,49 @@ use std::time::Duration;
 use child::run_to_end;
 pub use executor::ReferenceExecutor;
 use folder::RunFolder;
+pub use install::ReferenceVersion;
 use install::find_binary;
 use model::ScriptedModel;
 pub use scenario::{Scenario, ToolCall, ToolResult};
 use serde_json::Value;
+pub use server::ReferenceServer;
 pub use thread::Thread;
 
-/// Names the reference's native binary; set it where there is no npm or no network.
+/// Names native binaries of the reference, one per version and separated as in `PATH`; set it where there is no npm or no
+/// network.
 pub const REFERENCE_BIN: &str = "EXEC_SERVER_REFERENCE_BIN";
 
 /// The reference client's binary, ready to run.
 #[derive(Clone, Debug)]
 pub struct ReferenceClient {
     binary: PathBuf,
+    version: ReferenceVersion,
 }
 
 impl ReferenceClient {
     /// Finds the client, or installs it below the target folder, or says on stderr why there is none.
     ///
     /// Panics if `EXEC_SERVER_REFERENCE_BIN` is set but names no file: to skip would then hide a mistake.
-    pub fn find() -> Option<Self> {
-        static FOUND: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-        match FOUND.get_or_init(find_binary) {
-            Ok(binary) => Some(Self { binary: binary.clone() }),
+    pub fn find(version: ReferenceVersion) -> Option<Self> {
+        static FOUND: [OnceLock<Result<PathBuf, String>>; ReferenceVersion::ALL.len()] =
+            [const { OnceLock::new() }; ReferenceVersion::ALL.len()];
+        match FOUND[version as usize].get_or_init(|| find_binary(version)) {
+            Ok(binary) => Some(Self { binary: binary.clone(), version }),
             Err(reason) => {
-                eprintln!("skipped, no reference client: {reason}");
+                eprintln!("skipped, no reference {version}: {reason}");
                 None
             }
         }
+    }
+
+    /// The client in every version that can be had.
+    pub fn find_all() -> Vec<Self> {
+        ReferenceVersion::ALL.into_iter().filter_map(Self::find).collect()
+    }
+
+    /// Its version.
+    pub fn version(&self) -> ReferenceVersion {
+        self.version
     }
 
     /// The program itself, which is a server too.
@@ -95,12 +111,13 @@ impl ReferenceClient {
         if let Some(problem) = problem {
             let Scenario { turns, results, .. } = scenario;
             panic!(
-                "{problem}\n--- heard\n{results:#?}\n--- left to say\n{turns:#?}\n--- stdout\n{}\n--- stderr\n{}",
-                ended.stdout, ended.stderr
+                "reference {}: {problem}\n--- heard\n{results:#?}\n--- left to say\n{turns:#?}\n--- stdout\n{}\n--- stderr\n{}",
+                self.version, ended.stdout, ended.stderr
             );
         }
         let Scenario { results, requests, .. } = scenario;
-        Run { results, requests, last_message: ended.stdout.trim_end().to_owned(), folder }
+        let last_message = ended.stdout.trim_end().to_owned();
+        Run { version: self.version, results, requests, last_message, folder }
     }
 
     /// Starts a conversation whose turns the test takes one by one.
@@ -163,8 +180,7 @@ fn prepare(scenario: Scenario) -> (RunFolder, ScriptedModel) {
     }
     let mut config = scenario.mcp_config(&folder.workspace());
     let name = scenario.model.clone().unwrap_or_else(|| "scripted".to_owned());
-    let sandbox = scenario.sandbox_mode.clone();
-    let sandbox = sandbox.unwrap_or_else(|| "danger-full-access".to_owned());
+    let sandbox = scenario.sandbox_config();
     let model = ScriptedModel::start(scenario);
     config.insert_str(0, &base_config(&name, &sandbox, model.address));
     fs::write(folder.home().join("config.toml"), config).expect("the home is new and ours");
@@ -174,6 +190,8 @@ fn prepare(scenario: Scenario) -> (RunFolder, ScriptedModel) {
 /// What came out of a run.
 #[derive(Debug)]
 pub struct Run {
+    /// Which client it was.
+    pub version: ReferenceVersion,
     results: BTreeMap<String, ToolResult>,
     requests: Vec<Value>,
     /// The model's last message, as the client printed it.
@@ -211,11 +229,9 @@ fn base_config(name: &str, sandbox: &str, model: SocketAddr) -> String {
     format!(
         r#"model = "{name}"
 model_provider = "scripted"
-approval_policy = "never"
-sandbox_mode = "{sandbox}"
 check_for_update_on_startup = false
 web_search = "disabled"
-
+{sandbox}
 [model_providers.scripted]
 name = "scripted"
 base_url = "http://{model}/v1"

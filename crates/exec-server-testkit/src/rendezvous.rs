@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_protocol::registry::{
+use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
+use exec_server_relay::registry_types::{
     MLKEM768_PUBLIC_KEY_BYTES, PublicKey, SECURITY_PROFILE, X25519_PUBLIC_KEY_BYTES,
 };
-use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
 use exec_server_rendezvous::admin::{NewToken, create_token};
 use exec_server_rendezvous::store::{Storage, TokenRole};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, clock};
@@ -82,8 +82,14 @@ impl TestRendezvous {
     /// A token for an environment.
     pub async fn token(&self, role: TokenRole, environment: &str) -> String {
         let environment = Some(environment.to_owned());
-        self.new_token(NewToken { role, environment, expires_in_seconds: None, max_streams: None })
-            .await
+        self.new_token(NewToken {
+            role,
+            environment,
+            expires_in_seconds: None,
+            max_streams: None,
+            label: None,
+        })
+        .await
     }
 
     /// A token with limits.
@@ -170,7 +176,7 @@ pub fn connect_body(key: &PublicKey) -> Value {
     json!({"harness_public_key": key})
 }
 
-/// A key that nobody has the other half of; a rendezvous cannot tell.
+/// A public key without a private key; a rendezvous does not check it.
 pub fn public_key(number: u8) -> PublicKey {
     PublicKey {
         x25519: [number; X25519_PUBLIC_KEY_BYTES],
@@ -201,7 +207,7 @@ pub struct RelaySocket<S = MaybeTlsStream<TcpStream>> {
 pub enum Relayed {
     /// A frame.
     Frame(RelayFrame),
-    /// A goodbye: its code and reason.
+    /// A websocket close frame: code and reason.
     Closed(u16, String),
     /// The end, without a word.
     Cut,
@@ -220,7 +226,7 @@ impl RelaySocket {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
-    /// The relay's end of a websocket that somebody has opened.
+    /// The relay's end of a websocket that a peer has opened.
     pub fn serve(link: S) -> Self {
         let limits = Limits::default().max_payload_len(None);
         Self { socket: ServerBuilder::new().limits(limits).serve(link) }
@@ -302,7 +308,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
         assert_eq!(self.next().await, Relayed::Frame(RelayFrame::new(stream, body)));
     }
 
-    /// The goodbye, which must come next.
+    /// Reads the close frame, which must come next.
     pub async fn expect_closed(&mut self, code: u16, reason: &str) {
         assert_eq!(self.next().await, Relayed::Closed(code, reason.to_owned()));
     }

@@ -1,4 +1,4 @@
-//! A program on a terminal, and somebody who types and reads.
+//! Runs a program on a pseudoterminal and scripts its input and output.
 //!
 //! The terminal is one of a server of its own, so the tests of terminals are also what this stands on.
 
@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{TestClient, chunk};
 use crate::executor::TestExecutor;
+use crate::surroundings::{home, state_home};
 
 /// A program that runs on a terminal.
 pub struct Terminal {
@@ -25,8 +26,8 @@ impl Terminal {
     pub async fn start(argv: &[&str], env: &[(&str, &str)]) -> Self {
         let host = TestExecutor::start().await;
         let mut client = host.client().await;
-        let mut variables =
-            json!({"TERM": "xterm", "PATH": std::env::var("PATH").unwrap_or_default()});
+        let mut variables = json!({"TERM": "xterm", "PATH": std::env::var("PATH").unwrap_or_default(),
+                "HOME": home(), "XDG_STATE_HOME": state_home()});
         for (name, value) in env {
             variables[*name] = json!(value);
         }

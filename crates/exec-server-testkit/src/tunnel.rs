@@ -77,7 +77,7 @@ async fn pass_on(mut near: TcpStream, path: &str, server: std::net::SocketAddr) 
     }
     let text = String::from_utf8_lossy(&head);
     let wanted = format!(" {path}/");
-    // Whoever does not know the path does not find the server.
+    // A request without the path prefix is dropped.
     let Some((method, rest)) = text.split_once(&wanted) else { return };
     assert!(!method.contains(' '), "the path comes first");
     let mut far = TcpStream::connect(server).await.expect("the server is there");

@@ -1,14 +1,14 @@
-//! An error with everything that led to it, for those who are only told a text.
+//! Formats an error together with its chain of causes.
 
 use std::error::Error;
 
-/// An error and its causes on one line.
+/// Joins an error and its causes with `: ` on one line.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         let more = error.to_string();
-        // Some errors repeat their cause.
+        // Errors of other crates often include the text of their source.
         if !more.is_empty() && !text.contains(&more) {
             text.push_str(": ");
             text.push_str(&more);
@@ -27,7 +27,7 @@ mod tests {
     struct Step(&'static str, #[source] Option<Box<Step>>);
 
     #[test]
-    fn causes_follow_in_their_order_and_none_is_said_twice() {
+    fn causes_follow_in_order_and_repeats_are_dropped() {
         let error = Step("late: gone", Some(Box::new(Step("gone", None))));
         let error = Step("could not", Some(Box::new(Step("", Some(Box::new(error))))));
         assert_eq!(chain(&error), "could not: late: gone");

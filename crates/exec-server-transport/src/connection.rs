@@ -1,8 +1,8 @@
-//! One peer: what it sends comes out of [`Connection::next`], which also sends what is in the [`Outbox`].
+//! One peer connection: [`Connection::next`] yields incoming events and sends the contents of the [`Outbox`].
 //!
-//! Owner: the task that serves the peer; it alone reads and writes. Reading goes on while a peer takes nothing, so a
-//! client that is stuck behind a flood can still end it. What has been read is handled before anything is written, so
-//! the answers to pipelined requests leave in one write.
+//! Owner: the task that serves the peer; it alone reads and writes. Reading continues while the peer does not read, so
+//! a client behind a flood of output can still cancel it. Readable messages are handled before anything is written, so
+//! replies to pipelined requests leave in one write.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -11,58 +11,61 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use exec_server_machines::keepalive::{Keepalive, KeepaliveAction};
+use exec_server_core::keepalive::{Keepalive, KeepaliveAction};
 use exec_server_protocol::envelope::{self, Incoming, MalformedMessage};
+use tokio::sync::oneshot;
 use tokio::time::Sleep;
 
 use crate::outbox::{Backlog, CloseReason, Outbox, Slot};
 
-/// Bytes to messages and back, for one kind of carrier.
+/// Converts bytes to messages and back, for one kind of carrier.
 pub trait Wire: Send + Unpin {
-    /// The next thing that the peer sent; none at its end.
+    /// The next item from the peer; `None` at the end of input.
     fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>>;
-    /// Takes a message to be sent.
+    /// Buffers a message.
     fn start_send(&mut self, message: Bytes) -> Result<(), WireError>;
-    /// Sends what was taken; the count of bytes that went out grows with every success.
+    /// Writes buffered data; `bytes_sent` grows with every successful write.
     fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>>;
-    /// Takes a request for a sign of life, where the carrier has such a thing.
+    /// Buffers a ping, if the carrier has pings.
     fn start_ping(&mut self, number: u64) -> Result<(), WireError>;
-    /// Takes a farewell, where the carrier has such a thing.
+    /// Buffers a close frame, if the carrier has close frames.
     fn start_close(&mut self, reason: &CloseReason) -> Result<(), WireError>;
-    /// How many bytes have gone out so far.
+    /// Bytes written so far.
     fn bytes_sent(&self) -> u64;
-    /// Sends what was taken, then takes and forgets what the peer still sends; ready at its end.
+    /// Flushes, then reads and discards input; ready at the end of input.
     fn poll_drain(&mut self, cx: &mut Context) -> Poll<()>;
-    /// Whether the carrier can ask for a sign of life.
+    /// Whether the carrier has pings.
     fn can_ping(&self) -> bool;
-    /// Whether a peer that sends nothing more may still take answers.
+    /// Whether replies can still be sent after the peer has ended its input.
     fn can_half_close(&self) -> bool;
-    /// How a malformed message is introduced to the peer.
+    /// Prefix of the error text for a malformed message.
     fn describe(&self) -> String;
 }
 
-/// Something that the peer sent.
+/// An item received from the peer.
 #[derive(Debug)]
 pub enum Received {
     /// A message.
     Message(InMessage),
-    /// The answer to a ping, with its number.
+    /// The pong for the ping with this number.
     Pong(u64),
-    /// Only a sign of life.
+    /// Activity without content.
     Life,
+    /// A close frame: nothing more will follow.
+    Closing(CloseReason),
 }
 
 /// A message from the peer.
 #[derive(Debug)]
 pub enum InMessage {
-    /// Bytes that may or may not be text.
+    /// Bytes, not necessarily UTF-8.
     Bytes(Bytes),
-    /// A websocket text message, which was checked on its way in.
+    /// A websocket text message, already validated as UTF-8.
     Text(tokio_websockets::Message),
 }
 
 impl InMessage {
-    /// The text of the message; empty if it is none.
+    /// The text; empty if the bytes are not UTF-8.
     pub fn text(&self) -> &str {
         match self {
             Self::Bytes(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
@@ -70,7 +73,7 @@ impl InMessage {
         }
     }
 
-    /// Reads the message.
+    /// Decodes the JSON-RPC envelope.
     pub fn decode(&self) -> Result<Incoming<'_>, MalformedMessage> {
         match self {
             Self::Bytes(bytes) => envelope::decode(bytes),
@@ -82,80 +85,91 @@ impl InMessage {
     }
 }
 
-/// Why nothing more can be exchanged.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// The carrier broke.
+    /// Reading or writing failed.
     #[error("the link broke: {0}")]
     Io(#[from] io::Error),
-    /// The peer broke the carrier's rules; it has been told.
+    /// The peer violated the carrier's protocol; a close frame was sent where possible.
     #[error("protocol violation: {0}")]
     Protocol(String),
 }
 
-/// What happened on a connection.
+/// An event on a connection.
 #[derive(Debug)]
 pub enum Event {
     /// The peer sent a message.
     Message(InMessage),
-    /// So many requests have been answered.
+    /// Number of requests answered since the last event; zero if only room for new requests became free.
     Finished(usize),
-    /// The peer has nothing more to ask, but still takes answers.
+    /// The peer ended its input, but still reads replies.
     EndOfInput,
-    /// The connection is over.
+    /// The connection has ended.
     Closed(Ended),
 }
 
 /// How a connection ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// The peer ended it in order.
+    /// The peer closed it in order.
     ByPeer,
-    /// We ended it.
+    /// This side closed it.
     ByUs(CloseReason),
-    /// The peer gave no sign of life.
+    /// The peer answered no ping.
     Silent,
-    /// It broke.
+    /// It failed.
     Broken(WireError),
 }
 
-/// How often a peer is asked for a sign of life, and how long it has to give one.
+/// Ping interval and timeout.
 #[derive(Debug, Clone, Copy)]
-pub struct PingTimes {
-    /// From ping to ping.
+pub struct KeepaliveConfig {
+    /// Time between pings.
     pub interval: Duration,
-    /// From a ping to the end.
+    /// Time without activity after which the connection is closed.
     pub deadline: Duration,
 }
 
-/// Messages handled before what they caused is written, when a peer never pauses.
+/// Messages handled before the replies are written, when the peer sends without pause.
 const READS_PER_WRITE: usize = 64;
-/// Replies of this size are written before more is read, so that the peer can begin with them and the memory is soon
-/// free; unless the peer takes nothing.
+/// Above this size replies are written before more is read, so that the peer can start to read and the memory is freed;
+/// does not apply while the socket is full.
 const WRITE_FIRST_BYTES: usize = 512 * 1024;
-/// A peer that sends content faster than it can be stored is not read any further.
+/// Reading stops while more bytes of unanswered requests are held than this.
 const MAX_HELD_BYTES: usize = 64 * 1024 * 1024;
-/// A peer that takes none of its replies is not read any further.
-const MAX_UNSENT_REPLY_BYTES: usize = 32 * 1024 * 1024;
+/// Reading stops while more bytes of small messages are unread by the peer than this.
+const MAX_UNPAID_BYTES: usize = 32 * 1024 * 1024;
 
-/// One peer.
+/// A connection to one peer.
 pub struct Connection {
     wire: Box<dyn Wire>,
     outbox: Outbox,
+    /// Whether outgoing messages include `"jsonrpc":"2.0"`.
+    says_version: bool,
     reads_left: usize,
-    /// Slots of the batch that is being written; empty when none is.
+    /// Slots of the batch that is being written.
     writing: Option<Vec<Slot>>,
+    /// Delivery marks of the current batch, on a carrier without pings.
+    handed_over: Vec<oneshot::Sender<()>>,
     closing: Option<CloseReason>,
-    /// What had gone out when a write last met a full socket.
+    /// Value of `bytes_sent` when a write last found the socket full.
     blocked_at: Option<u64>,
     is_at_end: bool,
     keepalive: Option<(Keepalive, Pin<Box<Sleep>>)>,
     held_limit: usize,
+    unpaid_limit: usize,
+    /// Close reason sent by the peer.
+    farewell: Option<CloseReason>,
 }
 
 impl Connection {
-    /// Takes over a carrier.
-    pub fn new(wire: Box<dyn Wire>, pings: PingTimes) -> Self {
+    /// Creates a connection on a carrier.
+    pub fn new(wire: Box<dyn Wire>, pings: KeepaliveConfig) -> Self {
+        let outbox = Outbox::default();
+        if !wire.can_ping() {
+            outbox.set_cannot_ping();
+        }
         let keepalive = wire.can_ping().then(|| {
             let keepalive = Keepalive::new(Instant::now(), pings.interval, pings.deadline);
             let sleep = tokio::time::sleep_until(keepalive.poll_timeout().into());
@@ -163,49 +177,66 @@ impl Connection {
         });
         Self {
             wire,
-            outbox: Outbox::default(),
+            outbox,
+            says_version: false,
             reads_left: READS_PER_WRITE,
             writing: None,
+            handed_over: Vec::new(),
             closing: None,
             blocked_at: None,
             is_at_end: false,
             keepalive,
             held_limit: MAX_HELD_BYTES,
+            unpaid_limit: MAX_UNPAID_BYTES,
+            farewell: None,
         }
     }
 
-    /// Reads no further while more bytes than this are held.
+    /// Sets the limit of held request bytes above which reading stops.
     pub fn set_held_limit(&mut self, bytes: usize) {
         self.held_limit = bytes;
     }
 
-    /// A handle to send to this peer.
+    /// Sets the limit of unread small messages, in bytes, above which reading stops.
+    pub fn set_unpaid_limit(&mut self, bytes: usize) {
+        self.unpaid_limit = bytes;
+    }
+
+    /// Handle for sending to this peer.
     pub fn outbox(&self) -> &Outbox {
         &self.outbox
     }
 
-    /// How a malformed message is introduced to the peer.
+    /// Includes `"jsonrpc":"2.0"` in every later message, because this peer does.
+    pub fn say_version(&mut self) {
+        self.says_version = true;
+    }
+
+    /// Close reason sent by the peer, if any.
+    pub fn farewell(&self) -> Option<&CloseReason> {
+        self.farewell.as_ref()
+    }
+
+    /// Prefix of the error text for a malformed message.
     pub fn describe(&self) -> String {
         self.wire.describe()
     }
 
-    /// What happens next; sends meanwhile. After [`Event::Closed`] there is nothing more.
+    /// Waits for the next event and sends queued messages meanwhile; returns nothing useful after [`Event::Closed`].
     pub async fn next(&mut self) -> Event {
         poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    /// After the end: waits until the peer has hung up too, because a socket that is closed with unread input takes
-    /// the farewell down with it.
+    /// Waits until the peer has closed its side: closing a socket with unread input resets it and discards the close frame.
     pub async fn linger(&mut self, patience: Duration) {
         let drained = poll_fn(|cx| self.wire.poll_drain(cx));
-        // A peer that goes on for longer has only itself to blame.
+        // A peer that keeps sending beyond the timeout loses the close frame.
         let _ = tokio::time::timeout(patience, drained).await;
     }
 
     fn poll_event(&mut self, cx: &mut Context) -> Poll<Event> {
         loop {
-            let finished = self.outbox.take_finished();
-            if finished > 0 {
+            if let Some(finished) = self.outbox.take_finished() {
                 return Poll::Ready(Event::Finished(finished));
             }
             let backlog = self.outbox.backlog();
@@ -216,7 +247,7 @@ impl Connection {
             if may_read && self.reads_left > 0 {
                 match self.wire.poll_next(cx) {
                     Poll::Ready(Some(Ok(received))) => {
-                        self.handle_life();
+                        self.handle_activity();
                         self.reads_left -= 1;
                         match received {
                             Received::Message(message) => {
@@ -224,11 +255,12 @@ impl Connection {
                             }
                             Received::Pong(number) => self.outbox.handle_pong(number),
                             Received::Life => {}
+                            Received::Closing(reason) => self.farewell = Some(reason),
                         }
                         continue;
                     }
                     Poll::Ready(Some(Err(error))) => {
-                        // The carrier may have a farewell to say; it is sent if it can be sent at once.
+                        // A close frame may be buffered; send it only if that does not block.
                         let _ = self.wire.poll_flush(cx);
                         return self.end(Ended::Broken(error));
                     }
@@ -258,13 +290,13 @@ impl Connection {
                 Pings::None => {}
                 Pings::Due => continue,
                 Pings::Unanswered => {
-                    // A peer that was only asleep should learn why; it is sent if it can be sent at once.
+                    // A peer that was only suspended can learn the reason; send it only if that does not block.
                     let _ = self.wire.start_close(&CloseReason::silent());
                     let _ = self.wire.poll_flush(cx);
                     return self.end(Ended::Silent);
                 }
             }
-            // What was written may have made room to read again.
+            // Writing may have freed space, so that reading can continue.
             let has_room = !may_read && self.may_read(&self.outbox.backlog());
             let may_read_again = has_paused || has_room;
             if !may_read_again && self.outbox.fall_asleep(cx, self.writing.is_some()) {
@@ -276,7 +308,7 @@ impl Connection {
     fn may_read(&self, backlog: &Backlog) -> bool {
         self.closing.is_none()
             && !self.is_at_end
-            && backlog.unsent_reply_bytes < MAX_UNSENT_REPLY_BYTES
+            && backlog.unpaid_bytes < self.unpaid_limit
             && backlog.held_bytes < self.held_limit
     }
 
@@ -288,9 +320,19 @@ impl Connection {
                     return Poll::Ready(Ok(()));
                 };
                 for message in batch.messages {
+                    let message = match self.says_version {
+                        true => envelope::with_version(&message).into(),
+                        false => message,
+                    };
                     self.wire.start_send(message)?;
                 }
-                if let Some(number) = batch.ping {
+                let mut ping = batch.ping;
+                if !self.wire.can_ping() {
+                    self.handed_over = batch.marks;
+                } else if !batch.marks.is_empty() {
+                    ping = Some(self.outbox.number_marks(batch.marks));
+                }
+                if let Some(number) = ping {
                     self.wire.start_ping(number)?;
                 }
                 if let Some(reason) = batch.close {
@@ -308,6 +350,10 @@ impl Connection {
                     }
                 }
                 self.writing = None;
+                for mark in self.handed_over.drain(..) {
+                    // The waiting caller may have been dropped.
+                    let _ = mark.send(());
+                }
                 self.handle_progress();
                 self.blocked_at = None;
             }
@@ -322,9 +368,9 @@ impl Connection {
             self.keepalive.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready());
         if is_due {
             self.handle_progress();
-            // Whoever is not listened to cannot be heard.
+            // Reading is paused, so a missing pong proves nothing.
             if !may_read {
-                self.handle_life();
+                self.handle_activity();
             }
         }
         let Some((keepalive, sleep)) = &mut self.keepalive else { return Pings::None };
@@ -343,18 +389,18 @@ impl Connection {
         pings
     }
 
-    /// An empty socket takes a ping from us without any peer; a full one takes more only if the peer took something.
+    /// Progress on a full socket counts as activity: an empty one accepts data without any peer.
     fn handle_progress(&mut self) {
         let sent = self.wire.bytes_sent();
         if self.blocked_at.is_some_and(|at| sent > at) {
             self.blocked_at = Some(sent);
-            self.handle_life();
+            self.handle_activity();
         }
     }
 
-    fn handle_life(&mut self) {
+    fn handle_activity(&mut self) {
         if let Some((keepalive, _)) = &mut self.keepalive {
-            keepalive.handle_life();
+            keepalive.handle_activity();
         }
     }
 
@@ -366,7 +412,7 @@ impl Connection {
 
 enum Pings {
     None,
-    /// There is something new to write.
+    /// A ping was queued.
     Due,
     Unanswered,
 }

@@ -1,4 +1,4 @@
-//! Dials a server: TCP or a unix socket, through a proxy if there is one, TLS if the URL says so, then the websocket.
+//! Connects to a server: TCP or a unix socket, optional proxy, optional TLS, then the websocket handshake.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,21 +11,20 @@ use url::{Host, Url};
 
 use crate::connection::Wire;
 use crate::proxy::{Proxies, ProxyError};
-use crate::registry::is_loopback;
 use crate::tls::{self, TlsError};
 use crate::websocket::{Sends, UpgradeFailure, WebSocketWire};
 
-/// The largest message that is taken from a server: its whole files and bodies come in one, and some put no limit to them.
+/// Limit of one message from a server: whole files and bodies come in one, and some servers do not limit them.
 pub const MAX_REPLY_BYTES: usize = 128 * 1024 * 1024;
 
-/// Both ends of a relay drop a link that carries more in one message.
+/// Limit of one relay message; both relay ends close the connection above it.
 pub const MAX_RELAY_MESSAGE_BYTES: usize = 256 * 1024;
 
-/// What a websocket can run over.
+/// A byte stream that can carry a websocket.
 pub trait Link: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Link for T {}
 
-/// A server's address: `ws://`, `wss://` or `unix://`.
+/// A server address: `ws://`, `wss://` or `unix://`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServerUrl {
     /// A websocket over TCP, with TLS for `wss://`.
@@ -34,19 +33,19 @@ pub enum ServerUrl {
     Unix(PathBuf),
 }
 
-/// What goes with a dial.
+/// Options of a dial.
 #[derive(Clone, Default)]
 pub struct DialOptions {
-    /// More headers for the upgrade request.
+    /// Extra headers of the upgrade request.
     pub headers: Vec<(String, String)>,
-    /// A PEM file of the authorities to trust in place of the system's.
+    /// PEM file of authorities that replace the system's.
     pub authorities: Option<PathBuf>,
-    /// Who stands in between.
+    /// Proxies from the environment.
     pub proxies: Proxies,
 }
 
 impl std::fmt::Debug for DialOptions {
-    /// Without what the headers say, since credentials are among them.
+    /// Omits header values, because they contain credentials.
     fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
         formatter
             .debug_struct("DialOptions")
@@ -55,46 +54,48 @@ impl std::fmt::Debug for DialOptions {
     }
 }
 
-/// An address that cannot be dialled.
+/// Why an address is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServerUrlError {
     /// Not a URL.
     #[error("`{0}` is no URL; expected `ws://HOST:PORT`, `wss://HOST:PORT` or `unix:///PATH`")]
     Invalid(String),
-    /// A URL of something else.
+    /// The scheme is not supported.
     #[error("unsupported scheme in `{0}`; expected `ws://`, `wss://` or `unix://`")]
     Scheme(String),
-    /// The old way through a relay, which is no plain JSON.
-    #[error("`{0}` asks for the relay framing (`role=harness`), which is no plain websocket")]
+    /// A legacy relay URL, which does not carry plain JSON.
+    #[error(
+        "`{0}` is a relay URL (`role=harness`), not a plain websocket; connect with `env:NAME` instead"
+    )]
     Relay(String),
 }
 
-/// Why a server could not be reached.
+/// Why a dial failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
-    /// Nobody listens, or no way leads there.
+    /// The TCP or unix connection failed.
     #[error("could not connect")]
     Connect(#[source] io::Error),
-    /// The proxy stands in the way.
+    /// The proxy is unreachable or rejected the request.
     #[error("could not connect through the proxy")]
     Proxy(#[from] ProxyError),
-    /// TLS cannot be set up.
+    /// The TLS configuration is invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The server did not prove who it is, or speaks no TLS.
+    /// The certificate was rejected, or the server does not speak TLS.
     #[error("the TLS handshake failed")]
     Handshake(#[source] io::Error),
-    /// No upgrade to a websocket.
+    /// The websocket handshake failed.
     #[error(transparent)]
     Upgrade(#[from] UpgradeFailure),
-    /// Unix sockets do not exist here.
+    /// This platform has no unix sockets.
     #[error("unix sockets are not supported on this system")]
     NoUnixSockets,
 }
 
 impl DialError {
-    /// Whether it may be otherwise in a moment; a certificate that nobody trusts will not be.
-    pub fn may_pass(&self) -> bool {
+    /// Whether a retry can succeed; a rejected certificate is permanent.
+    pub fn is_transient(&self) -> bool {
         match self {
             Self::Connect(_) | Self::Proxy(_) | Self::Upgrade(_) => true,
             Self::Handshake(error) => error.kind() != io::ErrorKind::InvalidData,
@@ -104,7 +105,7 @@ impl DialError {
 }
 
 impl ServerUrl {
-    /// Reads an address.
+    /// Parses an address.
     pub fn parse(text: &str) -> Result<Self, ServerUrlError> {
         let text = text.trim();
         if let Some(path) = text.strip_prefix("unix://") {
@@ -122,7 +123,7 @@ impl ServerUrl {
         if url.host().is_none() { Err(invalid(text)) } else { Ok(Self::WebSocket(url)) }
     }
 
-    /// Whether nobody on the way can read what is sent there: by encryption, or because it does not leave the machine.
+    /// Whether the connection is encrypted or stays on this machine.
     pub fn is_secure(&self) -> bool {
         match self {
             Self::Unix(_) => true,
@@ -136,13 +137,13 @@ fn invalid(text: &str) -> ServerUrlError {
 }
 
 impl std::fmt::Display for ServerUrl {
-    /// Without a password, since it ends up in logs and errors.
+    /// Omits credentials and the query, because the result is logged.
     fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
         match self {
             Self::Unix(path) => write!(formatter, "unix://{}", path.display()),
             Self::WebSocket(url) => {
                 let mut url = url.clone();
-                // A URL with a host can always do without.
+                // Cannot fail for a URL with a host.
                 let _ = url.set_password(None);
                 let _ = url.set_username("");
                 url.set_query(None);
@@ -152,12 +153,12 @@ impl std::fmt::Display for ServerUrl {
     }
 }
 
-/// Opens a websocket to a server.
+/// Opens a websocket for JSON messages.
 pub async fn dial(server: &ServerUrl, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
     dial_as(server, options, Sends::Text, MAX_REPLY_BYTES).await
 }
 
-/// Opens a websocket to a server for somebody else's messages, which may be no text and are no longer than a stream allows.
+/// Opens a websocket for opaque forwarding: binary messages, limited to the size of a relay stream's message.
 pub async fn dial_opaque(
     server: &ServerUrl,
     options: &DialOptions,
@@ -177,7 +178,7 @@ async fn dial_as(
     }
 }
 
-/// Opens a websocket to a relay, whose URL is taken as it is.
+/// Opens a websocket to a relay; the URL is used unchanged.
 pub async fn dial_relay(url: &Url, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
     let link = open_link(url, options).await?;
     let limit = MAX_RELAY_MESSAGE_BYTES;
@@ -185,7 +186,7 @@ pub async fn dial_relay(url: &Url, options: &DialOptions) -> Result<Box<dyn Wire
     Ok(Box::new(wire.sending(Sends::Binary)))
 }
 
-/// Opens what a URL of a websocket or of HTTP asks for: a connection, with TLS if it is a secure one.
+/// Opens the byte stream for a websocket or HTTP URL, with TLS for `wss` and `https`.
 pub(crate) async fn open_link(
     url: &Url,
     options: &DialOptions,
@@ -247,7 +248,7 @@ async fn dial_unix(
     Err(DialError::NoUnixSockets)
 }
 
-/// A connection without Nagle's delay: requests are small and somebody waits for each.
+/// Connects with `TCP_NODELAY`, because requests are small and latency matters.
 pub(crate) async fn connect_tcp(host: &Host<&str>, port: u16) -> io::Result<TcpStream> {
     let stream = match host {
         Host::Domain(name) => TcpStream::connect((*name, port)).await,
@@ -273,7 +274,7 @@ pub(crate) async fn wrap_in_tls(
     Ok(Box::new(connector.connect(name, link).await.map_err(DialError::Handshake)?))
 }
 
-/// User and password of a URL as an `Authorization` header.
+/// User and password of a URL as the value of an `Authorization` header.
 pub fn basic_auth(url: &Url) -> Option<String> {
     if url.username().is_empty() && url.password().is_none() {
         return None;
@@ -285,12 +286,22 @@ pub fn basic_auth(url: &Url) -> Option<String> {
     Some(format!("Basic {}", exec_server_protocol::base64::encode(&pair)))
 }
 
+/// Whether a URL names loopback, without a DNS lookup.
+pub fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(url::Host::Domain(name)) => name.eq_ignore_ascii_case("localhost"),
+        Some(url::Host::Ipv4(address)) => address.is_loopback(),
+        Some(url::Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_apart() {
+    fn addresses_are_classified_by_scheme() {
         assert!(matches!(ServerUrl::parse(" ws://127.0.0.1:1 "), Ok(ServerUrl::WebSocket(_))));
         assert!(matches!(ServerUrl::parse("wss://h/p?q=1"), Ok(ServerUrl::WebSocket(_))));
         assert_eq!(
@@ -301,7 +312,7 @@ mod tests {
             ("unix://run/x", "is no URL"),
             ("127.0.0.1:1", "is no URL"),
             ("http://h", "unsupported scheme"),
-            ("ws://h/?role=harness", "relay framing"),
+            ("ws://h/?role=harness", "is a relay URL"),
         ] {
             let error = ServerUrl::parse(text).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
@@ -309,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_go_only_where_nobody_listens() {
+    fn only_encrypted_or_local_addresses_are_secure() {
         let is_secure = |text| ServerUrl::parse(text).unwrap().is_secure();
         for text in ["wss://h", "ws://127.0.0.1:1", "ws://[::1]", "ws://localhost", "unix:///s"] {
             assert!(is_secure(text), "{text}");
@@ -318,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_printed_address_keeps_no_secret() {
+    fn a_printed_address_contains_no_credentials() {
         let url = ServerUrl::parse("wss://me:hush@host:1/path?token=hush").unwrap();
         assert_eq!(url.to_string(), "wss://host:1/path");
     }

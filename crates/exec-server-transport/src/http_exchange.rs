@@ -1,4 +1,4 @@
-//! One request over HTTP on a connection of its own, for what is asked now and then.
+//! Sends one HTTP request on its own connection, for rare requests where pooling is not worth it.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,18 +13,18 @@ use url::Url;
 
 use crate::dial::{DialError, DialOptions, open_link};
 
-/// Why there is no answer.
+/// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     /// The server cannot be reached.
     #[error("the server cannot be reached")]
     Unreachable(#[from] DialError),
-    /// The exchange broke, or the answer is too long.
-    #[error("the exchange broke")]
+    /// The connection failed during the exchange, or the response exceeds the size limit.
+    #[error("the HTTP exchange with the server failed")]
     Broken(#[source] io::Error),
 }
 
-/// Sends a request, whose URI is a path, to the server at `base`; its answer has at most `max_answer` bytes.
+/// Sends a request with a path-only URI to the server at `base`; reads at most `max_answer` bytes of response body.
 pub async fn exchange(
     base: &Url,
     dial: &DialOptions,
@@ -45,7 +45,7 @@ pub async fn exchange(
         let body = body.map_err(|error| ExchangeError::Broken(io::Error::other(error)))?;
         Ok((status, body.to_bytes()))
     });
-    // The connection drives the exchange, and may be done before the answer has been read.
+    // The connection future can finish before the response body has been read.
     let mut connection = pin!(connection);
     let mut is_driving = true;
     let answer = poll_fn(|cx| {

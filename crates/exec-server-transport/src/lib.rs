@@ -1,32 +1,27 @@
-//! The pipes of exec-server: messages in both directions, whatever carries them.
+//! Message transport: connections to one peer, over websockets or lines, with TLS, proxies and dialling.
 //!
-//! | look here | for |
+//! | module | contains |
 //! |---|---|
-//! | [`connection`] | one peer: what it sends, and what is sent to it |
-//! | [`outbox`] | the queue in front of a peer, with a fast lane for replies |
+//! | [`connection`] | one peer: incoming events, outgoing messages, keepalive |
+//! | [`outbox`] | send queue of one peer, with a priority lane for replies |
 //! | [`websocket`] | messages as websocket messages |
-//! | [`upgrade`] | the step from HTTP to a websocket |
-//! | [`lines`] | messages as lines, over stdio or memory |
-//! | [`text`] | messages that are written by hand |
-//! | [`dial`], [`proxy`] | links to a server, through a proxy where the environment says so |
-//! | [`relay_harness`], [`relay_mux`] | messages through a relay, at either end |
-//! | [`registry`], [`http_exchange`] | what a registry is asked, and any single request |
-//! | [`splice`] | two wires made into one |
-//! | [`causes`] | an error with what led to it |
-//! | [`tls`], [`identity_file`] | certificates and keys from files |
+//! | [`upgrade`] | server side of the websocket handshake |
+//! | [`host`] | loopback check of the `Host` header |
+//! | [`lines`] | messages as lines, over stdio or in memory |
+//! | [`text`] | reusable buffers for large outgoing messages |
+//! | [`dial`], [`proxy`] | connects to a server, directly or through an HTTP proxy |
+//! | [`http_exchange`] | one HTTP request on its own connection |
+//! | [`causes`] | formats an error with its causes |
+//! | [`tls`] | TLS setup from PEM files and system roots |
 
 pub mod causes;
 pub mod connection;
 pub mod dial;
+pub mod host;
 pub mod http_exchange;
-pub mod identity_file;
 pub mod lines;
 pub mod outbox;
 pub mod proxy;
-pub mod registry;
-pub mod relay_harness;
-pub mod relay_mux;
-pub mod splice;
 pub mod text;
 pub mod tls;
 pub mod upgrade;

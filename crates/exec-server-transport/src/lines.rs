@@ -1,4 +1,4 @@
-//! Messages as lines: over stdio, or over memory in tests.
+//! Carries each message as one line, over stdio or in memory for tests.
 
 use std::io;
 use std::pin::Pin;
@@ -11,10 +11,10 @@ use tokio_util::io::poll_read_buf;
 use crate::connection::{InMessage, Received, Wire, WireError};
 use crate::outbox::CloseReason;
 
-/// The first read of a line; longer lines grow the buffer.
+/// Minimum free space per read; longer lines grow the buffer.
 const READ_BYTES: usize = 16 * 1024;
 
-/// A peer that sends and takes one message per line.
+/// A [`Wire`] with one message per line.
 pub struct LineWire<R, W> {
     reader: R,
     writer: W,
@@ -27,7 +27,7 @@ pub struct LineWire<R, W> {
 }
 
 impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> LineWire<R, W> {
-    /// Takes over both directions; lines above `max_line` bytes end the connection.
+    /// Takes both directions; a line above `max_line` bytes ends the connection.
     pub fn new(reader: R, writer: W, max_line: usize) -> Self {
         Self {
             reader,
@@ -40,7 +40,7 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> LineWire<R, W> {
         }
     }
 
-    /// The next complete line, or the unfinished last one.
+    /// The next non-blank line; at the end of input also an unterminated one.
     fn take_line(&mut self) -> Result<Option<BytesMut>, WireError> {
         loop {
             let line = match memchr::memchr(b'\n', &self.input[self.searched..]) {
@@ -68,7 +68,7 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> LineWire<R, W> {
     fn check_length(&self, length: usize) -> Result<(), WireError> {
         if length > self.max_line {
             let max = self.max_line;
-            return Err(WireError::Protocol(format!("a line is longer than {max} bytes")));
+            return Err(WireError::Protocol(format!("a line exceeds the limit of {max} bytes")));
         }
         Ok(())
     }

@@ -1,8 +1,7 @@
-//! HTTP proxies: which one the environment names for a server, and the way through it.
+//! Selects an HTTP proxy from the environment and opens a `CONNECT` tunnel through it.
 //!
-//! `ws://` and `http://` go by `HTTP_PROXY`, `wss://` and `https://` by `HTTPS_PROXY`, all else by `ALL_PROXY`; `NO_PROXY`
-//! lists hosts that are reached directly, and so are those of this machine itself. Lower case counts more. Everything goes
-//! through a tunnel (`CONNECT`).
+//! `ws://` and `http://` use `HTTP_PROXY`, `wss://` and `https://` use `HTTPS_PROXY`, both fall back to `ALL_PROXY`.
+//! `NO_PROXY` lists hosts that are reached directly; loopback always is. Lower-case variables take precedence.
 
 use std::fmt::Display;
 use std::io;
@@ -14,15 +13,15 @@ use url::{Host, Url};
 
 use crate::dial::{Link, basic_auth, connect_tcp, wrap_in_tls};
 
-/// More than any proxy says about itself.
+/// Limit of a proxy's response headers.
 const MAX_ANSWER_BYTES: usize = 16 * 1024;
 
-/// The proxies that are to be used.
+/// The configured proxies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Proxies {
     plain: Option<String>,
     tls: Option<String>,
-    /// Hosts that are reached directly.
+    /// Entries of `NO_PROXY`.
     direct: Vec<String>,
 }
 
@@ -32,39 +31,41 @@ pub struct Proxy {
     text: String,
 }
 
-/// Why a proxy is of no use.
+/// Why a tunnel could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
-    /// The environment names something that is no proxy.
-    #[error("the proxy's address is no `http://` or `https://` URL")]
+    /// The variable holds no proxy URL.
+    #[error(
+        "the proxy address is not an `http://` or `https://` URL (check HTTP_PROXY, HTTPS_PROXY and ALL_PROXY)"
+    )]
     Address,
-    /// It cannot be reached.
+    /// The TCP connection failed.
     #[error("could not reach the proxy")]
     Unreachable(#[source] io::Error),
-    /// TLS to the proxy itself failed.
-    #[error("could not reach the proxy: {0}")]
+    /// TLS to the proxy failed.
+    #[error("TLS to the proxy failed: {0}")]
     Tls(String),
-    /// It refused.
-    #[error("the proxy answered with HTTP status {0}")]
+    /// The proxy rejected the request.
+    #[error("the proxy rejected the tunnel with HTTP status {0}")]
     Refused(u16),
-    /// It does not speak HTTP.
-    #[error("the proxy's answer is not HTTP")]
+    /// The response is not HTTP.
+    #[error("the proxy's response is not HTTP")]
     Answer,
 }
 
 impl Proxies {
-    /// Those that the environment of this process names.
+    /// Reads the proxies from the environment of this process.
     pub fn from_environment() -> Self {
         Self::from_lookup(|name| std::env::var(name).ok())
     }
 
-    /// Those that an environment names.
+    /// Reads the proxies from environment variables.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let first = |names: &[&str]| {
             names.iter().find_map(|name| lookup(name).filter(|value| !value.trim().is_empty()))
         };
         let of_http = &["http_proxy", "HTTP_PROXY"];
-        // There, a header `Proxy` of the request would have become `HTTP_PROXY`.
+        // In CGI a request header `Proxy` becomes `HTTP_PROXY`, so the upper-case name is not trusted.
         let is_cgi = lookup("REQUEST_METHOD").is_some();
         Self {
             plain: first(if is_cgi { &of_http[..1] } else { of_http })
@@ -79,7 +80,7 @@ impl Proxies {
         }
     }
 
-    /// The proxy on the way to `server`, if any.
+    /// The proxy for `server`, if any.
     pub fn for_server(&self, server: &Url) -> Option<Proxy> {
         let text = if matches!(server.scheme(), "wss" | "https") { &self.tls } else { &self.plain };
         let text = text.as_ref()?;
@@ -106,7 +107,7 @@ impl Proxies {
     }
 }
 
-/// `*`, a name and everything below it, an address, a network, each with a port if it pleases.
+/// Matches an entry: `*`, a domain with its subdomains, an address, or a network, optionally with a port.
 fn covers(entry: &str, name: &str, address: Option<IpAddr>, port: Option<u16>) -> bool {
     if entry == "*" {
         return true;
@@ -148,14 +149,14 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
 }
 
 impl Proxy {
-    /// A tunnel through the proxy to `host`.
+    /// Opens a tunnel through the proxy to `host`.
     pub(crate) async fn connect(
         &self,
         host: &Host<&str>,
         port: u16,
         authorities: Option<&Path>,
     ) -> Result<Box<dyn Link>, ProxyError> {
-        // Many write `host:port` alone.
+        // `host:port` without a scheme is common.
         let with_scheme = match self.text.contains("://") {
             true => self.text.clone(),
             false => format!("http://{}", self.text),
@@ -178,7 +179,7 @@ impl Proxy {
     }
 }
 
-/// Asks the proxy at the other end of `link` for a connection to `host` that it does not look into.
+/// Sends `CONNECT` on `link` and waits for the proxy's success status.
 pub async fn ask_for_tunnel(
     link: &mut (impl AsyncRead + AsyncWrite + Unpin),
     host: impl Display,
@@ -193,7 +194,7 @@ pub async fn ask_for_tunnel(
     link.write_all(request.as_bytes()).await.map_err(ProxyError::Unreachable)?;
     link.flush().await.map_err(ProxyError::Unreachable)?;
     let mut answer = Vec::new();
-    // Byte by byte, since what follows the answer belongs to the server behind the proxy.
+    // Read byte by byte, because bytes after the header belong to the target server.
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() >= MAX_ANSWER_BYTES {
             return Err(ProxyError::Answer);
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scheme_decides_which_variable_counts() {
+    fn the_scheme_selects_the_variable() {
         let both = [("http_proxy", "http://a:1"), ("HTTPS_PROXY", "http://b:1")];
         assert!(is_proxied(&both[..1], "ws://h"));
         assert!(!is_proxied(&both[..1], "wss://h"));
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_and_listed_hosts_are_reached_directly() {
+    fn loopback_and_listed_hosts_are_reached_directly() {
         let with = |no_proxy| [("ALL_PROXY", "http://p:1"), ("no_proxy", no_proxy)];
         for server in ["ws://localhost", "ws://127.1.2.3", "ws://[::1]"] {
             assert!(!is_proxied(&with(""), server), "{server}");

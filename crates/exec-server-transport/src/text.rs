@@ -1,64 +1,95 @@
-//! A message that is written by hand, in memory that the thread uses again for its next large message.
+//! Buffers for large outgoing messages, recycled per thread.
 //!
-//! Fresh memory for every block of a file costs more than filling it: the kernel has to find and clear each page.
+//! A fresh allocation per file block costs more than filling it, because the kernel maps and clears each page.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use exec_server_protocol::base64;
 use serde::Serialize;
 
-/// The text of a message on its way to an outbox.
+/// The allocation for a message failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no memory for a message of {0} bytes")]
+pub struct OutOfMemory(pub usize);
+
+/// The text of an outgoing message.
 #[derive(Debug, Default)]
 pub struct MessageText {
-    /// As long as it ever was; what lies behind `len` is left over.
+    /// All initialised; bytes beyond `len` are stale.
     bytes: Vec<u8>,
     len: usize,
 }
 
-/// Smaller messages are served well by the allocator.
+/// Smaller buffers are not worth recycling.
 const LEAST_KEPT: usize = 256 * 1024;
-/// A message with the largest block of a file, and a little more.
+/// Fits a message with the largest file block.
 const MOST_KEPT: usize = 2 * 1024 * 1024;
-/// Messages of one thread that are written while an earlier one is on its way to the kernel.
+/// Buffers kept per thread: a few messages are written while earlier ones are being sent.
 const KEPT: usize = 3;
+/// Limit over all threads, so that idle blocking threads do not each keep their share.
+const KEPT_BY_ALL: usize = 3 * MOST_KEPT;
+static KEPT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<Spares> = const { RefCell::new(Spares(Vec::new())) };
+}
+
+/// Recycled buffers of one thread.
+struct Spares(Vec<Vec<u8>>);
+
+impl Drop for Spares {
+    fn drop(&mut self) {
+        let bytes = self.0.iter().map(Vec::len).sum();
+        KEPT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    }
 }
 
 impl MessageText {
-    /// An empty message with room for this many bytes.
+    /// Creates an empty message with this capacity; aborts if memory is exhausted.
     pub fn with_capacity(capacity: usize) -> Self {
-        let fits = |spare: &Vec<u8>| spare.len() >= capacity && capacity >= LEAST_KEPT;
-        let spare = SPARE.with_borrow_mut(|spares| {
-            spares.iter().position(fits).map(|place| spares.swap_remove(place))
-        });
-        Self { bytes: spare.unwrap_or_else(|| vec![0; capacity]), len: 0 }
+        let bytes = take_spare(capacity).unwrap_or_else(|| vec![0; capacity]);
+        Self { bytes, len: 0 }
     }
 
-    /// How long it is so far.
+    /// Creates an empty message with this capacity; fails if memory is exhausted.
+    pub fn try_with_capacity(capacity: usize) -> Result<Self, OutOfMemory> {
+        let zeroed = || bytemuck::try_zeroed_vec(capacity).map_err(|()| OutOfMemory(capacity));
+        let bytes = take_spare(capacity).map_or_else(zeroed, Ok)?;
+        Ok(Self { bytes, len: 0 })
+    }
+
+    /// Length of the text so far.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing was written yet.
+    /// Whether the text is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// How much memory it has, written to or not.
+    /// Allocated bytes.
     pub fn memory(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Gives it at least this much memory.
+    /// Grows the buffer to at least `memory` bytes.
     pub fn grow_to(&mut self, memory: usize) {
         if memory > self.bytes.len() {
             self.bytes.resize(memory, 0);
         }
     }
 
-    /// Appends text as it is.
+    /// Grows the buffer to at least `memory` bytes; fails if memory is exhausted.
+    pub fn try_grow_to(&mut self, memory: usize) -> Result<(), OutOfMemory> {
+        let more = memory.saturating_sub(self.bytes.len());
+        self.bytes.try_reserve_exact(more).map_err(|_| OutOfMemory(memory))?;
+        self.grow_to(memory);
+        Ok(())
+    }
+
+    /// Appends text.
     pub fn push(&mut self, text: &str) {
         self.room(text.len()).copy_from_slice(text.as_bytes());
     }
@@ -74,7 +105,7 @@ impl MessageText {
         serde_json::to_writer(&mut *self, value).expect("wire types cannot fail to serialise");
     }
 
-    /// Takes back everything after the first `len` bytes.
+    /// Shortens the text to at most `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -87,6 +118,15 @@ impl MessageText {
         self.len = end;
         &mut self.bytes[begin..end]
     }
+}
+
+fn take_spare(capacity: usize) -> Option<Vec<u8>> {
+    let fits = |spare: &Vec<u8>| spare.len() >= capacity && capacity >= LEAST_KEPT;
+    let spare = SPARE.with_borrow_mut(|Spares(spares)| {
+        spares.iter().position(fits).map(|place| spares.swap_remove(place))
+    })?;
+    KEPT_BYTES.fetch_sub(spare.len(), Ordering::Relaxed);
+    Some(spare)
 }
 
 impl std::io::Write for MessageText {
@@ -112,11 +152,15 @@ impl Drop for MessageText {
             return;
         }
         let bytes = std::mem::take(&mut self.bytes);
-        // A thread that is ending keeps nothing.
+        // Thread-local storage is gone while the thread exits; the buffer is then freed.
         let _ = SPARE.try_with(|spares| {
             let mut spares = spares.borrow_mut();
-            if spares.len() < KEPT {
-                spares.push(bytes);
+            let may_keep = |kept: usize| kept + bytes.len() <= KEPT_BY_ALL;
+            let keep = |kept| may_keep(kept).then_some(kept + bytes.len());
+            if spares.0.len() < KEPT
+                && KEPT_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok()
+            {
+                spares.0.push(bytes);
             }
         });
     }
@@ -139,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again_and_nothing_of_the_earlier_text_is_seen() {
+    fn a_recycled_buffer_shows_nothing_of_the_earlier_text() {
         let mut first = MessageText::with_capacity(LEAST_KEPT);
         first.push(&"x".repeat(LEAST_KEPT));
         let place = first.as_ref().as_ptr();
@@ -151,10 +195,21 @@ mod tests {
     }
 
     #[test]
-    fn only_so_much_memory_is_kept() {
+    fn an_allocation_that_fails_is_an_error() {
+        let most = usize::MAX / 4;
+        assert_eq!(MessageText::try_with_capacity(most).err(), Some(OutOfMemory(most)));
+        let mut text = MessageText::try_with_capacity(10).unwrap();
+        text.push("kept");
+        assert_eq!(text.try_grow_to(most), Err(OutOfMemory(most)));
+        assert_eq!(text.try_grow_to(20), Ok(()));
+        assert_eq!((text.as_ref(), text.memory()), (&b"kept"[..], 20));
+    }
+
+    #[test]
+    fn the_number_of_kept_buffers_is_bounded() {
         let large = || MessageText::with_capacity(MOST_KEPT);
         drop((large(), large(), large(), large(), large()));
         drop(MessageText::with_capacity(MOST_KEPT + 1));
-        SPARE.with_borrow(|spares| assert_eq!(spares.len(), KEPT));
+        SPARE.with_borrow(|spares| assert_eq!(spares.0.len(), KEPT));
     }
 }

@@ -1,4 +1,4 @@
-//! Certificates and keys from files.
+//! TLS acceptors and connectors from PEM files and the system's root certificates.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,31 +10,33 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 /// Why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// The certificate file has no certificate in PEM form.
+    /// The file has no PEM certificate.
     #[error("could not read a certificate from {}: {source}", path.display())]
     Certificate {
-        /// The file.
+        /// The certificate file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parse or read error.
         source: rustls::pki_types::pem::Error,
     },
-    /// The key file has no private key in PEM form.
+    /// The file has no PEM private key.
     #[error("could not read a private key from {}: {source}", path.display())]
     Key {
-        /// The file.
+        /// The key file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The parse or read error.
         source: rustls::pki_types::pem::Error,
     },
-    /// They do not fit together.
+    /// Certificate and key do not match, or rustls rejects them.
     #[error("the certificate and key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
-    /// There is nobody to trust.
-    #[error("this system has no root certificates; name a file with them")]
+    /// No root certificates were found.
+    #[error(
+        "no trusted root certificates found on this system (name a PEM file with --ca-file or SSL_CERT_FILE)"
+    )]
     NoRoots,
 }
 
-/// Accepts TLS with the certificate chain and key of two PEM files.
+/// Creates an acceptor from a certificate chain and a private key in PEM files.
 pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     let in_certificate = |source| TlsError::Certificate { path: certificate.to_owned(), source };
     let chain = CertificateDer::pem_file_iter(certificate)
@@ -55,11 +57,10 @@ pub fn acceptor(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError>
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The variable that names a PEM file of authorities which are trusted as well as the system's.
+/// Variable that names a PEM file of additional trusted certificate authorities.
 pub const MORE_AUTHORITIES_VARIABLE: &str = "CODEX_CA_CERTIFICATE";
 
-/// Trusts the authorities of a PEM file and no others; without one those that this system trusts, and those of the file
-/// that `CODEX_CA_CERTIFICATE` names.
+/// Trusts only the authorities of a PEM file; without one, the system's and those of `CODEX_CA_CERTIFICATE`.
 pub fn connector(authorities: Option<&Path>) -> Result<TlsConnector, TlsError> {
     let mut roots = rustls::RootCertStore::empty();
     match authorities {
@@ -88,7 +89,7 @@ fn add_file(roots: &mut rustls::RootCertStore, path: &Path) -> Result<(), TlsErr
     if is_empty { Err(in_file(rustls::pki_types::pem::Error::NoItemsFound)) } else { Ok(()) }
 }
 
-/// Whom this system trusts, or whom `SSL_CERT_FILE` and `SSL_CERT_DIR` name instead; and what was wrong with some of it.
+/// Loads the system's roots, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`; also returns the first load error.
 pub fn system_roots() -> (rustls::RootCertStore, Option<String>) {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = rustls::RootCertStore::empty();
@@ -96,7 +97,7 @@ pub fn system_roots() -> (rustls::RootCertStore, Option<String>) {
     (roots, found.errors.first().map(ToString::to_string))
 }
 
-/// Trusts these and no others.
+/// Creates a connector that trusts only these roots.
 pub fn connector_trusting(roots: rustls::RootCertStore) -> Result<TlsConnector, rustls::Error> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let mut config = rustls::ClientConfig::builder_with_provider(provider)

@@ -1,4 +1,4 @@
-//! The server's half of the step from HTTP to a websocket (RFC 6455, section 4.2).
+//! Server side of the websocket handshake (RFC 6455, section 4.2).
 
 use aws_lc_rs::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY};
 use exec_server_protocol::base64;
@@ -7,24 +7,24 @@ use http::header::{
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 
-/// Why a request is not the beginning of a websocket.
+/// Why a request is not a websocket handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UpgradeError {
-    /// It wants to stay what it is.
+    /// `Connection` lacks `upgrade`.
     #[error("Connection header did not include 'upgrade'")]
     Connection,
-    /// It wants to become something else.
+    /// `Upgrade` lacks `websocket`.
     #[error("Upgrade header did not include 'websocket'")]
     Upgrade,
-    /// It speaks another version.
+    /// Unsupported websocket version.
     #[error("Sec-WebSocket-Version header must be '13'")]
     Version,
-    /// It has nothing that we could prove ourselves with.
+    /// No key for the accept header.
     #[error("Sec-WebSocket-Key header is missing")]
     Key,
 }
 
-/// The headers of the answer with status 101 to a request with these.
+/// Checks the request headers and returns the headers of the 101 response.
 pub fn accept(request: &HeaderMap) -> Result<HeaderMap, UpgradeError> {
     if !has_token(request, CONNECTION, "upgrade") {
         return Err(UpgradeError::Connection);
@@ -52,7 +52,7 @@ fn has_token(headers: &HeaderMap, header: HeaderName, token: &str) -> bool {
         .any(|value| value.trim().eq_ignore_ascii_case(token))
 }
 
-/// Proves to the client that a websocket server has read its key.
+/// Computes `Sec-WebSocket-Accept` from the client's key.
 fn accept_key(key: &[u8]) -> HeaderValue {
     let mut context = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
     context.update(key);
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_accept_key_is_the_one_of_the_standard() {
+    fn the_accept_key_matches_the_example_of_the_rfc() {
         assert_eq!(accept_key(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 }

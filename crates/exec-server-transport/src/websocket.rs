@@ -1,4 +1,4 @@
-//! Messages as websocket messages: one JSON text each.
+//! Carries each message as one websocket message.
 
 use std::io;
 use std::pin::Pin;
@@ -17,17 +17,17 @@ use tokio_websockets::{
 use crate::connection::{InMessage, Received, Wire, WireError};
 use crate::outbox::CloseReason;
 
-/// A peer that never pauses must not keep others from their turn.
+/// Yield after this many reads, so that a peer that sends without pause does not starve other tasks.
 const DRAINS_PER_TURN: usize = 16;
 
-/// A peer on the other side of a websocket.
+/// A [`Wire`] over a websocket.
 pub struct WebSocketWire<S> {
     stream: WebSocketStream<Metered<S>>,
     peer: String,
     sends: Sends,
 }
 
-/// What kind of messages a peer expects.
+/// The websocket message type of outgoing messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sends {
     /// JSON.
@@ -38,7 +38,7 @@ pub enum Sends {
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
-    /// Serves an upgraded HTTP connection; messages above `max_message` bytes end it.
+    /// Serves an upgraded HTTP connection; a message above `max_message` bytes ends the connection.
     pub fn serve(stream: S, peer: String, max_message: usize) -> Self {
         let stream = ServerBuilder::new()
             .config(config())
@@ -47,7 +47,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
         Self { stream, peer, sends: Sends::Text }
     }
 
-    /// Asks the peer for an upgrade to a websocket; messages above `max_message` bytes end it.
+    /// Performs the client side of the websocket handshake; a message above `max_message` bytes ends the connection.
     pub async fn connect(
         stream: S,
         url: &str,
@@ -60,7 +60,11 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
             .config(config())
             .limits(Limits::default().max_payload_len(Some(max_message)));
         for (name, value) in headers {
-            let wrong = || UpgradeFailure::Request(format!("the header `{name}` cannot be sent"));
+            let wrong = || {
+                UpgradeFailure::Request(format!(
+                    "cannot send header `{name}`: invalid name or value"
+                ))
+            };
             let parsed = name.parse().map_err(|_| wrong())?;
             let value = value.parse().map_err(|_| wrong())?;
             builder = builder.add_header(parsed, value).map_err(|_| wrong())?;
@@ -75,39 +79,39 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
         }
     }
 
-    /// Sends binary messages from now on.
+    /// Sets the message type of outgoing messages.
     pub fn sending(self, sends: Sends) -> Self {
         Self { sends, ..self }
     }
 
     fn queue(&mut self, message: Message) -> Result<(), WireError> {
         match Pin::new(&mut self.stream).start_send(message) {
-            // A peer that said goodbye takes nothing more; what it sent is still read to the end.
+            // After a close frame from the peer nothing can be sent, but its earlier messages are still read.
             Ok(()) | Err(Error::AlreadyClosed) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// What is handed over is written as a whole, so there is nothing to gain from flushing halfway.
+/// Batches are flushed explicitly, so an intermediate flush only adds writes.
 fn config() -> Config {
     Config::default().frame_size(MAX_FRAME_BYTES).flush_threshold(usize::MAX)
 }
 
-/// Why a peer did not become a websocket.
+/// Why the websocket handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum UpgradeFailure {
-    /// The request cannot be made.
+    /// The request headers or URL are invalid.
     #[error("{0}")]
     Request(String),
-    /// The peer refused, with this HTTP status.
+    /// The server rejected the upgrade with this HTTP status.
     #[error("the server answered with HTTP status {0}")]
     Status(u16),
-    /// The peer's answer is no upgrade.
-    #[error("the server's answer is no websocket upgrade: {0}")]
+    /// The response is not a valid upgrade.
+    #[error("the server did not answer with a websocket upgrade: {0}")]
     Answer(String),
-    /// The link broke.
-    #[error("the link broke")]
+    /// The connection failed during the handshake.
+    #[error("connection lost during the websocket handshake")]
     Io(#[source] io::Error),
 }
 
@@ -126,10 +130,15 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
                 let number = payload[..].try_into().map_or(0, u64::from_be_bytes);
                 Some(Ok(Received::Pong(number)))
             }
-            Ok(_) => Some(Ok(Received::Life)),
+            Ok(message) => Some(Ok(match message.as_close() {
+                Some((code, reason)) => {
+                    Received::Closing(CloseReason { code: code.into(), reason: reason.to_owned() })
+                }
+                None => Received::Life,
+            })),
             Err(error) => {
                 if let Error::PayloadTooLong { max_len, .. } = &error {
-                    // The stream says so itself only if a single frame is too long, not the sum of many.
+                    // The library sends a close frame only if a single frame is too long, not for a fragmented message.
                     let reason = format!("max length: {max_len}");
                     let too_big = Message::close(Some(CloseCode::MESSAGE_TOO_BIG), &reason);
                     let _ = self.queue(too_big);
@@ -151,7 +160,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     }
 
     fn start_ping(&mut self, number: u64) -> Result<(), WireError> {
-        // A ping that nobody in particular waits for is empty, as clients of this protocol know it.
+        // Keepalive pings are empty: their pong needs no number.
         let number = number.to_be_bytes();
         let payload = if number == [0; 8] { &[][..] } else { &number };
         self.queue(Message::ping(Bytes::copy_from_slice(payload)))
@@ -167,7 +176,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     }
 
     fn poll_drain(&mut self, cx: &mut Context) -> Poll<()> {
-        // Whatever goes wrong from here on, it is over.
+        // An error here also means that there is nothing left to drain.
         if ready!(Pin::new(&mut self.stream).poll_flush(cx)).is_err() {
             return Poll::Ready(());
         }

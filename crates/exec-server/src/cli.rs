@@ -1,594 +1,200 @@
-//! The command line of the server.
+//! The command line: one file per command, named after what the user types.
+//!
+//! | look here | for |
+//! |---|---|
+//! | `serve`, `reference_options` | arguments of the server itself |
+//! | `usage`, `completion`, `examples` | parsing, shell completion, examples in `--help` |
+//! | `args` | argument parsers and options that several commands share |
+//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `info`, `doctor`, `sandbox`, … | the commands |
+//! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
+//! | `failure` | errors, hints and exit codes |
+//! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
+//! | `follow`, `console`, `input_queue`, `stdin_writer`, `escapes`, `detach_keys`, `stdin`, `output`, `replay`, `signals` | attaching this terminal to a remote process |
+//! | `lost_process`, `reattach` | messages about a process that is gone, and how to attach again |
+//! | `registry` | administration of a rendezvous, locally or over HTTP |
 
-use std::io::Write;
-use std::net::SocketAddr;
-use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+mod args;
+mod attach;
+mod cat;
+mod compat;
+pub mod completion;
+mod console;
+mod cp;
+mod cp_path;
+mod detach_keys;
+pub mod doctor;
+pub mod environments;
+mod escapes;
+mod examples;
+mod exec_options;
+mod failure;
+mod follow;
+mod format;
+pub mod forward;
+mod info;
+mod input_queue;
+mod kill;
+pub mod known_hosts;
+mod limits;
+mod logs;
+mod lost_process;
+mod ls;
+mod output;
+mod ps;
+mod reattach;
+mod reference_options;
+mod registry;
+pub mod rendezvous;
+mod replay;
+mod run;
+pub mod sandbox;
+mod serve;
+mod shell;
+mod signals;
+mod stdin;
+mod stdin_writer;
+mod target;
+mod timestamps;
+pub mod token;
+pub mod usage;
+mod wait;
+
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-use exec_server::ListenUrl;
-use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
-use exec_server::config::{
-    AllowedHost, Reach, SandboxAllowance, SandboxFallback, ServerConfig, ServerLimits, TlsFiles,
-};
+use clap::Subcommand;
 use exec_server::logging::LogFormat;
-use exec_server::protocol::hex;
-use exec_server::protocol::path_uri::NativePaths;
-use exec_server::protocol::process::{LimitName, ProcessLimits};
-use exec_server::remote::{AgentIdentity, Credential, CredentialError, RemoteEnvironmentConfig};
-use exec_server::timings::Timings;
-use exec_server_transport::registry::is_path_segment;
 
-use crate::commands::ClientCommand;
-use crate::doctor::DoctorArguments;
-use crate::environments_command::EnvironmentsArguments;
-use crate::forward_command::ForwardArguments;
-use crate::known_hosts_command::KnownHostsArguments;
-use crate::rendezvous_command::RendezvousArguments;
-use crate::token_command::TokenCommand;
-use crate::try_sandbox::SandboxArguments;
+pub use args::{duration, in_range, positive_duration};
+pub use cp_path::CpPath;
+pub use exec_options::remote_path;
+pub use failure::{Failure, OUR_FAILURE};
+pub use kill::with_signal_option;
+pub use ls::entries;
+pub use ps::sessions;
+pub use serve::{ArgumentError, Arguments, Command, JoinArguments};
+pub use target::{ResumeOptions, TargetOptions, Targeted, is_address};
 
-const LISTENING: &str = "Listening";
-const AUTHENTICATION: &str = "Authentication";
-const REMOTE: &str = "Reached through a relay";
-const TIMES: &str = "Times (500ms, 30s, 5m, 2h)";
-const LIMITS: &str = "Limits";
-const HTTP: &str = "HTTP requests from this machine";
-
-const EXAMPLES: &str = "\
-Examples:
-  exec-server
-      for clients on this machine
-  exec-server --listen ws://0.0.0.0:7777 --ws-auth capability-token --ws-token-file token.txt \\
-      --tls-cert cert.pem --tls-key key.pem
-      for clients on the network that have the token";
-
-const COMPLETIONS_EXAMPLES: &str = "\
-Examples:
-  exec-server completions bash > ~/.local/share/bash-completion/completions/exec-server
-  exec-server completions zsh > ~/.zfunc/_exec-server";
-
-const SANDBOX_EXAMPLES: &str = "\
-Examples:
-  exec-server sandbox -- make
-      writes only below this directory and in the directories for temporary files; no network
-  exec-server sandbox --policy read-only --network -- curl https://example.org
-  exec-server sandbox --policy policy.json --cwd /srv/project -- npm test";
-
-const FORWARD_EXAMPLES: &str = "\
-Examples:
-  EXEC_SERVER_REMOTE_TOKEN=xs_exec_… exec-server forward --connect ws://127.0.0.1:7777 \\
-      --remote https://meet.example.org --environment-id build-1";
-
-const RENDEZVOUS_EXAMPLES: &str = "\
-Examples:
-  exec-server rendezvous --listen http://127.0.0.1:7780 --public-url https://meet.example.org
-      behind a proxy that has the certificate
-  exec-server rendezvous --listen https://0.0.0.0:443 --public-url https://meet.example.org \\
-      --tls-cert cert.pem --tls-key key.pem
-  exec-server token create --environment build-1 --role executor --expires 30d
-      prints the line to paste on the machine that is to be build-1";
-
-/// Gives an agent hands on this machine: starts and controls processes for whoever connects.
-///
-/// Prints the URL that clients connect to as the first line on stdout, and serves until SIGTERM or Ctrl-C. Everything
-/// that was started ends with the server.
-#[derive(Debug, Parser)]
-#[command(name = "exec-server", version, about, max_term_width = 100, after_help = EXAMPLES)]
-#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-#[command(subcommand_help_heading = "Instead of serving", subcommand_value_name = "COMMAND")]
-pub struct Arguments {
-    /// What to do instead of serving.
-    #[command(subcommand)]
-    pub command: Option<Command>,
-
-    /// Where to listen: ws://IP:PORT (port 0 lets the system pick one; wss:// with --tls-cert), unix:///PATH, or stdio.
-    #[arg(long, value_name = "URL", help_heading = LISTENING, default_value = exec_server::DEFAULT_LISTEN_URL)]
-    listen: String,
-
-    #[command(flatten)]
-    remote: RemoteArguments,
-
-    #[command(flatten)]
-    auth: AuthArguments,
-
-    /// Certificate chain in PEM form; with --tls-key, clients connect by wss://.
-    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = LISTENING)]
-    tls_cert: Option<PathBuf>,
-    /// Private key in PEM form.
-    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = LISTENING)]
-    tls_key: Option<PathBuf>,
-    /// Allow a listener that the network can reach and that asks nobody who they are.
-    #[arg(long, help_heading = AUTHENTICATION)]
-    insecure_no_auth: bool,
-
-    /// Serve Prometheus metrics at http://IP:PORT/metrics.
-    #[arg(long, value_name = "IP:PORT", help_heading = LISTENING)]
-    metrics_listen: Option<SocketAddr>,
-    /// Stop when stdin ends, as a server started by another program should.
-    #[arg(
-        long,
-        env = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
-        value_name = "BOOL",
-        num_args = 0..=1,
-        default_missing_value = "true",
-        default_value_t = false
-    )]
-    exit_on_stdin_close: bool,
-
-    /// How long a session and its processes wait for their client after a lost connection; 0 ends them at once.
-    #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "30s", value_parser = duration)]
-    session_linger: Duration,
-    /// How long a client may ask to have its processes wait for it, and to have kept what they said.
-    #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "24h", value_parser = duration)]
-    max_session_linger: Duration,
-    /// How often clients are asked for a sign of life.
-    #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "30s", value_parser = positive_duration)]
-    ping_interval: Duration,
-    /// How long a client has to give one before its connection is closed.
-    #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "30s", value_parser = positive_duration)]
-    pong_timeout: Duration,
-
-    /// How many requests of one connection run at once; status, signals and terminate never wait.
-    #[arg(long, value_name = "COUNT", help_heading = LIMITS, default_value = "1024")]
-    concurrent_requests: NonZeroUsize,
-    /// How many connections are open at once.
-    #[arg(long, value_name = "COUNT", help_heading = LIMITS, default_value = "2048")]
-    max_connections: NonZeroUsize,
-    /// How many sessions there are at once.
-    #[arg(long, value_name = "COUNT", help_heading = LIMITS, default_value = "4096")]
-    max_sessions: NonZeroUsize,
-    /// How many processes a session has at once, finished ones that can still be read included.
-    #[arg(long, value_name = "COUNT", help_heading = LIMITS, default_value = "4096")]
-    max_processes: NonZeroUsize,
-    /// How large one message from a client may be.
-    #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "67108864")]
-    max_message_bytes: NonZeroUsize,
-    /// How much output a process may ask to have kept for late readers.
-    #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "67108864")]
-    max_retained_output: NonZeroUsize,
-    /// How much memory a process has together with all that it starts; needs a cgroup with the memory controller.
-    #[arg(long, value_name = "BYTES", help_heading = LIMITS, value_parser = in_range(LimitName::MemoryBytes))]
-    max_memory: Option<u64>,
-    /// How many processes and threads a process has together with all that it starts; needs a cgroup with the pids
-    /// controller. Sandboxed processes have at most 4096 without this.
-    #[arg(long, value_name = "COUNT", help_heading = LIMITS, value_parser = in_range(LimitName::Pids))]
-    max_pids: Option<u64>,
-
-    /// A host that http/request may go to, with * for any characters; with none of these, it may go anywhere.
-    #[arg(long, value_name = "HOST[:PORT]", help_heading = HTTP)]
-    http_allow: Vec<AllowedHost>,
-    /// Let http/request go to link-local addresses and metadata services of cloud providers.
-    #[arg(long, help_heading = HTTP)]
-    http_allow_metadata: bool,
-
-    /// Take /a/b for file:///a/b where a path is expected.
-    #[arg(long)]
-    accept_native_paths: bool,
-    /// A cgroup (version 2) directory to divide among processes; without it, the server's own if it is delegated.
-    #[arg(long, value_name = "DIR")]
-    cgroup: Option<PathBuf>,
-    /// What to do with sandbox policies where user namespaces are not allowed (see doctor): refuse them all, or let
-    /// Landlock keep those that it can keep alone.
-    #[arg(
-        long,
-        value_name = "refuse|landlock",
-        default_value = "refuse",
-        hide_possible_values = true
-    )]
-    sandbox_fallback: SandboxFallback,
-    /// What sandboxed commands may do beyond what every sandbox allows: trace each other, make namespaces (browsers),
-    /// use the kernel's keyrings, make system call filters. With commas, or given more than once; see docs/sandbox.md.
-    #[arg(
-        long,
-        value_name = "debugging|namespaces|keyrings|filters",
-        value_delimiter = ',',
-        hide_possible_values = true
-    )]
-    sandbox_allow: Vec<SandboxAllowance>,
-    /// Where to keep what must outlive the server; without it, exec-server in $XDG_STATE_HOME or ~/.local/state.
-    #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
-    state_dir: Option<PathBuf>,
-    /// How log lines on stderr look; RUST_LOG decides which there are.
-    #[arg(long, value_name = "FORMAT", default_value = "auto")]
-    pub log_format: LogFormat,
-}
-
-/// What the program does beside serving.
+/// Commands that connect to a server.
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Say what this machine or a server can enforce for sandboxed commands, and how to get what is missing.
+pub enum ClientCommand {
+    /// Run a command on a server, with local stdin, stdout, stderr and exit code.
     ///
-    /// Exits with 0 if everything that a policy can ask for is enforced, and with 1 if not.
-    Doctor(DoctorArguments),
-    /// Run one command under a sandbox policy, with this terminal's input and output.
+    /// Exits with the code of the command, or 128 plus the number of the signal that ended it; 124 if it timed out,
+    /// 126 if it cannot be executed, 127 if it is not found, 125 if exec-server failed before the start, 254 if another
+    /// client took the command over, 255 if the connection or the authentication failed.
+    #[command(after_help = examples::RUN, after_long_help = examples::long(examples::RUN))]
+    Run(Box<run::RunArguments>),
+    /// Open the user's shell on a server.
+    #[command(after_help = examples::SHELL, after_long_help = examples::long(examples::SHELL))]
+    Shell(shell::ShellArguments),
+    /// List the processes of a server.
+    #[command(after_help = examples::PS, after_long_help = examples::long(examples::PS))]
+    Ps(ps::PsArguments),
+    /// Attach to a detached process, or take it over from another client.
     ///
-    /// Exits as the command does: its own code, or 128 plus the number of the signal that ended it; 126 if it cannot be
-    /// run, 127 if it is not there, 125 if something went wrong before.
-    #[command(after_help = SANDBOX_EXAMPLES)]
-    Sandbox(SandboxArguments),
-    /// Do something on a server.
-    #[command(flatten)]
-    Client(ClientCommand),
-    /// Be the meeting point of executors and harnesses that cannot reach each other.
+    /// Uses the exit codes of `run`. Terminal queries are removed from replayed output.
+    #[command(after_help = examples::ATTACH, after_long_help = examples::long(examples::ATTACH))]
+    Attach(attach::AttachArguments),
+    /// Show the output of a process.
+    #[command(after_help = examples::LOGS, after_long_help = examples::long(examples::LOGS))]
+    Logs(logs::LogsArguments),
+    /// Terminate processes and wait until they exit, or send them a signal.
+    #[command(after_help = examples::KILL, after_long_help = examples::long(examples::KILL))]
+    Kill(kill::KillArguments),
+    /// Wait for processes, print their exit codes, and exit with the last one.
     ///
-    /// Prints the URL under which both come as the first line on stdout, and an admin token on stderr at the first start.
-    /// What the two say is encrypted between them.
-    #[command(after_help = RENDEZVOUS_EXAMPLES)]
-    Rendezvous(Box<RendezvousArguments>),
-    /// Bring harnesses from a rendezvous to a server that listens where only this machine reaches it.
+    /// Exits with 127 if there is no such process, 124 if the process timed out, 255 if the connection failed.
+    #[command(after_help = examples::WAIT, after_long_help = examples::long(examples::WAIT))]
+    Wait(wait::WaitArguments),
+    /// Copy files to, from or between servers.
     ///
-    /// Registers like a server with --remote, and opens a websocket of its own to the server for each harness. What passes
-    /// is not looked at. Serves until SIGTERM or Ctrl-C.
-    #[command(after_help = FORWARD_EXAMPLES)]
-    Forward(Box<ForwardArguments>),
-    /// Make, list and revoke the tokens with which executors, harnesses and admins come to a rendezvous.
-    #[command(subcommand)]
-    Token(TokenCommand),
-    /// List the environments of a rendezvous, and whether their executors are there.
-    Environments(EnvironmentsArguments),
-    /// List the executors that were met through a registry and whose keys are remembered, or forget one.
-    KnownHosts(KnownHostsArguments),
-    /// Print the completions for a shell.
-    #[command(after_help = COMPLETIONS_EXAMPLES)]
-    Completions {
-        /// Which shell.
-        shell: clap_complete::Shell,
-    },
+    /// A file appears under its name only when it is complete. Symbolic links are copied as links. Local pipes and
+    /// devices are written to, never replaced; - is stdin or stdout.
+    #[command(after_help = examples::CP, after_long_help = examples::long(examples::CP))]
+    Cp(cp::CpArguments),
+    /// List files and directories on a server.
+    #[command(after_help = examples::LS, after_long_help = examples::long(examples::LS))]
+    Ls(ls::LsArguments),
+    /// Print files from a server.
+    #[command(after_help = examples::CAT, after_long_help = examples::long(examples::CAT))]
+    Cat(cat::CatArguments),
+    /// Show the version, host and capabilities of a server.
+    #[command(after_help = examples::INFO, after_long_help = examples::long(examples::INFO))]
+    Info(info::InfoArguments),
 }
 
-#[derive(Debug, clap::Args)]
-struct RemoteArguments {
-    /// The registry to join in place of listening; the token comes from EXEC_SERVER_REMOTE_TOKEN or _TOKEN_FILE.
-    #[arg(
-        long,
-        value_name = "URL",
-        help_heading = REMOTE,
-        requires = "environment_id",
-        conflicts_with_all = ["listen", "ws_auth", "tls_cert"]
-    )]
-    remote: Option<url::Url>,
-    #[command(flatten)]
-    join: JoinArguments,
+/// Runs a client command and maps its result to an exit code.
+pub fn run(command: ClientCommand) -> ExitCode {
+    let is_like_the_command = matches!(
+        command,
+        ClientCommand::Run(_)
+            | ClientCommand::Shell(_)
+            | ClientCommand::Attach(_)
+            | ClientCommand::Wait(_)
+    );
+    // Only `cp` writes local files, so only `cp` waits for pending disk writes.
+    let is_copy = matches!(command, ClientCommand::Cp(_));
+    let patience = if is_copy { LAST_WRITES } else { LAST_WRITES_OF_INTERRUPTED };
+    conclude(with_runtime(patience, perform(command)), is_like_the_command)
 }
 
-/// How this machine makes itself known to a registry.
-#[derive(Debug, clap::Args)]
-pub struct JoinArguments {
-    /// What clients ask the registry for.
-    #[arg(long, value_name = "ID", help_heading = REMOTE, requires = "remote")]
-    environment_id: Option<String>,
-    /// What the log of this server calls it; the registry is not told.
-    #[arg(long, value_name = "NAME", help_heading = REMOTE, requires = "remote")]
-    name: Option<String>,
-    /// Where the key is kept by which clients recognise this machine; made on first use.
-    #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
-    identity: Option<PathBuf>,
-    /// Certificates to trust in place of the system's, in PEM form [default: $EXEC_SERVER_CA_FILE].
-    #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
-    ca_file: Option<PathBuf>,
-    /// Take tokens for the registry from stdin, as JSON lines, until it ends.
-    #[arg(long, help_heading = REMOTE, requires = "remote")]
-    executor_credential_stdin: bool,
-    /// Sign requests to the registry with the agent identity in CODEX_ACCESS_TOKEN.
-    #[arg(
-        long,
-        help_heading = REMOTE,
-        requires = "remote",
-        conflicts_with = "executor_credential_stdin"
-    )]
-    use_agent_identity_auth: bool,
+/// Runs `work` on a new runtime and prints its failure.
+pub fn finish(work: impl Future<Output = Result<u8, Failure>>) -> ExitCode {
+    conclude(with_runtime(LAST_WRITES, work), false)
 }
 
-#[derive(Debug, clap::Args)]
-struct AuthArguments {
-    /// What clients must show in their Authorization header.
-    #[arg(long, value_name = "KIND", help_heading = AUTHENTICATION)]
-    ws_auth: Option<AuthKind>,
-    /// File with the token (capability-token); read again when it changes.
-    #[arg(long, value_name = "FILE", help_heading = AUTHENTICATION)]
-    ws_token_file: Option<PathBuf>,
-    /// SHA-256 of the token, as 64 hex digits (capability-token).
-    #[arg(long, value_name = "HEX", help_heading = AUTHENTICATION)]
-    ws_token_sha256: Option<String>,
-    /// File with the secret that tokens are signed with, at least 32 bytes (signed-bearer-token).
-    #[arg(long, value_name = "FILE", help_heading = AUTHENTICATION)]
-    ws_shared_secret_file: Option<PathBuf>,
-    /// Required issuer (signed-bearer-token).
-    #[arg(long, value_name = "TEXT", help_heading = AUTHENTICATION)]
-    ws_issuer: Option<String>,
-    /// Required audience (signed-bearer-token).
-    #[arg(long, value_name = "TEXT", help_heading = AUTHENTICATION)]
-    ws_audience: Option<String>,
-    /// How far clocks may differ (signed-bearer-token); 30 without it.
-    #[arg(long, value_name = "SECONDS", help_heading = AUTHENTICATION)]
-    ws_max_clock_skew_seconds: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum AuthKind {
-    /// One secret token.
-    CapabilityToken,
-    /// A JWT signed with HS256.
-    SignedBearerToken,
-}
-
-/// Arguments that do not go together.
-#[derive(Debug, thiserror::Error)]
-pub enum ArgumentError {
-    /// A bad `--listen`.
-    #[error(transparent)]
-    Listen(#[from] exec_server::ExecServerListenUrlParseError),
-    /// A bad combination.
-    #[error("{0}")]
-    Combination(&'static str),
-    /// A bad secret file.
-    #[error("{0}")]
-    Secret(#[from] TokenFileError),
-    /// A state directory that cannot be used.
-    #[error(transparent)]
-    StateDir(#[from] exec_server::state_dir::StateDirError),
-    /// Nothing to show to the registry.
-    #[error("{}", exec_server::logging::chain(.0))]
-    Credential(#[from] CredentialError),
-    /// A secret that can be guessed.
-    #[error("the secret in {} must be at least 32 bytes", .0.display())]
-    ShortSecret(PathBuf),
-}
-
-impl Arguments {
-    /// What the server is told.
-    pub fn server_config(&self) -> Result<ServerConfig, ArgumentError> {
-        let listen: ListenUrl = self.listen.parse()?;
-        let auth = self.auth.build()?;
-        if listen == ListenUrl::Stdio {
-            if !matches!(auth, Auth::Open) {
-                let reason = "WebSocket auth requires a WebSocket listener, not stdio";
-                return Err(ArgumentError::Combination(reason));
-            }
-            if self.tls_cert.is_some() {
-                return Err(ArgumentError::Combination(
-                    "TLS requires a WebSocket listener, not stdio",
-                ));
-            }
-        }
-        let tls = match (&self.tls_cert, &self.tls_key) {
-            (Some(certificate), Some(key)) => {
-                Some(TlsFiles { certificate: certificate.clone(), key: key.clone() })
-            }
-            _ if self.listen.starts_with("wss://") => {
-                let reason = "wss:// needs a certificate: --tls-cert and --tls-key";
-                return Err(ArgumentError::Combination(reason));
-            }
-            _ => None,
-        };
-        let native_paths =
-            if self.accept_native_paths { NativePaths::Accept } else { NativePaths::Reject };
-        let state_dir = exec_server::state_dir::find(self.state_dir.as_deref())?;
-        Ok(ServerConfig {
-            listen,
-            remote: self.remote.build(state_dir.as_deref())?,
-            auth,
-            insecure_no_auth: self.insecure_no_auth,
-            tls,
-            metrics: self.metrics_listen,
-            exit_on_stdin_close: self.exit_on_stdin_close,
-            limits: ServerLimits {
-                connections: self.max_connections.get(),
-                sessions: self.max_sessions.get(),
-                processes: self.max_processes.get(),
-                message_bytes: self.max_message_bytes.get(),
-                retained_output: self.max_retained_output.get(),
-                concurrent_requests: self.concurrent_requests.get(),
-                ..ServerLimits::default()
-            },
-            timings: Timings {
-                session_linger: self.session_linger,
-                max_session_linger: self.max_session_linger,
-                ping_interval: self.ping_interval,
-                pong_deadline: self.pong_timeout,
-                ..Timings::default()
-            },
-            native_paths,
-            more_event_loops: event_loops() - 1,
-            cgroup: self.cgroup.clone(),
-            sandbox_fallback: self.sandbox_fallback,
-            sandbox_allow: SandboxAllowance::all(&self.sandbox_allow),
-            process_limits: ProcessLimits {
-                memory_bytes: self.max_memory,
-                pids: self.max_pids,
-                ..ProcessLimits::default()
-            },
-            runtime_paths: exec_server::ExecServerRuntimePaths::of_this_program(),
-            http: Reach { allowed: self.http_allow.clone(), metadata: self.http_allow_metadata },
-            state_dir,
-        })
-    }
-}
-
-impl RemoteArguments {
-    fn build(
-        &self,
-        state_dir: Option<&Path>,
-    ) -> Result<Option<RemoteEnvironmentConfig>, ArgumentError> {
-        self.remote.as_ref().map(|registry| self.join.build(registry, state_dir)).transpose()
-    }
-}
-
-impl JoinArguments {
-    /// How to join this registry.
-    pub fn build(
-        &self,
-        registry: &url::Url,
-        state_dir: Option<&Path>,
-    ) -> Result<RemoteEnvironmentConfig, ArgumentError> {
-        let environment_id = self.environment_id.clone().unwrap_or_default();
-        if environment_id.trim().is_empty() {
-            return Err(ArgumentError::Combination("--environment-id must not be empty"));
-        }
-        if !is_path_segment(&environment_id) {
-            return Err(ArgumentError::Combination("--environment-id must be a name, not a place"));
-        }
-        let credential = if self.executor_credential_stdin {
-            Credential::from_stdin()
-        } else if self.use_agent_identity_auth {
-            let identity = AgentIdentity::from_environment(|name| std::env::var(name).ok());
-            Credential::Agent(Arc::new(identity.map_err(CredentialError::from)?))
-        } else {
-            Credential::from_environment(|name| std::env::var(name).ok())?
-        };
-        // Not by clap, which would then want --remote of every server for which it is set.
-        let of_variable = || {
-            let path = std::env::var_os("EXEC_SERVER_CA_FILE").filter(|path| !path.is_empty());
-            path.map(PathBuf::from)
-        };
-        let of_state_dir = || state_dir.map(|dir| dir.join("identity.json"));
-        Ok(RemoteEnvironmentConfig {
-            registry: registry.clone(),
-            environment_id,
-            name: self.name.clone(),
-            credential,
-            identity_file: self.identity.clone().or_else(of_state_dir),
-            ca_file: self.ca_file.clone().or_else(of_variable),
-        })
-    }
-}
-
-impl AuthArguments {
-    fn build(&self) -> Result<Auth, ArgumentError> {
-        use ArgumentError::Combination;
-        let has_token = self.ws_token_file.is_some() || self.ws_token_sha256.is_some();
-        let has_jwt = self.ws_shared_secret_file.is_some()
-            || self.ws_issuer.is_some()
-            || self.ws_audience.is_some()
-            || self.ws_max_clock_skew_seconds.is_some();
-        match self.ws_auth {
-            None if has_token || has_jwt => Err(Combination(
-                "websocket auth flags require --ws-auth capability-token or signed-bearer-token",
-            )),
-            None => Ok(Auth::Open),
-            Some(AuthKind::CapabilityToken) if has_jwt => Err(Combination(
-                "--ws-shared-secret-file, --ws-issuer, --ws-audience and --ws-max-clock-skew-seconds \
-                 require --ws-auth signed-bearer-token",
-            )),
-            Some(AuthKind::SignedBearerToken) if has_token => Err(Combination(
-                "--ws-token-file and --ws-token-sha256 require --ws-auth capability-token",
-            )),
-            Some(AuthKind::CapabilityToken) => self.capability_token(),
-            Some(AuthKind::SignedBearerToken) => self.signed_bearer(),
+fn conclude(result: Result<u8, Failure>, is_like_the_command: bool) -> ExitCode {
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            failure.print();
+            ExitCode::from(failure.exit_code(is_like_the_command))
         }
     }
+}
 
-    fn capability_token(&self) -> Result<Auth, ArgumentError> {
-        let expected = match (&self.ws_token_file, &self.ws_token_sha256) {
-            (Some(file), None) => ExpectedToken::File(TokenFile::open(file)?),
-            (None, Some(hex)) => ExpectedToken::Digest(
-                parse_digest(hex)
-                    .ok_or(ArgumentError::Combination("--ws-token-sha256 must be 64 hex digits"))?,
-            ),
-            _ => {
-                return Err(ArgumentError::Combination(
-                    "--ws-auth capability-token requires exactly one of --ws-token-file and --ws-token-sha256",
-                ));
-            }
-        };
-        Ok(Auth::CapabilityToken(expected))
+/// Longest wait for blocking threads (disk writes) when a command ends.
+const LAST_WRITES: Duration = Duration::from_secs(2);
+/// The same after an interrupt: the user waits for the prompt.
+const LAST_WRITES_OF_INTERRUPTED: Duration = Duration::from_millis(50);
+
+fn with_runtime(
+    patience: Duration,
+    work: impl Future<Output = Result<u8, Failure>>,
+) -> Result<u8, Failure> {
+    // Logging is opt-in, because stderr carries the output of the remote command.
+    if std::env::var_os("RUST_LOG").is_some_and(|wanted| !wanted.is_empty()) {
+        exec_server::logging::init(LogFormat::Auto);
     }
-
-    fn signed_bearer(&self) -> Result<Auth, ArgumentError> {
-        let Some(file) = &self.ws_shared_secret_file else {
-            return Err(ArgumentError::Combination(
-                "--ws-auth signed-bearer-token requires --ws-shared-secret-file",
-            ));
-        };
-        let secret = read_shared_secret(file)?;
-        let skew = self.ws_max_clock_skew_seconds.unwrap_or(30);
-        let signed = SignedBearer::new(
-            secret.as_bytes(),
-            self.ws_issuer.as_deref(),
-            self.ws_audience.as_deref(),
-            skew,
-        );
-        Ok(Auth::SignedBearer(Box::new(signed)))
-    }
-}
-
-/// Prints the completions for a shell.
-pub fn print_completions(shell: clap_complete::Shell) -> ExitCode {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "exec-server", &mut text);
-    // Whoever stopped reading has seen enough.
-    let _ = std::io::stdout().write_all(&text);
-    ExitCode::SUCCESS
-}
-
-/// One per core, but more than a few only help with many busy connections.
-fn event_loops() -> usize {
-    std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(8)
-}
-
-fn read_shared_secret(file: &Path) -> Result<String, ArgumentError> {
-    let secret = exec_server::auth::read_secret(file)?;
-    if secret.len() < 32 {
-        return Err(ArgumentError::ShortSecret(file.to_owned()));
-    }
-    Ok(secret)
-}
-
-fn parse_digest(digits: &str) -> Option<[u8; 32]> {
-    hex::decode(digits.trim())?.try_into().ok()
-}
-
-/// `500ms`, `30s`, `5m`, `2h`; a bare number is seconds.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| {
-        "expected a whole number with a unit, such as 30s, 500ms, 5m or 2h".to_owned()
-    })?;
-    let millis = match &text[digits.len()..] {
-        "ms" => 1,
-        "s" | "" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        unit => return Err(format!("unknown unit `{unit}`; use ms, s, m or h")),
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // Polls for signals after every two tasks; the default of 61 delays Ctrl-C during a copy.
+        .event_interval(2)
+        .build()
+        .map_err(|source| Failure::local("could not start the runtime", source))?;
+    let result = runtime.block_on(work);
+    let patience = match &result {
+        Err(Failure::Interrupted(_)) => LAST_WRITES_OF_INTERRUPTED,
+        _ => patience,
     };
-    number.checked_mul(millis).map(Duration::from_millis).ok_or_else(|| "too long".to_owned())
+    runtime.shutdown_timeout(patience);
+    cp::remove_unfinished();
+    result
 }
 
-/// Numbers that make sense for a limit.
-pub fn in_range(name: LimitName) -> RangedU64ValueParser<u64> {
-    clap::value_parser!(u64).range(name.range())
-}
-
-/// The same, but not zero.
-pub fn positive_duration(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Err("must be longer than zero".to_owned()),
-        duration => Ok(duration),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        Arguments::command().debug_assert();
-    }
-
-    #[test]
-    fn durations_have_units() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
-        assert_eq!(duration("0"), Ok(Duration::ZERO));
-        assert!(
-            duration("5 parsecs").is_err() && duration("").is_err() && duration("-1s").is_err()
-        );
-        assert!(positive_duration("0s").is_err());
+async fn perform(command: ClientCommand) -> Result<u8, Failure> {
+    match command {
+        ClientCommand::Run(arguments) => run::run(*arguments).await,
+        ClientCommand::Shell(arguments) => shell::run(arguments).await,
+        ClientCommand::Ps(arguments) => ps::list(arguments).await,
+        ClientCommand::Attach(arguments) => attach::run(arguments).await,
+        ClientCommand::Logs(arguments) => logs::run(arguments).await,
+        ClientCommand::Kill(arguments) => kill::run(arguments).await,
+        ClientCommand::Wait(arguments) => wait::run(arguments).await,
+        ClientCommand::Cp(arguments) => cp::run(arguments).await,
+        ClientCommand::Ls(arguments) => ls::run(arguments).await,
+        ClientCommand::Cat(arguments) => cat::run(arguments).await,
+        ClientCommand::Info(arguments) => info::run(arguments).await,
     }
 }

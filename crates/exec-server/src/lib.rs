@@ -1,9 +1,10 @@
-//! The executor: listens, keeps sessions, owns processes; and the client to call one.
+//! Facade of the executor (listener, sessions, processes) and of the client that connects to it.
 //!
-//! Start with [`run_main`] to serve as the `exec-server` program does, with [`Server`] and [`Listener`] to serve
-//! from a program of your own (for sandboxes it names an `exec-server` program, see [`ExecServerRuntimePaths`]), or with [`ExecServerClient`] to run commands on a server.
+//! Use [`run_main`] to serve as the `exec-server` program does, [`Server`] and [`Listener`] to embed a server (sandboxes
+//! then need the path of an `exec-server` program, see [`ExecServerRuntimePaths`]), or [`ExecServerClient`] to run
+//! commands on a server.
 //!
-//! # A command
+//! # Run a command
 //!
 //! ```
 //! # use exec_server::{ExecServerClient, Listener, Server, ServerConfig, DEFAULT_LISTEN_URL};
@@ -26,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! # A conversation
+//! # Talk to a running command
 //!
 //! ```
 //! # use exec_server::{ExecServerClient, Listener, Server, ServerConfig, DEFAULT_LISTEN_URL};
@@ -81,40 +82,6 @@
 //! # }
 //! ```
 
-pub mod auth;
-pub mod config;
-pub mod listen;
-pub mod listen_url;
-pub mod logging;
-pub mod metrics;
-pub mod remote;
-pub mod sandbox_command;
-pub mod server;
-pub mod shards;
-pub mod state_dir;
-pub mod timings;
-
-mod close_codes;
-mod connection;
-mod discovery;
-mod dispatch;
-mod environment;
-mod environment_config;
-mod errors;
-mod files;
-mod http;
-mod lookups;
-mod processes;
-mod reaper;
-mod reply;
-mod run;
-mod runtime_paths;
-mod sandbox;
-mod session_directory;
-mod sessions;
-mod shell_snapshot;
-
-pub use config::ServerConfig;
 pub use exec_server_client as client;
 pub use exec_server_client::{
     Child, ChildOutput, ChildStdin, Command, Dial, DialWith, Environment, Environments,
@@ -125,15 +92,18 @@ pub use exec_server_client::{
     RemoteExecServerConnectArgs, RemoteExecServerSession, RemotePath, Removal, SessionStatus,
     Stdin, StdioServer,
 };
+pub use exec_server_executor::{
+    DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ExecServerRuntimePaths, ListenError,
+    ListenUrl, Listener, RemoteEnvironmentConfig, RunError, Server, ServerConfig, run_main,
+    run_remote_environment, stop_signal,
+};
+pub use exec_server_executor::{
+    auth, config, event_loops as shards, listen, listen_url, logging, metrics, remote,
+    sandbox_command, server, state_dir, timings,
+};
 pub use exec_server_protocol as protocol;
 pub use exec_server_protocol::environment::*;
 pub use exec_server_protocol::fs::*;
 pub use exec_server_protocol::http::*;
 pub use exec_server_protocol::initialize::*;
 pub use exec_server_protocol::process::*;
-pub use listen::{ListenError, Listener};
-pub use listen_url::{DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ListenUrl};
-pub use remote::{RemoteEnvironmentConfig, run_remote_environment};
-pub use run::{RunError, run_main, stop_signal};
-pub use runtime_paths::ExecServerRuntimePaths;
-pub use server::Server;

@@ -8,7 +8,7 @@ use std::thread;
 use super::failure::Result;
 
 /// Everything that is carried at the moment.
-pub struct Cable {
+pub struct FaultProxy {
     /// What is dialled.
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -21,23 +21,23 @@ struct State {
     is_over: bool,
 }
 
-impl Cable {
+impl FaultProxy {
     /// A cable that leads nowhere yet.
-    pub fn start() -> Result<Cable> {
+    pub fn start() -> Result<FaultProxy> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
         let state = Arc::<Mutex<State>>::default();
         let shared = state.clone();
         thread::spawn(move || {
             for client in listener.incoming().map_while(io::Result::ok) {
-                // Whoever cannot be carried sees the connection end.
+                // A peer that cannot be forwarded sees the connection end.
                 let _ = carry(client, &shared);
                 if lock(&shared).is_over {
                     return;
                 }
             }
         });
-        Ok(Cable { address, state })
+        Ok(FaultProxy { address, state })
     }
 
     /// Leads there from now on.
@@ -54,7 +54,7 @@ impl Cable {
     }
 }
 
-impl Drop for Cable {
+impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.cut();
         lock(&self.state).is_over = true;

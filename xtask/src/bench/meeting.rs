@@ -8,9 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use exec_server_machines::noise::SystemRandom;
-use exec_server_machines::noise::identity::Identity;
-use exec_server_protocol::registry::{ConnectResponse, PublicKey};
+use exec_server_relay::noise::SystemRandom;
+use exec_server_relay::noise::identity::Identity;
+use exec_server_relay::registry_types::{ConnectResponse, PublicKey};
 use serde_json::{Value, json};
 
 use super::client::Client;
@@ -109,7 +109,7 @@ impl<'a> Meeting<'a> {
         Running::start(&mut command, self.warden)
     }
 
-    /// Somebody who may go to this environment.
+    /// A harness that may connect to this environment.
     pub fn harness(&self, environment: &str, quickack: QuickAck) -> Result<Harness> {
         Ok(Harness {
             address: self.address,
@@ -120,7 +120,7 @@ impl<'a> Meeting<'a> {
         })
     }
 
-    /// Registers somebody with this key, and says where it is to attach.
+    /// Registers an executor with this key; returns the URL to attach to.
     pub fn register(&self, environment: &str, token: &str, key: &PublicKey) -> Result<String> {
         let path = format!("/cloud/environment/{environment}/register");
         let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
@@ -130,7 +130,7 @@ impl<'a> Meeting<'a> {
     }
 }
 
-/// Somebody with a key and a token.
+/// A peer with a key and a token.
 pub struct Harness {
     address: SocketAddr,
     environment: String,

@@ -101,7 +101,7 @@ pub fn threads(pid: u32) -> Vec<i32> {
     tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether a process exists and has not ended; one that nobody has waited for yet has ended.
+/// Whether a process exists and has not ended; a zombie has ended.
 pub fn is_alive(pid: u32) -> bool {
     read_stat(pid).is_some_and(|stat| stat.state != 'Z' && stat.state != 'X')
 }

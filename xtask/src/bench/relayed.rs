@@ -6,11 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use bytes::Bytes;
-use exec_server_machines::noise::SystemRandom;
-use exec_server_machines::noise::identity::Identity;
-use exec_server_machines::relay::StreamError;
-use exec_server_machines::relay::harness::HarnessStream;
-use exec_server_protocol::registry::ConnectResponse;
+use exec_server_relay::harness_stream::HarnessStream;
+use exec_server_relay::noise::SystemRandom;
+use exec_server_relay::noise::identity::Identity;
+use exec_server_relay::registry_types::ConnectResponse;
+use exec_server_relay::stream::StreamError;
 
 use super::failure::{Failure, Result};
 use super::websocket::{QuickAck, WebSocket};

@@ -18,7 +18,7 @@ pub const USUAL_TIME: Duration = Duration::from_secs(30);
 pub struct Scene<'a> {
     /// Who is measured.
     pub contestant: &'a Contestant,
-    /// A server of theirs that nobody has used yet.
+    /// A fresh server of the contestant.
     pub server: &'a Server<'a>,
     /// Watches servers that the measurement starts itself.
     pub warden: &'a Warden,

@@ -26,7 +26,7 @@ impl Scratch {
         let path = self.path.join(name);
         let mut file = File::create(&path)?;
         file.write_all(content)?;
-        // Nobody's measurement shall pay for writing this to the disk.
+        // No measurement shall pay for writing this to the disk.
         file.sync_all()?;
         Ok(path)
     }

@@ -25,7 +25,7 @@ pub struct Ssh<'a> {
 pub enum Link {
     /// Anew.
     New,
-    /// Through a control socket, which somebody else holds open.
+    /// Through a control socket, which another process holds open.
     Shared,
 }
 

@@ -111,7 +111,7 @@ impl Answer {
     }
 }
 
-/// How many bytes the next request asks for; none at the end. Nobody sends one before the last was
+/// How many bytes the next request asks for; none at the end. No request is sent before the last was
 /// answered, so what is read belongs to one.
 fn read_request(stream: &mut TcpStream, request: &mut [u8]) -> Option<usize> {
     let mut filled = 0;

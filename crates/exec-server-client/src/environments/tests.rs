@@ -1,3 +1,5 @@
+use crate::relay::ExecutorKey;
+
 use super::*;
 
 fn parse(text: &str) -> Result<Environments, EnvironmentsError> {
@@ -27,13 +29,13 @@ fn a_file_lists_urls_and_programs() {
         "#,
     )
     .unwrap();
-    let Way::Url { connect_timeout, .. } = &environments.get(None).unwrap().way else {
+    let Endpoint::Url { connect_timeout, .. } = &environments.get(None).unwrap().way else {
         panic!("a URL")
     };
     assert_eq!(*connect_timeout, Duration::from_millis(2500));
     let child = environments.get(Some("child")).unwrap();
     assert_eq!(child.initialize_timeout, Duration::from_secs(1));
-    let Way::Program { cwd, .. } = &child.way else { panic!("a program") };
+    let Endpoint::Program { cwd, .. } = &child.way else { panic!("a program") };
     assert_eq!(cwd.as_deref(), Some(Path::new("/home/me/here")));
 }
 
@@ -47,18 +49,50 @@ fn without_a_default_this_machine_is_meant_if_it_counts() {
 }
 
 #[test]
+fn keys_of_other_programs_are_ignored_and_listed() {
+    let environments = parse(
+        r#"
+        schema = 2
+        default = "carrier"
+        [[environments]]
+        id = "box"
+        url = "wss://box.example"
+        auth_bearer_token = "t0ken"
+        color = "red"
+        [environments.skills]
+        required = ["review"]
+        [[environments]]
+        id = "carrier"
+        pigeon = { name = "Ada" }
+        [telemetry]
+        on = true
+        "#,
+    )
+    .unwrap();
+    let expected = ["schema", "telemetry", "environments.box.color", "environments.carrier.pigeon"];
+    assert_eq!(environments.ignored_keys(), expected);
+    let Endpoint::Url { token, .. } = &environments.get(Some("box")).unwrap().way else {
+        panic!("a URL")
+    };
+    assert_eq!(*token, Some(TokenSource::fixed("t0ken")));
+    assert!(!format!("{environments:?}").contains("t0ken"));
+    let error = environments.get(None).unwrap_err().to_string();
+    assert!(error.contains("environment `carrier` has none of"), "{error}");
+}
+
+#[test]
 fn mistakes_are_named() {
     let entry = |rest: &str| format!("[[environments]]\nid = \"a\"\n{rest}");
     for (text, what) in [
-        ("wrong = 1".to_owned(), "unknown field `wrong`"),
-        (entry("url = \"ws://h\"\nwrong = 1"), "unknown field `wrong`"),
+        (entry("program = \"p\"\nauth_bearer_token = \"t\""), "`auth_bearer_token` needs `url`"),
+        (entry("url = \"ws://h\"\nauth_bearer_token = \"t\""), "without TLS"),
         (entry(""), "exactly one of"),
         (entry("url = \"ws://h\"\nprogram = \"p\""), "exactly one of"),
         (entry("url = \"http://h\""), "unsupported scheme"),
         (entry("url = \"ws://h\"\nargs = []"), "`args` needs `program`"),
         (entry("program = \"p\"\nconnect_timeout_sec = 1"), "needs `url`"),
         (entry("url = \"ws://h\"\nregistry = \"https://h\""), "exactly one of"),
-        (entry("registry = \"ws://h\""), "no URL of a registry"),
+        (entry("registry = \"ws://h\""), "is not a registry URL"),
         (entry("url = \"ws://h\"\ntoken_file = \"t\""), "`token_file` needs `registry`"),
         (entry("registry = \"https://h\"\ncwd = \"x\""), "`cwd` needs `program`"),
         (entry("registry = \"https://h\"\nexecutor_key = \"x\""), "no fingerprint"),
@@ -112,10 +146,10 @@ fn a_registry_knows_environments() {
     )
     .unwrap();
     let place = |id| match &environments.get(Some(id)).unwrap().way {
-        Way::Relay(place) => place.clone(),
+        Endpoint::Relay(place) => place.clone(),
         way => panic!("{way:?}"),
     };
-    assert_eq!(place("build"), RelayPlace::new("https://meet.example.org", "build"));
+    assert_eq!(place("build"), RelayTarget::new("https://meet.example.org", "build"));
     let other = place("other");
     assert_eq!(other.environment_id, "a b");
     assert_eq!(other.token, Some(TokenSource::File("/home/me/token".into())));
@@ -136,11 +170,11 @@ fn three_variables_name_an_environment_at_a_registry_before_the_one_that_names_a
         })
     };
     let environments = with(["https://h", "env", "hush"]).unwrap();
-    let Way::Relay(place) = &environments.get(None).unwrap().way else { panic!("a registry") };
+    let Endpoint::Relay(place) = &environments.get(None).unwrap().way else { panic!("a registry") };
     assert_eq!((place.registry.as_str(), place.environment_id.as_str()), ("https://h", "env"));
     assert_eq!(place.account_id.as_deref(), Some("account"));
     assert!(!format!("{environments:?}").contains("hush"));
-    assert!(matches!(with(["", "", " "]).unwrap().get(None).unwrap().way, Way::Url { .. }));
+    assert!(matches!(with(["", "", " "]).unwrap().get(None).unwrap().way, Endpoint::Url { .. }));
     let error = with(["https://h", "env", ""]).unwrap_err().to_string();
     assert!(error.contains("set all or none"), "{error}");
 }

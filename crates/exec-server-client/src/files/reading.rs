@@ -1,4 +1,4 @@
-//! A file block by block.
+//! Reads a file in blocks, with read-ahead.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -22,35 +22,35 @@ use crate::caller::Caller;
 use crate::connection::ExecServerConnection;
 use crate::error::ExecServerError;
 
-/// Blocks that are asked for ahead of their reader once a file turned out to be long.
+/// Pending block requests once a file is longer than one block.
 const BLOCKS_AHEAD: usize = 4;
 
-/// A file block by block; dropping it frees its handle on the server.
+/// A file that is read in blocks; dropping the stream closes its handle on the server.
 ///
-/// It belongs to one connection: if the link breaks, it ends with an error.
+/// The handle belongs to one connection: after a disconnect the stream ends with an error.
 pub struct FileReadStream {
     handle: Handle,
     size: Option<u64>,
-    /// What was asked for, in the order of the file.
+    /// Pending reads, in file order.
     asked: VecDeque<PendingCall>,
     next_offset: u64,
     ahead: usize,
     is_over: bool,
-    /// What a reader of bytes has not taken yet.
+    /// The rest of a block that did not fit into the reader's buffer.
     rest: Bytes,
 }
 
-/// An open handle; dropping it closes it.
+/// An open file handle on the server; dropping it closes the handle.
 pub(super) struct Handle {
     pub connection: ExecServerConnection,
     pub id: String,
-    /// Whether new content is thrown away with it.
+    /// Whether closing on drop discards the new content; `None` for a read handle.
     pub discard: Option<bool>,
     pub is_open: bool,
 }
 
 impl Handle {
-    /// Opens a handle; if the caller goes away meanwhile, it is closed again.
+    /// Opens a handle; dropping the future before the answer closes the handle.
     pub async fn open(
         caller: &Caller,
         path: PathUri,
@@ -108,12 +108,12 @@ impl FileReadStream {
         })
     }
 
-    /// The size of the file when it was opened, from a server that tells.
+    /// The size of the file when it was opened, if the server reports it.
     pub fn size(&self) -> Option<u64> {
         self.size
     }
 
-    /// The next block; none at the end of the file.
+    /// The next block; `None` at the end of the file.
     pub async fn next_block(&mut self) -> Result<Option<Bytes>, ExecServerError> {
         poll_fn(|cx| self.poll_block(cx)).await.transpose()
     }

@@ -1,4 +1,4 @@
-//! New content for a file, piece by piece.
+//! Writes a file in blocks; the new content replaces the old one at the end.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -19,18 +19,18 @@ use crate::call::PendingCall;
 use crate::caller::Caller;
 use crate::error::ExecServerError;
 
-/// Blocks on their way at once.
+/// Limit of unanswered block writes.
 const BLOCKS_AHEAD: usize = 4;
 const BLOCK: usize = MAX_FILE_BLOCK_BYTES as usize;
 
-/// New content for a file; without [`FileWriteStream::finish`] it never happened.
+/// New content for a file; without [`FileWriteStream::finish`] the server discards it.
 ///
-/// It belongs to one connection: if the link breaks, it ends with an error and the file stays as it was.
+/// The handle belongs to one connection: after a disconnect writes fail, and the file is unchanged.
 pub struct FileWriteStream {
     handle: Handle,
     buffer: Vec<u8>,
     offset: u64,
-    /// What was sent, in the order of the file.
+    /// Unanswered writes, in file order.
     sent: VecDeque<PendingCall>,
 }
 
@@ -44,7 +44,7 @@ impl FileWriteStream {
         Ok(Self { handle, buffer: Vec::new(), offset: 0, sent: VecDeque::new() })
     }
 
-    /// Adds bytes to the new content.
+    /// Appends bytes to the new content.
     pub async fn write(&mut self, bytes: &[u8]) -> Result<(), ExecServerError> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -54,17 +54,17 @@ impl FileWriteStream {
         Ok(())
     }
 
-    /// Puts the new content in place of the old one.
+    /// Replaces the old content of the file with the new one.
     pub async fn finish(mut self) -> Result<FsWriteFileResponse, ExecServerError> {
         poll_fn(|cx| self.poll_send_all(cx)).await?;
         let params = FsCloseParams { handle_id: self.handle.id.clone(), discard: None };
         let close = self.handle.connection.request(Method::FsClose.name(), &params)?;
-        // From here on the server decides; a second close would only be refused.
+        // The close request is sent, so dropping the handle must not send another one.
         self.handle.is_open = false;
         close.await?.decode()
     }
 
-    /// Sends what is in the buffer; the answer comes later.
+    /// Sends the buffer without waiting for the answer.
     fn send_buffer(&mut self) -> Result<(), ExecServerError> {
         if self.buffer.is_empty() {
             return Ok(());
@@ -79,7 +79,7 @@ impl FileWriteStream {
         Ok(())
     }
 
-    /// Waits until at most `count` blocks are on their way.
+    /// Waits until at most `count` writes are unanswered.
     fn poll_sent(&mut self, cx: &mut Context, count: usize) -> Poll<Result<(), ExecServerError>> {
         while self.sent.len() > count {
             let first = self.sent.front_mut().expect("there are more than none");
@@ -90,7 +90,7 @@ impl FileWriteStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes some bytes into the buffer, once there is room.
+    /// Copies bytes into the buffer once there is room.
     fn poll_take(
         &mut self,
         cx: &mut Context,

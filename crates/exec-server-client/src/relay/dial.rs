@@ -1,18 +1,18 @@
-//! Dials an environment: asks the registry for a way, takes it, and checks who answers.
+//! Connects to an environment: gets a relay URL from the registry, opens a stream, and verifies the executor's key.
 //!
-//! Owner of the attempts after the first connection: the client's driver. The first one has nobody to repeat it, so that
-//! it is patient here, for an executor that is just coming back.
+//! The client's driver retries every connection but the first. The first one is retried here, for an executor that is
+//! just reconnecting.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use exec_server_machines::backoff::Backoff;
-use exec_server_machines::noise::identity::Identity;
-use exec_server_protocol::registry::ConnectResponse;
+use exec_server_core::backoff::Backoff;
+use exec_server_relay::harness_wire::HarnessWire;
+use exec_server_relay::noise::identity::Identity;
+use exec_server_relay::registry_client::{Header, Registry, RegistryError};
+use exec_server_relay::registry_types::ConnectResponse;
 use exec_server_transport::connection::Wire;
 use exec_server_transport::dial::{DialError, DialOptions, dial_relay};
-use exec_server_transport::registry::{Header, Registry, RegistryError};
-use exec_server_transport::relay_harness::HarnessWire;
 use exec_server_transport::websocket::UpgradeFailure;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -20,21 +20,21 @@ use url::Url;
 use uuid::Uuid;
 
 use super::error::{RelayError, TokenError};
-use super::fingerprint::KeyFingerprint;
 use super::known_hosts::{Before, KnownHost};
 use super::{ExecutorTrust, RelayNotice, TokenSource};
 use crate::dial::{Dial, Dialing};
 use crate::error::ExecServerError;
+use exec_server_relay::fingerprint::KeyFingerprint;
 
-/// How often a first connection is tried again.
+/// Retries of a first connection.
 const FIRST_RETRIES: u32 = 4;
-/// The time for all of that; an executor whose relay restarted is back well within.
-const FIRST_PATIENCE: Duration = Duration::from_secs(14);
-/// The pauses of that, the same as those of other harnesses.
+/// Timeout of a first connection with its retries; an executor whose relay restarted is back well within.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(14);
+/// Pauses between the retries, the same as those of other harnesses.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The way to an environment; every connection gets a stream of its own.
+/// Opens a new encrypted stream to an environment for every connection.
 pub struct RelayDial {
     pub(super) registry: Registry,
     pub(super) environment_id: String,
@@ -48,12 +48,12 @@ pub struct RelayDial {
     pub(super) state: Mutex<DialState>,
 }
 
-/// What is known from earlier connections of the same client.
+/// State from earlier connections of the same client.
 #[derive(Default)]
 pub(super) struct DialState {
-    /// Whether there has been one, so that somebody repeats those that fail.
+    /// Whether there was a connection, after which the driver retries failed attempts.
     was_connected: bool,
-    /// Who answered last.
+    /// The key of the last executor.
     executor: Option<KeyFingerprint>,
 }
 
@@ -62,8 +62,8 @@ impl RelayDial {
         if self.state.lock().expect("no holder panics").was_connected {
             return self.attempt().await;
         }
-        // Whoever has more time for a single step has it here, too.
-        let patience = FIRST_PATIENCE.max(self.timeout);
+        // A longer timeout for a single step extends the total.
+        let patience = FIRST_TIMEOUT.max(self.timeout);
         let give_up = Instant::now() + patience;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         for retries_left in (0..=FIRST_RETRIES).rev() {
@@ -78,7 +78,7 @@ impl RelayDial {
             if Instant::now() + pause >= give_up {
                 return Err(error);
             }
-            tracing::debug!(%error, ?pause, "no way to the environment yet");
+            tracing::debug!(%error, ?pause, "cannot reach the environment yet");
             let environment_id = self.environment_id.clone();
             self.notify(RelayNotice::Waiting { environment_id, error: Arc::new(error) });
             tokio::time::sleep(pause).await;
@@ -86,11 +86,11 @@ impl RelayDial {
         unreachable!("the last attempt is returned, whatever it came to")
     }
 
-    /// One way, one socket, one stream.
+    /// Gets one relay URL, opens one socket and one stream.
     async fn attempt(&self) -> Result<Box<dyn Wire>, RelayError> {
         let mut way = self.ask().await?;
         let socket = match self.take(&way).await {
-            // The way was used or is too old; the next one says whether the executor is there at all.
+            // The relay URL was used or has expired; a new one shows whether the executor is connected.
             Err(RelayError::Relay(DialError::Upgrade(UpgradeFailure::Status(401)))) => {
                 way = self.ask().await?;
                 self.take(&way).await?
@@ -99,7 +99,7 @@ impl RelayDial {
         };
         let stream_id = Uuid::new_v4().to_string();
         let (environment_id, executor) = (&self.environment_id, &way.executor_public_key);
-        // Everybody on the way calls it by this name.
+        // The relay and the executor log the same stream id.
         tracing::debug!(environment_id, stream_id, "opening a stream");
         let opening = HarnessWire::open(socket, stream_id.clone(), &self.identity, &way, executor);
         let opened = match timeout(self.timeout, opening).await {
@@ -110,12 +110,12 @@ impl RelayDial {
             tracing::info!(environment_id, stream_id, %error, "no stream to the executor");
         })?;
         tracing::info!(environment_id, stream_id, "a stream to the executor");
-        // Only now it has proved that the key is its own.
+        // The handshake has proved that the executor owns the key.
         self.remember(KeyFingerprint::of(executor)).await?;
         Ok(Box::new(wire))
     }
 
-    /// A way to the executor that is believed to be the right one.
+    /// Gets a relay URL from the registry and checks the executor's key that comes with it.
     async fn ask(&self) -> Result<ConnectResponse, RelayError> {
         let harness = self.identity.public_key();
         let way = self.registry.connect(&self.environment_id, &self.headers()?, &harness).await?;
@@ -151,7 +151,7 @@ impl RelayDial {
         Ok(headers)
     }
 
-    /// Whether this is who should be there, as far as anybody knows.
+    /// Checks the executor's key against the pinned or expected one.
     fn check(&self, found: &KeyFingerprint) -> Result<(), RelayError> {
         let (expected, known_hosts) = match &self.trust {
             ExecutorTrust::Exactly(expected) => (Some(expected.clone()), None),
@@ -159,7 +159,7 @@ impl RelayDial {
                 let known = hosts.get(&self.registry.name(), &self.environment_id)?;
                 (known, Some(hosts.path().to_owned()))
             }
-            // Another one cannot have the session of this one; whoever comes after that gets a new session.
+            // Another executor cannot have this session: one attempt fails, and the next accepts the new key.
             ExecutorTrust::Registry => {
                 let mut state = self.state.lock().expect("no holder panics");
                 (state.executor.take_if(|last| last != found), None)
@@ -188,7 +188,7 @@ impl RelayDial {
                     environment_id: self.environment_id.clone(),
                     fingerprint: found.clone(),
                 }),
-                // Another client met somebody else meanwhile.
+                // Another client has pinned another key meanwhile.
                 Before::Other(expected) => {
                     let known_hosts = Some(hosts.path().to_owned());
                     return Err(RelayError::AnotherKey { found, expected, known_hosts });

@@ -1,24 +1,24 @@
-//! Why there is no stream to an environment.
+//! Errors of a connection through a relay.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use exec_server_machines::relay::StreamError;
+use exec_server_relay::identity_file::IdentityFileError;
+use exec_server_relay::registry_client::RegistryError;
+use exec_server_relay::stream::StreamError;
 use exec_server_transport::connection::WireError;
 use exec_server_transport::dial::DialError;
-use exec_server_transport::identity_file::IdentityFileError;
-use exec_server_transport::registry::RegistryError;
 use exec_server_transport::websocket::UpgradeFailure;
 
-use super::fingerprint::KeyFingerprint;
 use super::known_hosts::KnownHostsError;
 use super::state_dir::StateDirError;
+use exec_server_relay::fingerprint::KeyFingerprint;
 
-/// Why there is no stream to an environment.
+/// Why no stream to an environment could be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayError {
-    /// The registry shows no way.
+    /// The registry rejected or failed the request.
     #[error(transparent)]
     Registry(#[from] RegistryError),
     /// The relay that the registry named cannot be reached.
@@ -27,87 +27,87 @@ pub enum RelayError {
     /// The relay or the executor did not answer in time.
     #[error("{who} did not answer within {timeout:?}")]
     Timeout {
-        /// Who was waited for.
+        /// The peer that did not answer.
         who: &'static str,
-        /// The time that it had.
+        /// The timeout that passed.
         timeout: Duration,
     },
-    /// The executor let nobody in, or somebody else answered.
+    /// The executor rejected the stream, or the handshake failed.
     #[error("the executor did not open a stream")]
     Stream(#[source] WireError),
-    /// Another executor than the one that is known.
+    /// The executor's key differs from the pinned or expected one.
     #[error("its executor has the key {found}, but {expected} is expected")]
     AnotherKey {
-        /// The key of the executor that is there.
+        /// The key that the registry names for the executor.
         found: KeyFingerprint,
-        /// The key that it should have.
+        /// The pinned or configured key, or that of the previous connection.
         expected: KeyFingerprint,
-        /// The file that says so, if it is one.
+        /// The file with the pinned key, if it comes from one.
         known_hosts: Option<PathBuf>,
     },
-    /// The token would travel in the clear.
+    /// The token would be sent without encryption.
     #[error(
         "refusing to send a token to it without TLS; use https://, or http:// on loopback only"
     )]
     InTheClear,
-    /// There is nothing to show to the registry.
+    /// There is no usable token for the registry.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// This client's own key cannot be kept.
+    /// The file with this client's key cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityFileError),
-    /// There is no place to keep it.
+    /// The state directory cannot be found or created.
     #[error(transparent)]
     StateDir(#[from] StateDirError),
-    /// The list of executors that were met cannot be used.
+    /// The file with the pinned keys cannot be used.
     #[error(transparent)]
     KnownHosts(#[from] KnownHostsError),
 }
 
-/// Why there is no token.
+/// Why there is no usable token.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// Nobody gave one.
+    /// No token is configured.
     #[error(
         "no token for the registry; set EXEC_SERVER_REMOTE_TOKEN or EXEC_SERVER_REMOTE_TOKEN_FILE"
     )]
     Missing,
-    /// The file with it cannot be read.
+    /// The token file cannot be read.
     #[error("could not read the token in {}", path.display())]
     File {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// It cannot be sent in a header.
+    /// The token cannot be sent in a header.
     #[error("the token for the registry is empty or has characters that a header cannot carry")]
     Unusable,
 }
 
 impl RelayError {
-    /// Whether a first connection is better tried again than given up.
+    /// Whether a first connection is retried after this error.
     pub(super) fn is_worth_waiting(&self) -> bool {
         match self {
-            // An executor bears only so many handshakes that fail, whoever makes them. A relay that hangs up has lost
-            // its executor, or its own way, and nobody has refused anything.
+            // An executor limits failed handshakes, so those are not retried. If the relay closed the socket, no peer
+            // has rejected the stream.
             Self::Stream(WireError::Io(error)) => {
                 !error.get_ref().is_some_and(|inner| inner.is::<StreamError>())
             }
             Self::Stream(_) => false,
-            // A way that is too old is replaced by another; one that is forbidden is not.
+            // An expired relay URL is replaced by a new one; a forbidden one is not.
             Self::Relay(DialError::Upgrade(UpgradeFailure::Status(status))) => {
                 matches!(status, 401 | 408 | 425 | 429 | 500..=599)
             }
-            error => error.may_pass(),
+            error => error.is_transient(),
         }
     }
 
-    /// Whether another attempt may come to something else.
-    pub fn may_pass(&self) -> bool {
+    /// Whether another attempt may succeed.
+    pub fn is_transient(&self) -> bool {
         match self {
-            Self::Registry(error) => error.may_pass(),
-            Self::Relay(error) => error.may_pass(),
+            Self::Registry(error) => error.is_transient(),
+            Self::Relay(error) => error.is_transient(),
             Self::Timeout { .. } | Self::Stream(_) => true,
             Self::AnotherKey { .. }
             | Self::InTheClear

@@ -1,6 +1,6 @@
-//! The executors that were met before: a file with one line per registry and environment, and the key of who was there.
+//! The pinned keys of executors: a file with one line per registry and environment.
 //!
-//! Any number of clients use it at once: each change is made under a lock and put into place whole.
+//! Several clients may use the file at once: each change is made under a lock and replaces the file atomically.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,78 +8,78 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use super::fingerprint::KeyFingerprint;
+use exec_server_relay::fingerprint::KeyFingerprint;
 
-/// Everything that would end a word, or begin a comment.
+/// Characters that would end a word or begin a comment.
 const WORD: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'#');
 
-/// The executors that were met before.
+/// The file with the pinned keys of executors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownHosts {
     path: PathBuf,
 }
 
-/// An executor that was met.
+/// The pinned key of one executor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownHost {
-    /// The registry that it is known by.
+    /// The registry where the executor is registered.
     pub registry: String,
-    /// What it registered as.
+    /// The id under which the executor is registered.
     pub environment_id: String,
-    /// Its key.
+    /// The fingerprint of the pinned key.
     pub fingerprint: KeyFingerprint,
 }
 
-/// Why the list cannot be used.
+/// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KnownHostsError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("could not use {}", path.display())]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// A line in it is something else.
+    /// A line cannot be parsed.
     #[error("line {line} of {} is not `REGISTRY ENVIRONMENT SHA256:…`", path.display())]
     Line {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Which line, from 1.
+        /// The line number, from 1.
         line: usize,
     },
 }
 
-/// What was known of an executor before it was remembered.
+/// The entry of an executor before `remember`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// Nothing.
+    /// No key was pinned.
     Unknown,
-    /// The same.
+    /// The same key was pinned.
     Same,
-    /// Another key.
+    /// Another key was pinned.
     Other(KeyFingerprint),
 }
 
 impl KnownHosts {
-    /// The list in a file, which need not be there yet.
+    /// Uses the file at `path`, which need not exist yet.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All that were met.
+    /// All pinned keys.
     pub fn all(&self) -> Result<Vec<KnownHost>, KnownHostsError> {
         let lines = self.read()?;
         Ok(lines.into_iter().filter_map(|(_, host)| host).collect())
     }
 
-    /// The key of an environment's executor, if it was met.
+    /// The pinned key of an environment's executor.
     pub fn get(
         &self,
         registry: &str,
@@ -90,7 +90,7 @@ impl KnownHosts {
         Ok(those.next().map(|host| host.fingerprint))
     }
 
-    /// Remembers an executor, unless one is known already.
+    /// Pins the key of an executor, unless one is pinned already.
     pub(super) fn remember(&self, host: &KnownHost) -> Result<Before, KnownHostsError> {
         let _lock = self.lock()?;
         if let Some(known) = self.get(&host.registry, &host.environment_id)? {
@@ -102,7 +102,7 @@ impl KnownHosts {
         Ok(Before::Unknown)
     }
 
-    /// Forgets the executor of an environment, at one registry or at all, and says whom.
+    /// Removes and returns the pinned keys of an environment, at one registry or at all.
     pub fn forget(
         &self,
         registry: Option<&str>,
@@ -118,7 +118,7 @@ impl KnownHosts {
         Ok(forgotten.into_iter().filter_map(|(_, host)| host).collect())
     }
 
-    /// Every line with what it says; comments and empty lines say nothing, and are kept.
+    /// Every line with its parsed entry; comments and empty lines have none, and are kept.
     fn read(&self) -> Result<Vec<(String, Option<KnownHost>)>, KnownHostsError> {
         let text = match std::fs::read_to_string(&self.path) {
             Ok(text) => text,
@@ -131,7 +131,7 @@ impl KnownHosts {
             let host = match KnownHost::parse(line) {
                 _ if says_nothing => None,
                 Some(host) => Some(host),
-                // Half of a list would let anybody in whose line was the other half.
+                // Skipping a broken line would drop its pinned key, and another key would be accepted.
                 None => return Err(wrong(index + 1)),
             };
             Ok((line.to_owned(), host))
@@ -139,11 +139,11 @@ impl KnownHosts {
         text.lines().enumerate().map(read).collect()
     }
 
-    /// Written beside and moved into place, so that everybody reads either the old list or the new one.
+    /// Writes a temporary file and renames it, so that readers see either the old list or the new one.
     fn replace(&self, lines: impl Iterator<Item = String>) -> Result<(), KnownHostsError> {
         let write = || {
             let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            // Only its owner can write a file that is made this way.
+            // A `NamedTempFile` is writable only by its owner.
             let mut file = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))?;
             for line in lines {
                 writeln!(file, "{line}")?;
@@ -155,13 +155,13 @@ impl KnownHosts {
         write().map_err(|source| self.failed(source))
     }
 
-    /// Beside the list, since the list itself is replaced.
+    /// Locks a separate file, because the list itself is replaced.
     fn lock(&self) -> Result<File, KnownHostsError> {
         let mut name = self.path.clone().into_os_string();
         name.push(".lock");
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true);
-        // Whoever can open it can hold everybody up.
+        // Another user that can open the file could hold the lock and block every client.
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let lock = || {

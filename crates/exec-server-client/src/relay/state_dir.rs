@@ -1,34 +1,34 @@
-//! Where a client keeps its own key, and the list of the executors it met.
+//! The directory with a client's own key and the pinned keys of executors.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::known_hosts::KnownHosts;
 
-/// A directory that outlives its clients.
+/// A directory with state that clients share and keep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientStateDir(PathBuf);
 
-/// Why there is no such directory.
+/// Why the state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StateDirError {
-    /// Nobody said where.
+    /// None of the variables that locate the directory is set.
     #[error(
         "no place to keep this client's key: set EXEC_SERVER_STATE_DIR, XDG_STATE_HOME or HOME"
     )]
     Nowhere,
-    /// It cannot be made.
+    /// The directory cannot be created.
     #[error("cannot keep this client's key in {}", path.display())]
     Make {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl ClientStateDir {
-    /// The usual one of a user: `$EXEC_SERVER_STATE_DIR`, or `exec-server` in `$XDG_STATE_HOME` or `~/.local/state`.
+    /// The user's default: `$EXEC_SERVER_STATE_DIR`, or `exec-server` in `$XDG_STATE_HOME` or `~/.local/state`.
     pub fn find(lookup: impl Fn(&str) -> Option<PathBuf>) -> Result<Self, StateDirError> {
         let set = |name| lookup(name).filter(|path| !path.as_os_str().is_empty());
         let of_state = || set("XDG_STATE_HOME").filter(|path| path.is_absolute());
@@ -38,7 +38,7 @@ impl ClientStateDir {
         Self::open(&path)
     }
 
-    /// This one, which is made if it is not there.
+    /// Uses this directory and creates it if it does not exist.
     pub fn open(path: &Path) -> Result<Self, StateDirError> {
         let failed = |source| StateDirError::Make { path: path.to_owned(), source };
         let mut builder = std::fs::DirBuilder::new();
@@ -49,12 +49,12 @@ impl ClientStateDir {
         Ok(Self(path.to_owned()))
     }
 
-    /// Where the client's own key is.
+    /// The file with the client's own key.
     pub fn identity_file(&self) -> PathBuf {
         self.0.join("harness-identity.json")
     }
 
-    /// The executors that were met.
+    /// The file with the pinned keys of executors.
     pub fn known_hosts(&self) -> KnownHosts {
         KnownHosts::at(self.0.join("known_hosts"))
     }

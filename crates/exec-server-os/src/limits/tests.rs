@@ -20,14 +20,14 @@ fn says(wanted: &str, means: &Means) -> String {
 }
 
 #[test]
-fn nothing_is_limited_that_nobody_asked_for() {
+fn no_limit_is_set_without_a_request() {
     let (plan, report) = plan(&json("{}"), &means(ALL, None)).unwrap();
     assert_eq!(plan, LimitPlan::default());
     assert!(report.is_empty());
 }
 
 #[test]
-fn a_sandbox_is_bounded_without_asking_by_whatever_can() {
+fn a_sandbox_has_default_limits_by_the_best_mechanism() {
     let with = |cgroup, pid_range, user_count| {
         let inside = SandboxMeans { pid_range, user_count, ..INSIDE };
         plan(&json("{}"), &means(cgroup, Some(inside))).unwrap()
@@ -54,16 +54,19 @@ fn a_sandbox_is_bounded_without_asking_by_whatever_can() {
 }
 
 #[test]
-fn what_cannot_be_held_is_refused_by_name() {
+fn a_limit_that_cannot_be_enforced_is_rejected_by_name() {
     let nothing = means(Controllers::default(), None);
     for (wanted, start) in [
         (
             r#"{"memoryBytes":67108864}"#,
-            "limits.memoryBytes cannot be held here: the server has no cgroup",
+            "limits.memoryBytes cannot be enforced here: the server has no cgroup",
         ),
-        (r#"{"cpuPercent":50}"#, "limits.cpuPercent cannot be held here: the server has no cgroup"),
-        (r#"{"pids":64}"#, "limits.pids cannot be held here: without a sandbox only a cgroup"),
-        (r#"{"tmpfsBytes":65536}"#, "limits.tmpfsBytes cannot be held here: only a sandbox"),
+        (
+            r#"{"cpuPercent":50}"#,
+            "limits.cpuPercent cannot be enforced here: the server has no cgroup",
+        ),
+        (r#"{"pids":64}"#, "limits.pids cannot be enforced here: without a sandbox only a cgroup"),
+        (r#"{"tmpfsBytes":65536}"#, "limits.tmpfsBytes cannot be enforced here: only a sandbox"),
     ] {
         let said = says(wanted, &nothing);
         assert!(said.starts_with(start), "{said}");
@@ -74,12 +77,12 @@ fn what_cannot_be_held_is_refused_by_name() {
     );
     assert!(
         says(r#"{"pids":64}"#, &inside)
-            .starts_with("limits.pids cannot be held here: the server has no")
+            .starts_with("limits.pids cannot be enforced here: the server has no")
     );
 }
 
 #[test]
-fn a_cgroup_holds_for_whole_trees_and_resource_limits_for_each_process() {
+fn cgroups_limit_whole_trees_and_rlimits_each_process() {
     let wanted = r#"{"memoryBytes":67108864,"cpuPercent":50,"pids":64,"fileSizeBytes":1000,"openFiles":9999}"#;
     assert_eq!(
         says(wanted, &means(ALL, None)),

@@ -1,4 +1,4 @@
-//! Groups of processes that the kernel keeps together and limits, whatever they do: cgroup version 2.
+//! Per-child cgroups (version 2): resource limits and reliable kill of a process tree.
 //!
 //! ```text
 //! DIR (--cgroup, or delegated to the server)
@@ -7,11 +7,11 @@
 //!   └─ exec-server-PID-2 …
 //! ```
 //!
-//! | look here | for |
+//! | module | purpose |
 //! |---|---|
-//! | [`controllers`] | what can be limited, and switching that on |
-//! | [`remains`] | removing directories, also those of a server that was killed |
-//! | [`probe`] | what the doctor says |
+//! | [`controllers`] | detects and enables controllers |
+//! | [`remains`] | removes cgroup directories, including those of a killed server |
+//! | [`probe`] | report for `exec-server doctor` |
 
 mod controllers;
 pub mod probe;
@@ -23,11 +23,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::litter::Note;
 use super::process_tree::TreeTag;
+use super::temp_registry::TempEntry;
 use crate::limits::{CgroupLimits, Controllers};
 
-/// A cgroup of ours in which every child gets one of its own.
+/// The parent cgroup, in which every child gets its own cgroup.
 #[derive(Debug)]
 pub struct CgroupParent {
     path: PathBuf,
@@ -35,15 +35,15 @@ pub struct CgroupParent {
     remains: Remains,
 }
 
-/// Groups of processes that are forgotten, with members that are not gone yet.
+/// Cgroups that were dropped while they still had members.
 type Remains = Arc<Mutex<Vec<PathBuf>>>;
 
 impl CgroupParent {
-    /// Uses the cgroup at `path`, which must be ours to divide.
+    /// Uses the cgroup at `path`, in which the server must be allowed to create children.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let note = Note::of_cgroup(path);
+        let note = TempEntry::of_cgroup(path);
         let parent = Self::divide(path)?;
-        // For as long as this process lives: daemons may stay until its very end.
+        // The registration must last until this process exits: a daemon may keep its cgroup populated until then.
         std::mem::forget(note);
         Ok(parent)
     }
@@ -55,7 +55,7 @@ impl CgroupParent {
         Ok(Self { path: path.to_owned(), controllers, remains: Arc::default() })
     }
 
-    /// The server's own cgroup, if whoever started the server delegated it.
+    /// The server's own cgroup, if the parent of the server delegated it.
     pub fn delegated() -> Option<Self> {
         let path = find_delegated()?;
         match Self::open(&path) {
@@ -67,12 +67,12 @@ impl CgroupParent {
         }
     }
 
-    /// What it can limit.
+    /// The controllers that are enabled for children.
     pub fn controllers(&self) -> Controllers {
         self.controllers
     }
 
-    /// Removes the groups of forgotten processes whose last member has ended since.
+    /// Removes dropped cgroups whose last member has exited since.
     pub fn sweep(&self) {
         sweep(&self.remains);
     }
@@ -80,7 +80,7 @@ impl CgroupParent {
     pub(super) fn make_child(&self, tag: TreeTag, limits: &CgroupLimits) -> io::Result<Cgroup> {
         let path = self.path.join(remains::child_name(tag.child()));
         fs::create_dir(&path)?;
-        // From here on a failure removes the directory.
+        // From here on, dropping the value removes the directory on failure.
         let mut cgroup = Cgroup { path, procs: None, remains: self.remains.clone() };
         cgroup.limit(limits)?;
         let procs = OpenOptions::new().write(true).open(cgroup.path.join("cgroup.procs"))?;
@@ -105,7 +105,7 @@ fn try_dividing(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The cgroup that this process is in, if it is marked as ours to divide.
+/// The cgroup of this process, if it has the delegation xattr that systemd sets.
 fn find_delegated() -> Option<PathBuf> {
     let own = own_group().filter(|own| !own.is_empty())?;
     let path = mount_point()?.join(own);
@@ -116,7 +116,7 @@ fn find_delegated() -> Option<PathBuf> {
     is_marked.then_some(path)
 }
 
-/// Where this process is, below the mount point.
+/// The cgroup of this process, relative to the mount point.
 pub(super) fn own_group() -> Option<String> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     own.lines().find_map(|line| line.strip_prefix("0::/")).map(str::to_owned)
@@ -131,7 +131,7 @@ pub(super) fn mount_point() -> Option<PathBuf> {
     })
 }
 
-/// The cgroup of one child; removed with its last handle, or as soon after that as it is empty.
+/// The cgroup of one child; removed on drop, or by a later sweep if it still has members.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -141,16 +141,16 @@ pub struct Cgroup {
 
 impl Cgroup {
     pub(super) fn procs(&self) -> BorrowedFd<'_> {
-        self.procs.as_ref().expect("was opened when it was made").as_fd()
+        self.procs.as_ref().expect("make_child opened it").as_fd()
     }
 
     fn limit(&self, limits: &CgroupLimits) -> io::Result<()> {
-        /// In microseconds; what is left of a period is not saved up for the next.
+        /// In microseconds; unused time does not carry over to the next period.
         const PERIOD: u64 = 100_000;
         let set = |file: &str, value: String| fs::write(self.path.join(file), value);
         if let Some(bytes) = limits.memory {
             set("memory.max", bytes.to_string())?;
-            // A kernel without swap or without kills of whole groups has nothing to be set.
+            // A kernel without swap or without group kills does not have these files.
             set("memory.swap.max", "0".to_owned()).or_else(ignore_missing)?;
             set("memory.oom.group", "1".to_owned()).or_else(ignore_missing)?;
         }
@@ -163,7 +163,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Kills every member at once.
+    /// Kills all members with one write.
     pub(super) fn kill(&self) {
         let killed = fs::write(self.path.join("cgroup.kill"), "1").or_else(ignore_missing);
         if let Err(error) = killed {
@@ -171,12 +171,12 @@ impl Cgroup {
         }
     }
 
-    /// How many members are alive.
+    /// Number of member processes.
     pub(super) fn population(&self) -> usize {
         fs::read_to_string(self.path.join("cgroup.procs")).map_or(0, |procs| procs.lines().count())
     }
 
-    /// Whether the kernel killed a member for lack of memory, if it counts that.
+    /// Whether the OOM killer killed a member; `None` if the kernel does not count this here.
     pub(super) fn had_oom_kill(&self) -> Option<bool> {
         let events = fs::read_to_string(self.path.join("memory.events")).ok()?;
         let count = events.lines().find_map(|line| line.strip_prefix("oom_kill "))?;

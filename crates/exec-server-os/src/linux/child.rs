@@ -1,45 +1,46 @@
-//! The few steps between clone and exec, run in a child that still shares the parent's memory.
+//! The steps between clone and exec, run in a child that still shares the parent's memory.
 //!
-//! The clone uses `CLONE_VM | CLONE_VFORK`: no page table is copied, so a start costs the same however large the
-//! server has grown, and the calling thread sleeps until the child has executed its program or given up. Until then
-//! the child must not allocate, lock, or unwind: it only makes system calls on what was prepared for it.
+//! The clone uses `CLONE_VM | CLONE_VFORK`: no page table is copied, so the cost of a start does not depend on the size
+//! of the server. The calling thread is suspended until the child has executed its program or exited. Until then the
+//! child must not allocate, lock, or unwind; it only makes system calls on data that the parent has prepared.
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use super::check;
-use super::sandbox::limits::Resource;
+use super::startup::Resource;
 use crate::spawn::SpawnError;
 
-/// Everything the child needs, made before the clone because the child cannot make anything.
+/// Input of the child, prepared before the clone because the child cannot allocate.
 pub struct ChildPlan<'a> {
-    /// The places where the program may be, in the order of `PATH`.
+    /// Paths to try for the program, in the order of `PATH`.
     pub candidates: &'a [CString],
     /// Null-terminated.
     pub argv: &'a [*const libc::c_char],
-    /// `/bin/sh`, room for a candidate, and the arguments: for a script without an interpreter line.
+    /// `/bin/sh`, a slot for the candidate, and the arguments: for a script without an interpreter line.
     pub script_argv: &'a mut [*const libc::c_char],
     /// Null-terminated.
     pub envp: &'a [*const libc::c_char],
     pub cwd: &'a CString,
-    /// What become descriptors 0, 1 and 2.
+    /// Duplicated to descriptors 0, 1 and 2.
     pub stdio: [BorrowedFd<'a>; 3],
-    /// What become descriptors 3 and following; none of them is that low already.
+    /// Duplicated to descriptors 3 and up; the originals must have higher numbers.
     pub extras: &'a [BorrowedFd<'a>],
-    /// Whether descriptor 0 is to be the controlling terminal.
+    /// Whether descriptor 0 becomes the controlling terminal.
     pub has_terminal: bool,
-    /// `cgroup.procs` of the group that the child shall join.
+    /// `cgroup.procs` of the cgroup that the child joins.
     pub cgroup: Option<BorrowedFd<'a>>,
-    /// Signals that this server ignores and the child should not.
+    /// Signals that the server ignores; the child resets them to their default action.
     pub ignored: &'a [libc::c_int],
-    /// The limit on open files that the server itself was started with.
+    /// The limit on open files that the server was started with, before it raised its own.
     pub open_files: libc::rlimit,
-    /// Resource limits that the child shall have.
+    /// Resource limits of the request.
     pub rlimits: &'a [(Resource, libc::rlimit)],
-    /// What it writes to its `oom_score_adj`.
+    /// Value for the child's `oom_score_adj`.
     pub oom_score: &'a [u8],
-    /// Marks the child and all that come from it; see `process_tree`.
+    /// Identifies the child and its descendants; see `process_tree`.
     pub tag: libc::rlimit,
     pub server_pid: libc::pid_t,
 }
@@ -49,7 +50,7 @@ pub struct ChildStack(Box<[u128]>);
 
 impl ChildStack {
     pub fn new() -> Self {
-        // The child calls a few thin libc wrappers; 64 KiB is far more than they take.
+        // The child calls a few thin libc wrappers; 64 KiB is far more than they need.
         Self::of(64 << 10)
     }
 
@@ -62,7 +63,7 @@ impl ChildStack {
     }
 }
 
-/// Where the child failed; shared memory that the parent reads after the child is gone.
+/// The step that failed; written by the child, read by the parent after the child has exited.
 struct Failure {
     step: Step,
     errno: libc::c_int,
@@ -84,6 +85,7 @@ enum Step {
 struct Shared<'a, 'b> {
     plan: &'a mut ChildPlan<'b>,
     failure: Failure,
+    has_oom_score: bool,
 }
 
 /// Starts the child and returns its pid and pidfd.
@@ -91,7 +93,8 @@ pub fn clone_child(
     plan: &mut ChildPlan,
     stack: &mut ChildStack,
 ) -> Result<(libc::pid_t, OwnedFd), SpawnError> {
-    let mut shared = Shared { plan, failure: Failure { step: Step::None, errno: 0 } };
+    let failure = Failure { step: Step::None, errno: 0 };
+    let mut shared = Shared { plan, failure, has_oom_score: false };
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     let blocked = block_signals();
@@ -108,7 +111,12 @@ pub fn clone_child(
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // SAFETY: a plain read; volatile because the compiler cannot know that the child wrote to it.
     let failure = unsafe { std::ptr::read_volatile(&raw const shared.failure) };
+    // SAFETY: as above.
+    let has_oom_score = unsafe { std::ptr::read_volatile(&raw const shared.has_oom_score) };
     let Some(error) = failure.error() else {
+        if !has_oom_score {
+            set_oom_score_of(pid, shared.plan.oom_score);
+        }
         return Ok((pid, pidfd));
     };
     // SAFETY: waits for our own child, which has already exited.
@@ -137,15 +145,15 @@ impl Failure {
 extern "C" fn run_child(argument: *mut libc::c_void) -> libc::c_int {
     // SAFETY: the parent passed a `Shared` that it does not touch while it sleeps.
     let shared = unsafe { &mut *argument.cast::<Shared>() };
-    let step = prepare_and_exec(shared.plan);
+    let step = prepare_and_exec(shared.plan, &mut shared.has_oom_score);
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     shared.failure = Failure { step, errno };
     // SAFETY: ends this child alone, without running anything that belongs to the parent.
     unsafe { libc::_exit(127) }
 }
 
-/// Returns only if something failed, and then says what.
-fn prepare_and_exec(plan: &mut ChildPlan) -> Step {
+/// Returns only on failure, with the step that failed.
+fn prepare_and_exec(plan: &mut ChildPlan, has_oom_score: &mut bool) -> Step {
     // SAFETY (all blocks below): plain system calls on descriptors and memory that the parent prepared and keeps.
     for signal in plan.ignored {
         // SAFETY: as above; the child has its own table of handlers.
@@ -186,11 +194,11 @@ fn prepare_and_exec(plan: &mut ChildPlan) -> Step {
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } == -1 {
         return Step::ParentDeath;
     }
-    // SAFETY: as above. The server may have died before the line above took effect.
+    // SAFETY: as above. The server may have exited before the line above took effect.
     if unsafe { libc::getppid() } != plan.server_pid {
         return Step::ParentDeath;
     }
-    // SAFETY: as above; the tag may fail under a lowered hard limit, and then trees are told apart by session only.
+    // SAFETY: as above; the tag may fail under a lowered hard limit, and then the session alone identifies the tree.
     unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &raw const plan.tag) };
     // SAFETY: as above.
     if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const plan.open_files) } == -1 {
@@ -202,7 +210,8 @@ fn prepare_and_exec(plan: &mut ChildPlan) -> Step {
             return Step::Limits;
         }
     }
-    set_oom_score(plan.oom_score);
+    // SAFETY: a live value; volatile because the parent reads it, of which the compiler cannot know.
+    unsafe { std::ptr::write_volatile(has_oom_score, set_oom_score(plan.oom_score)) };
     // SAFETY: as above.
     if unsafe { libc::chdir(plan.cwd.as_ptr()) } == -1 {
         return Step::Cwd;
@@ -212,19 +221,40 @@ fn prepare_and_exec(plan: &mut ChildPlan) -> Step {
     Step::Exec
 }
 
-/// Has this child killed before the server when memory runs out; without `/proc` the kernel chooses by size alone.
+/// Makes the OOM killer prefer this child over the server; without `/proc` the score stays unchanged.
 ///
-/// A child that still sleeps on its parent's memory changes its own score only.
-fn set_oom_score(score: &[u8]) {
+/// Before the exec the kernel changes only the child's score, not that of the server whose memory it shares. The write
+/// fails for an unprivileged user while that memory is not dumpable; see `conceal_memory`.
+fn set_oom_score(score: &[u8]) -> bool {
     let path = c"/proc/self/oom_score_adj".as_ptr();
     // SAFETY: the path is a C string, the score is alive and as long as said, and the descriptor closes on exec.
     unsafe {
         let fd = libc::open(path, libc::O_WRONLY | libc::O_CLOEXEC);
-        libc::write(fd, score.as_ptr().cast(), score.len());
+        fd != -1 && libc::write(fd, score.as_ptr().cast(), score.len()) != -1
     }
 }
 
-/// Tries every candidate; what the caller should hear of is left in `errno`.
+/// Maximum time between the wake-up of the parent and the end of the child's exec.
+const END_OF_EXEC: Duration = Duration::from_millis(20);
+
+/// Sets the score from the parent, after the exec has given the child its own memory. A setuid program keeps the
+/// score of the server.
+fn set_oom_score_of(child: libc::pid_t, score: &[u8]) {
+    let begin = Instant::now();
+    loop {
+        match std::fs::write(format!("/proc/{child}/oom_score_adj"), score) {
+            // Until the exec is complete, the new memory is not dumpable either.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            _ => return,
+        }
+        if begin.elapsed() >= END_OF_EXEC {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Tries every candidate; leaves the error to report in `errno`.
 fn exec(plan: &mut ChildPlan) {
     let mut remembered = libc::ENOENT;
     for candidate in plan.candidates {

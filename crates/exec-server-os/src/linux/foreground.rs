@@ -1,7 +1,7 @@
-//! One command with the standard streams of this process, from its start to its end.
+//! Runs one command to completion with the standard streams of this process.
 //!
-//! The command has a session of its own, so the keys of a terminal reach this process only, which passes on what they
-//! mean. Owner: the program's one thread, below the guardian.
+//! The command has its own session, so the signals of terminal keys reach this process only, which forwards them.
+//! Owner: the program's only thread, below the guardian.
 
 use std::io;
 use std::time::Duration;
@@ -9,19 +9,20 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::check;
-use super::exit_watch::reap;
+use super::exit_watch::{own_peak, reap};
 use super::sandbox::launch;
-use super::sandbox::network::SandboxNetwork;
-use super::sandbox::set_up_time::SET_UP_TIME;
-use super::sandbox::view::{Base, View};
+use super::sandbox::netns::SandboxNetwork;
+use super::sandbox::rootfs::{Base, RootfsSpec};
+use super::sandbox::setup_timeout::SET_UP_TIME;
 use super::sandbox::{Mechanism, Network, SandboxSetup};
 use super::spawner::{Parts, Starter};
+use super::startup;
 use crate::TreeTag;
 use crate::limits::LimitPlan;
 use crate::sandbox::Allowances;
 use crate::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
 
-/// Signals that wait to be passed on instead of ending this process before it could clean up.
+/// Blocked signals that this process forwards to the command; by default they would kill it before it cleans up.
 #[derive(Debug)]
 pub struct HeldSignals {
     set: libc::sigset_t,
@@ -40,7 +41,7 @@ const HELD: [libc::c_int; 8] = [
 ];
 
 impl HeldSignals {
-    /// Holds them from now on; must be called before any thread is started, and after the guardian was entered.
+    /// Blocks the signals; must be called before any thread is started, and after the guardian was entered.
     pub fn hold() -> io::Result<Self> {
         // SAFETY: the set is plain memory that the calls fill.
         let set = unsafe {
@@ -57,7 +58,7 @@ impl HeldSignals {
 
     fn next(&self) -> io::Result<libc::c_int> {
         loop {
-            // SAFETY: the set is initialised, and nothing is asked about the signal but its number.
+            // SAFETY: the set is initialised, and a null info pointer is allowed.
             match check(unsafe { libc::sigwaitinfo(&raw const self.set, std::ptr::null_mut()) }) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 result => return result,
@@ -65,13 +66,13 @@ impl HeldSignals {
         }
     }
 
-    /// Whether whoever watched over this process has died, and nobody waits for the command any more.
-    fn are_unwatched(&self) -> bool {
+    /// Whether the guardian has exited, so that no process waits for the command any more.
+    fn is_guardian_gone(&self) -> bool {
         std::os::unix::process::parent_id() != self.parent
     }
 }
 
-/// Keeps Ctrl-Z from stopping this process while its command, in another session, would run on.
+/// Ignores stop signals: Ctrl-Z would stop this process while the command, in another session, runs on.
 pub fn ignore_stops() {
     for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
         // SAFETY: no handler is involved.
@@ -79,16 +80,17 @@ pub fn ignore_stops() {
     }
 }
 
-/// Runs a command to its end.
+/// Runs a command and returns its exit status.
 pub fn run_in_foreground(
     request: &SpawnRequest,
     signals: &HeldSignals,
 ) -> Result<ExitStatus, SpawnError> {
     let failed = |step| move |source| SpawnError::Prepare { step, source };
+    startup::raise_open_file_limit();
     let mut starter = Starter::new();
     let mut parts = starter.start(request, None)?;
     if let Some(report) = parts.report.take() {
-        // The mounts end with the command: nobody waits for this process when it has.
+        // The mount handles are dropped at once, so the mounts are released with the last process of the command.
         if let Err(error) = launch::outcome_blocking(&report, SET_UP_TIME) {
             parts.abandon();
             return Err(error);
@@ -96,21 +98,21 @@ pub fn run_in_foreground(
     }
     loop {
         let signal = signals.next().map_err(failed("signals"))?;
-        if let Some(status) = reap(parts.pid).map_err(failed("wait"))? {
+        if let Some(status) = reap(parts.pid, own_peak()).map_err(failed("wait"))? {
             return Ok(status);
         }
-        let signal = if signals.are_unwatched() { libc::SIGKILL } else { signal };
+        let signal = if signals.is_guardian_gone() { libc::SIGKILL } else { signal };
         if signal != libc::SIGCHLD {
-            // What has just ended needs no signal.
+            // Ignore the error: the tree may have exited just now.
             let _ = parts.tree.signal(signal);
         }
     }
 }
 
-/// No step of making a sandbox takes long, except where a file system does not answer.
+/// Set-up takes milliseconds unless a file system does not respond.
 const TRIAL_TIME: Duration = Duration::from_secs(10);
 
-/// Namespaces where they work, else Landlock where that works alone; tries both.
+/// Returns namespaces if they work, else Landlock if it works alone; runs a trial of each.
 pub fn working_mechanism() -> Mechanism {
     let works = |mechanism| sandbox_trial(mechanism).is_ok();
     if !works(Mechanism::Namespaces) && works(Mechanism::Landlock) {
@@ -120,10 +122,10 @@ pub fn working_mechanism() -> Mechanism {
     }
 }
 
-/// Makes a whole sandbox, in which nothing is run; what fails is what would keep a command from running.
+/// Sets up a complete sandbox without running a program; an error is the one that a real command would get.
 pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
     let request = SpawnRequest {
-        // A directory can never be run, so that the very last step fails and all before it were made.
+        // Executing a directory always fails, so only the last step fails if all others succeed.
         program: "/".into(),
         argv: vec!["/".into()],
         env: Vec::new(),
@@ -131,7 +133,7 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
         stdio: Stdio::Pipes { stdin: StdinKind::Null },
         tag: TreeTag::new(0),
         sandbox: Some(SandboxSetup {
-            view: View::new(Base::Everything),
+            view: RootfsSpec::new(Base::Everything),
             network: Network::Isolated,
             mechanism,
             allow: Allowances::default(),
@@ -142,23 +144,23 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
     };
     let mut starter = Starter::new();
     let mut parts = starter.start(&request, None)?;
-    let told = told_in_time(&mut parts);
+    let outcome = trial_outcome(&mut parts);
     parts.abandon();
-    match told {
+    match outcome {
         Err(SpawnError::Program(_)) => Ok(()),
         Ok(()) => Err(SpawnError::Prepare {
             step: "sandbox",
-            source: io::Error::other("the launcher ended without a word"),
+            source: io::Error::other("the launcher exited without a report"),
         }),
         Err(error) => Err(error),
     }
 }
 
-fn told_in_time(parts: &mut Parts) -> Result<(), SpawnError> {
+fn trial_outcome(parts: &mut Parts) -> Result<(), SpawnError> {
     let failed = |source| SpawnError::Prepare { step: "sandbox", source };
     let Some(report) = parts.report.take() else { return Ok(()) };
     let time = Timespec::try_from(TRIAL_TIME).expect("a few seconds fit");
-    // The launcher tells and ends, or hangs: its end is what is waited for.
+    // The launcher reports and exits, or hangs; so this waits for its exit with a timeout.
     let mut ended = [PollFd::new(&parts.pidfd, PollFlags::IN)];
     let count = rustix::io::retry_on_intr(|| poll(&mut ended, Some(&time)));
     if count.map_err(|errno| failed(errno.into()))? == 0 {

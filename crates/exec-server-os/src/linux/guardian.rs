@@ -1,30 +1,30 @@
-//! A parent for the server that outlives its sudden death and ends what it left behind.
+//! Parent process that cleans up after the server if the server is killed.
 //!
 //! ```text
-//! guardian (what was started, signals pass through)
-//!   └─ server (a session of its own)
+//! guardian (the process that was started; forwards signals)
+//!   └─ server (in its own session)
 //!        └─ children …
 //! ```
 //!
-//! If the server is killed, its children die by their parent-death signal and everything else that came from them
-//! becomes the guardian's to kill, and names of files that were on their way to another are removed, as are its
-//! cgroups (`litter`). If the guardian is killed, the server hears of it and shuts down in order.
+//! If the server is killed, the parent-death signal kills its children. Their descendants are reparented to the guardian,
+//! which kills them and removes the temp files and cgroups in the `temp_registry`. If the guardian is killed, its
+//! parent-death signal (SIGTERM) makes the server shut down gracefully.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use super::litter;
 use super::process_tree::{living_descendants, prepare_to_adopt, send};
 use super::procfs;
 use super::signals::is_ignored;
+use super::temp_registry;
 use super::{check, reap_until};
 
-/// Where [`enter_guardian`] returned.
+/// The process in which [`enter_guardian`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Guardian {
-    /// This is the server: go on.
+    /// This process is the server.
     Server,
-    /// This was the guardian and the server has ended with this code.
+    /// This process is the guardian, and the server has exited with this code.
     Ended(i32),
 }
 
@@ -36,25 +36,25 @@ const PASSED_ON: [libc::c_int; 7] = [
     libc::SIGQUIT,
     libc::SIGUSR1,
     libc::SIGUSR2,
-    // Means something to a command in the foreground only.
+    // Used only by a command in the foreground.
     libc::SIGWINCH,
 ];
 
 static SERVER: AtomicI32 = AtomicI32::new(0);
 static GUARDIAN: AtomicU32 = AtomicU32::new(0);
 
-/// The guardian of this server, if it has one.
+/// Pid of the guardian of this server, if it has one.
 pub fn pid() -> Option<u32> {
     Some(GUARDIAN.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
 }
 
-/// Splits into guardian and server; must be called before any thread is started.
+/// Forks into guardian and server; must be called before any thread is started.
 ///
-/// When the server and everything that it started have ended, the guardian cleans up after them.
+/// The guardian calls `clean_up` after the server and all its descendants have exited.
 pub fn enter_guardian(clean_up: impl FnOnce()) -> io::Result<Guardian> {
     prepare_to_adopt()?;
-    litter::prepare()?;
-    // Whoever started us may ignore it, and then the kernel would forget how our children ended.
+    temp_registry::prepare()?;
+    // An inherited SIG_IGN for SIGCHLD would make the kernel discard exit statuses.
     // SAFETY: sets the default action; no handler is involved.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
     let blocked = block_passed_on();
@@ -66,15 +66,15 @@ pub fn enter_guardian(clean_up: impl FnOnce()) -> io::Result<Guardian> {
         return Ok(Guardian::Server);
     }
     SERVER.store(server, Ordering::Relaxed);
-    // What the guardian was told to ignore, as by nohup, stays ignored.
+    // Signals that are ignored already, for example by nohup, stay ignored.
     for signal in PASSED_ON.into_iter().filter(|signal| !is_ignored(*signal)) {
-        // SAFETY: the handler only calls kill, which is allowed in a handler.
+        // SAFETY: the handler only calls kill, which is async-signal-safe.
         unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
     }
     restore(&blocked);
     let code = wait_for(server);
-    end_the_rest();
-    litter::sweep();
+    kill_descendants();
+    temp_registry::sweep();
     clean_up();
     Ok(Guardian::Ended(code))
 }
@@ -83,12 +83,12 @@ fn become_server() -> io::Result<()> {
     let guardian = std::os::unix::process::parent_id();
     // SAFETY: sets a flag of this process.
     check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) })?;
-    // The guardian may have died before the line above took effect.
+    // The guardian may have exited before the line above took effect.
     if std::os::unix::process::parent_id() != guardian {
         return Err(io::Error::other("the guardian process is gone"));
     }
     GUARDIAN.store(guardian, Ordering::Relaxed);
-    // A session of its own: whoever kills the guardian's whole group does not kill both at once.
+    // In its own session, the server does not receive signals to the guardian's process group.
     // SAFETY: affects this process only.
     check(unsafe { libc::setsid() })?;
     prepare_to_adopt()
@@ -102,15 +102,15 @@ extern "C" fn pass_on(signal: libc::c_int) {
     }
 }
 
-/// The code that tells how the server ended.
+/// Exit code of the server, or 128 plus the signal that killed it.
 fn wait_for(server: libc::pid_t) -> i32 {
     let Some(status) = reap_until(server) else { return 1 };
     let signal = libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status));
     signal.map_or_else(|| libc::WEXITSTATUS(status), |signal| 128 + signal)
 }
 
-/// The server is gone: all that is still below us came from it.
-fn end_the_rest() {
+/// Kills and reaps all remaining descendants, which the server has left.
+fn kill_descendants() {
     SERVER.store(0, Ordering::Relaxed);
     let own = std::process::id().cast_signed();
     loop {

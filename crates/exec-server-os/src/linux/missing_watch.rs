@@ -1,18 +1,19 @@
-//! Tells when a missing path appears, by inotify on every directory that leads to it.
+//! Reports when a missing path appears, by inotify on every directory on the way to it.
 //!
-//! A path is followed from the root to the first step that is missing:
+//! A path is followed from the root to the first missing component:
 //!
 //! ```text
-//! /w/a/b/.git    /  has `w`          told when it goes
-//!                /w has `a`          told when it goes
-//!                /w/a has no `b`     told when it comes
+//! /w/a/b/.git    /  has `w`          watched for removal
+//!                /w has `a`          watched for removal
+//!                /w/a has no `b`     watched for creation
 //! ```
 //!
-//! Invariant: what a step's parent was when we looked is what we watch. The watches are set from the root downwards,
-//! then everything is looked at again; whoever changed a step in between either changed what is found there, or did
-//! it under the eyes of the parent's watch.
+//! Invariant: every watched directory is the one that the survey found. The watches are set from the root downwards,
+//! then the survey is repeated. A change in between either changes the result of the survey, or is reported by the watch
+//! on the parent.
 //!
-//! The parent is asked about a directory that goes, because the directory itself tells only when nobody has it open.
+//! The removal of a directory is watched in its parent, because the directory itself reports it only after the last
+//! process has closed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, OsStr, OsString};
@@ -34,22 +35,22 @@ use tokio::io::Interest;
 use super::register;
 use crate::missing_watch::NotWatched;
 
-/// Paths that are looked up together share most of their directories; each costs one of the user's inotify watches,
-/// of which there may be only 8192.
+/// The paths of one watch share most of their directories. Each directory costs one inotify watch, of which a user may
+/// have only 8192.
 const MAX_STEPS: usize = 1024;
 
 /// Room for a hundred events with short names; one with the longest name needs 272 bytes.
 const EVENT_BYTES: usize = 4096;
 
-/// What a directory tells of a name that is not in it.
-const COMES: WatchFlags = WatchFlags::CREATE.union(WatchFlags::MOVED_TO);
-/// What a directory tells of a name that is in it; something moved to that name takes its place.
-const GOES: WatchFlags =
+/// Events of a directory when a missing name appears in it.
+const APPEARS: WatchFlags = WatchFlags::CREATE.union(WatchFlags::MOVED_TO);
+/// Events of a directory when an existing name in it is removed or replaced.
+const DISAPPEARS: WatchFlags =
     WatchFlags::DELETE.union(WatchFlags::MOVED_FROM).union(WatchFlags::MOVED_TO);
-/// What a file tells of itself. A directory told to say this also says it of its entries, by name.
+/// Events of the `present` path itself. A directory also reports them for its entries, with their names.
 const CHANGES: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::ATTRIB);
 
-/// Tells when one of some missing paths appears, or what it was looked up by changes.
+/// Reports when one of several missing paths appears, or a directory on the way to it changes.
 #[derive(Debug)]
 pub struct MissingWatch {
     inotify: OwnedFd,
@@ -57,9 +58,9 @@ pub struct MissingWatch {
 }
 
 impl MissingWatch {
-    /// Watches for `missing` paths to come and the `present` one to change; all are absolute and normal. May block.
+    /// Watches for `missing` paths to appear and the `present` one to change; all are absolute and normalized. May block.
     ///
-    /// A `present` directory changes when it gets other attributes or another place, not when its entries change.
+    /// A `present` directory changes when its attributes change or it is moved, not when its entries change.
     pub fn new(missing: &[PathBuf], present: Option<&Path>) -> Result<Self, NotWatched> {
         match missing.len() {
             0 => return Err(NotWatched::Nothing),
@@ -69,7 +70,7 @@ impl MissingWatch {
         Self::begin(&Survey::new(missing, present)?, missing, present)
     }
 
-    /// Watches what was found, provided that it still is what one finds.
+    /// Sets the watches, and fails if a second survey differs from `survey`.
     fn begin(
         survey: &Survey,
         missing: &[PathBuf],
@@ -87,26 +88,26 @@ impl MissingWatch {
         Ok(watch)
     }
 
-    /// The map gives a directory before what is in it, which the invariant needs.
+    /// The sorted map yields a directory before its entries, as the invariant requires.
     fn set_all(&mut self, survey: &Survey, present: Option<&Path>) -> Result<(), NotWatched> {
         for (path, step) in &survey.steps {
-            // Only the root has neither, and it stays.
+            // Only the root has neither, and it cannot be removed.
             let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { continue };
-            let events = if *step == Step::Missing { COMES } else { GOES };
+            let events = if *step == Step::Missing { APPEARS } else { DISAPPEARS };
             let id = self.set(parent, events | WatchFlags::ONLYDIR)?;
             self.names.0.entry(id).or_default().insert(name.to_owned());
         }
         present.map_or(Ok(()), |present| self.set(present, CHANGES).map(drop))
     }
 
-    /// Adds to what is watched at `path` already, also if that was by another name.
+    /// Adds events to a watch; `MASK_ADD` keeps the events that are already set on the same inode.
     fn set(&self, path: &Path, events: WatchFlags) -> Result<i32, NotWatched> {
         let flags = events | WatchFlags::DONT_FOLLOW | WatchFlags::MASK_ADD;
         inotify::add_watch(&self.inotify, path, flags)
             .map_err(|error| unwatchable(path, error.into()))
     }
 
-    /// Waits for the first change that matters, which may be over by now; needs a runtime.
+    /// Waits for the first relevant change, which may have been undone since; needs a runtime.
     ///
     /// Dropping the future ends the watch.
     pub async fn changed(self) -> io::Result<()> {
@@ -127,7 +128,7 @@ impl MissingWatch {
     }
 }
 
-/// By the watch of a directory, the names in it that matter.
+/// For each directory watch, the relevant names in the directory.
 #[derive(Debug, Default)]
 struct Names(BTreeMap<i32, BTreeSet<OsString>>);
 
@@ -138,7 +139,7 @@ enum Matters {
 }
 
 impl Names {
-    /// Reads one buffer of events, or fewer when one matters.
+    /// Reads one buffer of events; stops early at a relevant one.
     fn read_events(&self, inotify: &OwnedFd) -> rustix::io::Result<Matters> {
         let mut buffer = [MaybeUninit::uninit(); EVENT_BYTES];
         let mut events = Reader::new(inotify, &mut buffer);
@@ -154,22 +155,22 @@ impl Names {
     }
 
     fn judge(&self, watch: i32, events: ReadFlags, name: Option<&CStr>) -> Matters {
-        let entry_events = ReadFlags::from_bits_retain((COMES | GOES).bits());
+        let entry_events = ReadFlags::from_bits_retain((APPEARS | DISAPPEARS).bits());
         let matters = match name {
             Some(name) => {
                 let name = OsStr::from_bytes(name.to_bytes());
                 events.intersects(entry_events)
                     && self.0.get(&watch).is_some_and(|names| names.contains(name))
             }
-            // The `present` path itself; or an unmount, a lost event or the end of a watch, after any of which we
-            // would not know.
+            // A change of the `present` path itself; or an unmount, a queue overflow or the end of a watch, after
+            // which events may be missing.
             None => true,
         };
         if matters { Matters::Yes } else { Matters::No }
     }
 }
 
-/// What was found at every step from the root to the paths, or to the first step of each that is missing.
+/// The entry at every component from the root to each path, up to its first missing component.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Survey {
     steps: BTreeMap<PathBuf, Step>,
@@ -189,7 +190,7 @@ struct FileId {
 }
 
 impl Survey {
-    /// Looks at all paths, and refuses them unless they are what the caller thinks.
+    /// Inspects all paths, and fails if a `missing` path exists or the `present` one does not.
     fn new(missing: &[PathBuf], present: Option<&Path>) -> Result<Self, NotWatched> {
         let mut survey = Self::default();
         for path in missing {
@@ -208,7 +209,7 @@ impl Survey {
     fn follow(&mut self, path: &Path) -> Result<Step, NotWatched> {
         let upwards: Vec<&Path> = path.ancestors().collect();
         for parent in upwards[1..].iter().rev() {
-            // Nothing is below a file, until a directory takes its place.
+            // A path below a file is missing until a directory replaces the file.
             if !matches!(self.look(parent)?, Step::Directory(_)) {
                 return Ok(Step::Missing);
             }
@@ -250,7 +251,7 @@ impl Survey {
             if devices.insert(id.device) {
                 let found =
                     rustix::fs::statfs(path).map_err(|error| unwatchable(path, error.into()))?;
-                // Its width and sign differ between processors, the magic numbers have 32 bits everywhere.
+                // The width and sign of `f_type` depend on the architecture; the magic numbers have 32 bits.
                 if is_silent(found.f_type as u32) {
                     return Err(NotWatched::Silent { path: path.clone() });
                 }
@@ -260,7 +261,7 @@ impl Survey {
     }
 }
 
-/// Whether files change there without a system call on this machine, which is what inotify sees.
+/// Whether files on this file system change without a system call on this machine; inotify reports only those.
 fn is_silent(file_system: u32) -> bool {
     // From linux/magic.h and the file systems' own sources.
     const PROC: u32 = 0x9fa0;
@@ -275,12 +276,12 @@ fn is_silent(file_system: u32) -> bool {
     const AFS: u32 = 0x6b41_4653;
     const OPEN_AFS: u32 = 0x5346_414f;
     const PLAN9: u32 = 0x0102_1997;
-    // Also virtiofs and sshfs, whose files live elsewhere.
+    // Includes virtiofs and sshfs, whose files are on other machines.
     const FUSE: u32 = 0x6573_5546;
-    let is_invented = matches!(file_system, PROC | SYSFS | CGROUP | CGROUP2);
+    let is_virtual = matches!(file_system, PROC | SYSFS | CGROUP | CGROUP2);
     let is_remote =
         matches!(file_system, NFS | SMB | SMB2 | CIFS | CEPH | AFS | OPEN_AFS | PLAN9 | FUSE);
-    is_invented || is_remote
+    is_virtual || is_remote
 }
 
 fn unwatchable(path: &Path, source: io::Error) -> NotWatched {

@@ -1,4 +1,4 @@
-//! Tells whether the kernel killed for lack of memory, for children without a cgroup of their own.
+//! Detects OOM kills of children that have no cgroup of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::cgroup::{mount_point, own_group};
 
-/// Counts the kernel's out-of-memory kills, from the start of the server on.
+/// Counts the kernel's OOM kills since the start of the server.
 #[derive(Debug)]
 pub struct OomCounter {
     source: PathBuf,
@@ -21,17 +21,17 @@ impl Default for OomCounter {
 }
 
 impl OomCounter {
-    /// Whether there was a kill since the last time that someone asked.
+    /// Whether there was a kill since the last call.
     ///
-    /// Ask only about a child that died of SIGKILL and that nobody here killed: the kernel counts the kills among all
-    /// who share the server's memory group, or the machine, and names no victim.
+    /// Call it only for a child that was killed by a SIGKILL that this server did not send: the counter covers all processes
+    /// in the server's memory cgroup, or on the machine, and does not name the victim.
     pub fn take_kill(&self) -> bool {
         let now = kills(&self.source).unwrap_or(0);
         self.seen.swap(now, Ordering::Relaxed) < now
     }
 }
 
-/// Where the kills closest to this process are counted: in its own memory group, or else on the whole machine.
+/// The narrowest counter that covers this process: its memory cgroup, else the whole machine.
 fn nearest_source() -> PathBuf {
     let machine = PathBuf::from("/proc/vmstat");
     let groups = [own_file(), own_file_of_version_one()];
@@ -49,7 +49,7 @@ fn own_file_of_version_one() -> Option<PathBuf> {
     file.exists().then_some(file)
 }
 
-/// The group in a line of `/proc/self/cgroup`, if that is of the hierarchy with the memory controller.
+/// The cgroup in a line of `/proc/self/cgroup`, if the line names the version 1 hierarchy of the memory controller.
 fn memory_group(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once(':')?;
     let (names, path) = rest.split_once(':')?;

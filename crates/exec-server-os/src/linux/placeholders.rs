@@ -1,26 +1,25 @@
-//! Directories that stand where a protected name is missing, kept by all servers of a user together.
+//! Placeholder directories for missing protected names, shared by all servers of a user.
 //!
-//! Every directory that holds placeholders has a file in the journal, named by its identity. Whoever needs one of them
-//! holds a shared lock on that file, and the kernel gives the lock back however its holder ends. The last one out gets
-//! an exclusive lock, removes what the file tells of, and then the file.
+//! Every directory that contains placeholders has an entry file in the journal, named by its device and inode. A server
+//! that needs a placeholder there holds a shared lock on the entry; the kernel releases the lock when the server exits.
+//! The last holder gets an exclusive lock, removes the placeholders that the entry lists, and then the entry.
 //!
 //! ```text
 //! lock shared ─▶ write "making" ─▶ mkdir ─▶ write "made" ─▶ … ─▶ lock exclusive ─▶ rmdir ─▶ remove the file
 //! ```
 //!
-//! Invariant: whatever of these steps is lost, by a kill or a power cut, only an empty directory is ever removed, and
-//! only one that the file tells of. So [`Journal::sweep`] finishes what others could not.
+//! Invariant: if a kill or a power cut loses any of these steps, still only an empty directory that the entry lists is
+//! removed. [`Journal::sweep`] completes the removal for servers that were killed.
 //!
-//! Nobody waits for the disk: a file that is still there after a moment is made durable behind everybody's back.
+//! Entries older than 1 s are fsynced in the background; starts never wait for fsync.
 
-mod lock;
 mod record;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -28,48 +27,91 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, StatxFlags, memfd_create, mkdirat, openat,
-    statx, unlinkat,
+    AtFlags, CWD, FileType, MemfdFlags, Mode, OFlags, ResolveFlags, StatxFlags, memfd_create,
+    mkdirat, openat, openat2, statx, unlinkat,
 };
 use rustix::io::Errno;
 
-use self::lock::Kind;
 use self::record::{Candidate, Identity, Line, Record};
-use super::litter::Note;
+use super::file_lock::{self as lock, Kind};
+use super::temp_registry::TempEntry;
 
-/// Where servers of one user write down which placeholders they need.
+/// Directory in which the servers of one user record their placeholders.
 #[derive(Debug)]
 pub struct Journal {
-    /// Nowhere, if there is no directory for it: then nobody else knows.
+    /// `None` without a journal directory: other servers then do not see the entries.
     dir: Option<PathBuf>,
-    /// Entries that are new.
+    /// Queue of new entries for the fsync thread, which is started with the first one.
     young: Mutex<Option<Sender<PathBuf>>>,
 }
 
-/// The need for placeholders in one directory.
+/// This server's shared lock on the journal entry of one directory.
 #[derive(Debug)]
 pub struct Claim {
-    /// Where they are.
+    /// The directory that contains the placeholders.
     root: OwnedFd,
     path: PathBuf,
     file: File,
-    /// The name of the file.
+    /// Path of the entry file; `None` without a journal.
     entry: Option<PathBuf>,
-    /// For the guardian, where there is no journal.
-    notes: Vec<Note>,
+    /// Registered with the guardian instead, if there is no journal.
+    notes: Vec<TempEntry>,
 }
 
-/// Readable and not writable, so that tools which look at it find nothing and leave it alone.
+/// An open directory, so that operations on it do not depend on its path any more.
+#[derive(Debug)]
+pub struct Directory {
+    fd: OwnedFd,
+    path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl Directory {
+    /// Opens the directory at an absolute path; `None` if it is missing or no directory.
+    ///
+    /// Symbolic links give `ELOOP`, because a sandbox may have created one since the path was checked.
+    pub fn open(path: &Path) -> io::Result<Option<Self>> {
+        let relative = path.strip_prefix("/").map_err(|_| io::ErrorKind::InvalidInput)?;
+        let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let root = openat(CWD, "/", flags, Mode::empty())?;
+        let fd = loop {
+            match openat2(&root, relative, flags, Mode::empty(), resolve) {
+                Ok(fd) => break fd,
+                Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+                // EAGAIN: a concurrent rename kept the kernel from proving that the path stays beneath the root.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        };
+        let stat = rustix::fs::fstat(&fd)?;
+        Ok(Some(Self { fd, path: path.to_owned(), identity: (stat.st_dev, stat.st_ino) }))
+    }
+
+    /// Device and inode; unique while the directory is open.
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    /// Removes an empty subdirectory.
+    pub fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
+        Ok(unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
+    }
+}
+
+/// Readable but not writable, so that tools find an empty directory and do not create files in it.
 const MODE: Mode = Mode::from_raw_mode(0o555);
 
-/// What is needed for less than this costs no write to the disk.
+/// Entries that are removed within this time are never synced.
 const DURABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// How long an entry waits for a directory that is not there; it may be on a disk that is not mounted.
+/// Entries of missing directories are kept this long, because the directory may be on a disk that is not mounted.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Journal {
-    /// A journal in this directory, which is made if it is missing; nobody else may look into it.
+    /// Opens the journal in this directory, which is created with mode 0700 if it is missing.
     pub fn open(dir: &Path) -> io::Result<Self> {
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(dir)?;
@@ -85,25 +127,19 @@ impl Journal {
         Ok(Self { dir: Some(dir.to_owned()), young: Mutex::default() })
     }
 
-    /// A journal that no other server knows.
+    /// A journal in memory, which other servers do not see.
     pub fn unshared() -> Self {
         Self { dir: None, young: Mutex::default() }
     }
 
-    /// Where it is, if it is anywhere.
+    /// The journal directory; `None` for a journal in memory.
     pub fn dir(&self) -> Option<&Path> {
         self.dir.as_deref()
     }
 
-    /// Says that placeholders in `root` are needed; nothing if that is no directory. May wait for another server.
-    pub fn claim(&self, root: &Path) -> io::Result<Option<Claim>> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = match openat(CWD, root, flags, Mode::empty()) {
-            Ok(root) => root,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(errno) => return Err(errno.into()),
-        };
-        let path = std::fs::read_link(format!("/proc/self/fd/{}", root.as_raw_fd()))?;
+    /// Takes the shared lock on the entry of a directory. May wait for another server.
+    pub fn claim(&self, root: Directory) -> io::Result<Claim> {
+        let Directory { fd: root, path, .. } = root;
         let shared = match &self.dir {
             Some(dir) => self.open_entry(dir, &root),
             None => Err(io::ErrorKind::NotFound.into()),
@@ -125,7 +161,7 @@ impl Journal {
         if record.root().is_none() {
             claim.add(&[Line::Root(claim.path.clone())])?;
         }
-        Ok(Some(claim))
+        Ok(claim)
     }
 
     fn open_entry(&self, dir: &Path, root: &OwnedFd) -> io::Result<(File, PathBuf)> {
@@ -137,7 +173,7 @@ impl Journal {
             let file = options.custom_flags(libc::O_NOFOLLOW).open(&entry)?;
             lock::wait_for(&file, Kind::Shared)?;
             let stat = file.metadata()?;
-            // The last one out may have removed it meanwhile; from now on nobody can.
+            // The last holder may have removed the entry before this lock was granted; a locked entry is not removed.
             if stat.nlink() > 0 {
                 if stat.len() == 0 {
                     self.make_durable_later(entry.clone());
@@ -147,7 +183,7 @@ impl Journal {
         }
     }
 
-    /// By name: a second descriptor would keep the lock.
+    /// Queues the path and not a duplicated descriptor, which would keep the lock.
     fn make_durable_later(&self, entry: PathBuf) {
         let mut young = self.young.lock().expect("no holder panics");
         let young = young.get_or_insert_with(|| {
@@ -156,38 +192,38 @@ impl Journal {
             let _ = std::thread::Builder::new().name("journal".to_owned()).spawn(run);
             sender
         });
-        // Without the thread it becomes durable when the kernel finds the time.
+        // Ignore the error: without the thread, the kernel writes the entry back later.
         let _ = young.send(entry);
     }
 
-    /// Removes the placeholders that nobody needs any more, whoever made them. May block.
+    /// Removes placeholders that no running server needs. May block.
     pub fn sweep(&self) {
         let entries = self.dir.as_deref().and_then(|dir| std::fs::read_dir(dir).ok());
         for entry in entries.into_iter().flatten().flatten() {
             if let Err(error) = sweep_entry(&entry.path()) {
-                tracing::debug!(%error, entry = %entry.path().display(), "not swept");
+                tracing::debug!(%error, entry = %entry.path().display(), "could not sweep a journal entry");
             }
         }
     }
 }
 
-/// Waits a little for each, because most are needed for a moment only, and then perhaps again.
+/// Syncs entries that are older than [`DURABLE_AFTER`]; most entries are removed before that.
 fn make_durable(young: &Receiver<PathBuf>) {
     let mut waiting = BTreeSet::new();
     while !waiting.is_empty() || young.recv().is_ok_and(|first| waiting.insert(first)) {
         std::thread::sleep(DURABLE_AFTER);
         waiting.extend(young.try_iter());
         for (entry, file) in take_old(&mut waiting, DURABLE_AFTER) {
-            let dir = entry.parent().expect("it is in a directory");
+            let dir = entry.parent().expect("an entry is in the journal directory");
             if let Err(error) = file.sync_all().and_then(|()| File::open(dir)?.sync_all()) {
-                tracing::debug!(%error, "the journal of placeholders may not survive a power cut");
+                tracing::debug!(%error, "could not sync the placeholder journal; a power cut may lose entries");
             }
         }
     }
 }
 
-/// Takes the entries that are old enough, and forgets those that are gone. The others are other files than those
-/// that were meant, under the same name.
+/// Takes the entries that are old enough and drops those that are gone. A young entry stays queued; it may be a new file
+/// under the same name.
 fn take_old(waiting: &mut BTreeSet<PathBuf>, age: Duration) -> Vec<(PathBuf, File)> {
     let mut old = Vec::new();
     waiting.retain(|entry| {
@@ -214,23 +250,25 @@ fn sweep_entry(entry: &Path) -> io::Result<()> {
     }
     let record = read(&file)?;
     let Some(path) = record.root() else { return std::fs::remove_file(entry) };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = match openat(CWD, path, flags, Mode::empty()) {
-        Ok(root) => root,
-        Err(Errno::NOENT | Errno::NOTDIR) => {
-            let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
-            return if age > FORGOTTEN_AFTER { std::fs::remove_file(entry) } else { Ok(()) };
-        }
-        Err(errno) => return Err(errno.into()),
+    // Another directory may be at this path now. Only the inode is compared, because the device number can change at a
+    // reboot.
+    let inode = entry.file_name().and_then(OsStr::to_str).and_then(|name| name.split_once('-'));
+    let is_meant = |root: &Directory| {
+        inode.is_some_and(|(_, inode)| inode == format!("{:x}", root.identity.1))
+    };
+    let root = Directory::open(path).ok().flatten().filter(is_meant);
+    let Some(root) = root else {
+        let age = file.metadata()?.modified()?.elapsed().unwrap_or_default();
+        return if age > FORGOTTEN_AFTER { std::fs::remove_file(entry) } else { Ok(()) };
     };
     for name in record.names() {
-        remove(&root, name, &record)?;
+        remove(&root.fd, name, &record)?;
     }
     std::fs::remove_file(entry)
 }
 
 impl Claim {
-    /// Makes sure that there is something at each name, and says which of them are placeholders.
+    /// Creates a placeholder at each missing name, and returns the names at which there is a placeholder.
     pub fn hold<'a>(&mut self, names: &[&'a OsStr]) -> io::Result<Vec<&'a OsStr>> {
         let mut held = Vec::new();
         let mut missing = Vec::new();
@@ -264,7 +302,7 @@ impl Claim {
         let (mut held, mut made) = (Vec::new(), Vec::new());
         for name in names {
             if self.entry.is_none() {
-                self.notes.extend(Note::of_directory(&self.path.join(name)));
+                self.notes.extend(TempEntry::of_directory(&self.path.join(name)));
             }
             match mkdirat(&self.root, *name, MODE) {
                 Ok(()) => {
@@ -273,13 +311,13 @@ impl Claim {
                     }
                     held.push(*name);
                 }
-                // Another server was faster, or somebody who means it.
+                // Another server created the placeholder, or another process created a real entry.
                 Err(Errno::EXIST) => {
                     let found = look(&self.root, name)?;
                     let is_one = matches!(found, Seen::Directory(found) if found.looks_like_one);
                     held.extend(is_one.then_some(*name));
                 }
-                // Nobody else can make it either.
+                // On a read-only file system or in a removed directory, no other process can create the entry either.
                 Err(Errno::ROFS | Errno::NOENT) => {}
                 Err(Errno::ACCESS | Errno::PERM) if !self.is_in_own_directory()? => {}
                 Err(errno) => {
@@ -292,12 +330,12 @@ impl Claim {
         Ok(held)
     }
 
-    /// Whether this user can allow itself to make names here.
+    /// Whether this user owns the directory, and so could grant itself write permission.
     fn is_in_own_directory(&self) -> io::Result<bool> {
         Ok(rustix::fs::fstat(&self.root)?.st_uid == rustix::process::geteuid().as_raw())
     }
 
-    /// Removes what neither this server nor another one needs.
+    /// Removes the placeholders that are not needed, if no other server holds the entry.
     pub fn give_up(&self, is_needed: impl Fn(&OsStr) -> bool) -> io::Result<()> {
         if !lock::try_to(&self.file, Kind::Exclusive)? {
             return Ok(());
@@ -311,9 +349,9 @@ impl Claim {
         lock::try_to(&self.file, Kind::Shared).map(drop)
     }
 
-    /// The same for all of them, and nothing in this directory is needed any more.
+    /// Removes all placeholders of the directory and the entry, if no other server holds it.
     pub fn end(self) -> io::Result<()> {
-        // Given up before it is asked for alone: of two who do this at the same time one is the last.
+        // Unlock first: if two servers end at the same time, one of them then gets the exclusive lock.
         lock::try_to(&self.file, Kind::None)?;
         if !lock::try_to(&self.file, Kind::Exclusive)?
             || (self.entry.is_some() && !is_linked(&self.file))
@@ -331,7 +369,7 @@ impl Claim {
         read(&self.file)
     }
 
-    /// In one piece, so that others who write at the same time do not come between.
+    /// Appends all lines in one write, so that concurrent writers do not interleave.
     fn add(&self, lines: &[Line]) -> io::Result<()> {
         if lines.is_empty() {
             return Ok(());
@@ -348,7 +386,7 @@ fn read(file: &File) -> io::Result<Record> {
     Ok(Record::parse(&bytes))
 }
 
-/// What is at a name.
+/// Kind of the entry at a name.
 enum Seen {
     Nothing,
     Directory(Candidate),
@@ -369,18 +407,18 @@ fn look(root: &OwnedFd, name: &OsStr) -> io::Result<Seen> {
         let seconds = u64::try_from(time.tv_sec).ok()?;
         seconds.checked_mul(1_000_000_000)?.checked_add(time.tv_nsec.into())
     };
-    let knows_birth = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let born = knows_birth.then(|| nanos(stat.stx_btime)).flatten();
-    let since = born.or_else(|| nanos(stat.stx_mtime)).unwrap_or(0) / 1_000_000_000;
+    let has_btime = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
+    let btime = has_btime.then(|| nanos(stat.stx_btime)).flatten();
+    let since = btime.or_else(|| nanos(stat.stx_mtime)).unwrap_or(0) / 1_000_000_000;
     let is_mine = stat.stx_uid == rustix::process::geteuid().as_raw();
     Ok(Seen::Directory(Candidate {
-        identity: Identity { inode: stat.stx_ino, born },
+        identity: Identity { inode: stat.stx_ino, btime },
         since,
         looks_like_one: is_mine && stat.stx_mode & 0o222 == 0,
     }))
 }
 
-/// Removes a placeholder. Whatever else is there now is somebody's; so is one that is not empty.
+/// Removes a placeholder; keeps a directory that is not ours or not empty.
 fn remove(root: &OwnedFd, name: &OsStr, record: &Record) -> io::Result<()> {
     match look(root, name)? {
         Seen::Directory(found) if record.tells_of(name, &found) => {}

@@ -1,11 +1,11 @@
-//! Finds and ends a child with everything that came from it, also what left its group or its session.
+//! Finds and kills a child with all its descendants, including those that left its process group or session.
 //!
-//! How descendants are found, from the surest to the last:
-//! 1. the cgroup that the child was born into, where we have one;
-//! 2. the links from parent to child, from the root down;
-//! 3. orphans: this server is a subreaper, so a process whose parent has ended becomes a child of our main thread.
-//!    Whose it was is told by a tag that every descendant inherits: the soft limit on real-time CPU time, set to a
-//!    value of some hundred thousand years that differs per child and binds nobody.
+//! Descendants are found by, most reliable first:
+//! 1. the cgroup of the child, if it has one;
+//! 2. the parent-child links in `/proc`, from the root down;
+//! 3. a tag, for orphans. The server is a subreaper, so a process whose parent has exited becomes a child of the
+//!    server's main thread. The tag is the soft limit on real-time CPU time, which every descendant inherits. Its value
+//!    is above 36,000 years, so it limits no process, and it differs per child.
 
 use std::collections::HashSet;
 use std::io;
@@ -13,13 +13,13 @@ use std::io;
 use super::cgroup::Cgroup;
 use super::{check, procfs};
 
-/// Tells the descendants of one child from those of others.
+/// Identifies the descendants of one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TreeTag(u64);
 
-/// A value that no one sets for its meaning: 2^60 microseconds.
+/// 2^60 microseconds, which no program sets as a real limit.
 const TAG_BASE: u64 = 1 << 60;
-/// Bits that tell one server from another on the same machine.
+/// Bits of the server's pid in the tag, which separate the servers on one machine.
 const SERVER_BITS: u32 = 28;
 
 impl TreeTag {
@@ -29,29 +29,35 @@ impl TreeTag {
         Self(TAG_BASE | server << 32 | u64::from(child))
     }
 
-    /// The tag that a process carries, if this server gave it one.
+    /// Whether a soft limit on real-time CPU time is a tag of the server with this pid.
+    pub(super) fn is_of_server(limit: u64, server: u32) -> bool {
+        let prefix = TAG_BASE >> 32 | u64::from(server) & ((1 << SERVER_BITS) - 1);
+        limit >> 32 == prefix
+    }
+
+    /// The tag of a process, if this server assigned it.
     fn of(pid: libc::pid_t) -> Option<Self> {
         let tag = Self(procfs::realtime_limit(pid)?);
         (tag == Self::new(tag.child())).then_some(tag)
     }
 
-    /// Whether a process carries it.
+    /// Whether a process has this tag.
     pub(super) fn is_on(self, pid: libc::pid_t) -> bool {
         Self::of(pid) == Some(self)
     }
 
-    /// The number that the tag was made from.
+    /// The child number in the tag.
     pub fn child(self) -> u32 {
         (self.0 & u64::from(u32::MAX)) as u32
     }
 
     pub(super) fn as_limit(self) -> libc::rlimit {
-        // The hard limit stays what the server has, so that a program which cares can still lower it.
+        // Only the soft limit carries the tag, so a program can still set its own.
         libc::rlimit { rlim_cur: self.0, rlim_max: libc::RLIM_INFINITY }
     }
 }
 
-/// A child with everything that came from it.
+/// A child with all its descendants.
 #[derive(Debug)]
 pub struct ProcessTree {
     root: libc::pid_t,
@@ -65,16 +71,16 @@ impl ProcessTree {
         Self { root, is_root_reaped: false, tag, cgroup }
     }
 
-    /// The root was reaped: its pid may soon belong to somebody else.
+    /// Must be called after the root was reaped, because its pid may be reused from then on.
     pub fn handle_root_reaped(&mut self) {
         self.is_root_reaped = true;
     }
 
-    /// Sends `signal` to every living member and returns how many there were.
+    /// Sends `signal` to every live member and returns their number.
     pub fn signal(&self, signal: i32) -> io::Result<usize> {
         let members = self.members();
         if !self.is_root_reaped {
-            // The group first and at once, so that a shell and its jobs hear of it together.
+            // The group gets the signal in one call, so a shell and its jobs receive it together.
             // SAFETY: the root is our unreaped child, so the group id is its own.
             check(unsafe { libc::kill(-self.root, signal) }).or_else(ignore_missing)?;
         }
@@ -87,29 +93,29 @@ impl ProcessTree {
         Ok(members.len())
     }
 
-    /// Kills every living member and returns how many there were; repeat until there is none.
+    /// Kills every live member and returns their number; repeat until it is zero.
     pub fn kill_pass(&self) -> usize {
         if let Some(cgroup) = &self.cgroup {
             cgroup.kill();
         }
-        // What can no longer be signalled is gone or not ours, and the next pass will tell.
+        // A member that cannot be signalled has exited or changed its user; the next pass counts again.
         let count = self.signal(libc::SIGKILL).unwrap_or(0);
         reap_orphans();
         count.max(self.cgroup.as_ref().map_or(0, Cgroup::population))
     }
 
-    /// Whether no member is alive.
+    /// Whether no member is running.
     pub fn is_empty(&self) -> bool {
         self.members().is_empty()
             && self.cgroup.as_ref().is_none_or(|group| group.population() == 0)
     }
 
-    /// Whether the kernel killed a member for lack of memory; not known without a cgroup that counts it.
+    /// Whether the OOM killer killed a member; `None` without a cgroup that counts this.
     pub fn had_oom_kill(&self) -> Option<bool> {
         self.cgroup.as_ref().and_then(Cgroup::had_oom_kill)
     }
 
-    /// The living members.
+    /// The members that are not zombies.
     fn members(&self) -> Vec<libc::pid_t> {
         let root = (!self.is_root_reaped).then_some(self.root);
         living_members(root, |pid| self.owns_orphan(pid))
@@ -118,7 +124,7 @@ impl ProcessTree {
     fn owns_orphan(&self, pid: libc::pid_t) -> bool {
         match TreeTag::of(pid) {
             Some(tag) => tag == self.tag,
-            // It got rid of its tag, or got another by a server of its own.
+            // The process changed its limit, or has the tag of a nested server.
             None => procfs::stat(pid).is_some_and(|stat| stat.session == self.root),
         }
     }
@@ -130,7 +136,7 @@ pub fn prepare_to_adopt() -> io::Result<()> {
     check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) }).map(drop)
 }
 
-/// Reaps orphans that have ended, and says whether living ones remain.
+/// Reaps orphans that have exited, and returns whether live ones remain.
 pub fn reap_orphans() -> bool {
     let mut remain = false;
     for pid in orphans() {
@@ -141,7 +147,7 @@ pub fn reap_orphans() -> bool {
     remain
 }
 
-/// Kills the orphans whose tag `is_mine`, and returns how many there were; repeat until there is none.
+/// Kills the orphans whose tag `is_mine` and their descendants; returns their number. Repeat until it is zero.
 pub fn end_all_trees(is_mine: impl Fn(TreeTag) -> bool) -> usize {
     let members = living_members(None, |pid| TreeTag::of(pid).is_some_and(&is_mine));
     for pid in &members {
@@ -151,13 +157,13 @@ pub fn end_all_trees(is_mine: impl Fn(TreeTag) -> bool) -> usize {
     members.len()
 }
 
-/// Children of our main thread: the kernel gives orphans to it, while every root belongs to a spawner thread.
+/// Children of the main thread: the kernel reparents orphans to it, while every root is a child of a spawner thread.
 fn orphans() -> Vec<libc::pid_t> {
     let own = std::process::id().cast_signed();
     procfs::thread_children(own, own)
 }
 
-/// The living among a root, the orphans that `is_mine`, and all that come from them.
+/// The live processes among the root, the orphans that `is_mine`, and all their descendants.
 fn living_members(
     root: Option<libc::pid_t>,
     is_mine: impl Fn(libc::pid_t) -> bool,
@@ -171,7 +177,7 @@ fn living_members(
             return living;
         }
         walk(start, &mut seen, &mut living);
-        // Who was seen to have ended has left its children to us before that, so another look finds them.
+        // A process that exits during the walk leaves its children as orphans, so the next scan finds them.
         start = Vec::new();
     }
 }
@@ -195,14 +201,14 @@ fn walk(start: Vec<libc::pid_t>, seen: &mut HashSet<libc::pid_t>, living: &mut V
     }
 }
 
-/// Sends a signal to a process that was seen as a descendant a moment ago.
+/// Sends a signal to a process that was just found in a tree, unless its pid was reused.
 pub(super) fn send(pid: libc::pid_t, signal: i32) -> io::Result<()> {
     let started = procfs::stat(pid).map(|stat| stat.started);
     let Some(handle) = rustix::process::Pid::from_raw(pid) else { return Ok(()) };
     let flags = rustix::process::PidfdFlags::empty();
     let Ok(pidfd) = rustix::process::pidfd_open(handle, flags) else { return Ok(()) };
-    // The handle may be that of a newcomer with the same pid. The parent would not tell: it changes when it ends, and
-    // the signal that we send to a whole tree makes just that happen.
+    // The pidfd may belong to a new process with the same pid. The start time detects this; the parent pid would not
+    // do, because it changes when the parent exits, which the signal to the tree causes.
     if started.is_none() || procfs::stat(pid).map(|stat| stat.started) != started {
         return Ok(());
     }

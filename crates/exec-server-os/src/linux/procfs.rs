@@ -1,20 +1,20 @@
-//! The few facts that /proc tells about processes.
+//! Reads process facts from /proc.
 
 use std::fs;
 
-/// What `/proc/PID/stat` says about where a process belongs.
+/// The used fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     pub is_zombie: bool,
     pub session: libc::pid_t,
-    /// When it was started, in ticks since the machine was.
+    /// Start time in clock ticks since boot.
     pub started: u64,
 }
 
-/// Where a process belongs, if it is still there.
+/// Reads `/proc/PID/stat`; `None` if the process is gone.
 pub fn stat(pid: libc::pid_t) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name is in parentheses and may hold anything, so the fields are counted from its end.
+    // The name in parentheses may contain spaces and parentheses, so fields are counted from its end.
     let (_, rest) = text.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let state = fields.next()?;
@@ -23,6 +23,25 @@ pub fn stat(pid: libc::pid_t) -> Option<Stat> {
     let session = fields.next()?.parse().ok()?;
     let started = fields.nth(15)?.parse().ok()?;
     Some(Stat { is_zombie: matches!(state, "Z" | "X"), session, started })
+}
+
+/// The parent of a process; `None` if the process is gone.
+pub fn parent(pid: libc::pid_t) -> Option<libc::pid_t> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// The effective user of a process.
+pub fn user(pid: libc::pid_t) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = text.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// All visible processes.
+pub fn processes() -> Vec<libc::pid_t> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// The children of all threads of a process.
@@ -41,7 +60,7 @@ fn child_list(path: &std::path::Path) -> Vec<libc::pid_t> {
     text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// The soft limit on real-time CPU time, which carries our tag.
+/// The soft limit on real-time CPU time, which carries the tree tag.
 pub fn realtime_limit(pid: libc::pid_t) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Max realtime timeout"))?;

@@ -1,12 +1,12 @@
-//! Names of signals and errors, and the signals that this server was started with.
+//! Names and numbers of signals and errors, and the signals that this process ignores.
 
 use std::sync::OnceLock;
 
 use exec_server_protocol::process::ProcessSignal;
 
-/// The signal that asks a process to end.
+/// Requests termination; a process may handle or ignore it.
 pub const SIGTERM: i32 = libc::SIGTERM;
-/// The signal that ends a process.
+/// Kills a process; it cannot be handled or ignored.
 pub const SIGKILL: i32 = libc::SIGKILL;
 
 /// The number of a signal that a client may send.
@@ -98,11 +98,19 @@ pub fn errno_name(error: &std::io::Error) -> Option<&'static str> {
         libc::ENETUNREACH => "ENETUNREACH",
         libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
         libc::EDQUOT => "EDQUOT",
+        libc::ETIME => "ETIME",
+        libc::ETOOMANYREFS => "ETOOMANYREFS",
+        libc::ENOSYS => "ENOSYS",
         _ => return None,
     })
 }
 
-/// Signals that this process ignores, which a child would otherwise ignore too.
+/// `EACCES` as an error.
+pub fn access_denied() -> std::io::Error {
+    std::io::Error::from_raw_os_error(libc::EACCES)
+}
+
+/// Signals that this process ignores and a child would inherit as ignored; determined at the first call.
 pub fn ignored() -> &'static [libc::c_int] {
     static IGNORED: OnceLock<Vec<libc::c_int>> = OnceLock::new();
     IGNORED.get_or_init(|| (1..=64).filter(|signal| is_ignored(*signal)).collect())
@@ -110,7 +118,7 @@ pub fn ignored() -> &'static [libc::c_int] {
 
 /// Whether this process ignores a signal.
 pub fn is_ignored(signal: libc::c_int) -> bool {
-    // SAFETY: a null new action only asks; the old one goes to a live local.
+    // SAFETY: a null new action changes nothing; the old one is written to a live local.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &raw mut action) == 0

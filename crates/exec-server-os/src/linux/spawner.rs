@@ -1,8 +1,8 @@
-//! Starts children from threads of its own.
+//! Starts children from dedicated threads.
 //!
-//! A clone with shared memory stops the calling thread until the child has executed its program, which a slow file
-//! system can make long; so it must not be a thread that serves connections. The threads live as long as the server,
-//! because a child's parent-death signal is bound to the thread that started it.
+//! A clone with shared memory suspends the calling thread until the child has executed its program. A slow file system
+//! can delay this, so the thread must not be one that serves connections. The threads run as long as the server,
+//! because the parent-death signal of a child is sent when the thread that started it exits.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::future::poll_fn;
@@ -24,19 +24,20 @@ use super::exit_watch::ExitWatch;
 use super::pipes::{ChildInput, ChildOutput, OutputKind};
 use super::process_tree::{ProcessTree, TreeTag};
 use super::sandbox::denials::RefusedCalls;
-use super::sandbox::ending::EndingWatch;
+use super::sandbox::exit_hook::SandboxExit;
+use super::sandbox::exit_report::EndingWatch;
 use super::sandbox::file_worker::FileWorker;
 use super::sandbox::launch::{self, Launch, Launched, Launchers, Running};
 use super::sandbox::launcher::{Command, Inside, LaunchPlan};
-use super::sandbox::network::SandboxNetwork;
-use super::sandbox::set_up_time::{SET_UP_TIME, gave_up, was_given_up};
-use super::sandbox::spares::{Another, Spares};
+use super::sandbox::netns::SandboxNetwork;
+use super::sandbox::setup_timeout::{SET_UP_TIME, gave_up, was_given_up};
+use super::sandbox::warm_pool::{RefillOnDrop, WarmPool};
 use super::sandbox::{self, Mechanism, SandboxSetup};
 use super::{signals, startup, terminal};
 use crate::limits::{LimitPlan, Means, Rlimits};
 use crate::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
 
-/// Two keep two cores busy while one of them waits for a slow disk.
+/// A second thread starts children while the first one waits for a slow disk.
 const THREADS: usize = 2;
 
 /// Starts children; cheap to clone.
@@ -44,9 +45,9 @@ const THREADS: usize = 2;
 pub struct Spawner {
     jobs: mpsc::Sender<Job>,
     cgroup: Option<Arc<CgroupParent>>,
-    /// How long the set-up of a sandbox may take.
+    /// Timeout for the set-up of a sandbox.
     set_up_time: Duration,
-    /// What was given up and killed, until it has ended.
+    /// Tasks that kill and reap launchers whose set-up timed out.
     given_up: Arc<Mutex<JoinSet<()>>>,
 }
 
@@ -56,23 +57,23 @@ struct Job {
     reply: oneshot::Sender<Result<Parts, SpawnError>>,
 }
 
-/// A started child before its descriptors belong to a runtime.
+/// A started child before its descriptors are registered with the runtime.
 pub struct Parts {
     pub pid: libc::pid_t,
     pub pidfd: OwnedFd,
     ours: OurEnds,
     pub tree: ProcessTree,
-    /// Where a launcher tells what went wrong.
+    /// Socket on which the launcher of a sandbox reports success or the failed step.
     pub report: Option<OwnedFd>,
-    /// What was refused to a confined child.
+    /// Calls that the sandbox has denied.
     refused: RefusedCalls,
-    /// Held until the command of a launcher has ended.
-    another: Option<Another>,
-    /// Where the end of a sandbox is told.
+    /// Refills the warm pool when it is dropped, after the command has exited.
+    another: Option<RefillOnDrop>,
+    /// Socket on which pid 1 of the sandbox sends the exit status.
     inside: Option<OwnedFd>,
 }
 
-/// A child that is being started; it ends if this is dropped.
+/// A pending start; dropping it kills the child.
 pub struct Submitted(oneshot::Receiver<Result<Parts, SpawnError>>);
 
 impl Submitted {
@@ -82,37 +83,37 @@ impl Submitted {
 }
 
 impl Spawner {
-    /// Starts the threads.
+    /// Starts the spawner threads.
     pub fn new(cgroup: Option<CgroupParent>) -> io::Result<Self> {
-        let spares = Spares::new();
-        if let Err(error) = &spares {
-            tracing::debug!(%error, "every sandbox is made when it is needed");
+        let warm_pool = WarmPool::new();
+        if let Err(error) = &warm_pool {
+            tracing::debug!(%error, "no warm pool; every sandbox is set up on demand");
         }
-        let spares = spares.ok();
+        let warm_pool = warm_pool.ok();
         let (jobs, queue) = mpsc::channel::<Job>();
         let queue = Arc::new(Mutex::new(queue));
         for number in 0..THREADS {
-            let (queue, spares) = (queue.clone(), spares.clone());
+            let (queue, warm_pool) = (queue.clone(), warm_pool.clone());
             thread::Builder::new()
                 .name(format!("spawner-{number}"))
-                .spawn(move || serve(&queue, spares))?;
+                .spawn(move || serve(&queue, warm_pool))?;
         }
         let (set_up_time, given_up) = (SET_UP_TIME, Arc::default());
         Ok(Self { jobs, cgroup: cgroup.map(Arc::new), set_up_time, given_up })
     }
 
-    /// Gives up sandboxes that are not ready after this time.
+    /// Sets the timeout for the set-up of a sandbox.
     #[must_use]
     pub fn with_set_up_time(self, set_up_time: Duration) -> Self {
         Self { set_up_time, ..self }
     }
 
-    /// Starts one child.
+    /// Starts a child and waits until its program runs.
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Spawned, SpawnError> {
         self.finish(self.submit(request)?).await
     }
 
-    /// Begins to start one child, from any thread.
+    /// Queues the start of a child; does not wait and needs no runtime.
     pub fn submit(&self, request: SpawnRequest) -> Result<Submitted, SpawnError> {
         let cgroup = match &self.cgroup {
             Some(parent) => {
@@ -132,23 +133,25 @@ impl Spawner {
         Submitted(answer)
     }
 
-    /// Waits until a child has been started.
+    /// Waits until the program of a submitted child runs.
     pub async fn finish(&self, submitted: Submitted) -> Result<Spawned, SpawnError> {
         let prepare = |step| move |source| SpawnError::Prepare { step, source };
         let mut parts = submitted.parts().await?;
         let (report, another) = (parts.report.take(), parts.another.take());
         let inside = parts.inside.take();
         let mut spawned = parts.register().map_err(prepare("event loop"))?;
-        let first = match self.await_launch(report, &spawned.exit).await {
-            Ok(first) => first,
+        let Some(report) = report else { return Ok(spawned) };
+        let Running { mounts, first } = match self.await_launch(report, &spawned.exit).await {
+            Ok(running) => running,
             Err(error) => return Err(self.end_given_up(error, spawned.tree, spawned.exit)),
         };
         let ending = first.zip(inside).map(|(first, inside)| EndingWatch::new(first, inside));
-        spawned.exit.follow(ending.transpose().map_err(prepare("event loop"))?, another);
+        let ending = ending.transpose().map_err(prepare("event loop"))?;
+        spawned.exit.attach(Box::new(SandboxExit::new(ending, mounts, another)));
         Ok(spawned)
     }
 
-    /// What can hold limits for a process.
+    /// Mechanisms that can enforce limits for a process.
     pub fn limit_means(&self, sandbox: Option<Mechanism>) -> Means {
         Means {
             cgroup: self.cgroup.as_ref().map(|parent| parent.controllers()).unwrap_or_default(),
@@ -156,14 +159,14 @@ impl Spawner {
         }
     }
 
-    /// Removes cgroups of forgotten processes that are empty by now.
+    /// Removes cgroups that were still populated when their process was dropped and are empty now.
     pub fn sweep_cgroups(&self) {
         if let Some(parent) = &self.cgroup {
             parent.sweep();
         }
     }
 
-    /// Starts a confined worker for files, and gives back what tells of its end.
+    /// Starts a sandboxed file worker; the [`ExitWatch`] reports its exit.
     pub async fn spawn_worker(
         &self,
         setup: SandboxSetup,
@@ -184,30 +187,24 @@ impl Spawner {
         };
         let parts = self.send(request, None).parts().await?;
         let failed = |source| SpawnError::Prepare { step: "event loop", source };
-        let exit = ExitWatch::new(parts.pid, parts.pidfd).map_err(failed)?;
+        let mut exit = ExitWatch::new(parts.pid, parts.pidfd).map_err(failed)?;
         let OurEnds::Worker { socket } = parts.ours else { unreachable!("a worker has a socket") };
-        if let Err(error) = self.await_launch(parts.report, &exit).await {
-            return Err(self.end_given_up(error, parts.tree, exit));
-        }
+        let report = parts.report.expect("a worker has a launcher, which reports");
+        let Running { mounts, .. } = match self.await_launch(report, &exit).await {
+            Ok(running) => running,
+            Err(error) => return Err(self.end_given_up(error, parts.tree, exit)),
+        };
+        exit.attach(Box::new(SandboxExit::new(None, mounts, None)));
         Ok((FileWorker::new(socket).map_err(failed)?, exit))
     }
 
-    /// Waits until the program of a launcher runs, and gives back a handle of its pid 1, if it has one; nothing to wait
-    /// for if there is no launcher.
-    async fn await_launch(
-        &self,
-        report: Option<OwnedFd>,
-        exit: &ExitWatch,
-    ) -> Result<Option<OwnedFd>, SpawnError> {
-        let Some(report) = report else { return Ok(None) };
+    /// Waits until the launcher's program runs, at most for the set-up timeout.
+    async fn await_launch(&self, report: OwnedFd, exit: &ExitWatch) -> Result<Running, SpawnError> {
         let time = self.set_up_time;
         match tokio::time::timeout(time, launch::outcome(report)).await {
-            Ok(Ok(Running { mounts, first })) => {
-                exit.keep(mounts);
-                Ok(first)
-            }
+            Ok(Ok(running)) => Ok(running),
             Ok(Err(error)) => {
-                // It has nothing left to do, and whoever asked must not find it among the living.
+                // The launcher exits at once; waiting for it keeps it out of the list of running processes.
                 let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
                 Err(error)
             }
@@ -215,7 +212,7 @@ impl Spawner {
         }
     }
 
-    /// Kills what does not get on. Who hangs in the kernel ends when that lets go, and nobody waits for it.
+    /// Kills a launcher whose set-up timed out. It may hang in the kernel, so a background task waits for its exit.
     fn end_given_up(&self, error: SpawnError, tree: ProcessTree, exit: ExitWatch) -> SpawnError {
         if was_given_up(&error) {
             let mut given_up = self.given_up.lock().expect("no holder panics");
@@ -232,10 +229,10 @@ impl Spawner {
     }
 }
 
-fn serve(queue: &Mutex<mpsc::Receiver<Job>>, spares: Option<Spares>) {
-    // Found out before somebody waits for it.
-    sandbox::limits::means();
-    let mut starter = Starter { spares, ..Starter::new() };
+fn serve(queue: &Mutex<mpsc::Receiver<Job>>, warm_pool: Option<WarmPool>) {
+    // Probes and caches the result before the first request needs it.
+    sandbox::limits::sandbox_capabilities();
+    let mut starter = Starter { warm_pool, ..Starter::new() };
     loop {
         let job = queue.lock().expect("no holder panics").recv();
         let Ok(Job { request, cgroup, reply }) = job else { return };
@@ -247,7 +244,7 @@ fn serve(queue: &Mutex<mpsc::Receiver<Job>>, spares: Option<Spares>) {
 }
 
 impl Parts {
-    /// Nobody waits any more: an unowned child must not stay.
+    /// Kills and reaps a child whose requester is gone.
     pub fn abandon(mut self) {
         self.tree.kill_pass();
         // SAFETY: waits for our own child, which has just been killed.
@@ -291,20 +288,21 @@ enum TheirEnds {
     Inherited,
 }
 
-/// Starts children of one thread.
+/// Starts children from the calling thread.
 pub struct Starter {
     stack: ChildStack,
     launchers: Launchers,
-    spares: Option<Spares>,
+    warm_pool: Option<WarmPool>,
 }
 
 impl Starter {
-    /// Starts nothing yet.
+    /// A starter without a warm pool.
     pub fn new() -> Self {
-        Self { stack: ChildStack::new(), launchers: Launchers::default(), spares: None }
+        Self { stack: ChildStack::new(), launchers: Launchers::default(), warm_pool: None }
     }
 
-    /// Starts a child; the calling thread sleeps until it has executed its program, or has a launcher that will.
+    /// Starts a child. Without a sandbox, the calling thread sleeps until the program is executed; with one, until the
+    /// launcher runs.
     pub fn start(
         &mut self,
         request: &SpawnRequest,
@@ -322,14 +320,14 @@ impl Starter {
                 _ => Inside::Command(command),
             };
             let plan = LaunchPlan { setup: setup.clone(), limits: request.limits, inside };
-            // A worker has other limits, and serves many requests once it is there.
-            let spares = self.spares.as_ref().filter(|_| request.stdio != Stdio::Worker);
+            // A worker has other limits and is long-lived, so a warm sandbox would not pay off.
+            let warm_pool = self.warm_pool.as_ref().filter(|_| request.stdio != Stdio::Worker);
             let network = &request.network;
             let launch =
-                Launch { plan: &plan, stdio, tag, cgroup: cgroup.as_ref(), network, spares };
+                Launch { plan: &plan, stdio, tag, cgroup: cgroup.as_ref(), network, warm_pool };
             let launched = self.launchers.launch(&launch, &mut self.stack)?;
             let Launched { pid, pidfd, report, refused, another, inside } = launched;
-            // Its cgroup can be removed when the launcher has left it, too.
+            // A cgroup can be removed only after the launcher has left it, so the launcher's own exit counts then.
             let inside = inside.filter(|_| cgroup.is_none());
             let (report, tree) = (Some(report), tree(pid, cgroup));
             Ok(Parts { pid, pidfd, ours, tree, report, refused, another, inside })
@@ -361,7 +359,7 @@ fn command(request: &SpawnRequest) -> Result<Command, SpawnError> {
     })
 }
 
-/// Starts a program; the calling thread sleeps until it is executed.
+/// Starts a program; the calling thread sleeps until exec has succeeded or failed.
 pub fn execute(
     command: &Command,
     stdio: [BorrowedFd; 3],
@@ -458,7 +456,7 @@ pub fn null_device() -> io::Result<BorrowedFd<'static>> {
     Ok(NULL.get_or_init(|| null).as_fd())
 }
 
-/// Memory that reads like a file, so that nothing of it ever touches a disk; its descriptor is not a low one.
+/// A memfd with this content, so that the content is never on disk; its descriptor number is at least 10.
 pub fn memory_of(content: &[u8]) -> io::Result<OwnedFd> {
     let memory = rustix::fs::memfd_create("exec-server", MemfdFlags::CLOEXEC)?;
     let mut rest = content;
@@ -470,7 +468,7 @@ pub fn memory_of(content: &[u8]) -> io::Result<OwnedFd> {
     move_up(memory)
 }
 
-/// The same descriptor with a number that no child's standard or extra descriptor has.
+/// Moves a descriptor above the numbers that a child's standard and extra descriptors use.
 pub fn move_up(fd: OwnedFd) -> io::Result<OwnedFd> {
     const FIRST_FREE: i32 = 10;
     if fd.as_raw_fd() >= FIRST_FREE {
@@ -479,7 +477,7 @@ pub fn move_up(fd: OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::io::fcntl_dupfd_cloexec(fd, FIRST_FREE)?)
 }
 
-/// Where the program may be: itself if it holds a slash, else below each entry of the child's `PATH`.
+/// Paths to try: the program itself if it contains a slash, else its name in each directory of the child's `PATH`.
 fn candidates(request: &SpawnRequest) -> Result<Vec<CString>, SpawnError> {
     let program = request.program.as_os_str();
     if program.as_bytes().contains(&b'/') {
@@ -487,7 +485,7 @@ fn candidates(request: &SpawnRequest) -> Result<Vec<CString>, SpawnError> {
     }
     let path =
         request.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_bytes());
-    // The same default that the C library uses.
+    // The C library's default.
     let path = path.unwrap_or(b"/bin:/usr/bin");
     path.split(|byte| *byte == b':')
         .map(|directory| match directory {
@@ -517,7 +515,7 @@ fn c_environment(env: &[(OsString, OsString)]) -> Result<Vec<CString>, SpawnErro
         .collect()
 }
 
-/// The null-terminated array that the system takes for a list of texts.
+/// The null-terminated pointer array that execve takes.
 pub fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
     strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect()
 }

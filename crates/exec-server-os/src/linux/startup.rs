@@ -1,25 +1,42 @@
-//! What the server changes about itself when it starts, and what its children have instead.
+//! Process-wide settings of the server at startup, and the values that its children get instead.
 
 use std::sync::OnceLock;
 
 use super::sandbox::Mechanism;
-use super::sandbox::limits::{self, Resource};
+use super::sandbox::limits;
 use crate::limits::{Controllers, Means, Rlimits};
+
+/// Type of the `RLIMIT_*` constants.
+#[cfg(target_env = "gnu")]
+pub type Resource = libc::__rlimit_resource_t;
+/// Type of the `RLIMIT_*` constants.
+#[cfg(not(target_env = "gnu"))]
+pub type Resource = libc::c_int;
 
 static ORIGINAL: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// Lets the server open as many files as it may; children get the limit that it was started with.
+/// Raises the soft limit on open files to the hard limit; children get the original limit.
 pub fn raise_open_file_limit() {
     let original = original_open_file_limit();
     let raised = libc::rlimit { rlim_cur: original.rlim_max, rlim_max: original.rlim_max };
-    // SAFETY: passes a live local; a failure leaves the limit as it was, which is no harm.
+    // SAFETY: passes a live local; a failure leaves the limit unchanged, which is harmless.
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
 }
 
-/// Makes a write beyond the limit of the size of files an error instead of the end of the server; children are told by
-/// the signal as ever.
+/// Makes this process non-dumpable: other processes of its user cannot read its memory or environment, and it writes no
+/// core files.
+///
+/// Forks inherit the setting; an exec resets it.
+pub fn conceal_memory() {
+    let (none, off): (libc::c_ulong, libc::c_ulong) = (0, 0);
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, off, none, none, none) };
+}
+
+/// Ignores SIGXFSZ, so that a write beyond the file size limit gives an error instead of killing the server. Children
+/// get the default action.
 pub fn survive_file_size_limit() {
-    // SAFETY: ignoring a signal touches no memory of ours; called before anything is started.
+    // SAFETY: ignoring a signal involves no handler.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
@@ -33,19 +50,41 @@ pub fn original_open_file_limit() -> libc::rlimit {
     })
 }
 
-/// What can hold limits for a command without a cgroup of its own.
+/// The limit on open files of a sandboxed command.
 ///
-/// Only a sandbox with namespaces of its own can hold anything by itself.
+/// The kernel counts descriptors in flight over unix sockets per user, and rejects a sender whose own limit is below the
+/// count. A lower limit for commands leaves room for the server and its launchers, which pass descriptors too.
+pub fn sandboxed_open_file_limit() -> libc::rlimit {
+    let original = original_open_file_limit();
+    let most = below(original.rlim_max);
+    libc::rlimit { rlim_cur: original.rlim_cur.min(most), rlim_max: most }
+}
+
+/// Enough for any command, and low enough for other servers of the user that have a smaller limit than this one.
+const MOST_SANDBOXED_FILES: u64 = 65_536;
+/// Each CPU may send 253 descriptors at a time before the kernel checks the count again.
+const MOST_IN_RESERVE: u64 = 16_384;
+
+fn below(hard: u64) -> u64 {
+    MOST_SANDBOXED_FILES.min(hard - (hard / 4).min(MOST_IN_RESERVE))
+}
+
+/// Mechanisms that can enforce limits for a command without a cgroup.
+///
+/// A sandbox enforces limits by itself only with namespaces.
 pub fn limit_means(sandbox: Option<Mechanism>) -> Means {
     Means {
         cgroup: Controllers::default(),
-        sandbox: (sandbox == Some(Mechanism::Namespaces)).then(limits::means),
-        open_files: original_open_file_limit().rlim_max,
+        sandbox: (sandbox == Some(Mechanism::Namespaces)).then(limits::sandbox_capabilities),
+        open_files: match sandbox {
+            Some(_) => sandboxed_open_file_limit().rlim_max,
+            None => original_open_file_limit().rlim_max,
+        },
         file_size: hard_limit(libc::RLIMIT_FSIZE),
     }
 }
 
-/// The resource limits of a child, none of them above what this process may.
+/// The resource limits of a child, none above the hard limit of this process.
 pub fn lowered(limits: &Rlimits) -> Vec<(Resource, libc::rlimit)> {
     let wanted = [
         (libc::RLIMIT_NPROC, limits.processes),
@@ -59,7 +98,7 @@ pub fn lowered(limits: &Rlimits) -> Vec<(Resource, libc::rlimit)> {
     wanted.into_iter().filter_map(lower).collect()
 }
 
-/// What this process may raise a limit to.
+/// The hard limit of this process.
 pub fn hard_limit(resource: Resource) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: fills a live local.
@@ -67,23 +106,23 @@ pub fn hard_limit(resource: Resource) -> u64 {
     limit.rlim_max
 }
 
-/// How much rather than the server a child is killed when memory runs out, of 1000.
+/// Added to the server's `oom_score_adj` for children, so that the OOM killer prefers them; the scale ends at 1000.
 const EXPENDABLE: i32 = 200;
 
-/// What a child writes to its `oom_score_adj`, so that it and not the server is killed when memory runs out.
+/// The `oom_score_adj` of children.
 pub fn oom_score_of_children() -> &'static [u8] {
     static SCORE: OnceLock<String> = OnceLock::new();
     let score = SCORE.get_or_init(|| {
         let own = std::fs::read_to_string("/proc/self/oom_score_adj").unwrap_or_default();
         let own: i32 = own.trim().parse().unwrap_or(0);
-        // A server that is protected from this lends its children nothing of it.
+        // A negative score, which protects the server, is not inherited by its children.
         (own + EXPENDABLE).clamp(0, 1000).to_string()
     });
     score.as_bytes()
 }
 
-/// Keeps freed message buffers at hand, because giving each back to the kernel would cost a page fault per 4 KiB of
-/// output; and keeps what is larger, such as retained output, apart, so that it goes back whole.
+/// Keeps freed message buffers in the heap, because returning them to the kernel costs a page fault per 4 KiB of output.
+/// Larger blocks, such as retained output, are mapped separately, so that freeing them returns all their memory.
 pub fn tune_allocator() {
     #[cfg(target_env = "gnu")]
     {
@@ -94,5 +133,20 @@ pub fn tune_allocator() {
             libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
             libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_open_file_limit_of_sandboxed_commands_leaves_a_reserve() {
+        assert_eq!(below(0), 0);
+        assert_eq!(below(1024), 768);
+        assert_eq!(below(20_000), 15_000);
+        assert_eq!(below(524_288), 65_536);
+        assert_eq!(below(u64::MAX), 65_536);
+        assert!(sandboxed_open_file_limit().rlim_max < original_open_file_limit().rlim_max);
     }
 }

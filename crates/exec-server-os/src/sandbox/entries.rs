@@ -139,6 +139,11 @@ impl<'a> Context<'a> {
 }
 
 impl Resolved {
+    /// How many places and patterns there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() + self.globs.len()
+    }
+
     fn add(&mut self, path: PathBuf, access: Access) {
         match self.places.entry(path.into()) {
             Entry::Vacant(place) => drop(place.insert(access)),

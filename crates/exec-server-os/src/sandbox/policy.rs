@@ -30,7 +30,7 @@ pub enum FilePolicy {
 /// Why a policy cannot be compiled, and so cannot be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// Bad params: an entry depends on a directory that nobody named.
+    /// Bad params: an entry depends on a directory that the request does not name.
     #[error("file system sandbox context with dynamic permissions requires cwd")]
     MissingCwd,
     /// Bad params: a path is not acceptable as a URI.
@@ -44,6 +44,12 @@ pub enum PolicyError {
         /// What is wrong with it.
         problem: GlobProblem,
     },
+    /// Invalid request: there is more to enforce than a start may cost.
+    #[error(
+        "the sandbox policy comes to more than {MAX_POLICY_PLACES} places and patterns; name directories in place of \
+         what is in them"
+    )]
+    TooLarge,
     /// Invalid request: an entry names a path of another system.
     #[error("invalid sandbox permission path URI: {0}")]
     ForeignEntry(#[source] ForeignPath),
@@ -54,6 +60,11 @@ pub enum PolicyError {
     #[error("sandbox workspace root is not native to this exec-server host: {0}")]
     ForeignWorkspaceRoot(#[source] ForeignPath),
 }
+
+/// How many places and patterns a policy may come to, the protected names of its writable roots included.
+///
+/// Each is looked up, and most are a mount, for every process; with this many that takes a few tenths of a second.
+pub const MAX_POLICY_PLACES: usize = 4096;
 
 /// What is wrong with a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -129,8 +140,15 @@ fn restricted(
     let mut resolved = Resolved::default();
     for entry in entries {
         context.resolve(entry, &mut resolved)?;
+        if resolved.len() > MAX_POLICY_PLACES {
+            return Err(PolicyError::TooLarge);
+        }
     }
-    Ok(FilePolicy::Restricted(FileRules::new(resolved, &host.minimal)))
+    let rules = FileRules::new(resolved, &host.minimal);
+    if rules.len() > MAX_POLICY_PLACES {
+        return Err(PolicyError::TooLarge);
+    }
+    Ok(FilePolicy::Restricted(rules))
 }
 
 /// Whether the entry means something else in another directory, whatever its access is.

@@ -82,7 +82,7 @@ impl FileRules {
             rules.places.retain(|path, _| path == slash);
         } else {
             rules.protect_names();
-            rules.leave_out_what_changes_nothing();
+            rules.drop_redundant();
         }
         rules
     }
@@ -119,6 +119,11 @@ impl FileRules {
         self.full_disk
     }
 
+    /// How many places and patterns there are.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() + self.globs.values().map(Vec::len).sum::<usize>()
+    }
+
     /// Every place with its access, the shallow ones first: who applies them in this order gets the longest match.
     pub fn places(&self) -> Vec<(&Path, Access)> {
         let mut places: Vec<_> =
@@ -152,13 +157,14 @@ impl FileRules {
 
     /// The protected names that hold: each is also one of the carve-outs.
     ///
-    /// Whoever enforces them also protects what a `.git` file or a link of such a name leads to, and leaves out the
+    /// The enforcement also protects what a `.git` file or a link of such a name leads to, and leaves out the
     /// names of a root that is no directory.
     pub fn protected_names(&self) -> Vec<ProtectedName<'_>> {
         let names =
             |root| PROTECTED_NAMES.into_iter().map(move |name| ProtectedName { root, name });
         let holds = |it: &ProtectedName| self.place(&it.root.join(it.name)) == Some(Access::Read);
-        self.writable_roots().into_iter().flat_map(names).filter(holds).collect()
+        let roots = self.writable_roots().into_iter().filter(|root| self.has_protected_names(root));
+        roots.flat_map(names).filter(holds).collect()
     }
 
     /// Directories that can be read where no place says anything, so that programs can start.
@@ -172,15 +178,24 @@ impl FileRules {
     }
 
     fn protect_names(&mut self) {
-        let roots: Vec<PathBuf> = self.writable_roots().into_iter().map(Path::to_owned).collect();
+        let roots = self.writable_roots().into_iter().filter(|root| self.has_protected_names(root));
+        let roots: Vec<PathBuf> = roots.map(Path::to_owned).collect();
         for path in roots.iter().flat_map(|root| PROTECTED_NAMES.map(|name| root.join(name))) {
             // An entry for the name itself says what the policy wants; one below it is longer and wins anyway.
             self.places.entry(path.into()).or_insert(Access::Read);
         }
     }
 
+    /// A protected name that an entry opens is part of its root, and none of its own: a name in it would have to exist
+    /// to be protected, and the sandbox is the one to make it.
+    fn has_protected_names(&self, root: &Path) -> bool {
+        let is_protected_name = PROTECTED_NAMES.iter().any(|name| root.ends_with(name));
+        let around = root.parent().and_then(|parent| self.place(parent));
+        !(is_protected_name && around == Some(Access::Write))
+    }
+
     /// A place changes nothing if the one around it says the same; where there is none, nothing is allowed.
-    fn leave_out_what_changes_nothing(&mut self) {
+    fn drop_redundant(&mut self) {
         let is_redundant = |path: &Path, access| match (access, self.enclosing(path)) {
             (Access::None, Some(around)) => around == Access::None,
             (Access::None, None) => self.minimal.is_empty(),
@@ -214,7 +229,9 @@ impl FileRules {
         let length = length(place);
         let is_protected = PROTECTED_NAMES.iter().any(|name| place.ends_with(name))
             && self.place(place) == Some(Access::Read)
-            && place.parent().and_then(|root| self.place(root)) == Some(Access::Write);
+            && place.parent().is_some_and(|root| {
+                self.place(root) == Some(Access::Write) && self.has_protected_names(root)
+            });
         if is_protected { length - 1 } else { length }
     }
 

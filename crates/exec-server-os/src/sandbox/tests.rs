@@ -6,7 +6,9 @@ use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::sandbox::SandboxParams;
 use serde_json::{Value, json};
 
-use super::{Access, FilePolicy, FileRules, HostFacts, Policy, PolicyError, compile};
+use super::{
+    Access, FilePolicy, FileRules, HostFacts, MAX_POLICY_PLACES, Policy, PolicyError, compile,
+};
 
 mod meaning;
 mod older_forms;

@@ -9,8 +9,12 @@ fn refused(text: &str) -> String {
 
 #[test]
 fn the_members_decide_what_a_message_is() {
-    let request =
-        |params| Incoming::Request { id: RequestId::Integer(1), method: "m".into(), params };
+    let request = |params| Incoming::Request {
+        id: RequestId::Integer(1),
+        method: "m".into(),
+        params,
+        has_version: false,
+    };
     assert_eq!(decode(br#"{"id":1,"method":"m"}"#).unwrap(), request("null"));
     assert_eq!(
         decode(br#"{"jsonrpc":2,"id":1,"method":"m","params":[1],"result":3,"x":{}}"#).unwrap(),
@@ -100,11 +104,29 @@ proptest! {
     #[test]
     fn requests_round_trip(id in any::<i64>(), method in ".{0,20}", text in ".{0,40}") {
         let sent = request(&RequestId::Integer(id), &method, &text);
-        let Incoming::Request { id: got, method: name, params } = decode(sent.as_bytes()).unwrap() else {
+        let Incoming::Request { id: got, method: name, params, .. } = decode(sent.as_bytes()).unwrap() else {
             panic!("a request was read as something else");
         };
         prop_assert_eq!(got, RequestId::Integer(id));
         prop_assert_eq!(name, method);
         prop_assert_eq!(serde_json::from_str::<String>(params).unwrap(), text);
     }
+}
+
+#[test]
+fn a_request_may_name_the_version_and_its_replies_then_do() {
+    for (text, expected) in [
+        (r#"{"id":1,"method":"m"}"#, false),
+        (r#"{"jsonrpc":"2.0","id":1,"method":"m"}"#, true),
+        (r#"{"id":1,"method":"m","jsonrpc":"2.0"}"#, true),
+        (r#"{"jsonrpc":"1.0","id":1,"method":"m"}"#, false),
+        (r#"{"jsonrpc":2.0,"id":1,"method":"m"}"#, false),
+    ] {
+        let Incoming::Request { has_version, .. } = decode_text(text).unwrap() else {
+            panic!("a request")
+        };
+        assert_eq!(has_version, expected, "{text}");
+    }
+    let reply = response(&RequestId::Integer(1), &());
+    assert_eq!(with_version(reply.as_bytes()), br#"{"jsonrpc":"2.0","id":1,"result":null}"#);
 }

@@ -1,16 +1,16 @@
-//! Base64 text that is judged only after the params as a whole were read.
+//! Base64 whose decode error becomes -32600 instead of failing the params (-32602).
 
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::base64::{self, Base64Error};
 
-/// Bytes as base64 text; what is wrong with the text is kept, because it is no fault of the params' shape.
+/// Bytes as base64 text; a decode error is kept for the handler to report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Data64(pub Result<Vec<u8>, Base64Error>);
 
 impl Data64 {
-    /// Decodes a text that may be anything.
+    /// Decodes untrusted text.
     pub fn decode(text: &str) -> Self {
         Self(base64::decode(text))
     }

@@ -1,4 +1,9 @@
-//! `fs/open`, `fs/readBlock`, `fs/writeBlock`, `fs/close`: files in pieces.
+//! Payloads of `fs/open`, `fs/readBlock`, `fs/writeBlock` and `fs/close`.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use serde::{Deserialize, Serialize};
 
@@ -21,35 +26,33 @@ pub enum OpenMode {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsOpenParams {
-    /// The client's name for the handle.
+    /// Chosen by the client.
     pub handle_id: String,
-    /// The file.
     pub path: PathUri,
     /// What the handle is for.
     #[serde(default)]
     pub mode: OpenMode,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
     /// Whether the answer tells size and version of what was opened.
     #[serde(default)]
     pub detailed: Option<bool>,
-    /// What is on disk before `fs/close` is answered.
+    /// What is synced to disk before the reply to `fs/close`.
     #[serde(default)]
     pub durability: Option<Durability>,
     /// Whether an existing file is an error.
     #[serde(default)]
     pub if_absent: Option<bool>,
-    /// The version that may be replaced.
+    /// Fails unless the current version tag is this one.
     #[serde(default)]
     pub if_match: Option<String>,
-    /// Its permission bits, whether it is new or not.
+    /// Permission bits of the file, new or existing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_bits: Option<u32>,
-    /// The permission bits of a file that was not there before.
+    /// Permission bits of a newly created file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_mode_bits: Option<u32>,
-    /// When its content last changed, in milliseconds since 1970.
+    /// Modification time, in Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
 }
@@ -58,7 +61,7 @@ pub struct FsOpenParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsOpenResponse {
-    /// The client's name for the handle.
+    /// Chosen by the client.
     pub handle_id: String,
     /// The size of the file, if asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +75,6 @@ pub struct FsOpenResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadBlockParams {
-    /// The handle.
     pub handle_id: String,
     /// Where the block begins.
     pub offset: u64,
@@ -83,7 +85,6 @@ pub struct FsReadBlockParams {
 /// Result of `fs/readBlock`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsReadBlockResponse {
-    /// The bytes.
     pub chunk: Bytes64,
     /// Whether the file ended before the block was full.
     pub eof: bool,
@@ -93,21 +94,19 @@ pub struct FsReadBlockResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteBlockParams {
-    /// The handle.
     pub handle_id: String,
     /// Where the block begins.
     pub offset: u64,
-    /// The bytes.
     pub chunk: Bytes64,
 }
 
 impl FsWriteBlockParams {
-    /// Decodes raw params; the chunk is looked at once and then decoded straight from the message.
+    /// Decodes raw params and the base64 chunk without an intermediate string.
     pub fn decode(raw: &str) -> Result<Self, String> {
         Self::decode_fast(raw).map_or_else(|| params::decode(raw), Ok)
     }
 
-    /// Only the usual form; whatever is unusual or wrong is left to the general decoder and its error texts.
+    /// Decodes the common form only; `None` falls back to serde, which also produces the error text.
     fn decode_fast(raw: &str) -> Option<Self> {
         let (mut handle_id, mut offset, mut chunk) = (None, None, None);
         json::scan_object(raw, |key, value| match key {
@@ -129,9 +128,23 @@ impl FsWriteBlockParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsCloseParams {
-    /// The handle.
     pub handle_id: String,
     /// Whether new content is thrown away instead of put in place.
     #[serde(default)]
     pub discard: Option<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fast_decoder_keeps_every_member() {
+        let all = FsWriteBlockParams {
+            handle_id: "h".to_owned(),
+            offset: 7,
+            chunk: Bytes64(b"content".to_vec()),
+        };
+        params::tests::check_fast_decoder(&all, FsWriteBlockParams::decode_fast);
+    }
 }

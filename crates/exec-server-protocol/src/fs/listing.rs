@@ -1,4 +1,9 @@
-//! `fs/readDirectory` and `fs/walk`: names.
+//! Payloads of `fs/readDirectory` and `fs/walk`.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use serde::{Deserialize, Serialize};
 
@@ -8,9 +13,7 @@ use crate::path_uri::PathUri;
 /// Params of `fs/readDirectory`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsReadDirectoryParams {
-    /// The directory.
     pub path: PathUri,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
     /// How many names at most; the answer is then sorted and says how to go on.
@@ -28,7 +31,6 @@ pub struct FsReadDirectoryParams {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadDirectoryResponse {
-    /// The names.
     pub entries: Vec<FsDirectoryEntry>,
     /// Where to go on, if there is more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +65,6 @@ pub struct FsWalkParams {
     pub path: PathUri,
     /// How far to go.
     pub options: FsWalkOptions,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
 }
@@ -99,9 +100,7 @@ pub struct FsWalkResponse {
 /// One thing that `fs/walk` found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsWalkEntry {
-    /// Where it is.
     pub path: PathUri,
-    /// What it is.
     pub kind: WalkKind,
 }
 
@@ -118,8 +117,6 @@ pub enum WalkKind {
 /// One thing that `fs/walk` could not read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsWalkError {
-    /// Where it is.
     pub path: PathUri,
-    /// Why not.
     pub message: String,
 }

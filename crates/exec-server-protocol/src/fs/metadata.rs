@@ -1,4 +1,9 @@
-//! `fs/getMetadata`: what is known about a path.
+//! Payloads of `fs/getMetadata`.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use serde::{Deserialize, Serialize};
 
@@ -9,12 +14,10 @@ use crate::path_uri::PathUri;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsGetMetadataParams {
-    /// The path.
     pub path: PathUri,
-    /// Whether links are followed; yes unless said otherwise.
+    /// Whether links are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
     /// Whether the answer has everything; with `followSymlinks: false` it may then be about a link itself.
@@ -26,17 +29,15 @@ pub struct FsGetMetadataParams {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsGetMetadataResponse {
-    /// Whether it is a directory.
     pub is_directory: bool,
-    /// Whether it is a regular file.
     pub is_file: bool,
     /// Whether the path itself is a link; all else is about what it leads to.
     pub is_symlink: bool,
     /// The size in bytes.
     pub size: u64,
-    /// When it was made, in milliseconds since 1970; 0 if the file system does not know.
+    /// Creation time, in Unix milliseconds; 0 if the file system does not know.
     pub created_at_ms: i64,
-    /// When its content last changed, in milliseconds since 1970.
+    /// Modification time, in Unix milliseconds.
     pub modified_at_ms: i64,
     /// Everything else, if asked for.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
@@ -47,14 +48,17 @@ pub struct FsGetMetadataResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetadataDetails {
-    /// What it is.
     pub kind: FileKind,
     /// The permission bits.
     pub mode: u32,
-    /// The owner.
     pub uid: u32,
-    /// The group.
     pub gid: u32,
+    /// The name of the owner, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_name: Option<String>,
+    /// The name of the group, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group_name: Option<String>,
     /// How many names it has.
     pub nlink: u64,
     /// Its number in its file system.

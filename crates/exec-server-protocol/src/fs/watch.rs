@@ -1,4 +1,9 @@
-//! `fs/watchMissing`: to be told when a path appears.
+//! Payloads of `fs/watchMissing`.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +27,6 @@ pub struct FsWatchMissingParams {
 pub struct FsWatchMissingResponse {
     /// Whether a notification will tell of a change.
     pub watching: bool,
-    /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -1,4 +1,11 @@
-//! `fs/writeFile`, `fs/append`, `fs/truncate`: content.
+//! Payloads of `fs/writeFile`, `fs/append` and `fs/truncate`.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
+
+use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +13,13 @@ use super::{Data64, Sandbox};
 use crate::path_uri::PathUri;
 use crate::{json, params};
 
-/// What is on disk before a write is answered.
+/// What is synced to disk before the reply to a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Durability {
     /// Nothing: a crash of the server loses nothing, a crash of the machine may.
     #[default]
     None,
-    /// The content.
     Data,
     /// The content, its attributes and its name.
     Full,
@@ -23,56 +29,52 @@ pub enum Durability {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileParams {
-    /// The file.
     pub path: PathUri,
-    /// Its new content.
     pub data_base64: Data64,
-    /// Whether links are followed; yes unless said otherwise.
+    /// Whether links are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// What is on disk before the answer.
+    /// What is synced to disk before the reply.
     #[serde(default)]
     pub durability: Option<Durability>,
     /// Whether an existing file is an error.
     #[serde(default)]
     pub if_absent: Option<bool>,
-    /// The version that may be replaced.
+    /// Fails unless the current version tag is this one.
     #[serde(default)]
     pub if_match: Option<String>,
     /// Whether the answer names the version that was written.
     #[serde(default)]
     pub detailed: Option<bool>,
-    /// Its permission bits, whether it is new or not.
+    /// Permission bits of the file, new or existing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode_bits: Option<u32>,
-    /// The permission bits of a file that was not there before.
+    /// Permission bits of a newly created file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub new_mode_bits: Option<u32>,
-    /// When its content last changed, in milliseconds since 1970.
+    /// Modification time, in Unix milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub modified_at_ms: Option<i64>,
 }
 
 impl FsWriteFileParams {
-    /// Decodes raw params; the content is looked at once and then decoded straight from the message.
+    /// Decodes raw params and the base64 content without an intermediate string.
     pub fn decode(raw: &str) -> Result<Self, String> {
         Self::decode_fast(raw).map_or_else(|| params::decode(raw), Ok)
     }
 
-    /// The content apart, and everything else as if it had none.
+    /// Decodes the content separately and leaves all other members to serde.
     fn decode_fast(raw: &str) -> Option<Self> {
         let mut data = None;
         let mut rest = String::from("{\"dataBase64\":\"\"");
         json::scan_object(raw, |key, value| match key {
             "dataBase64" => data = Some(value),
-            "path" | "followSymlinks" | "sandbox" | "durability" | "ifAbsent" | "ifMatch"
-            | "detailed" | "modeBits" | "newModeBits" | "modifiedAtMs" => {
-                rest.extend([",\"", key, "\":", value]);
+            key => {
+                let key = serde_json::Value::from(key);
+                write!(rest, ",{key}:{value}").expect("a string takes any text");
             }
-            _ => {}
         })
         .ok()?;
         let data_base64 = Data64::decode(&json::string_value(data?)?);
@@ -101,23 +103,21 @@ pub struct FsWriteFileResponse {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsAppendParams {
-    /// The file.
     pub path: PathUri,
     /// What comes behind its end.
     pub data_base64: Data64,
-    /// Whether a missing file is made; yes unless said otherwise.
+    /// Whether a missing file is made; default true.
     #[serde(default)]
     pub create: Option<bool>,
-    /// Whether links are followed; yes unless said otherwise.
+    /// Whether links are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// What is on disk before the answer.
+    /// What is synced to disk before the reply.
     #[serde(default)]
     pub durability: Option<Durability>,
-    /// The version that may be changed.
+    /// Fails unless the current version tag is this one.
     #[serde(default)]
     pub if_match: Option<String>,
 }
@@ -126,20 +126,52 @@ pub struct FsAppendParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsTruncateParams {
-    /// The file.
     pub path: PathUri,
     /// Its new length; what is missing is filled with zeros.
     pub size: u64,
-    /// Whether links are followed; yes unless said otherwise.
+    /// Whether links are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
-    /// What the request may touch.
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// What is on disk before the answer.
+    /// What is synced to disk before the reply.
     #[serde(default)]
     pub durability: Option<Durability>,
-    /// The version that may be changed.
+    /// Fails unless the current version tag is this one.
     #[serde(default)]
     pub if_match: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fast_decoder_keeps_every_member() {
+        let all = FsWriteFileParams {
+            path: PathUri::from_posix(b"/f"),
+            data_base64: Data64(Ok(b"content".to_vec())),
+            follow_symlinks: Some(false),
+            sandbox: Some(crate::fs::SandboxText::new(&serde_json::json!({"a": "\"}"}))),
+            durability: Some(Durability::Full),
+            if_absent: Some(true),
+            if_match: Some("v\"1\"".to_owned()),
+            detailed: Some(true),
+            mode_bits: Some(0o600),
+            new_mode_bits: Some(0o640),
+            modified_at_ms: Some(-5),
+        };
+        params::tests::check_fast_decoder(&all, FsWriteFileParams::decode_fast);
+    }
+
+    #[test]
+    fn odd_names_of_members_are_read_as_the_general_decoder_reads_them() {
+        for raw in [
+            r#"{"path":"file:///f","dataBase64":"aGk=","a\"b":{"x":[1]},"":null}"#,
+            r#"{"p\u0061th":"file:///f","data\u0042ase64":"aGk=","s\u0061ndbox":{"x":1}}"#,
+        ] {
+            let fast = FsWriteFileParams::decode_fast(raw).expect("the usual form");
+            assert_eq!(Ok(fast), params::decode(raw), "{raw}");
+        }
+    }
 }

@@ -52,6 +52,13 @@ fn chunks_of_a_body_are_read_alike_by_both_decoders() {
         let fast = HttpRequestBodyParams::decode_fast(raw).expect("the usual form");
         assert_eq!(Ok(fast), params::decode::<HttpRequestBodyParams>(raw));
     }
+    let all = HttpRequestBodyParams {
+        request_id: "a".to_owned(),
+        seq: 3,
+        chunk: b"content".to_vec().into(),
+        done: true,
+    };
+    params::tests::check_fast_decoder(&all, HttpRequestBodyParams::decode_fast);
     assert_eq!(
         HttpRequestBodyParams::decode(r#"{"requestId":"a","seq":1,"chunk":"aGk"}"#).unwrap_err(),
         "Invalid padding"

@@ -42,7 +42,11 @@ fn every_spelling_of_a_file_uri_names_its_path() {
 
 #[test]
 fn what_is_no_file_uri_is_refused_with_its_reason() {
-    for text in ["/tmp/x", "x", "./x", "~/x", "", "//srv/share", "\\\\srv\\share"] {
+    let native = path("/tmp/x").unwrap_err();
+    assert!(
+        native.contains("send `file:///tmp/x`, or start the server with --accept-native-paths")
+    );
+    for text in ["x", "./x", "~/x", "", "//srv/share", "\\\\srv\\share"] {
         assert_eq!(path(text).unwrap_err(), "invalid URI: relative URL without a base", "{text}");
     }
     assert_eq!(path("C:\\x").unwrap_err(), "unsupported path URI scheme `c`");

@@ -1,4 +1,9 @@
-//! How much a process may use: what a start asks for, and what its reply says.
+//! Resource limits: the request and the report of what is enforced.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -70,7 +75,7 @@ impl LimitName {
         }
     }
 
-    /// What makes sense: below, no program could start; above, it is a mistake and no limit.
+    /// Accepted values: a lower limit starts no program, a higher one limits nothing.
     pub const fn range(self) -> RangeInclusive<u64> {
         match self {
             Self::MemoryBytes => 4 << 20..=1 << 50,
@@ -117,16 +122,16 @@ impl ProcessLimits {
     }
 }
 
-/// What really limits a process, in the reply to its start.
+/// The limits in force, in the reply to `process/start`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsReport {
-    /// The numbers that hold, also those that nobody asked for.
+    /// The effective limits, including server defaults.
     pub applied: ProcessLimits,
-    /// What holds each of them.
+    /// The mechanism that enforces each limit.
     pub by: BTreeMap<LimitName, LimitHolder>,
 }
 
-/// What of the system holds a limit.
+/// The mechanism that enforces a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitHolder {
@@ -169,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_found() {
+    fn out_of_range_limits_are_rejected() {
         for text in [
             r#"{"pids":0}"#,
             r#"{"cpuPercent":0}"#,
@@ -188,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_what_holds_and_what_holds_it() {
+    fn a_report_names_each_limit_and_its_mechanism() {
         let mut report = LimitsReport::default();
         assert!(report.is_empty());
         report.add(LimitName::Pids, 64, LimitHolder::PidNamespace);

@@ -1,4 +1,9 @@
-//! `process/start`: what to run, where, and with what around it.
+//! Payloads of `process/start`.
+
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
 
 use std::collections::BTreeMap;
 
@@ -16,7 +21,6 @@ pub struct ProcessStartParams {
     pub process_id: ProcessId,
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// The working directory.
     pub cwd: PathUri,
     /// Laid over what the policy leaves; without a policy it is the whole environment.
     pub env: Env,
@@ -31,7 +35,6 @@ pub struct ProcessStartParams {
     /// `argv[0]` as the program sees it.
     #[serde(default)]
     pub arg0: Option<String>,
-    /// What the process may touch.
     #[serde(default)]
     pub sandbox: Option<serde_json::Value>,
     /// Only matters together with `sandbox`.
@@ -46,7 +49,7 @@ pub struct ProcessStartParams {
     /// A login shell whose profile is run once and then remembered.
     #[serde(default)]
     pub shell_snapshot: Option<ShellSnapshot>,
-    /// Who asked for this process.
+    /// Exported to the child as environment variables.
     #[serde(default)]
     pub metadata: Option<ProcessMetadata>,
     /// The terminal's first size; 24 by 80 without it.
@@ -55,7 +58,7 @@ pub struct ProcessStartParams {
     /// The longest that the process may run.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
-    /// The longest that the process may be silent.
+    /// The longest time without output.
     #[serde(default)]
     pub idle_timeout_ms: Option<u64>,
     /// How many bytes of output are kept for late readers.
@@ -64,13 +67,19 @@ pub struct ProcessStartParams {
     /// How much the process may use.
     #[serde(default)]
     pub limits: Option<ProcessLimits>,
-    /// Whether its output waits for the client while nobody is attached, and until one that came back has read what it
-    /// missed, instead of falling out of retention.
+    /// Whether its output waits instead of falling out of retention: while no client is attached, until one that came
+    /// back has read what it missed, and until the client has received what would fall out.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub wait_when_detached: bool,
     /// How long it can still be read after it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_retention_ms: Option<u64>,
+    /// Whether the start is refused while another session of the same credential runs a process with this id.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub unique_id: bool,
+    /// The user that the process runs as, if not the server's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
 }
 
 /// Result of `process/start`.
@@ -81,7 +90,7 @@ pub struct ProcessStartResponse {
     pub process_id: ProcessId,
     /// What confines the process.
     pub sandbox_type: SandboxType,
-    /// What really holds, for a sandboxed process.
+    /// Set for a sandboxed process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
     /// What limits the process, if anything does.
@@ -92,9 +101,9 @@ pub struct ProcessStartResponse {
 /// What confines a process, and what this machine could not add.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxReport {
-    /// How much holds, in one word.
+    /// The overall level.
     pub level: String,
-    /// What holds.
+    /// Mechanisms in force.
     pub enforced: Vec<String>,
     /// What this machine cannot enforce.
     pub missing: Vec<String>,
@@ -116,7 +125,7 @@ pub enum SandboxType {
 pub struct EnvPolicy {
     /// The set to start from.
     pub inherit: EnvInherit,
-    /// Whether names that look like secrets are kept.
+    /// Whether names with `KEY`, `SECRET` or `TOKEN` anywhere in them are kept.
     pub ignore_default_excludes: bool,
     /// Patterns of names to drop.
     pub exclude: Vec<String>,
@@ -124,6 +133,23 @@ pub struct EnvPolicy {
     pub set: BTreeMap<String, String>,
     /// If not empty, patterns of the only names to keep.
     pub include_only: Vec<String>,
+    /// Whether names with a word for a secret in them are dropped; it replaces the default excludes.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub exclude_secrets: bool,
+}
+
+impl EnvPolicy {
+    /// A set without the secrets in it. A server that does not know `excludeSecrets` applies its default excludes.
+    pub fn without_secrets(inherit: EnvInherit) -> Self {
+        Self {
+            inherit,
+            ignore_default_excludes: false,
+            exclude: Vec::new(),
+            set: BTreeMap::new(),
+            include_only: Vec::new(),
+            exclude_secrets: true,
+        }
+    }
 }
 
 /// The set that an [`EnvPolicy`] starts from.
@@ -138,7 +164,7 @@ pub enum EnvInherit {
     None,
 }
 
-/// Who asked for a process.
+/// Ids of the request that started a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessMetadata {
@@ -164,7 +190,6 @@ fn optional_uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<St
 pub struct ShellSnapshot {
     /// Starts with the same scope share a snapshot.
     pub scope_id: String,
-    /// The shell.
     pub shell: SnapshotShell,
 }
 
@@ -180,9 +205,7 @@ pub struct SnapshotShell {
 /// The size of a terminal in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
-    /// Lines.
     pub rows: u16,
-    /// Columns.
     pub cols: u16,
 }
 

@@ -1,15 +1,15 @@
-//! `process/write` without a detour: its chunk is the largest thing that clients send.
+//! Fast decoder for `process/write`, the largest message that clients send.
 
 use super::{Bytes64, ProcessWriteParams};
 use crate::{base64, json, params};
 
 impl ProcessWriteParams {
-    /// Decodes raw params; the chunk is looked at once and then decoded straight from the message.
+    /// Decodes raw params and the base64 chunk without an intermediate string.
     pub fn decode(raw: &str) -> Result<Self, String> {
         Self::decode_fast(raw).map_or_else(|| params::decode(raw), Ok)
     }
 
-    /// Only the usual form; whatever is unusual or wrong is left to the general decoder and its error texts.
+    /// Decodes the common form only; `None` falls back to serde, which also produces the error text.
     fn decode_fast(raw: &str) -> Option<Self> {
         let (mut process_id, mut chunk, mut write_id) = (None, None, None);
         json::scan_object(raw, |key, value| match key {
@@ -46,6 +46,16 @@ mod tests {
             let raw = format!("{{\"processId\":{process_id},\"chunk\":{chunk},\"x\":[]{write_id}}}");
             prop_assert_eq!(ProcessWriteParams::decode(&raw), params::decode(&raw));
         }
+    }
+
+    #[test]
+    fn the_fast_decoder_keeps_every_member() {
+        let all = ProcessWriteParams {
+            process_id: "p".into(),
+            chunk: Bytes64(b"content".to_vec()),
+            write_id: Some("w".to_owned()),
+        };
+        params::tests::check_fast_decoder(&all, ProcessWriteParams::decode_fast);
     }
 
     #[test]

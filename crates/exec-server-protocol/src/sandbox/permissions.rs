@@ -1,5 +1,10 @@
 //! The profile of a sandbox: which files by entry, which network by word.
 
+#![allow(
+    missing_docs,
+    reason = "wire members repeat their JSON names; docs state only extra facts"
+)]
+
 use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
@@ -12,21 +17,13 @@ use crate::path_uri::PathUri;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum PermissionProfile {
-    /// This server keeps the rules.
+    /// This server enforces the rules.
     #[serde(rename_all = "snake_case")]
-    Managed {
-        /// The files.
-        file_system: FilePermissions,
-        /// The network.
-        network: Network,
-    },
-    /// There are no rules.
+    Managed { file_system: FilePermissions, network: Network },
+    /// Nothing is restricted.
     Disabled,
-    /// Somebody else guards the files.
-    External {
-        /// The network.
-        network: Network,
-    },
+    /// File access is enforced by an external sandbox.
+    External { network: Network },
     /// Everything can be read, and nothing else done.
     #[serde(alias = "ReadOnly")]
     ReadOnly {
@@ -37,13 +34,12 @@ pub enum PermissionProfile {
     /// Everything can be read, and the project written.
     #[serde(alias = "WorkspaceWrite")]
     WorkspaceWrite(WorkspaceWrite),
-    /// There are no rules.
+    /// Nothing is restricted.
     #[serde(alias = "DangerFullAccess")]
     DangerFullAccess,
-    /// Somebody else guards the files.
+    /// File access is enforced by an external sandbox.
     #[serde(alias = "ExternalSandbox")]
     ExternalSandbox {
-        /// The network.
         #[serde(default)]
         network_access: Network,
     },
@@ -115,7 +111,6 @@ pub enum FilePermissions {
 /// One rule about files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Which files.
     pub path: EntryPath,
     /// What can be done with them.
     pub access: EntryAccess,
@@ -149,23 +144,14 @@ pub enum EntryAccess {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EntryPath {
     /// A path and everything below it.
-    Path {
-        /// The path.
-        path: PathUri,
-    },
+    Path { path: PathUri },
     /// Everything that a pattern matches.
-    GlobPattern {
-        /// The pattern.
-        pattern: String,
-    },
-    /// A place that has a name.
-    Special {
-        /// The place.
-        value: SpecialPath,
-    },
+    GlobPattern { pattern: String },
+    /// A named location.
+    Special { value: SpecialPath },
 }
 
-/// A place that has a name.
+/// A named location.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SpecialPath {
@@ -184,9 +170,8 @@ pub enum SpecialPath {
     Tmpdir,
     /// `/tmp`.
     SlashTmp,
-    /// A place that a newer client knows, and that may be left out.
+    /// A location that only a newer client knows; it may be skipped.
     Unknown {
-        /// Its name.
         path: String,
         /// A path below it.
         #[serde(default, skip_serializing_if = "Option::is_none")]

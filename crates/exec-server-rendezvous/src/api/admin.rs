@@ -1,8 +1,8 @@
-//! Tokens and environments, for whoever has an admin token.
+//! Admin endpoints for tokens and environments; they need an admin token.
 
 use std::collections::BTreeMap;
 
-use exec_server_machines::switchboard::Goodbye;
+use exec_server_relay::switchboard::CloseReason;
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal, Reply, json};
@@ -10,7 +10,7 @@ use crate::admin::{self, EnvironmentChange, NewToken};
 use crate::presence;
 use crate::store::TokenRole;
 
-/// Lists tokens, or makes one.
+/// Lists tokens, or creates one.
 pub async fn tokens(asked: Asked<'_>) -> Result<Reply, Refusal> {
     asked.only(&[Method::GET, Method::POST])?;
     asked.authenticate(TokenRole::Admin, None).await?;
@@ -23,7 +23,7 @@ pub async fn tokens(asked: Asked<'_>) -> Result<Reply, Refusal> {
     let new: NewToken = asked.body().await?;
     let made = storage.ask(move |store| Ok(admin::create_token(store, &new, now)));
     let made = made.await??;
-    tracing::info!(token = %made.token.id, role = made.token.role.name(), environment = made.token.environment, "token made");
+    tracing::info!(token = %made.token.id, role = made.token.role.name(), environment = made.token.environment, "token created");
     Ok(json(StatusCode::CREATED, &made))
 }
 
@@ -37,7 +37,7 @@ pub async fn token(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
     if !is_there.await? {
         return Err(Refusal::NotFound);
     }
-    rendezvous.bus.end_tokens(&BTreeMap::from([(id.clone(), Goodbye::Revoked)])).await;
+    rendezvous.bus.end_tokens(&BTreeMap::from([(id.clone(), CloseReason::Revoked)])).await;
     tracing::info!(token = %id, "token revoked");
     Ok(json(StatusCode::OK, &serde_json::json!({ "revoked": id })))
 }

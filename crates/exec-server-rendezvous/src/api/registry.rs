@@ -1,12 +1,12 @@
-//! Register, connect and validate: how an executor and a harness come to trust each other.
+//! The registry endpoints register, connect and validate.
 
 use std::time::Duration;
 
-use exec_server_machines::switchboard::Presence;
-use exec_server_protocol::registry::{
+use exec_server_relay::registry_types::{
     ConnectRequest, ConnectResponse, MAX_AUTHORIZATION_BYTES, RegisterRequest, RegisterResponse,
     SECURITY_PROFILE, ValidateRequest, ValidateResponse,
 };
+use exec_server_relay::switchboard::Presence;
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal, Reply, json};
@@ -18,7 +18,7 @@ use crate::store::{
     TokenRole,
 };
 
-/// An executor comes, and is told where to wait.
+/// Registers an executor and returns its websocket URL.
 pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Refusal> {
     asked.only(&[Method::POST])?;
     let token = asked.authenticate(TokenRole::Executor, Some(&environment)).await?;
@@ -63,14 +63,14 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     ))
 }
 
-/// Whether somebody else is there whose place is his; the same executor may always come again.
+/// Whether another executor holds the environment; the same executor may always register again.
 fn is_taken(stored: &Environment, presence: Option<&Presence>, request: &RegisterRequest) -> bool {
     let Some(current) = current_registration(stored, presence) else { return false };
     stored.policy == RegistrationPolicy::FirstWins
         && current.executor_key != request.executor_public_key
 }
 
-/// A harness asks for a way to an executor.
+/// Gives a harness a websocket URL and an authorization for an executor.
 pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Refusal> {
     asked.only(&[Method::POST])?;
     let token = asked.authenticate(TokenRole::Harness, Some(&environment)).await?;
@@ -84,7 +84,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
     let secret = new_secret("xs_auth_");
     let now = rendezvous.config.clock.now();
     let expires = now + seconds(rendezvous.config.timings.harness_bundle);
-    // What is given to a token must not outlive it.
+    // The authorization must not outlive its token.
     let expires = token.expires_at.map_or(expires, |end| end.min(expires));
     let (hash, harness_key) = (sha256(secret.as_bytes()), key_digest(&request.harness_public_key));
     let (id, token_id) = (environment.clone(), token.id.clone());
@@ -111,7 +111,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         role: SocketRole::Harness { nonce: new_id("") },
     };
     let way = claims.role.way();
-    tracing::info!(%environment, registration = %current.id, token = %token.id, way, request_id, stream_id, "harness was given a way");
+    tracing::info!(%environment, registration = %current.id, token = %token.id, way, request_id, stream_id, "harness connect authorized");
     Ok(json(
         StatusCode::OK,
         &ConnectResponse {
@@ -125,7 +125,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
     ))
 }
 
-/// An executor asks whether a harness may in.
+/// Tells an executor whether a harness is authorized.
 pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Refusal> {
     asked.only(&[Method::POST])?;
     asked.authenticate(TokenRole::Executor, Some(&environment)).await?;
@@ -150,11 +150,11 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     if let Some(reason) = reason {
         rendezvous.metrics.refusal("validate", reason);
     }
-    tracing::info!(%environment, %registration, stream_id, request_id, valid, reason, "executor asked about a harness");
+    tracing::info!(%environment, %registration, stream_id, request_id, valid, reason, "harness validated");
     Ok(json(StatusCode::OK, &ValidateResponse { valid }))
 }
 
-/// The registration that counts, if it is the one whose executor is attached.
+/// The current registration, if its executor is attached.
 fn current_registration<'a>(
     stored: &'a Environment,
     presence: Option<&Presence>,

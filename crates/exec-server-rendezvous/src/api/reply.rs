@@ -1,6 +1,6 @@
-//! Answers and refusals, as peers of this protocol understand them.
+//! Responses and error codes of the API.
 
-use exec_server_protocol::registry::{RegistryFailure, RegistryFailureDetail, codes};
+use exec_server_relay::registry_types::{RegistryFailure, RegistryFailureDetail, codes};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
@@ -10,41 +10,41 @@ use serde::Serialize;
 use crate::admin::AdminError;
 use crate::store::StoreError;
 
-/// An answer.
+/// An HTTP response.
 pub type Reply = Response<Full<Bytes>>;
 
-/// Why a request is not done; what a peer does next depends on it.
+/// Why a request is rejected; the peer's next step depends on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// No bearer token came with it.
+    /// No bearer token.
     NoToken,
     /// The token is unknown, expired or revoked.
     BadToken,
-    /// The token is for something else.
+    /// The token is for another role or environment.
     Forbidden,
-    /// Nobody can say whether the token is good. Nothing was written.
+    /// The token could not be looked up. Nothing was written.
     CannotAuthenticate,
-    /// The request cannot be understood.
+    /// The request is malformed.
     Invalid(String),
-    /// The request did not come to its end in time. Nothing was written.
+    /// The request body timed out. Nothing was written.
     Slow,
-    /// Another method is meant.
+    /// The method is not supported; these are.
     Method(&'static [Method]),
-    /// There is no such thing.
+    /// Unknown path or id.
     NotFound,
     /// No executor is attached.
     Offline,
-    /// The environment has as many harnesses as it may have.
+    /// The environment has reached its limit of streams.
     Busy,
-    /// The token has too many authorizations that nobody used.
+    /// The token has too many unused authorizations.
     TooMany,
-    /// Another executor is there, and it keeps its place.
+    /// Another executor is attached, and the policy is first-wins.
     Taken,
-    /// Another registration came in between, or the store cannot be written. Nothing was written.
+    /// A concurrent registration, or a failed write. Nothing was written.
     Conflict,
-    /// The rendezvous is about to stop. Nothing was written.
+    /// The rendezvous is shutting down. Nothing was written.
     Draining,
-    /// Something of ours failed.
+    /// An internal error.
     Internal,
 }
 
@@ -52,7 +52,7 @@ impl Refusal {
     fn parts(&self) -> (StatusCode, &'static str, &str) {
         match self {
             Self::NoToken => {
-                (StatusCode::UNAUTHORIZED, "missing_token", "a bearer token is needed")
+                (StatusCode::UNAUTHORIZED, "missing_token", "a bearer token is required")
             }
             Self::BadToken => (
                 StatusCode::UNAUTHORIZED,
@@ -67,64 +67,68 @@ impl Refusal {
             Self::CannotAuthenticate => (
                 StatusCode::BAD_GATEWAY,
                 codes::AUTHENTICATION_SERVICE_UNAVAILABLE,
-                "tokens cannot be looked up for the moment",
+                "tokens cannot be looked up at the moment; retry later",
             ),
             Self::Invalid(why) => (StatusCode::BAD_REQUEST, "invalid_request", why),
             Self::Slow => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 codes::REGISTRATION_CONFLICT,
-                "the request took too long; nothing was written; ask again",
+                "the request timed out; nothing was written; retry",
             ),
-            Self::Method(_) => {
-                (StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", "another method is meant")
-            }
-            Self::NotFound => (StatusCode::NOT_FOUND, "not_found", "there is no such thing here"),
+            Self::Method(_) => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                "method_not_allowed",
+                "method not allowed; see the Allow header",
+            ),
+            Self::NotFound => (StatusCode::NOT_FOUND, "not_found", "unknown path or id"),
             Self::Offline => {
                 (StatusCode::CONFLICT, codes::ENVIRONMENT_OFFLINE, "no executor is attached")
             }
             Self::Busy => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "environment_busy",
-                "the environment has as many streams as it may have",
+                "the environment has reached its limit of streams; retry later",
             ),
             Self::TooMany => (
                 StatusCode::TOO_MANY_REQUESTS,
                 "too_many_authorizations",
-                "too many connections were asked for and not made",
+                "the token has too many unused authorizations; retry later",
             ),
             Self::Taken => (
                 StatusCode::CONFLICT,
                 "environment_in_use",
-                "another executor is attached, and this environment lets the first one win",
+                "another executor is attached, and the policy of this environment is first-wins",
             ),
             Self::Conflict => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 codes::REGISTRATION_CONFLICT,
-                "nothing was written; ask again",
+                "nothing was written; retry",
             ),
             Self::Draining => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 codes::REGISTRATION_CONFLICT,
-                "the rendezvous is stopping; ask again",
+                "the rendezvous is shutting down; retry",
             ),
-            Self::Internal => {
-                (StatusCode::INTERNAL_SERVER_ERROR, "internal", "something went wrong here")
-            }
+            Self::Internal => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "internal",
+                "internal error; see the log of the rendezvous",
+            ),
         }
     }
 
-    /// The store failed before anything was written: peers that would give up on any other answer ask again on this.
+    /// The store failed before anything was written; clients retry on this code and give up on others.
     pub fn unwritten(error: &StoreError) -> Self {
         tracing::error!(%error, "the store failed; nothing was written");
         Self::Conflict
     }
 
-    /// The word for it, in answers, logs and metrics.
+    /// Error code for responses, logs and metrics.
     pub fn code(&self) -> &'static str {
         self.parts().1
     }
 
-    /// The refusal as an answer.
+    /// The error response.
     pub fn into_reply(self) -> Reply {
         let (status, code, message) = self.parts();
         let (code, message) = (Some(code.to_owned()), Some(message.to_owned()));
@@ -167,7 +171,7 @@ impl From<AdminError> for Refusal {
     }
 }
 
-/// A JSON answer.
+/// A JSON response.
 pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
     let body = serde_json::to_vec(body).expect("plain data can be written");
     let mut reply = Response::new(Full::from(body));
@@ -176,7 +180,7 @@ pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
     reply
 }
 
-/// A plain answer.
+/// A plain-text response.
 pub fn text(status: StatusCode, body: impl Into<String>) -> Reply {
     let mut reply = Response::new(Full::from(body.into()));
     *reply.status_mut() = status;

@@ -1,4 +1,4 @@
-//! Everybody who is attached to this process.
+//! Registry of the sockets attached to this node.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -7,22 +7,23 @@ use std::task::Waker;
 use std::time::Instant;
 
 use bytes::Bytes;
-use exec_server_machines::switchboard::{
-    AttachError, FrameFate, Goodbye, Presence, SocketId, Switchboard, SwitchboardLimits, Ticket,
+use exec_server_relay::switchboard::{
+    AttachError, CloseReason, Presence, RouteOutcome, SocketId, Switchboard, SwitchboardLimits,
+    Ticket,
 };
 
-use super::{Answer, Bus, Link, Outlook};
+use super::{Answer, Bus, Link, LinkState};
 
-/// Environments never meet, so they need not wait for each other either; more than there are cores.
+/// Environments do not interact, so each shard has its own lock; more shards than cores keep contention low.
 const SHARDS: usize = 16;
 
-/// Everybody who is attached to this process.
+/// Registry of the sockets attached to this node.
 pub struct LocalBus {
     shards: Vec<Arc<Shard>>,
     hasher: RandomState,
 }
 
-/// A part of the environments.
+/// The switchboard of a subset of the environments.
 struct Shard(Mutex<Board>);
 
 struct Board {
@@ -36,7 +37,7 @@ struct LocalLink {
 }
 
 impl LocalBus {
-    /// Nobody is attached yet.
+    /// Creates an empty registry.
     pub fn new(limits: SwitchboardLimits) -> Self {
         let shard = || {
             let switchboard = Switchboard::new(limits);
@@ -83,7 +84,7 @@ impl Bus for LocalBus {
         Box::pin(std::future::ready(()))
     }
 
-    fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, Goodbye>) -> Answer<'a, ()> {
+    fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()> {
         for shard in &self.shards {
             shard.with(|board| board.end_tokens(ended));
         }
@@ -103,7 +104,7 @@ impl Bus for LocalBus {
 }
 
 impl Shard {
-    /// Does one thing, and wakes everybody for whom that changed something.
+    /// Runs one operation and wakes the sockets that it affects, after releasing the lock.
     fn with<T>(&self, act: impl FnOnce(&mut Switchboard) -> T) -> T {
         let mut woken = Vec::new();
         let value = {
@@ -127,11 +128,11 @@ impl Shard {
 }
 
 impl Link for LocalLink {
-    fn handle_frame(&self, frame: Bytes) -> FrameFate {
+    fn handle_frame(&self, frame: Bytes) -> RouteOutcome {
         self.shard.with(|board| board.handle_frame(Instant::now(), self.socket, frame))
     }
 
-    fn handle_misuse(&self, why: Goodbye) {
+    fn handle_misuse(&self, why: CloseReason) {
         self.shard.with(|board| board.handle_misuse(self.socket, why));
     }
 
@@ -148,13 +149,13 @@ impl Link for LocalLink {
         self.shard.with(|board| board.poll_frame(self.socket))
     }
 
-    fn look(&self, waker: &Waker) -> Outlook {
+    fn look(&self, waker: &Waker) -> LinkState {
         let mut board = self.shard.0.lock().expect("no holder panics");
         if !board.wakers.get(&self.socket).is_some_and(|known| known.will_wake(waker)) {
             board.wakers.insert(self.socket, waker.clone());
         }
         let switchboard = &board.switchboard;
-        Outlook {
+        LinkState {
             is_reading: switchboard.is_reading(self.socket),
             is_ending: switchboard.is_ending(self.socket),
             goodbye: switchboard.poll_goodbye(self.socket),

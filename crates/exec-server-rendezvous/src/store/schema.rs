@@ -1,11 +1,12 @@
-//! The tables, and how an older database becomes one of today.
+//! Database tables and schema migrations.
 
 use rusqlite::Connection;
 
 use super::StoreError;
 
-/// One step per version; a step that was released is never changed.
-const STEPS: [&str; 1] = ["
+/// One migration per version; a released migration is never changed.
+const STEPS: [&str; 2] = [
+    "
     CREATE TABLE environments (
         id TEXT PRIMARY KEY,
         policy TEXT NOT NULL DEFAULT 'newest-wins',
@@ -50,9 +51,11 @@ const STEPS: [&str; 1] = ["
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX nonces_by_expiry ON nonces (expires_at);
     CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
-"];
+",
+    "ALTER TABLE tokens ADD COLUMN label TEXT;",
+];
 
-/// Brings a database up to date; two programs that do it at once do it once.
+/// Migrates a database to the current version; safe to run in several processes at once.
 pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let transaction =
         connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
@@ -61,6 +64,10 @@ pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
     let Some(steps) = usize::try_from(found).ok().and_then(|done| STEPS.get(done..)) else {
         return Err(StoreError::TooNew { found, known });
     };
+    // An up-to-date database is not written to, because the disk may be full.
+    if steps.is_empty() {
+        return Ok(());
+    }
     for step in steps {
         transaction.execute_batch(step)?;
     }

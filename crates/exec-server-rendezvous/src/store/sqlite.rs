@@ -1,14 +1,14 @@
-//! The store as one SQLite database.
+//! The store in one SQLite database.
 //!
-//! Used by one connection under a lock: a statement takes microseconds, and the write-ahead log lets the commands of
-//! an administrator work on the same file meanwhile. While another program writes, nobody waits under the lock, so that
-//! what is only read is read.
+//! One connection under a mutex: a statement takes microseconds, and the write-ahead log lets admin commands use the
+//! file at the same time. A write that finds the database busy sleeps without the mutex, so reads are not blocked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use exec_server_protocol::registry::PublicKey;
+use exec_server_relay::registry_types::PublicKey;
 use rusqlite::{
     Connection, ErrorCode, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
@@ -20,57 +20,63 @@ use super::{
 use crate::clock::Seconds;
 use crate::secrets::Digest;
 
-/// Another program that writes, an administrator's command, takes far less.
+/// How long a write retries while another process writes; admin commands take far less.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// As long as this, one attempt to write keeps everybody else waiting.
+/// SQLite's busy timeout per attempt, during which the mutex is held.
 const ATTEMPT: Duration = Duration::from_millis(5);
 
-/// Between two attempts.
+/// Sleep between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Noting every use of a token would be a write per request.
+/// Recording every use of a token would cost a write per request.
 const USE_NOTED_EVERY: Seconds = 60;
 
-/// Two executors with one name replace each other every second, for as long as nobody looks.
+/// Two executors with one name replace each other every second, so old registrations must be bounded.
 const KEPT_REGISTRATIONS: u64 = 16;
 
-/// Registrations that were replaced, and tokens that were revoked or have expired, can be looked at for a while.
+/// Retention of replaced registrations and of revoked or expired tokens, for inspection.
 const KEPT_AFTER_THEIR_END: Seconds = 30 * 24 * 3600;
 
-/// A used authorization is kept until it would have expired, and then a little, for clocks that differ.
+/// Used authorizations are kept this much beyond their expiry, because clocks of nodes differ.
 const CLOCK_DIFFERENCE: Seconds = 60;
 
-const TOKEN: &str = "SELECT id, role, environment, created_at, expires_at, revoked_at, last_used_at, max_streams FROM tokens";
+const TOKEN: &str = "SELECT id, role, environment, created_at, expires_at, revoked_at, last_used_at, max_streams, label FROM tokens";
 const ENVIRONMENT: &str = "
     SELECT e.id, e.policy, e.created_at, e.generation, r.id, r.generation, r.executor_key, r.created_at
     FROM environments e LEFT JOIN registrations r ON r.id = e.registration";
 
-/// One SQLite database.
+/// A store in one SQLite database.
 pub struct SqliteStore {
+    path: PathBuf,
     connection: Mutex<Connection>,
-    /// How long a write waits for another program.
+    /// Whether the disk has no space for the shared-memory file, so that the database is open exclusively.
+    is_cramped: AtomicBool,
+    /// How long a write retries while another process writes.
     patience: Duration,
 }
 
 impl SqliteStore {
-    /// Opens a database, and brings it up to date.
+    /// Opens a database and migrates it.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let mut connection = Connection::open(path)?;
-        connection.busy_timeout(PATIENCE)?;
-        connection.pragma_update(None, "journal_mode", "wal")?;
-        connection.pragma_update(None, "foreign_keys", true)?;
-        connection.pragma_update(None, "synchronous", "normal")?;
-        schema::migrate(&mut connection)?;
-        connection.busy_timeout(ATTEMPT)?;
-        Ok(Self { connection: Mutex::new(connection), patience: PATIENCE })
+        let (connection, is_cramped) = match connect(path, Sharing::Shared) {
+            Ok(connection) => (connection, false),
+            Err(error) if lacks_room(&error) => (connect(path, Sharing::Alone)?, true),
+            Err(error) => return Err(error),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            connection: Mutex::new(connection),
+            is_cramped: AtomicBool::new(is_cramped),
+            patience: PATIENCE,
+        })
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
         self.connection.lock().expect("no holder panics")
     }
 
-    /// Writes, again and again while another program does.
+    /// Runs a write and retries while another process writes.
     fn write<T>(
         &self,
         write: impl Fn(&mut Connection) -> Result<T, StoreError>,
@@ -89,7 +95,7 @@ impl SqliteStore {
         }
     }
 
-    /// Writes what must not be forgotten even if the power fails right after the answer.
+    /// Runs a write in a transaction that is durable against power loss.
     fn write_durably<T>(
         &self,
         write: impl Fn(&Transaction) -> Result<T, StoreError>,
@@ -106,17 +112,64 @@ fn write_transaction<T>(
     let result = (|| {
         let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate);
         let transaction = begun.map_err(StoreError::Unwritten)?;
-        // Whatever goes wrong before the commit is rolled back.
+        // An error before the commit rolls back.
         let value = write(&transaction).map_err(unwritten)?;
         transaction.commit().map_err(database)?;
         Ok(value)
     })();
-    // What follows is only safer than it need be if this fails.
+    // If this fails, later writes are only slower.
     let _ = connection.pragma_update(None, "synchronous", "normal");
     result
 }
 
+/// Whether other processes can use the database.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    Shared,
+    /// Exclusive lock; the shared-memory index is kept in memory instead of a file.
+    Alone,
+}
+
+fn connect(path: &Path, sharing: Sharing) -> Result<Connection, StoreError> {
+    let mut connection = Connection::open(path)?;
+    connection.busy_timeout(PATIENCE)?;
+    if sharing == Sharing::Alone {
+        connection.pragma_update(None, "locking_mode", "exclusive")?;
+    }
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "synchronous", "normal")?;
+    schema::migrate(&mut connection)?;
+    connection.busy_timeout(ATTEMPT)?;
+    Ok(connection)
+}
+
+/// Whether an exclusive open may succeed where a shared one ran out of disk space.
+fn lacks_room(error: &StoreError) -> bool {
+    let (StoreError::Database(error) | StoreError::Unwritten(error)) = error else { return false };
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure))
+}
+
 impl Store for SqliteStore {
+    fn is_cramped(&self) -> bool {
+        self.is_cramped.load(Ordering::Relaxed)
+    }
+
+    fn recover(&self) -> Result<bool, StoreError> {
+        if !self.is_cramped() {
+            return Ok(false);
+        }
+        let mut connection = self.connection();
+        // The exclusive lock of the old connection must be released first.
+        *connection = Connection::open_in_memory()?;
+        let shared = connect(&self.path, Sharing::Shared);
+        let has_room = shared.is_ok();
+        *connection = shared.or_else(|_| connect(&self.path, Sharing::Alone))?;
+        self.is_cramped.store(!has_room, Ordering::Relaxed);
+        Ok(has_room)
+    }
+
     fn use_token(&self, hash: &Digest, now: Seconds) -> Result<Option<Token>, StoreError> {
         let connection = self.connection();
         let token = connection
@@ -132,9 +185,9 @@ impl Store for SqliteStore {
             let noted = connection
                 .prepare_cached(note)
                 .and_then(|mut statement| statement.execute(params![now, token.id]));
-            // A full disk, or somebody else's long write, is no reason to refuse a good token.
+            // A full disk or a long write of another process must not reject a valid token.
             if let Err(error) = noted {
-                tracing::debug!(%error, token = token.id, "could not note that a token was used");
+                tracing::debug!(%error, token = token.id, "could not record the use of a token");
             }
         }
         Ok(token)
@@ -165,8 +218,8 @@ impl Store for SqliteStore {
                 )?;
             }
             transaction.execute(
-                "INSERT INTO tokens (id, hash, role, environment, created_at, expires_at, max_streams)
-                 VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO tokens (id, hash, role, environment, created_at, expires_at, max_streams, label)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 params![
                     token.id,
                     &hash[..],
@@ -174,7 +227,8 @@ impl Store for SqliteStore {
                     token.environment,
                     token.created_at,
                     token.expires_at,
-                    token.max_streams
+                    token.max_streams,
+                    token.label
                 ],
             )?;
             Ok(())
@@ -185,7 +239,7 @@ impl Store for SqliteStore {
         self.write_durably(|transaction| {
             let revoke = "UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?";
             let changed = transaction.execute(revoke, params![now, id])?;
-            // What it was used for a moment ago must not open anything either.
+            // Authorizations issued for the token must not be usable either.
             transaction.execute("DELETE FROM authorizations WHERE token = ?", [id])?;
             Ok(changed == 1)
         })
@@ -359,7 +413,7 @@ fn find_environment(connection: &Connection, id: &str) -> Result<Option<Environm
         .transpose()
 }
 
-/// What is wrong with an authorization that could not be used.
+/// Finds out why an authorization could not be used.
 fn why_not(
     connection: &Connection,
     asked: &Authorization,
@@ -393,7 +447,7 @@ fn why_not(
         Some([_, _, false, ..]) => NotAuthorized::OtherKey,
         Some([_, _, _, false, _]) => NotAuthorized::Used,
         Some([.., false]) => NotAuthorized::Expired,
-        // All of it fits, and so the registration is the one that does not count any more.
+        // Every field matches, so the registration has been replaced.
         Some(_) => NotAuthorized::StaleRegistration,
     })
 }
@@ -434,10 +488,11 @@ fn read_token(row: &Row) -> Result<Token, StoreError> {
         revoked_at: row.get(5)?,
         last_used_at: row.get(6)?,
         max_streams: row.get(7)?,
+        label: row.get(8)?,
     })
 }
 
-/// A number that is never negative.
+/// Reads a non-negative number.
 fn count(row: &Row, index: usize) -> Result<u64, StoreError> {
     u64::try_from(row.get::<_, i64>(index)?).map_err(|_| StoreError::Corrupt("a generation"))
 }
@@ -446,13 +501,13 @@ fn number(count: u64) -> Result<i64, StoreError> {
     i64::try_from(count).map_err(|_| StoreError::Corrupt("a generation"))
 }
 
-/// Another program has the lock.
+/// Whether another process holds the lock.
 fn is_busy(error: &rusqlite::Error) -> bool {
     let code = error.sqlite_error_code();
     matches!(code, Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked))
 }
 
-/// A lock that could not be had in time, and a disk that takes nothing, leave everything as it was.
+/// Classifies an error: after lock timeouts and disk errors nothing was written.
 fn database(error: rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         Some(
@@ -466,7 +521,7 @@ fn database(error: rusqlite::Error) -> StoreError {
     }
 }
 
-/// A failure of something that is rolled back.
+/// Classifies an error inside a transaction, which is rolled back.
 fn unwritten(error: StoreError) -> StoreError {
     match error {
         StoreError::Database(error) => StoreError::Unwritten(error),

@@ -1,4 +1,4 @@
-//! The folders of one run, and a client that cannot see the workspace among them.
+//! Directories of one run; the client's view of the workspace is empty.
 
 use std::fs;
 use std::io;
@@ -75,7 +75,7 @@ impl Drop for RunFolder {
     }
 }
 
-/// Whether this user may mount something that nobody else sees.
+/// Whether this user may create a private mount namespace.
 fn can_mount() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| {

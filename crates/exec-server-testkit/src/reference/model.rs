@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use serde_json::{Value, json};
 
-use super::scenario::Scenario;
+use super::scenario::{Scenario, ToolResult};
 
 /// A Responses API on loopback that plays a [`Scenario`].
 #[derive(Debug)]
@@ -39,6 +39,11 @@ impl ScriptedModel {
     /// The last request that the model got, if any.
     pub fn last_request(&self) -> Option<Value> {
         lock(&self.scenario).requests.last().cloned()
+    }
+
+    /// What the model was told so far about the calls with this label.
+    pub fn result(&self, label: &str) -> Option<ToolResult> {
+        lock(&self.scenario).results.get(label).cloned()
     }
 
     pub fn end_threads(&mut self) {

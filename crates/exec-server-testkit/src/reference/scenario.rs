@@ -1,12 +1,13 @@
-//! What the scripted model says: turns of tool calls, and what came of them.
+//! Script of the mock model: turns of tool calls and their results.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
 use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedSender;
 
 /// What the model was told about one label, over all its calls and polls.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ToolResult {
     /// The text after the client's own header lines.
     pub output: String,
@@ -55,6 +56,8 @@ pub struct ToolCall {
     name: String,
     arguments: Arguments,
     until: Until,
+    /// Hears when the model makes the call.
+    listener: Option<UnboundedSender<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -75,8 +78,15 @@ enum Until {
 impl ToolCall {
     /// `exec_command`: a shell command on pipes, waited for until it ends.
     pub fn exec(label: &str, command: &str) -> Self {
-        // Not a login shell: the profile of whoever runs the tests is none of our business.
+        // Not a login shell, so the profile of the user who runs the tests has no effect.
         let arguments = json!({"cmd": command, "login": false});
+        Self::new(label, "exec_command", arguments, Until::Exit)
+    }
+
+    /// `exec_command` that asks the user to be run with fewer limits.
+    pub fn exec_escalated(label: &str, command: &str) -> Self {
+        let arguments = json!({"cmd": command, "login": false, "sandbox_permissions": "require_escalated",
+            "justification": "the test wants it"});
         Self::new(label, "exec_command", arguments, Until::Exit)
     }
 
@@ -138,9 +148,16 @@ impl ToolCall {
         self
     }
 
+    /// Tells the test when the model makes this call; the client has the results of all earlier turns by then.
+    pub fn announced_to(mut self, listener: UnboundedSender<()>) -> Self {
+        self.listener = Some(listener);
+        self
+    }
+
     fn new(label: &str, name: &str, arguments: Value, until: Until) -> Self {
         let (label, name) = (label.to_owned(), name.to_owned());
-        Self { label, namespace: None, name, arguments: Arguments::Json(arguments), until }
+        let arguments = Arguments::Json(arguments);
+        Self { label, namespace: None, name, arguments, until, listener: None }
     }
 
     fn poll_again(&self) -> Self {
@@ -173,12 +190,13 @@ impl ToolCall {
 }
 
 /// What the model says, what it has heard, and what the client's workspace and configuration hold.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Scenario {
     pub(super) files: Vec<(String, Vec<u8>)>,
     pub(super) model: Option<String>,
     pub(super) task: Option<String>,
     pub(super) sandbox_mode: Option<String>,
+    pub(super) denied_path: Option<String>,
     mcp_servers: Vec<(String, Vec<String>)>,
     /// Name, URL, and the variable of the server under test that has the token.
     mcp_urls: Vec<[String; 3]>,
@@ -234,6 +252,27 @@ impl Scenario {
     pub fn sandbox_mode(mut self, mode: &str) -> Self {
         self.sandbox_mode = Some(mode.to_owned());
         self
+    }
+
+    /// Lets the client ask for a sandbox in which this path is denied, and the user be asked for more.
+    pub fn deny(mut self, path: &Path) -> Self {
+        self.denied_path = Some(path.display().to_string());
+        self
+    }
+
+    /// The sandbox, as the head of the client's configuration says it.
+    pub(super) fn sandbox_config(&self) -> String {
+        let Some(denied) = &self.denied_path else {
+            let mode = self.sandbox_mode.as_deref().unwrap_or("danger-full-access");
+            return format!("approval_policy = \"never\"\nsandbox_mode = \"{mode}\"\n");
+        };
+        "approval_policy = \"on-request\"\ndefault_permissions = \"test\"\n".to_owned()
+            + &format!(
+                "[permissions.test.filesystem]\n\":root\" = \"read\"\n{} = \"deny\"\n",
+                json!(denied)
+            )
+            + "[permissions.test.filesystem.\":workspace_roots\"]\n\".\" = \"write\"\n"
+            + "[permissions.test.network]\nenabled = true\n"
     }
 
     /// Configures an MCP server that the client starts through the server under test and talks to over stdio.
@@ -320,6 +359,10 @@ impl Scenario {
         let call_id = format!("call-{}", self.calls_made);
         let session = self.results.get(&call.label).and_then(|result| result.session);
         let item = call.to_item(&call_id, session);
+        if let Some(listener) = &call.listener {
+            // A test that has ended no longer listens.
+            let _ = listener.send(());
+        }
         self.open.insert(call_id, call);
         item
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::folder::RunFolder;
 use super::model::ScriptedModel;
-use super::texts_of;
+use super::{ToolResult, texts_of};
 
 /// A running `codex app-server` with one thread; the client ends when this is dropped.
 #[derive(Debug)]
@@ -44,6 +44,12 @@ impl Thread {
         self.client.call("turn/start", &json!({"threadId": self.id, "input": input}));
         self.client.wait_for(|message| message["method"] == "turn/completed");
         texts_of(&self.model.last_request().expect("a turn asks the model"))
+    }
+
+    /// What the model was told so far about the calls with this label.
+    pub fn result(&self, label: &str) -> ToolResult {
+        let result = self.model.result(label);
+        result.unwrap_or_else(|| panic!("the model heard nothing of `{label}`"))
     }
 
     /// Puts a file into the workspace, which the client knows only through the server.
@@ -91,13 +97,21 @@ impl Client {
         writeln!(stdin, "{message}").expect("the client reads");
     }
 
-    fn wait_for(&self, is_it: impl Fn(&Value) -> bool) -> Value {
+    /// Whatever the client wants to have approved meanwhile is approved.
+    fn wait_for(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         let mut heard = Vec::new();
         loop {
             let left = self.deadline.saturating_duration_since(Instant::now());
             match self.messages.recv_timeout(left) {
                 Ok(message) if is_it(&message) => return message,
-                Ok(message) => heard.push(message),
+                Ok(message) => {
+                    let method = message["method"].as_str().unwrap_or_default();
+                    if method.ends_with("/requestApproval") {
+                        let decision = json!({"decision": "accept"});
+                        self.send(&json!({"id": message["id"], "result": decision}));
+                    }
+                    heard.push(message);
+                }
                 Err(error) => panic!("{error}\n--- heard\n{heard:#?}"),
             }
         }

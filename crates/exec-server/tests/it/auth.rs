@@ -1,5 +1,6 @@
 //! Who may connect: capability tokens and signed bearer tokens.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -13,8 +14,8 @@ use tempfile::TempDir;
 
 use crate::command_line::refused;
 
-const TOKEN: &str = "open-sesame";
-const SECRET: &str = "0123456789abcdef0123456789abcdef";
+const TOKEN: &str = "open-sesame-open-sesame";
+pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 #[tokio::test]
 async fn a_capability_token_opens_the_door_in_every_form_of_the_header() {
@@ -34,7 +35,7 @@ async fn a_capability_token_opens_the_door_in_every_form_of_the_header() {
         ] {
             assert_eq!(attempt(&server, Some(&header)).await, (101, String::new()), "{header:?}");
         }
-        let headers = [("Authorization", "Bearer open-sesame")];
+        let headers = [("Authorization", "Bearer open-sesame-open-sesame")];
         let mut client = TestClient::try_connect(server.url(), &headers).await.unwrap();
         client.initialize().await;
         assert_eq!(client.sh("p", "echo in").await.text(), "in\n");
@@ -42,7 +43,7 @@ async fn a_capability_token_opens_the_door_in_every_form_of_the_header() {
 }
 
 #[tokio::test]
-async fn whoever_has_no_token_is_told_what_is_wrong_with_the_header() {
+async fn a_rejected_authorization_header_is_explained() {
     let server = with_token(["--ws-token-sha256", &hex_digest(TOKEN)]).await;
     is_refused(&server, None, "missing websocket bearer token").await;
     for header in [
@@ -50,16 +51,19 @@ async fn whoever_has_no_token_is_told_what_is_wrong_with_the_header() {
         "Bearer",
         "Bearer ",
         "Bearer \t ",
-        "Bearer\topen-sesame",
-        "open-sesame",
+        "Bearer\topen-sesame-open-sesame",
+        "open-sesame-open-sesame",
         "Basic open-sesame",
         "BearerX open-sesame",
     ] {
         is_refused(&server, Some(header), "invalid authorization header").await;
     }
-    for header in
-        ["Bearer open-sesame!", "Bearer Open-Sesame", "Bearer open", "Bearer open-sesame x"]
-    {
+    for header in [
+        "Bearer open-sesame-open-sesame!",
+        "Bearer Open-Sesame-Open-Sesame",
+        "Bearer open",
+        "Bearer open-sesame-open-sesame x",
+    ] {
         is_refused(&server, Some(header), "invalid websocket bearer token").await;
     }
     // The digest itself is no token, and neither the query nor a subprotocol is a place for one.
@@ -69,7 +73,8 @@ async fn whoever_has_no_token_is_told_what_is_wrong_with_the_header() {
     assert_eq!(in_protocol.status, 401);
     let mut upgrade_headers = exec_server_testkit::http::UPGRADE.to_vec();
     upgrade_headers.push(("Accept", "*/*"));
-    let in_query = request(server.url(), "GET", "/?token=open-sesame", &upgrade_headers).await;
+    let in_query =
+        request(server.url(), "GET", "/?token=open-sesame-open-sesame", &upgrade_headers).await;
     assert_eq!(in_query.status, 401);
 }
 
@@ -86,43 +91,43 @@ async fn health_needs_no_token_and_bad_upgrades_are_seen_first() {
 #[tokio::test]
 async fn a_new_token_in_the_file_replaces_the_old_one_at_once() {
     let files = Files::new();
-    let path = files.write("token", "first");
+    let path = files.write("token", "first-long-enough");
     let server = with_token(["--ws-token-file", &path]).await;
-    assert_eq!(attempt(&server, Some("Bearer first")).await.0, 101);
+    assert_eq!(attempt(&server, Some("Bearer first-long-enough")).await.0, 101);
 
-    files.write("token", "second\n");
-    is_refused(&server, Some("Bearer first"), "invalid websocket bearer token").await;
-    assert_eq!(attempt(&server, Some("Bearer second")).await.0, 101);
+    files.write("token", "second-long-enough\n");
+    is_refused(&server, Some("Bearer first-long-enough"), "invalid websocket bearer token").await;
+    assert_eq!(attempt(&server, Some("Bearer second-long-enough")).await.0, 101);
 
     // Replaced as a whole, by a token of the same length with the same time stamp, as `cp -p` and archives do.
     let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
-    let other = files.write("other", "thirds\n");
+    let other = files.write("other", "thirds-long-enough\n");
     std::fs::File::options().append(true).open(&other).unwrap().set_modified(modified).unwrap();
     std::fs::rename(&other, &path).unwrap();
-    is_refused(&server, Some("Bearer second"), "invalid websocket bearer token").await;
-    assert_eq!(attempt(&server, Some("Bearer thirds")).await.0, 101);
+    is_refused(&server, Some("Bearer second-long-enough"), "invalid websocket bearer token").await;
+    assert_eq!(attempt(&server, Some("Bearer thirds-long-enough")).await.0, 101);
 }
 
 #[tokio::test]
-async fn a_token_file_without_a_token_lets_nobody_in() {
+async fn a_token_file_without_a_token_rejects_all_clients() {
     let files = Files::new();
-    let path = files.write("token", "first");
+    let path = files.write("token", "first-long-enough");
     let mut server = TestExecutor::builder()
         .args(&["--ws-auth", "capability-token", "--ws-token-file", &path])
         .piped_stderr()
         .start()
         .await;
     files.write("token", " \n");
-    for header in ["Bearer first", "Bearer x"] {
+    for header in ["Bearer first-long-enough", "Bearer x"] {
         is_refused(&server, Some(header), "invalid websocket bearer token").await;
     }
     is_refused(&server, Some("Bearer "), "invalid authorization header").await;
     let line = server.next_stderr_line().await.expect("the operator hears of it");
     assert!(line.contains(&path) && line.contains("is empty"), "{line}");
     std::fs::remove_file(&path).unwrap();
-    is_refused(&server, Some("Bearer first"), "invalid websocket bearer token").await;
-    files.write("token", "second");
-    assert_eq!(attempt(&server, Some("Bearer second")).await.0, 101);
+    is_refused(&server, Some("Bearer first-long-enough"), "invalid websocket bearer token").await;
+    files.write("token", "second-long-enough");
+    assert_eq!(attempt(&server, Some("Bearer second-long-enough")).await.0, 101);
 }
 
 #[tokio::test]
@@ -230,12 +235,18 @@ async fn a_token_that_is_not_what_it_should_be_is_invalid() {
         with_exp(json!(9_999_999_999.5)),
         with_exp(json!(true)),
         sign(&json!({"exp": now() + 600, "nbf": "yesterday"})),
+        sign(&json!({"exp": now() + 600, "iss": ["us"]})),
+        sign(&json!({"exp": now() + 600, "sub": ["ada", "eve"]})),
+        signed_by(SECRET, sha256, &json!({"alg": "HS256", "crit": ["exp"]})),
+        signed_by(SECRET, sha256, &json!({"alg": "HS256", "crit": ["b64"], "b64": true})),
+        signed_by(SECRET, sha256, &json!({"alg": "HS256", "crit": []})),
+        signed_by(SECRET, sha256, &json!({"alg": "HS256", "crit": null})),
     ] {
         is_refused(&server, Some(&format!("Bearer {token}")), "invalid websocket jwt").await;
     }
     is_refused(&server, None, "missing websocket bearer token").await;
     is_refused(&server, Some("Basic x"), "invalid authorization header").await;
-    // The type of the token is nobody's business.
+    // The `typ` of the token is not checked.
     for header in [json!({"alg": "HS256"}), json!({"alg": "HS256", "typ": "anything"})] {
         let token = signed_by(SECRET, sha256, &header);
         assert_eq!(attempt(&server, Some(&format!("Bearer {token}"))).await.0, 101, "{header}");
@@ -250,6 +261,8 @@ async fn issuer_and_audience_must_be_the_ones_that_were_asked_for() {
         (json!("us"), json!("here"), ""),
         (json!("us"), json!(["there", "here"]), ""),
         (json!("them"), json!("here"), issuer),
+        (json!(["us"]), json!("here"), issuer),
+        (json!(["us", "them"]), json!("here"), issuer),
         (json!(null), json!("here"), issuer),
         (json!("us"), json!("there"), audience),
         (json!("us"), json!(["there"]), audience),
@@ -266,10 +279,63 @@ async fn issuer_and_audience_must_be_the_ones_that_were_asked_for() {
             "{claims}"
         );
     }
-    // Where nobody asked, anyone's will do.
+    // Without a required issuer or audience, every value is accepted.
     let server = signed(&[]).await;
     let claims = json!({"exp": now() + 600, "iss": "anyone", "aud": ["anything"]});
     assert_eq!(attempt(&server, Some(&format!("Bearer {}", sign(&claims)))).await.0, 101);
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_the_token_that_opened_it() {
+    let server = signed(&["--ws-max-clock-skew-seconds", "0"]).await;
+    let connect = async |server: &TestExecutor, token: &str| {
+        let header = format!("Bearer {token}");
+        TestClient::try_connect(server.url(), &[("Authorization", &header)]).await.unwrap()
+    };
+    let mut lasting = connect(&server, &sign(&json!({"exp": now() + 600, "sub": "ada"}))).await;
+    lasting.initialize().await;
+    let mut brief = connect(&server, &sign(&json!({"exp": now() + 5, "sub": "ada"}))).await;
+    brief.initialize().await;
+    let (code, reason) = brief.close_frame().await.expect("it is told why");
+    assert!(code == 1008 && reason.contains("expired"), "{code} {reason}");
+    lasting.call("environment/status", json!({})).await.unwrap();
+    // The session waits for the same subject with a new token.
+    let mut again = connect(&server, &sign(&json!({"exp": now() + 600, "sub": "ada"}))).await;
+    while let Err(error) = again.resume(&brief.session_id).await {
+        assert_eq!(error["code"], -32010, "{error}");
+    }
+
+    let files = Files::new();
+    let path = files.write("token", "first-long-enough");
+    let server = with_token(["--ws-token-file", &path]).await;
+    let mut client = connect(&server, "first-long-enough").await;
+    client.initialize().await;
+    files.write("token", "second-long-enough");
+    let (code, reason) = client.close_frame().await.expect("it is told why");
+    assert!(code == 1008 && reason.contains("replaced"), "{code} {reason}");
+    let mut client = connect(&server, "second-long-enough").await;
+    client.initialize().await;
+    std::fs::remove_file(&path).unwrap();
+    let (code, reason) = client.close_frame().await.expect("it is told why");
+    assert!(code == 1008 && reason.contains("withdrawn"), "{code} {reason}");
+}
+
+#[tokio::test]
+async fn a_token_that_can_be_guessed_opens_nothing() {
+    let files = Files::new();
+    let short = files.write("short", "fifteen-bytes-x\n");
+    let start = format!("exec-server: the token in {short} has 15 bytes");
+    let arguments = ["--ws-auth", "capability-token", "--ws-token-file", &short];
+    refused(&arguments, &start, "\n").await;
+    // Of a digest it shows only when the token comes.
+    let server = with_token(["--ws-token-sha256", &hex_digest("fifteen-bytes-x")]).await;
+    let verdict = "websocket bearer token is shorter than 16 bytes and cannot be used";
+    is_refused(&server, Some("Bearer fifteen-bytes-x"), verdict).await;
+    is_refused(&server, Some("Bearer other"), "invalid websocket bearer token").await;
+    let path = files.write("token", "long-enough-at-first");
+    let server = with_token(["--ws-token-file", &path]).await;
+    files.write("token", "short");
+    is_refused(&server, Some("Bearer short"), "invalid websocket bearer token").await;
 }
 
 #[tokio::test]
@@ -342,6 +408,7 @@ impl Files {
     /// Writes a file and returns its path.
     fn write(&self, name: &str, content: &str) -> String {
         std::fs::write(self.path(name), content).unwrap();
+        std::fs::set_permissions(self.path(name), PermissionsExt::from_mode(0o600)).unwrap();
         self.path(name)
     }
 }
@@ -383,7 +450,7 @@ fn now() -> i64 {
 }
 
 /// A JWT with these claims, as it should be.
-fn sign(claims: &Value) -> String {
+pub fn sign(claims: &Value) -> String {
     let header = json!({"alg": "HS256", "typ": "JWT"});
     sign_with(SECRET, hmac::HMAC_SHA256, &header.to_string(), &claims.to_string())
 }

@@ -21,8 +21,8 @@ pub const HOG: &str = "echo up; read _; exec tail /dev/zero";
 async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() {
     let Some((cgroup, server)) = server_with("memory").await else { return };
     let mut client = server.client().await;
-    let footprint = Footprint::new();
-    let mut more = footprint.params();
+    let process_count = Footprint::new();
+    let mut more = process_count.params();
     more["pipeStdin"] = json!(true);
     more["limits"] = json!({"memoryBytes": 64 * MIB});
     // The rest of the tree would go on without its hog.
@@ -37,7 +37,7 @@ async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() 
     let finished = client.finish("p").await;
     assert_eq!(finished.exited["reason"], "oomKilled", "{finished:?}");
     assert_eq!((finished.exit_code, finished.text().as_str()), (137, ""));
-    footprint.gone().await;
+    process_count.gone().await;
     // Another one that is killed by somebody else is not blamed on memory.
     let killed = client.sh("q", "kill -KILL $$").await;
     assert_eq!(killed.exited["reason"], "signaled");
@@ -47,8 +47,8 @@ async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() 
 async fn the_children_of_a_tree_are_counted_by_its_cgroup() {
     let Some((cgroup, server)) = server_with("pids").await else { return };
     let mut client = server.client().await;
-    let footprint = Footprint::new();
-    let mut more = footprint.params();
+    let process_count = Footprint::new();
+    let mut more = process_count.params();
     more["limits"] = json!({"pids": 16});
     let script = "i=1; while [ $i -lt 40 ]; do sleep 1000 >/dev/null 2>&1 & i=$((i+1)); echo $i; done; echo all";
     let started = client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
@@ -56,7 +56,16 @@ async fn the_children_of_a_tree_are_counted_by_its_cgroup() {
     let finished = client.finish("p").await;
     assert_eq!(finished.text().lines().last(), Some("16"), "{finished:?}");
     client.terminate("p", Some(0)).await;
-    footprint.gone().await;
+    process_count.gone().await;
+    assert_eq!(cgroup.only_child("pids.max"), "16");
+}
+
+#[tokio::test]
+async fn the_limits_of_a_command_line_are_those_of_its_tree() {
+    let Some((cgroup, server)) = server_with("pids").await else { return };
+    let run = ["run", "-d", "--pids", "16", "--name", "p", server.url(), "--", "sleep", "1000"];
+    let (code, out, err) = TestExecutor::builder().args(&run).run().await;
+    assert_eq!((code, out.as_str()), (0, "p\n"), "{err}");
     assert_eq!(cgroup.only_child("pids.max"), "16");
 }
 
@@ -99,7 +108,7 @@ async fn a_bound_of_the_operator_that_cannot_be_held_keeps_the_server_from_start
     let arguments = ["--cgroup", path, "--max-memory", "100000000"];
     let (code, _, stderr) = TestExecutor::builder().args(&arguments).run().await;
     assert_eq!(code, 1);
-    assert!(stderr.contains("limits.memoryBytes cannot be held here"), "{stderr}");
+    assert!(stderr.contains("limits.memoryBytes cannot be enforced here"), "{stderr}");
     assert!(cgroup.children().is_empty());
 }
 
@@ -126,11 +135,11 @@ async fn a_server_that_was_killed_leaves_no_directory() {
     let path = cgroup.path.to_str().unwrap().to_owned();
     let mut server = TestExecutor::start_with(&["--cgroup", &path]).await;
     let mut client = server.client().await;
-    let footprint = start_with_daemon(&mut client, "p").await;
+    let process_count = start_with_daemon(&mut client, "p").await;
     assert_eq!(cgroup.children().len(), 1);
     kill(server.serving_pid());
     server.wait().await;
-    footprint.gone().await;
+    process_count.gone().await;
     assert!(cgroup.children().is_empty(), "{:?}", cgroup.children());
 }
 
@@ -140,12 +149,12 @@ async fn what_server_and_guardian_could_not_remove_is_swept_by_the_next() {
     let path = cgroup.path.to_str().unwrap().to_owned();
     let mut server = TestExecutor::start_with(&["--cgroup", &path]).await;
     let mut client = server.client().await;
-    let footprint = start_with_daemon(&mut client, "p").await;
+    let process_count = start_with_daemon(&mut client, "p").await;
     server.cut_power().await;
     let left = cgroup.children();
     assert_eq!(left.len(), 1, "{left:?}");
     fs::write(left[0].join("cgroup.kill"), "1").unwrap();
-    footprint.gone().await;
+    process_count.gone().await;
     eventually("all have left it", || members(&left[0]).is_empty()).await;
     let next = TestExecutor::start_with(&["--cgroup", &path]).await;
     assert!(!left[0].exists());
@@ -159,11 +168,11 @@ async fn a_group_whose_daemon_outlives_the_session_end_is_removed() {
     let arguments = ["--cgroup", &path, "--session-linger", "0"];
     let server = TestExecutor::start_with(&arguments).await;
     let mut client = server.client().await;
-    let footprint = start_with_daemon(&mut client, "p").await;
+    let process_count = start_with_daemon(&mut client, "p").await;
     // A group of the process's own making is no obstacle.
     fs::create_dir(cgroup.children()[0].join("inner")).unwrap();
     drop(client);
-    footprint.gone().await;
+    process_count.gone().await;
     eventually("no group is left", || cgroup.children().is_empty()).await;
     server.client().await;
 }
@@ -186,12 +195,12 @@ async fn when_memory_runs_out_a_child_dies_and_the_server_lives() {
 
 /// A process that is closed, and left a daemon behind.
 async fn start_with_daemon(client: &mut TestClient, id: &str) -> Footprint {
-    let footprint = Footprint::new();
+    let process_count = Footprint::new();
     let script = "setsid sleep 1000 </dev/null >/dev/null 2>&1 &";
-    client.start(id, &["/bin/sh", "-c", script], footprint.params()).await.unwrap();
+    client.start(id, &["/bin/sh", "-c", script], process_count.params()).await.unwrap();
     assert_eq!(client.finish(id).await.exit_code, 0);
-    footprint.counts(1).await;
-    footprint
+    process_count.counts(1).await;
+    process_count
 }
 
 /// A server that divides a cgroup with this controller, if there can be one.

@@ -7,6 +7,7 @@ use exec_server_testkit::TestExecutor;
 
 const FLAGS: &[&str] = &[
     "--accept-native-paths",
+    "--allow-other-users",
     "--ca-file",
     "--cgroup",
     "--concurrent-requests",
@@ -25,6 +26,8 @@ const FLAGS: &[&str] = &[
     "--max-message-bytes",
     "--max-pids",
     "--max-processes",
+    "--max-reply-memory",
+    "--max-reply-memory",
     "--max-retained-output",
     "--max-session-linger",
     "--max-sessions",
@@ -32,6 +35,7 @@ const FLAGS: &[&str] = &[
     "--name",
     "--ping-interval",
     "--pong-timeout",
+    "--registration-bearer-stdin",
     "--remote",
     "--sandbox-allow",
     "--sandbox-fallback",
@@ -103,6 +107,69 @@ async fn a_state_directory_that_cannot_be_used_is_refused() {
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o777)).unwrap();
     let start = format!("exec-server: cannot keep state in {}", dir.path().display());
     refused(&["--state-dir", dir.path().to_str().unwrap()], &start, "(mode 0700)\n").await;
+}
+
+#[tokio::test]
+async fn options_of_the_reference_are_refused_with_the_reason() {
+    let forward = [
+        "forward",
+        "--connect",
+        "ws://127.0.0.1:1",
+        "--remote",
+        "http://127.0.0.1:1",
+        "--environment-id",
+        "e",
+    ];
+    for (option, says) in [
+        (&["--linux-sandbox-pid-namespace", "inherit"][..], "process ids of its own"),
+        (&["--remote-transport", "direct"], "use `noise`"),
+        (&["--chatgpt-token-stdin"], "use --registration-bearer-stdin"),
+        (&["--chatgpt-account-id", "x"], "use --registration-bearer-stdin"),
+        (&["--aws-sigv4"], "--remote-transport direct"),
+        (&["--aws-profile", "x"], "--remote-transport direct"),
+        (&["--aws-region", "x"], "--remote-transport direct"),
+        (&["--aws-service", "x"], "--remote-transport direct"),
+    ] {
+        for before in [&[][..], &forward] {
+            let (code, stdout, stderr) = run(&[before, option].concat()).await;
+            assert_eq!((code, stdout.as_str()), (1, ""), "{option:?}: {stderr}");
+            let start = format!("exec-server: {}", option[0]);
+            assert!(stderr.starts_with(&start) && stderr.contains(says), "{option:?}: {stderr}");
+            assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn options_of_the_reference_that_change_nothing_are_taken_with_a_word() {
+    let arguments = [
+        "-c",
+        "model=\"o3\"",
+        "--config",
+        "a.b=1",
+        "--enable",
+        "x",
+        "--disable",
+        "y",
+        "--strict-config",
+        "--proxy-private-ips-via-upstream",
+        "--linux-sandbox-pid-namespace",
+        "isolate",
+        "--remote-transport",
+        "noise",
+    ];
+    let mut server = TestExecutor::builder()
+        .args(&arguments)
+        .env("RUST_LOG", "off")
+        .piped_stderr()
+        .start()
+        .await;
+    for option in ["--config", "--enable", "--disable", "--strict-config", "--proxy-private-ips"] {
+        let line = server.next_stderr_line().await.expect("a word about each");
+        assert!(line.starts_with(&format!("exec-server: {option}")), "{line}");
+        assert!(line.contains("has no effect: this server"), "{line}");
+    }
+    assert_eq!(server.client().await.sh("p", "echo serves").await.text(), "serves\n");
 }
 
 #[tokio::test]

@@ -1,16 +1,25 @@
 //! The client commands as a person uses them: from pipes, on a terminal, over a link that breaks.
 
 mod attaching;
+mod completing;
 mod copying;
 mod cutting;
+mod ending;
+mod leaving;
 mod looking;
+mod lying;
+mod other_servers;
+mod replaying;
 mod running;
+mod streaming;
+mod taking_over;
 mod targets;
 mod terminals;
 
 use std::process::{Output, Stdio};
 
 use exec_server_testkit::executor::binary;
+use exec_server_testkit::surroundings::isolate;
 use exec_server_testkit::{DEADLINE, TestExecutor};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
@@ -27,12 +36,9 @@ struct Ran {
 /// A command that is not started yet: no input, and nothing of the user's own settings.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
+    isolate(command.as_std_mut());
     command
         .args(arguments)
-        .env("HOME", "/nonexistent")
-        .env_remove("XDG_CONFIG_HOME")
-        .env_remove("CODEX_HOME")
-        .env_remove("CODEX_EXEC_SERVER_URL")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

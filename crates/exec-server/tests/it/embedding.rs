@@ -10,7 +10,7 @@ use exec_server::{
     DEFAULT_LISTEN_URL, ExecServerClient, ExecServerRuntimePaths, Listener, Server, ServerConfig,
 };
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::footprint::{children, spares};
+use exec_server_testkit::process_count::{children, spares};
 use exec_server_testkit::{DEADLINE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::{Mutex, MutexGuard};

@@ -44,7 +44,9 @@ async fn every_announced_capability_is_there_and_no_other() {
     let announced: Vec<&String> = info["capabilities"].as_object().unwrap().keys().collect();
     let expected = [
         "capabilityDiscoveryV2",
+        "envExcludeSecrets",
         "environmentConfigRead",
+        "environmentHost",
         "fileWriteStreaming",
         "fsAppend",
         "fsAtomicWrite",
@@ -52,6 +54,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "fsConditionalWrite",
         "fsDetailedMetadata",
         "fsDirectoryPaging",
+        "fsOwnerNames",
         "fsRename",
         "fsSetPermissions",
         "fsSymlink",
@@ -63,21 +66,28 @@ async fn every_announced_capability_is_there_and_no_other() {
         "httpErrorKinds",
         "httpHeaderEnvVars",
         "httpRequestBody",
+        "linuxApprovedRootWritePreservesRestrictions",
+        "linuxRootWritePreservesDevices",
         "processCloseStdin",
         "processExitDetails",
         "processLimits",
         "processList",
         "processOutputRetention",
+        "processOutputTimes",
+        "processReadUntil",
         "processResize",
         "processSandboxReport",
         "processSignals",
         "processStartRetry",
         "processTerminateGrace",
         "processTimeouts",
+        "processUniqueId",
         "processWaitWhenDetached",
+        "reportIgnored",
         "sandboxedFileStreaming",
         "sessionDirectory",
         "sessionLinger",
+        "sessionMoved",
         "sessionTakeOver",
         "shellSnapshotV2",
     ];
@@ -160,6 +170,7 @@ async fn a_policy_is_applied_to_the_environment_of_the_server() {
 #[tokio::test]
 async fn what_belongs_to_the_harness_or_the_server_never_reaches_a_child() {
     let secrets = [
+        "CODEX_GUARDIAN_DECISIONS_API_KEY",
         "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
         "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN",
         "EXEC_SERVER_ADMIN_TOKEN",
@@ -266,7 +277,7 @@ async fn a_child_ignores_and_blocks_no_signal_whatever_the_server_does() {
         for name in ["SigBlk:", "SigIgn:", "SigCgt:"] {
             let mask = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
             let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
-            // Signals 32 and 33 belong to the C library, which lets nobody change them.
+            // Signals 32 and 33 are reserved by the C library.
             assert_eq!(mask & !(3 << 31), 0, "{name} {mask:x}");
         }
     }
@@ -322,7 +333,8 @@ async fn selected_settings_can_be_read() {
     }
     let bad = json!({"cwd": "/", "configPaths": [["a"]], "requirementsPaths": []});
     let error = client.call("environmentConfig/read", bad).await.unwrap_err();
-    assert_eq!(error["message"], "invalid URI: relative URL without a base");
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("send `file:///`, or start the server with --accept"), "{message}");
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
-/// A server that knows nothing of the proxies and authorities of whoever runs the tests.
+/// A server that does not inherit the proxies and certificate authorities of the test environment.
 async fn server() -> TestExecutor {
     without_proxies().start().await
 }

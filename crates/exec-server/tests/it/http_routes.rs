@@ -89,7 +89,7 @@ async fn an_upgrade_is_answered_as_the_standard_says() {
     assert_eq!(reply.header("sec-websocket-extensions"), None);
     assert_eq!(reply.header("sec-websocket-protocol"), None);
 
-    // As a browser-like client or a proxy would write it; the query is nobody's business.
+    // As a browser-like client or a proxy would write it; the query is ignored.
     let headers = [
         ("connection", "keep-alive, UPGRADE"),
         ("upgrade", "WebSocket"),
@@ -150,6 +150,9 @@ async fn a_server_on_loopback_answers_to_no_other_host_name() {
         "10.0.0.1",
         "[2001:db8::1]:80",
         "0.0.0.0",
+        "[::1]evil.example",
+        "localhost:evil.example",
+        "[localhost]",
         "evil\u{e9}.example",
     ] {
         for path in ["/readyz", "/version", "/nowhere"] {

@@ -30,7 +30,8 @@ async fn one_session_too_many_is_told_so_and_may_come_back() {
     let first = server.client().await;
     let mut second = TestClient::connect(server.url()).await;
     let error = second.try_initialize(None).await.unwrap_err();
-    let text = "this server already has its maximum of 1 sessions; see --max-sessions";
+    let text =
+        "this server already has its maximum of 1 sessions; end one, or raise --max-sessions";
     is_retryable(&error, "too_many_sessions", text);
     drop(first);
     while let Err(error) = second.try_initialize(None).await {
@@ -46,12 +47,32 @@ async fn one_process_too_many_is_told_so_and_other_sessions_have_their_own() {
         client.start(id, &["/bin/sleep", "1000"], json!({})).await.unwrap();
     }
     let error = client.start("c", &["/bin/true"], json!({})).await.unwrap_err();
-    let text = "this session already has its maximum of 2 processes; see --max-processes";
+    let text =
+        "this session already has its maximum of 2 processes; end one, or raise --max-processes";
     is_retryable(&error, "too_many_processes", text);
     // A duplicate is still a duplicate, and not a matter of room.
     let error = client.start("a", &["/bin/true"], json!({})).await.unwrap_err();
     assert_eq!(error["message"], "process a already exists");
     assert_eq!(server.client().await.sh("c", "echo room").await.text(), "room\n");
+}
+
+#[tokio::test]
+async fn a_closed_process_makes_room_for_another_and_the_oldest_goes_first() {
+    let server = TestExecutor::start_with(&["--max-processes", "2"]).await;
+    let mut client = server.client().await;
+    for id in ["a", "b", "c", "a", "d"] {
+        assert_eq!(client.sh(id, "echo room").await.text(), "room\n");
+        client.forget_order(id);
+    }
+    // Only the two latest are left.
+    for (id, is_known) in [("b", false), ("c", false), ("a", true), ("d", true)] {
+        let read = client.call("process/read", json!({"processId": id, "afterSeq": 0})).await;
+        assert_eq!(read.is_ok(), is_known, "{id}: {read:?}");
+    }
+    client.start("e", &["/bin/sleep", "1000"], json!({})).await.unwrap();
+    client.start("f", &["/bin/sleep", "1000"], json!({})).await.unwrap();
+    let error = client.start("g", &["/bin/true"], json!({})).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "too_many_processes");
 }
 
 #[tokio::test]

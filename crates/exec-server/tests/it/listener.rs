@@ -40,7 +40,7 @@ async fn an_address_that_is_taken_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn the_network_is_not_let_in_unless_someone_says_so() {
+async fn a_network_listener_without_auth_needs_an_explicit_flag() {
     for url in ["ws://0.0.0.0:0", "ws://[::]:0", "ws://192.0.2.1:0"] {
         let address = url.trim_start_matches("ws://");
         let start = format!("exec-server: refusing to listen on {address} without authentication");
@@ -157,7 +157,7 @@ mod unix_sockets {
     }
 
     #[tokio::test]
-    async fn a_socket_that_somebody_serves_is_left_alone() {
+    async fn a_socket_in_use_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("live.sock");
         let first = serve(&path).await;
@@ -225,7 +225,152 @@ mod unix_sockets {
     }
 }
 
+#[cfg(target_os = "linux")]
+mod users {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+    use std::process::{Command, Output};
+
+    use exec_server_testkit::executor::binary;
+    use exec_server_testkit::{TestClient, TestExecutor};
+    use serde_json::json;
+    use tempfile::TempDir;
+
+    use crate::files::surroundings::{NOBODY, for_nobody_alone, set_mode, skip};
+
+    /// Runs a command of our own against a server, as another user than root.
+    fn run_as_nobody(url: &str) -> Output {
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new(binary());
+        command.args(["run", url, "--", "/usr/bin/id", "-u"]).uid(NOBODY).gid(NOBODY);
+        command.current_dir("/").env("HOME", "/nonexistent").output().expect("it can be started")
+    }
+
+    fn is_possible() -> bool {
+        let is_open = |path: &Path| {
+            path.metadata().is_ok_and(|found| found.permissions().mode() & 0o005 == 0o005)
+        };
+        let is = rustix::process::geteuid().is_root() && binary().ancestors().all(is_open);
+        if !is {
+            skip("only root has another user to connect as");
+        }
+        is
+    }
+
+    fn is_refused(output: &Output, url: &str) {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(255), "{url}: {output:?}");
+        assert!(errors.contains("403") && errors.contains("--allow-other-users"), "{errors}");
+    }
+
+    /// A unix socket that every user may connect to, as far as its file is concerned.
+    async fn by_path(folder: &TempDir, more: &[&str]) -> TestExecutor {
+        set_mode(folder.path(), 0o755);
+        let path = folder.path().join("socket");
+        let listen = format!("unix://{}", path.display());
+        let server = TestExecutor::builder().args(&["--listen", &listen]).args(more).start().await;
+        set_mode(&path, 0o666);
+        server
+    }
+
+    #[tokio::test]
+    async fn a_server_without_a_token_serves_its_own_user_and_not_others() {
+        if !is_possible() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for server in [TestExecutor::start().await, by_path(&folder, &[]).await] {
+            is_refused(&run_as_nobody(server.url()), server.url());
+            // Its own user notices nothing.
+            assert_eq!(server.client().await.sh("p", "echo mine").await.text(), "mine\n");
+        }
+        let metrics = crate::metrics::start().await;
+        let port = metrics.1.rsplit(':').next().unwrap();
+        let dial = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n' >&3; head -n 1 <&3"
+        );
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new("/bin/bash");
+        let output = command.args(["-c", &dial]).uid(NOBODY).gid(NOBODY).current_dir("/").output();
+        let said = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert!(said.starts_with("HTTP/1.1 403"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn other_users_are_served_when_the_operator_says_so_and_the_log_says_it_too() {
+        if !is_possible() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let open = ["--allow-other-users"];
+        for server in [TestExecutor::start_with(&open).await, by_path(&folder, &open).await] {
+            let output = run_as_nobody(server.url());
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n", "{output:?}");
+        }
+        let mut server = TestExecutor::builder().args(&open).piped_stderr().start().await;
+        let line = server.next_stderr_line().await.expect("a warning");
+        assert!(line.contains("WARN") && line.contains("every user of this machine"), "{line}");
+    }
+
+    #[tokio::test]
+    async fn a_token_is_good_for_every_user() {
+        if !is_possible() {
+            return;
+        }
+        let token = "a-token-of-some-length";
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
+        let digest = exec_server::protocol::hex::encode(digest.as_ref());
+        let auth = ["--ws-auth", "capability-token", "--ws-token-sha256", &digest];
+        let server = TestExecutor::start_with(&auth).await;
+        let output = run_as_nobody(server.url());
+        assert!(String::from_utf8_lossy(&output.stderr).contains("401"), "{output:?}");
+    }
+
+    #[tokio::test]
+    async fn an_ordinary_user_has_a_server_for_itself_and_root() {
+        if !is_possible() {
+            return;
+        }
+        let server = for_nobody_alone(TestExecutor::builder()).expect("it is possible");
+        let server = server.start().await;
+        let output = run_as_nobody(server.url());
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said, format!("{NOBODY}\n"), "{output:?}");
+        // By its socket, root is known for certain.
+        let folder = tempfile::tempdir().unwrap();
+        set_mode(folder.path(), 0o777);
+        let listen = format!("unix://{}", folder.path().join("socket").display());
+        let builder = for_nobody_alone(TestExecutor::builder().args(&["--listen", &listen]));
+        let server = builder.expect("it is possible").start().await;
+        TestClient::connect(server.url()).await.initialize().await;
+    }
+
+    #[tokio::test]
+    async fn a_process_cannot_read_the_secrets_of_its_server_from_memory() {
+        const SECRET: &str = "marker-of-a-secret-83c1";
+        let builder = TestExecutor::builder().env("EXEC_SERVER_TOKEN", SECRET);
+        let Some(builder) = crate::files::surroundings::as_nobody(builder) else { return };
+        let server = builder.start().await;
+        let mut client = server.client().await;
+        let script = "read line; guardian=$(cut -d' ' -f4 /proc/$PPID/stat); \
+                      for pid in $PPID $guardian; do cat /proc/$pid/environ && echo read; \
+                      dd if=/proc/$pid/mem bs=1 count=0 && echo opened; done 2>/dev/null; \
+                      cat /proc/self/oom_score_adj; grep -ac MINE /proc/self/environ";
+        let env = json!({"PATH": "/usr/bin:/bin", "MINE": "1"});
+        let more = json!({"env": env, "pipeStdin": true});
+        client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
+        client.write("p", "w", "go\n").await.unwrap();
+        let finished = client.finish("p").await;
+        let said = finished.text();
+        let [score, own] = said.lines().collect::<Vec<_>>()[..] else { panic!("{finished:?}") };
+        // The OOM killer must choose children before their server, regardless of how the score is set.
+        assert!(score.parse::<i32>().unwrap() >= 200, "{score}");
+        assert_eq!(own, "1", "a process reads its own environment");
+    }
+}
+
 mod tls {
+    use std::os::unix::fs::PermissionsExt;
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
 
@@ -260,7 +405,7 @@ mod tls {
     }
 
     #[tokio::test]
-    async fn a_client_that_does_not_speak_tls_or_trust_us_disturbs_nobody() {
+    async fn a_failed_tls_handshake_does_not_disturb_other_clients() {
         let files = Files::new();
         let server = TestExecutor::start_with(&files.arguments()).await;
         let address = server.url().strip_prefix("wss://").unwrap();
@@ -281,6 +426,9 @@ mod tls {
         let missing = files.folder.path().join("missing.pem");
         let empty = files.folder.path().join("empty.pem");
         std::fs::write(&empty, "").unwrap();
+        for file in [&empty, &files.certificate] {
+            std::fs::set_permissions(file, PermissionsExt::from_mode(0o600)).unwrap();
+        }
         let (certificate, key) = (&files.certificate, &files.key);
         let no_certificate = |path: &Path| {
             format!("exec-server: could not read a certificate from {}: ", path.display())
@@ -325,6 +473,7 @@ mod tls {
             let key = folder.path().join("key.pem");
             std::fs::write(&certificate, made.cert.pem()).unwrap();
             std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+            std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
             Self { folder, certificate, key, authority: made.cert.der().clone() }
         }
 

@@ -1,5 +1,7 @@
 //! Logs: JSON lines for programs, text for people, and no secrets in either.
 
+use std::os::unix::fs::PermissionsExt;
+
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
@@ -60,6 +62,51 @@ async fn nothing_that_a_client_entrusts_to_the_server_is_logged() {
                 assert!(!log.contains(marker), "the {what} is in the log at {level}:\n{log}");
             }
         }
+    }
+}
+
+#[tokio::test]
+async fn a_client_cannot_forge_lines_or_talk_to_the_terminal() {
+    for format in ["json", "text"] {
+        let mut server = TestExecutor::builder()
+            .args(&["--log-format", format])
+            .env("RUST_LOG", "debug")
+            .piped_stderr()
+            .start()
+            .await;
+        let name = "evil\n2026 ERROR forged\r\u{1b}[2J\u{9b}31m\u{7f}\u{0}end";
+        let mut client = TestClient::connect(server.url()).await;
+        client.call("initialize", json!({"clientName": name})).await.unwrap();
+        client.call("process/start", json!({"processId": name, "argv": [name]})).await.unwrap_err();
+        server.signal(Signal::TERM);
+        let mut log = Vec::new();
+        while let Some(line) = server.next_stderr_line().await {
+            assert!(!line.contains(char::is_control), "{format}: {line:?}");
+            assert!(!line.starts_with("2026 ERROR forged"), "{line}");
+            log.push(line);
+        }
+        assert!(log.iter().any(|line| line.contains("end")), "{log:#?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn files_with_secrets_that_others_can_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    std::fs::write(&path, "a-token-of-some-length").unwrap();
+    let auth = ["--ws-auth", "capability-token", "--ws-token-file", path.to_str().unwrap()];
+    for (mode, is_warned) in [(0o644, true), (0o600, false)] {
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        let mut server = TestExecutor::builder().args(&auth).piped_stderr().start().await;
+        server.signal(Signal::TERM);
+        let said = server.next_stderr_line().await;
+        let line = said.clone().unwrap_or_default();
+        assert_eq!(said.is_some(), is_warned, "{line}");
+        assert!(
+            !is_warned || line.contains(path.to_str().unwrap()) && line.contains("chmod"),
+            "{line}"
+        );
     }
 }
 
@@ -126,6 +173,7 @@ async fn start(filter: &str, arguments: &[&str]) -> (TestExecutor, String, tempf
     let path = folder.path().join("token");
     let token = SECRETS[4].1;
     std::fs::write(&path, token).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     let auth = ["--ws-auth", "capability-token", "--ws-token-file", path.to_str().unwrap()];
     let mut builder = TestExecutor::builder().args(&auth).args(arguments).piped_stderr();
     match filter {

@@ -9,6 +9,7 @@ mod command_line;
 mod commands;
 #[cfg(target_os = "linux")]
 mod concurrency;
+mod crates;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod embedding;
@@ -16,12 +17,21 @@ mod environment;
 #[cfg(target_os = "linux")]
 mod files;
 mod fuzz;
+#[cfg(target_os = "linux")]
+mod fuzz_seeds;
+mod handover;
 mod http;
 mod http_routes;
+#[cfg(target_os = "linux")]
+mod ignored;
 mod limits;
 mod listener;
 mod logs;
 mod metrics;
+#[cfg(target_os = "linux")]
+mod notification_sizes;
+#[cfg(target_os = "linux")]
+mod outages;
 #[cfg(target_os = "linux")]
 mod process_limits;
 #[cfg(target_os = "linux")]
@@ -41,6 +51,8 @@ mod sandbox;
 #[cfg(target_os = "linux")]
 mod sandbox_command;
 #[cfg(target_os = "linux")]
+mod scripts;
+#[cfg(target_os = "linux")]
 mod session_directory;
 #[cfg(target_os = "linux")]
 mod sessions;
@@ -51,7 +63,11 @@ mod shutdown;
 #[cfg(unix)]
 mod stdio;
 #[cfg(target_os = "linux")]
+mod taking_over;
+#[cfg(target_os = "linux")]
 mod terminals;
 #[cfg(target_os = "linux")]
 mod trees;
+#[cfg(target_os = "linux")]
+mod unread;
 mod wire;

@@ -22,6 +22,38 @@ async fn metrics_have_an_address_of_their_own() {
 }
 
 #[tokio::test]
+async fn metrics_are_guarded_like_the_listener() {
+    let (_server, metrics) = start().await;
+    for (header, status) in [
+        (("Origin", "http://evil.example"), 403),
+        (("Host", "evil.example"), 403),
+        (("Host", "[::1]evil.example"), 403),
+        (("Host", "localhost:1"), 200),
+    ] {
+        let reply = request(&metrics, "GET", "/metrics", &[header]).await;
+        assert_eq!(reply.status, status, "{header:?}");
+    }
+    let token = "a-token-of-some-length";
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, token.as_bytes());
+    let digest = exec_server::protocol::hex::encode(digest.as_ref());
+    let mut server = TestExecutor::builder()
+        .args(&["--metrics-listen", "0.0.0.0:0", "--ws-auth", "capability-token"])
+        .args(&["--ws-token-sha256", &digest])
+        .env("RUST_LOG", "info")
+        .piped_stderr()
+        .start()
+        .await;
+    let metrics = metrics_url(&mut server).await.replace("0.0.0.0", "127.0.0.1");
+    assert_eq!(request(&metrics, "GET", "/metrics", &[]).await.status, 401);
+    let shown = format!("Bearer {token}");
+    let reply = request(&metrics, "GET", "/metrics", &[("Authorization", &shown)]).await;
+    assert_eq!(reply.status, 200);
+    let open = ["--metrics-listen", "0.0.0.0:0"];
+    let (code, _, errors) = TestExecutor::builder().args(&open).run().await;
+    assert!(code == 1 && errors.contains("--insecure-no-auth"), "{errors}");
+}
+
+#[tokio::test]
 async fn the_counts_move_with_what_happens() {
     let (server, metrics) = start().await;
     let before = scrape(&metrics).await;

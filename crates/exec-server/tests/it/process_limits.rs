@@ -82,7 +82,7 @@ async fn a_limit_that_nothing_holds_is_refused_by_name_and_with_a_way_to_get_it(
         assert_eq!(error["data"]["kind"], "limit_unavailable");
         assert_eq!(error["data"]["limit"], name);
         assert!(error["data"]["hint"].as_str().unwrap().contains("Delegate=yes"), "{error}");
-        let start = format!("limits.{name} cannot be held here: ");
+        let start = format!("limits.{name} cannot be enforced here: ");
         assert!(error["message"].as_str().unwrap().starts_with(&start), "{error}");
     }
     let more = json!({"limits": {"tmpfsBytes": 1_000_000}});

@@ -1,7 +1,7 @@
 //! The unmodified reference client does its work through our server.
 //!
 //! Each test is one `codex exec` with a scripted model; see `exec_server_testkit::reference`. Without the reference
-//! client they say so and pass. With `EXEC_SERVER_TEST_URL` they try the server there instead of ours.
+//! client they say so and pass; each runs with every version that can be had. With `EXEC_SERVER_TEST_URL` they try the server there instead of ours.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -18,15 +18,14 @@ async fn output_and_exit_code_of_a_command_reach_the_model() {
     let scenario = Scenario::new()
         .turn([ToolCall::exec("hello", "echo to stdout; echo to stderr >&2; pwd")])
         .say("all done");
-    let Some(run) = run(scenario).await else {
-        return;
-    };
-    let hello = run.result("hello");
-    assert_eq!(hello.exit_code, Some(0));
-    for line in ["to stdout\n", "to stderr\n", "/workspace\n"] {
-        assert!(hello.output.contains(line), "{hello:?}");
+    for run in runs(scenario).await {
+        let hello = run.result("hello");
+        assert_eq!(hello.exit_code, Some(0));
+        for line in ["to stdout\n", "to stderr\n", "/workspace\n"] {
+            assert!(hello.output.contains(line), "{hello:?}");
+        }
+        assert_eq!(run.last_message, "all done");
     }
-    assert_eq!(run.last_message, "all done");
 }
 
 #[tokio::test]
@@ -35,27 +34,25 @@ async fn a_failing_command_reports_its_exit_code() {
         ToolCall::exec("fails", "echo before the end; exit 37"),
         ToolCall::exec("missing", "./no-such-program"),
     ]);
-    let Some(run) = run(scenario).await else {
-        return;
-    };
-    assert_eq!(run.result("fails").output, "before the end\n");
-    assert_eq!(run.result("fails").exit_code, Some(37));
-    assert_eq!(run.result("missing").exit_code, Some(127));
+    for run in runs(scenario).await {
+        assert_eq!(run.result("fails").output, "before the end\n");
+        assert_eq!(run.result("fails").exit_code, Some(37));
+        assert_eq!(run.result("missing").exit_code, Some(127));
+    }
 }
 
 #[tokio::test]
 async fn large_output_arrives_whole_although_the_client_shortens_it() {
     let scenario = Scenario::new().turn([ToolCall::exec("count", "seq 1 200000")]);
-    let Some(run) = run(scenario).await else {
-        return;
-    };
-    let count = run.result("count");
-    assert_eq!(count.exit_code, Some(0));
-    assert!(count.output.contains("\n1\n2\n3\n"), "{count:?}");
-    assert!(count.output.ends_with("\n199999\n200000\n"), "{count:?}");
-    // The client counts a token per four bytes that reached it, before it shortens.
-    let bytes: u64 = (1..=200_000_u64).map(|number| number.to_string().len() as u64 + 1).sum();
-    assert_eq!(count.original_tokens, bytes.div_ceil(4));
+    for run in runs(scenario).await {
+        let count = run.result("count");
+        assert_eq!(count.exit_code, Some(0));
+        assert!(count.output.contains("\n1\n2\n3\n"), "{count:?}");
+        assert!(count.output.ends_with("\n199999\n200000\n"), "{count:?}");
+        // The client counts a token per four bytes that reached it, before it shortens.
+        let bytes: u64 = (1..=200_000_u64).map(|number| number.to_string().len() as u64 + 1).sum();
+        assert_eq!(count.original_tokens, bytes.div_ceil(4));
+    }
 }
 
 #[tokio::test]
@@ -69,12 +66,11 @@ async fn a_terminal_session_takes_lines_an_interrupt_and_an_end_of_file() {
         .turn([ToolCall::write("shell", "echo status=$?; test -t 0 && echo a terminal\n")
             .until("\r\na terminal")])
         .turn([ToolCall::write("shell", "\u{4}").until_exit()]);
-    let Some(run) = run(scenario).await else {
-        return;
-    };
-    let shell = run.result("shell");
-    assert!(shell.output.contains("status=130\r\n"), "{shell:?}");
-    assert_eq!(shell.exit_code, Some(0), "{shell:?}");
+    for run in runs(scenario).await {
+        let shell = run.result("shell");
+        assert!(shell.output.contains("status=130\r\n"), "{shell:?}");
+        assert_eq!(shell.exit_code, Some(0), "{shell:?}");
+    }
 }
 
 #[tokio::test]
@@ -84,12 +80,11 @@ async fn an_interrupt_without_a_terminal_arrives_as_a_signal() {
         .turn([ToolCall::exec("gate", "mkfifo gate")])
         .turn([ToolCall::exec("waiter", command).until("ready")])
         .turn([ToolCall::write("waiter", "\u{3}").until_exit()]);
-    let Some(run) = run(scenario).await else {
-        return;
-    };
-    let waiter = run.result("waiter");
-    assert_eq!(waiter.output, "ready\ncaught\n");
-    assert_eq!(waiter.exit_code, Some(9));
+    for run in runs(scenario).await {
+        let waiter = run.result("waiter");
+        assert_eq!(waiter.output, "ready\ncaught\n");
+        assert_eq!(waiter.exit_code, Some(9));
+    }
 }
 
 #[tokio::test]
@@ -99,14 +94,13 @@ async fn a_command_that_outlives_its_first_yield_is_polled_to_its_end() {
         .turn([ToolCall::exec("waiter", "echo waiting; cat gate; exit 7").in_background()])
         .turn([ToolCall::exec("opener", "echo released > gate")])
         .turn([ToolCall::poll("waiter")]);
-    let Some(run) = run(scenario).await else {
-        return;
-    };
-    assert_eq!(run.result("opener").exit_code, Some(0));
-    let waiter = run.result("waiter");
-    assert_eq!(waiter.output, "waiting\nreleased\n");
-    assert_eq!(waiter.exit_code, Some(7));
-    assert!(waiter.answers > 1, "{waiter:?}");
+    for run in runs(scenario).await {
+        assert_eq!(run.result("opener").exit_code, Some(0));
+        let waiter = run.result("waiter");
+        assert_eq!(waiter.output, "waiting\nreleased\n");
+        assert_eq!(waiter.exit_code, Some(7));
+        assert!(waiter.answers > 1, "{waiter:?}");
+    }
 }
 
 #[tokio::test]
@@ -121,18 +115,26 @@ async fn an_mcp_server_on_stdio_is_started_and_called() {
         .turn([ToolCall::mcp("short", "tiny", "shout", json!({"text": "grüße"}))])
         // More than a pipe holds, so the server has to wait for the reader.
         .turn([ToolCall::mcp("long", "tiny", "shout", json!({"text": "x".repeat(200_000)}))]);
-    let Some(run) = run(scenario).await else {
-        return;
-    };
-    assert_eq!(run.result("short").output, "5 GRÜSSE");
-    assert_eq!(run.result("long").output, "200000 XXXXXXXXXX");
+    for run in runs(scenario).await {
+        assert_eq!(run.result("short").output, "5 GRÜSSE");
+        assert_eq!(run.result("long").output, "200000 XXXXXXXXXX");
+    }
 }
 
-/// Plays the scenario against the server under test; `None` where the reference client cannot be had.
-async fn run(scenario: Scenario) -> Option<Run> {
-    let client = blocking(ReferenceClient::find).await?;
-    let (_server, url) = server_url().await;
-    Some(blocking(move || client.run(&url, scenario, DEADLINE)).await)
+/// Plays the scenario against the server under test, in every version of the client that can be had.
+async fn runs(scenario: Scenario) -> impl Iterator<Item = Run> {
+    let mut runs = Vec::new();
+    for client in blocking(ReferenceClient::find_all).await {
+        let (_server, url) = server_url().await;
+        let scenario = scenario.clone();
+        runs.push(blocking(move || client.run(&url, scenario, DEADLINE)).await);
+    }
+    each_version(runs)
+}
+
+/// Says before each run is looked at which version it was, for the report of a failure.
+pub fn each_version(runs: Vec<Run>) -> impl Iterator<Item = Run> {
+    runs.into_iter().inspect(|run| eprintln!("the run of the reference {}:", run.version))
 }
 
 /// The server under test, which lives as long as the first part of the result, and its address.

@@ -11,7 +11,7 @@ use exec_server_testkit::TestExecutor;
 use exec_server_testkit::reference::{ReferenceClient, Run, Scenario, Thread, ToolCall};
 
 use crate::metrics;
-use crate::reference_client::{DEADLINE, blocking};
+use crate::reference_client::{DEADLINE, blocking, each_version};
 
 /// The client looks for instructions and skills up to the root of the repository, which must not be ours.
 const REPOSITORY: &str = ".git/HEAD";
@@ -29,16 +29,12 @@ async fn the_patch_tool_adds_updates_moves_and_deletes_files() {
 
 #[tokio::test]
 async fn a_patch_in_a_shell_command_is_applied_without_a_shell() {
-    let counts = patches_are_applied(ToolCall::patch_in_shell, Scenario::new()).await;
-    if let Some(counts) = counts {
+    for counts in patches_are_applied(ToolCall::patch_in_shell, Scenario::new()).await {
         assert_eq!(counts.of("process/start"), (0, 0), "{counts:?}");
     }
 }
 
-async fn patches_are_applied(
-    patch: fn(&str, &str) -> ToolCall,
-    scenario: Scenario,
-) -> Option<Counts> {
+async fn patches_are_applied(patch: fn(&str, &str) -> ToolCall, scenario: Scenario) -> Vec<Counts> {
     let scenario = scenario
         .file(REPOSITORY, "ref: refs/heads/main\n")
         .file("song.txt", "one\ntwo\nthree\n")
@@ -52,29 +48,31 @@ async fn patches_are_applied(
         )])
         .turn([patch("delete", &patch_of("*** Delete File: old.txt"))])
         .turn([patch("wrong", &patch_of("*** Update File: song.txt\n@@\n-no such line\n+x"))]);
-    let (run, counts) = run(scenario).await?;
+    let mut all_counts = Vec::new();
+    for (run, counts) in runs(scenario).await {
+        for (label, letter) in [("add", "A"), ("update", "M"), ("move", "M"), ("delete", "D")] {
+            let output = &run.result(label).output;
+            let success = format!("Success. Updated the following files:\n{letter} ");
+            assert!(output.contains(&success), "{label}: {output}");
+        }
+        let wrong = &run.result("wrong").output;
+        assert!(wrong.contains("no such line"), "{wrong}");
+        let read = |name: &str| fs::read_to_string(run.workspace().join(name)).ok();
+        assert_eq!(read("new/deep/größe {1}.txt").as_deref(), Some("hello\nü\n"));
+        assert_eq!(read("song.txt").as_deref(), Some("one\n2\nthree\n"));
+        assert_eq!(read("there/it.txt").as_deref(), Some("a\nc\n"));
+        assert_eq!((read("here.txt"), read("old.txt")), (None, None));
 
-    for (label, letter) in [("add", "A"), ("update", "M"), ("move", "M"), ("delete", "D")] {
-        let output = &run.result(label).output;
-        let success = format!("Success. Updated the following files:\n{letter} ");
-        assert!(output.contains(&success), "{label}: {output}");
+        if let Some(counts) = &counts {
+            // Both files with a new folder are written once more when there is one.
+            assert_eq!(counts.of("fs/writeFile"), (3, 2), "{counts:?}");
+            assert_eq!(counts.of("fs/createDirectory"), (2, 0), "{counts:?}");
+            assert_eq!(counts.of("fs/remove"), (2, 0), "{counts:?}");
+            assert!(counts.of("fs/readFile").0 >= 3, "{counts:?}");
+        }
+        all_counts.extend(counts);
     }
-    let wrong = &run.result("wrong").output;
-    assert!(wrong.contains("no such line"), "{wrong}");
-    let read = |name: &str| fs::read_to_string(run.workspace().join(name)).ok();
-    assert_eq!(read("new/deep/größe {1}.txt").as_deref(), Some("hello\nü\n"));
-    assert_eq!(read("song.txt").as_deref(), Some("one\n2\nthree\n"));
-    assert_eq!(read("there/it.txt").as_deref(), Some("a\nc\n"));
-    assert_eq!((read("here.txt"), read("old.txt")), (None, None));
-
-    if let Some(counts) = &counts {
-        // Both files with a new folder are written once more when there is one.
-        assert_eq!(counts.of("fs/writeFile"), (3, 2), "{counts:?}");
-        assert_eq!(counts.of("fs/createDirectory"), (2, 0), "{counts:?}");
-        assert_eq!(counts.of("fs/remove"), (2, 0), "{counts:?}");
-        assert!(counts.of("fs/readFile").0 >= 3, "{counts:?}");
-    }
-    counts
+    all_counts
 }
 
 #[tokio::test]
@@ -85,17 +83,16 @@ async fn the_model_sees_exactly_the_bytes_of_an_image() {
         .file("pictures/a dot.png", image.clone())
         .turn([ToolCall::view_image("dot", "pictures/a dot.png")])
         .turn([ToolCall::view_image("missing", "pictures/none.png")]);
-    let Some((run, counts)) = run(scenario).await else {
-        return;
-    };
-    let expected = format!("data:image/png;base64,{}", base64::encode(&image));
-    let seen = &run.result("dot").images;
-    assert_eq!(seen.len(), 1, "{:?}", run.result("dot"));
-    assert!(seen[0] == expected, "{} bytes instead of {}", seen[0].len(), expected.len());
-    let missing = run.result("missing");
-    assert!(missing.images.is_empty() && missing.output.contains("none.png"), "{missing:?}");
-    if let Some(counts) = counts {
-        assert_eq!(counts.of("fs/readFile"), (1, 0), "{counts:?}");
+    for (run, counts) in runs(scenario).await {
+        let expected = format!("data:image/png;base64,{}", base64::encode(&image));
+        let seen = &run.result("dot").images;
+        assert_eq!(seen.len(), 1, "{:?}", run.result("dot"));
+        assert!(seen[0] == expected, "{} bytes instead of {}", seen[0].len(), expected.len());
+        let missing = run.result("missing");
+        assert!(missing.images.is_empty() && missing.output.contains("none.png"), "{missing:?}");
+        if let Some(counts) = counts {
+            assert_eq!(counts.of("fs/readFile"), (1, 0), "{counts:?}");
+        }
     }
 }
 
@@ -106,29 +103,34 @@ async fn instructions_and_skills_of_the_workspace_reach_the_model() {
         .file("AGENTS.md", "Speak softly.\n")
         .file(".agents/skills/tidy/SKILL.md", SKILL)
         .task("use $tidy");
-    let Some((run, counts)) = run(scenario).await else {
-        return;
-    };
-    let told = run.instructions();
-    for text in ["Speak softly.", "- tidy: Tidies the desk.", "Sweep it, then dust it."] {
-        assert!(told.contains(text), "`{text}` is not in {told}");
-    }
-    if let Some(counts) = counts {
-        assert_eq!(counts.of("fs/walk"), (1, 0), "{counts:?}");
-        // The instructions, the skill for the list, and the skill once more because the task names it.
-        assert_eq!(counts.of("fs/readFile"), (3, 0), "{counts:?}");
-        assert_eq!(counts.of("fs/canonicalize"), (2, 0), "{counts:?}");
-        let (found, missing) = counts.of("fs/getMetadata");
-        assert!(found >= 3 && missing >= 3, "{counts:?}");
+    for (run, counts) in runs(scenario).await {
+        let told = run.instructions();
+        for text in ["Speak softly.", "- tidy: Tidies the desk.", "Sweep it, then dust it."] {
+            assert!(told.contains(text), "`{text}` is not in {told}");
+        }
+        if let Some(counts) = counts {
+            assert_eq!(counts.of("fs/walk"), (1, 0), "{counts:?}");
+            // The instructions, the skill for the list, and the skill once more because the task names it.
+            assert_eq!(counts.of("fs/readFile"), (3, 0), "{counts:?}");
+            assert_eq!(counts.of("fs/canonicalize"), (2, 0), "{counts:?}");
+            let (found, missing) = counts.of("fs/getMetadata");
+            assert!(found >= 3 && missing >= 3, "{counts:?}");
+        }
     }
 }
 
 #[tokio::test]
 async fn a_skill_that_appears_between_two_turns_is_noticed() {
+    for client in blocking(ReferenceClient::find_all).await {
+        eprintln!("with the reference {}:", client.version());
+        a_new_skill_is_noticed(client).await;
+    }
+}
+
+async fn a_new_skill_is_noticed(client: ReferenceClient) {
     let scenario = Scenario::new().file(REPOSITORY, "ref: refs/heads/main\n");
-    let Some((mut thread, server)) = start_thread(scenario).await else {
-        return;
-    };
+    let (server, url) = Counted::start().await;
+    let mut thread = blocking(move || client.start_thread(&url, scenario, DEADLINE)).await;
     let mut told = String::new();
     for text in ["first", "second"] {
         (thread, told) = turn(thread, text).await;
@@ -166,23 +168,19 @@ fn image() -> Vec<u8> {
     image
 }
 
-/// Plays the scenario; says what was asked of the server if that is ours.
-async fn run(scenario: Scenario) -> Option<(Run, Option<Counts>)> {
-    let client = blocking(ReferenceClient::find).await?;
-    let (server, url) = Counted::start().await;
-    let run = blocking(move || client.run(&url, scenario, DEADLINE)).await;
-    let counts = match &server {
-        Some(server) => Some(server.counts().await),
-        None => None,
-    };
-    Some((run, counts))
-}
-
-async fn start_thread(scenario: Scenario) -> Option<(Thread, Option<Counted>)> {
-    let client = blocking(ReferenceClient::find).await?;
-    let (server, url) = Counted::start().await;
-    let thread = blocking(move || client.start_thread(&url, scenario, DEADLINE)).await;
-    Some((thread, server))
+/// Plays the scenario in every version of the client; says what was asked of the server if that is ours.
+async fn runs(scenario: Scenario) -> impl Iterator<Item = (Run, Option<Counts>)> {
+    let (mut runs, mut all_counts) = (Vec::new(), Vec::new());
+    for client in blocking(ReferenceClient::find_all).await {
+        let (server, url) = Counted::start().await;
+        let scenario = scenario.clone();
+        runs.push(blocking(move || client.run(&url, scenario, DEADLINE)).await);
+        all_counts.push(match &server {
+            Some(server) => Some(server.counts().await),
+            None => None,
+        });
+    }
+    each_version(runs).zip(all_counts)
 }
 
 async fn turn(mut thread: Thread, text: &'static str) -> (Thread, String) {

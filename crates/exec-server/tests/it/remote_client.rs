@@ -3,7 +3,7 @@
 mod answers;
 mod commands;
 mod failing;
-mod recovering;
+pub mod recovering;
 mod reference;
 mod running;
 mod trusting;
@@ -17,6 +17,7 @@ use exec_server::client::relay::ClientStateDir;
 use exec_server::{ExecServerClient, RelayConnectArgs};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::binary;
+use exec_server_testkit::surroundings::isolate;
 use exec_server_testkit::{DEADLINE, TestExecutor, TestRendezvous};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -117,17 +118,13 @@ pub async fn connect(args: RelayConnectArgs) -> ExecServerClient {
 /// A command of somebody who has nothing but a state directory.
 fn command(arguments: &[&str], state: &Path) -> Command {
     let mut command = Command::new(binary());
+    isolate(command.as_std_mut());
     for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
         command.env_remove(name).env_remove(name.to_uppercase());
     }
-    for name in
-        ["RUST_LOG", "XDG_CONFIG_HOME", "CODEX_HOME", "CODEX_EXEC_SERVER_URL", "EXEC_SERVER_URL"]
-    {
-        command.env_remove(name);
-    }
     command
+        .env_remove("RUST_LOG")
         .args(arguments)
-        .env("HOME", "/nonexistent")
         .env("EXEC_SERVER_STATE_DIR", state)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -15,11 +15,17 @@ mod executor_patience;
 mod expiry;
 #[cfg(target_os = "linux")]
 mod forward;
+#[cfg(target_os = "linux")]
+mod full_disk;
 mod lifecycle;
 #[cfg(unix)]
 mod logs;
+#[cfg(target_os = "linux")]
+mod numbering;
 #[cfg(unix)]
 mod reference;
+#[cfg(unix)]
+mod registration_bearer;
 mod registry;
 mod relay;
 mod routes;

@@ -7,15 +7,17 @@
 //! | [`ground`] | the directories, servers and users that the tests run on |
 //! | [`attempt`] | attacks that need system calls of their own |
 //! | [`running`], [`terminals`], [`endings`], [`in_turn`], [`neighbours`] | what must work inside, and what is left afterwards |
-//! | [`bounds`] | what a sandbox can use up |
+//! | [`bounds`], [`resources`] | what a sandbox can use up |
 //! | [`policies`], [`protected`], [`missing`] | what a policy means |
+//! | [`escalated`] | commands that were approved to run with fewer limits |
+//! | [`every_method`] | which requests a policy can come with |
 //! | [`allowed`] | what the operator lets out |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
-//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`], [`races`], [`file_attacks`] | attacks |
+//! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`], [`races`], [`placeholder_races`], [`file_attacks`], [`own_secrets`] | attacks |
 
 use std::path::Path;
 
-use exec_server_testkit::desk::{Desk, on_each_file_system, uri};
+use exec_server_testkit::fs_fixture::{FsFixture, on_each_file_system, uri};
 use exec_server_testkit::{Finished, TestClient};
 use serde_json::{Value, json};
 
@@ -23,8 +25,11 @@ mod allowed;
 mod attempt;
 mod bounds;
 mod calling_back;
+mod dialling;
 mod endings;
+mod escalated;
 mod escapes;
+mod every_method;
 mod file_attacks;
 mod files;
 mod filters;
@@ -36,11 +41,14 @@ mod missing;
 mod model;
 mod neighbours;
 mod network;
+mod own_secrets;
+mod placeholder_races;
 mod policies;
 mod privileges;
 mod processes;
 mod protected;
 mod races;
+mod resources;
 mod running;
 mod secrets;
 mod terminals;

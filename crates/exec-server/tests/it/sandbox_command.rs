@@ -5,6 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use exec_server_testkit::TestExecutor;
+use exec_server_testkit::surroundings::isolate;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -55,7 +56,7 @@ async fn a_command_has_no_more_processes_than_it_may() {
     let dir = tempfile::tempdir().unwrap();
     let script = "i=1; while [ $i -lt 40 ]; do sleep 1000 & i=$((i+1)); echo $i; done; echo all";
     let (code, said, errors) = sh(dir.path(), &["--max-pids", "20"], script).await;
-    if errors.contains("limits.pids cannot be held here") {
+    if errors.contains("limits.pids cannot be enforced here") {
         return eprintln!("skipped, {errors}");
     }
     assert_eq!((code, said.lines().last()), (2, Some("20")), "{errors}");
@@ -78,7 +79,7 @@ async fn our_own_failures_are_told_from_those_of_the_command() {
         (vec!["--policy", "/no/such/policy.json"], "/no/such/policy.json: No such file"),
         (vec!["--policy", &broken], "broken.json: EOF"),
         (vec!["--policy", &unknown], "magic"),
-        (vec!["--policy", &open], "the policy asks for no sandbox"),
+        (vec!["--policy", &open], "the policy does not request a sandbox"),
         (vec!["--policy", &open, "--network"], "a file says it itself"),
         (vec!["--write", "/no/such/dir"], "/no/such/dir: No such file"),
         (vec!["--cwd", "/no/such/dir"], "/no/such/dir: No such file"),
@@ -156,6 +157,30 @@ async fn input_output_and_environment_are_those_of_the_caller() {
 }
 
 #[tokio::test]
+async fn tokens_of_the_caller_stay_outside_in_every_form() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "hush").unwrap();
+    let mut builder = TestExecutor::builder();
+    builder.command().current_dir(dir.path());
+    let script = "echo fine; env; cat token";
+    let (code, said, errors) = builder
+        .env("EXEC_SERVER_TOKEN", "hush")
+        .env("exec_server_admin_token", "hush")
+        .env("EXEC_SERVER_REMOTE_TOKEN", "hush")
+        .env("EXEC_SERVER_TOKEN_FILE", &file)
+        .env("MINE", "kept")
+        .args(&["sandbox", "--", "/bin/sh", "-c", script])
+        .run()
+        .await;
+    assert!(code != 0 && errors.contains("Permission denied"), "{code}: {errors}");
+    assert!(
+        said.contains("fine") && said.contains("MINE=kept") && !said.contains("hush"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
 async fn signals_reach_the_command_and_nothing_stays_behind() {
     for (signal, code) in [(Signal::INT, 5), (Signal::TERM, 143), (Signal::HUP, 129)] {
         let dir = tempfile::tempdir().unwrap();
@@ -199,12 +224,13 @@ async fn sh(cwd: &Path, flags: &[&str], script: &str) -> (i32, String, String) {
 /// Starts it from a shell that runs `preparation` first, with pipes.
 fn spawn(cwd: &Path, preparation: &str, script: &str) -> Child {
     let preparation = format!("{preparation}; exec \"$0\" sandbox -- /bin/sh -c \"$1\"");
-    Command::new("/bin/sh")
+    let mut command = Command::new("/bin/sh");
+    isolate(command.as_std_mut());
+    command
         .args(["-c", &preparation])
         .arg(exec_server_testkit::executor::binary())
         .arg(script)
         .env("HELLO", "there")
-        .env("XDG_STATE_HOME", exec_server_testkit::executor::state_home())
         .current_dir(cwd)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -18,7 +18,7 @@ async fn the_directory_tells_every_session_with_its_processes() {
     let seen = &sessions[0];
     assert_eq!(seen["clientName"], "test");
     assert_eq!(seen["attached"], true);
-    assert_eq!(seen["sessionLingerMs"], 30_000);
+    assert_eq!(seen["sessionLingerMs"], 80_000);
     assert!(seen["openedAtMs"].as_u64().unwrap() > 1_600_000_000_000);
     let own = first.call("process/list", Value::Null).await.unwrap();
     assert_eq!(seen["processes"], own["processes"]);
@@ -49,6 +49,65 @@ async fn output_of_another_session_can_be_read_without_taking_it() {
     params["afterSeq"] = json!(1);
     let read = reader.call("process/read", params).await.unwrap();
     assert_eq!((&read["exitCode"], &read["closed"]), (&json!(0), &json!(true)));
+}
+
+#[tokio::test]
+async fn a_read_can_wait_for_the_end_alone() {
+    let server = TestExecutor::start().await;
+    let mut owner = server.client().await;
+    let script = "echo said; read _; sleep 1000 & exit 4";
+    owner.start("p", &["/bin/sh", "-c", script], json!({"pipeStdin": true})).await.unwrap();
+    owner.wait_output("p", "said").await;
+    let mut other = server.client().await;
+    let params = |until: &str, wait_ms: u64| {
+        json!({"processId": "p", "sessionId": owner.session_id,
+        "waitMs": wait_ms, "until": until})
+    };
+    let now = other.call("process/read", params("exited", 0)).await.unwrap();
+    assert_eq!((&now["chunks"], &now["exited"]), (&json!([]), &json!(false)));
+    let exited = other.send("process/read", params("exited", 60_000)).await;
+    let closed = other.send("process/read", params("closed", 60_000)).await;
+    owner.write("p", "1", "\n").await.unwrap();
+    let exited = other.reply(exited).await.unwrap();
+    assert_eq!((&exited["chunks"], &exited["exitCode"]), (&json!([]), &json!(4)));
+    assert_eq!(exited["closed"], false, "its child holds the output");
+    owner.terminate("p", None).await;
+    let closed = other.reply(closed).await.unwrap();
+    assert_eq!((&closed["chunks"], &closed["closed"]), (&json!([]), &json!(true)));
+}
+
+#[tokio::test]
+async fn output_has_a_time_for_who_asks() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    client.sh("p", "echo hello").await;
+    let plain = client.call("process/read", json!({"processId": "p"})).await.unwrap();
+    assert_eq!(plain["chunks"][0].get("atMs"), None);
+    let params = json!({"processId": "p", "timestamps": true});
+    let timed = client.call("process/read", params).await.unwrap();
+    let list = client.call("process/list", Value::Null).await.unwrap();
+    let started = list["processes"][0]["startedAtMs"].as_u64().unwrap();
+    let at = timed["chunks"][0]["atMs"].as_u64().unwrap();
+    assert!((started..started + 3_600_000).contains(&at), "{started} {at}");
+}
+
+#[tokio::test]
+async fn a_unique_id_is_refused_while_another_session_runs_it() {
+    let server = TestExecutor::start().await;
+    let mut first = server.client().await;
+    first.start("p", &["cat"], json!({"pipeStdin": true, "uniqueId": true})).await.unwrap();
+    let mut second = server.client().await;
+    let unique = json!({"uniqueId": true});
+    let error = second.start("p", &["/bin/true"], unique.clone()).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "name_in_use", "{error}");
+    // Who does not ask for it has ids of its own, as ever.
+    second.run("p", &["/bin/true"], json!({})).await;
+    first.call("process/closeStdin", json!({"processId": "p"})).await.unwrap();
+    first.finish("p").await;
+    let mut third = server.client().await;
+    third.start("p", &["/bin/true"], unique).await.unwrap();
+    let error = third.start("q", &["/bin/true"], json!({"user": "root"})).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "unsupported", "{error}");
 }
 
 #[tokio::test]

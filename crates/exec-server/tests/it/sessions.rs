@@ -205,7 +205,7 @@ async fn a_holder_that_lost_its_session_cannot_pull_the_events_back() {
 }
 
 #[tokio::test]
-async fn output_made_while_nobody_listened_is_read_afterwards_without_a_gap() {
+async fn output_produced_while_detached_is_read_later_without_a_gap() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let id = client.session_id.clone();

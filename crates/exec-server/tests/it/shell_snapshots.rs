@@ -81,19 +81,19 @@ async fn a_start_that_waits_for_a_profile_can_be_terminated() {
     };
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let footprint = Footprint::new();
-    let env = footprint.params()["env"].take();
+    let process_count = Footprint::new();
+    let env = process_count.params()["env"].take();
     let params = home.params("p", "scope", "echo never", env);
     let start = client.send("process/start", params).await;
     assert_eq!(up.line().await, "up");
     assert!(client.terminate("p", None).await);
     // The profile is still at its gate when the answer comes.
-    footprint.counts(1).await;
+    process_count.counts(1).await;
     gate.open().await;
     let error = client.reply(start).await.unwrap_err();
     assert_eq!(error["message"], "process p start was cancelled");
     assert_eq!(error["code"], -32600);
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]

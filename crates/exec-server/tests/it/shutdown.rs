@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::http::UPGRADE;
+use exec_server_testkit::surroundings::isolate;
 use exec_server_testkit::{HttpConnection, TestClient, TestExecutor};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
@@ -103,7 +104,10 @@ async fn under_nohup_a_hangup_ends_nothing() {
     let mut builder = TestExecutor::builder();
     let program = builder.command().as_std().get_program().to_owned();
     let mut nohup = tokio::process::Command::new("nohup");
-    nohup.arg(program).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    isolate(nohup.as_std_mut());
+    // On a terminal, nohup would send stderr to stdout.
+    nohup.arg(program).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    nohup.kill_on_drop(true);
     *builder.command() = nohup;
     let mut server = builder.start().await;
     let mut client = server.client().await;

@@ -30,6 +30,30 @@ async fn a_resize_is_seen_and_announced() {
 }
 
 #[tokio::test]
+async fn a_resize_takes_a_size_as_a_start_does() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let script = "trap 'stty size; exit 0' WINCH; sleep 1000 & echo ready; wait";
+    client.start("p", &["/bin/sh", "-c", script], json!({"tty": true})).await.unwrap();
+    client.wait_output("p", "ready\r\n").await;
+    for (wrong, text) in [
+        (json!({"processId": "p"}), "missing field `rows`"),
+        (json!({"processId": "p", "rows": 1}), "missing field `cols`"),
+        (json!({"processId": "p", "size": {"rows": 1}}), "missing field `cols`"),
+        (
+            json!({"processId": "p", "rows": 1, "cols": 1, "size": {"rows": 1, "cols": 1}}),
+            "the size is either `size` or `rows` and `cols`, not both",
+        ),
+    ] {
+        let error = client.call("process/resize", wrong).await.unwrap_err();
+        assert_eq!((&error["code"], &error["message"]), (&json!(-32602), &json!(text)));
+    }
+    let params = json!({"processId": "p", "size": {"rows": 50, "cols": 132}});
+    assert_eq!(client.call("process/resize", params).await.unwrap(), json!({}));
+    assert_eq!(client.finish("p").await.pty_text(), "50 132\r\n");
+}
+
+#[tokio::test]
 async fn only_a_terminal_can_be_resized() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
@@ -102,8 +126,8 @@ async fn the_end_of_a_terminals_input_comes_after_what_was_written() {
 async fn an_interactive_shell_has_job_control() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let footprint = Footprint::new();
-    let mut more = footprint.params();
+    let process_count = Footprint::new();
+    let mut more = process_count.params();
     more["tty"] = json!(true);
     more["env"]["PS1"] = json!("prompt> ");
     client.start("p", &["/bin/sh", "-i"], more).await.unwrap();
@@ -132,7 +156,7 @@ async fn an_interactive_shell_has_job_control() {
     let finished = client.finish("p").await;
     assert!(finished.pty_text().contains("status=130\r\n"), "{finished:?}");
     assert_eq!(finished.exit_code, 9);
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]
@@ -219,8 +243,8 @@ async fn the_last_words_before_the_exit_are_never_lost() {
 async fn a_background_process_keeps_the_terminal_open_until_it_is_ended() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let footprint = Footprint::new();
-    let mut more = footprint.params();
+    let process_count = Footprint::new();
+    let mut more = process_count.params();
     more["tty"] = json!(true);
     let script = "trap '' HUP; sleep 1000 & echo started; exit 6";
     client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
@@ -235,10 +259,10 @@ async fn a_background_process_keeps_the_terminal_open_until_it_is_ended() {
     }
     assert_eq!(exit_code, 6);
     assert_eq!(client.read("p", 0, 0).await["closed"], false);
-    eventually("the process in the background runs", || footprint.living().len() == 1).await;
+    eventually("the process in the background runs", || process_count.living().len() == 1).await;
     assert!(!client.terminate("p", None).await);
     assert_eq!(client.finish("p").await.order, ["closed"]);
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use exec_server_testkit::footprint::{children, state};
+use exec_server_testkit::process_count::{children, state};
 use exec_server_testkit::{Fifo, Footprint, TestClient, TestExecutor, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -28,12 +28,81 @@ async fn terminate_ends_every_descendant() {
     for tty in [false, true] {
         let family = Family::start(&mut client, "p", tty, "echo ready; wait").await;
         client.wait_output("p", "ready").await;
-        family.footprint.counts(FAMILY_SIZE + 1).await;
+        family.process_count.counts(FAMILY_SIZE + 1).await;
         assert!(client.terminate("p", None).await);
         assert_eq!(client.finish("p").await.exit_code, 137);
-        family.footprint.gone().await;
+        family.process_count.gone().await;
         client = server.client().await;
     }
+}
+
+/// What a server leaves that was killed with its guardian is ended by the next one, and nothing else.
+#[tokio::test]
+async fn the_next_server_ends_what_one_left_that_was_killed_with_its_guardian() {
+    let state = tempfile::tempdir().unwrap();
+    let with_state = || {
+        let mut builder = TestExecutor::builder();
+        builder.command().arg("--state-dir").arg(state.path());
+        builder
+    };
+    let (mut gone, living) = (with_state().start().await, with_state().start().await);
+    let mut clients = (gone.client().await, living.client().await);
+    let left = Family::start(&mut clients.0, "p", false, "wait").await;
+    let kept = Family::start(&mut clients.1, "p", false, "wait").await;
+    left.process_count.counts(FAMILY_SIZE + 1).await;
+    kept.process_count.counts(FAMILY_SIZE + 1).await;
+    // A limit like a tag, by a process that has to do with no server.
+    let similar = (1u64 << 60) | 0x0fff_fff0 << 32 | 1;
+    let mut bystander = tokio::process::Command::new("prlimit")
+        .args([&format!("--rttime={similar}:unlimited"), "sleep", "1000"])
+        .kill_on_drop(true)
+        .spawn()
+        .expect("util-linux is there");
+    let servers = state.path().join("servers");
+    assert_eq!(std::fs::read_dir(&servers).unwrap().count(), 2);
+    gone.cut_power().await;
+    assert!(!left.process_count.living().is_empty(), "daemons outlive both");
+    let mut next = with_state().piped_stderr().start().await;
+    left.process_count.gone().await;
+    while !next.next_stderr_line().await.unwrap().contains("ended processes of a server") {}
+    assert_eq!(kept.process_count.living().len(), FAMILY_SIZE + 1);
+    assert_eq!(clients.1.call("environment/status", json!(null)).await.unwrap()["status"], "ready");
+    assert!(bystander.try_wait().unwrap().is_none());
+    eventually("the file is removed", || std::fs::read_dir(&servers).unwrap().count() == 2).await;
+}
+
+/// A server that was started by a process of another one has inherited its tag.
+#[tokio::test]
+async fn a_server_inside_of_what_was_left_lives_on() {
+    let state = tempfile::tempdir().unwrap();
+    let with_state = || {
+        let mut builder = TestExecutor::builder();
+        builder.command().arg("--state-dir").arg(state.path());
+        builder
+    };
+    let mut gone = with_state().start().await;
+    let mut client = gone.client().await;
+    let footprint = Footprint::new();
+    let url = state.path().join("url");
+    let script = format!(
+        "(setsid '{}' --state-dir '{}' </dev/null >'{}' 2>/dev/null &); exec sleep 1000",
+        exec_server_testkit::executor::binary().display(),
+        state.path().display(),
+        url.display(),
+    );
+    client.start("p", &["sh", "-c", &script], footprint.params()).await.unwrap();
+    let read = || std::fs::read_to_string(&url).unwrap_or_default();
+    eventually("the inner server listens", || read().ends_with('\n')).await;
+    gone.cut_power().await;
+    let mut next = with_state().start().await;
+    // Its own look is over when the file of the one that is gone is removed.
+    let servers = state.path().join("servers");
+    eventually("the file is removed", || std::fs::read_dir(&servers).unwrap().count() == 2).await;
+    let mut inner = TestClient::connect(read().trim()).await;
+    inner.initialize().await;
+    assert_eq!(inner.sh("p", "echo alive").await.text(), "alive\n");
+    next.signal(Signal::TERM);
+    next.wait().await;
 }
 
 #[tokio::test]
@@ -46,38 +115,38 @@ async fn terminate_ends_those_that_the_root_left_behind() {
         (&exited["method"], &exited["params"]["exitCode"]),
         (&json!("process/exited"), &json!(4))
     );
-    family.footprint.counts(FAMILY_SIZE).await;
+    family.process_count.counts(FAMILY_SIZE).await;
     // Somebody still holds the output, so the process is not closed.
     assert_eq!(client.read("p", 0, 0).await["closed"], false);
     assert!(!client.terminate("p", None).await);
     assert_eq!(client.finish("p").await.order, ["closed"]);
-    family.footprint.gone().await;
+    family.process_count.gone().await;
 }
 
 #[tokio::test]
 async fn a_daemon_that_let_go_of_the_output_stays_until_a_client_asks_for_its_end() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let (footprint, mut up) = (Footprint::new(), Fifo::new());
+    let (process_count, mut up) = (Footprint::new(), Fifo::new());
     let script = format!(
         "(setsid sh -c 'echo up >{}; exec sleep 1000' </dev/null >/dev/null 2>&1 &)",
         up.path()
     );
-    let finished = client.run("p", &["/bin/sh", "-c", &script], footprint.params()).await;
+    let finished = client.run("p", &["/bin/sh", "-c", &script], process_count.params()).await;
     assert_eq!(finished.order, ["exited", "closed"]);
     up.line().await;
     assert!(!client.terminate("p", None).await);
     client.sh("another", "true").await;
-    footprint.counts(1).await;
+    process_count.counts(1).await;
     assert!(!client.terminate("p", Some(0)).await);
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]
 async fn grace_lets_every_descendant_clean_up() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let footprint = Footprint::new();
+    let process_count = Footprint::new();
     let mut said = Fifo::new();
     // The sleeper speaks, because only then it is no longer a copy of the shell that would take the signal for it.
     let sleeper = "sh -c \"echo up >$FIFO; exec sleep 1000\" & wait";
@@ -86,7 +155,7 @@ async fn grace_lets_every_descendant_clean_up() {
         "sh -c '{handler}' & setsid sh -c '{handler}' & (setsid sh -c '{handler}' >/dev/null 2>&1 &); \
          trap 'exit 7' TERM; {sleeper}"
     );
-    let more = with_fifo(&footprint, &said);
+    let more = with_fifo(&process_count, &said);
     client.start("p", &["/bin/sh", "-c", &script], more).await.unwrap();
     for _ in 0..4 {
         assert_eq!(said.line().await, "up");
@@ -97,19 +166,19 @@ async fn grace_lets_every_descendant_clean_up() {
     }
     let exited = client.finish("p").await.exited;
     assert_eq!((&exited["exitCode"], &exited["reason"]), (&json!(7), &json!("terminated")));
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]
 async fn after_the_grace_even_the_stubborn_are_killed() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let footprint = Footprint::new();
+    let process_count = Footprint::new();
     let mut said = Fifo::new();
     let stubborn =
         "trap \"echo heard >$FIFO\" TERM; echo up >$FIFO; while :; do sleep 1000 & wait; done";
     let script = format!("(setsid sh -c '{stubborn}' &); {stubborn}");
-    let more = with_fifo(&footprint, &said);
+    let more = with_fifo(&process_count, &said);
     client.start("p", &["/bin/sh", "-c", &script], more).await.unwrap();
     for _ in 0..2 {
         assert_eq!(said.line().await, "up");
@@ -122,28 +191,28 @@ async fn after_the_grace_even_the_stubborn_are_killed() {
     let exited = client.finish("p").await.exited;
     assert!(start.elapsed() >= Duration::from_millis(500), "{:?}", start.elapsed());
     assert_eq!((&exited["signal"], &exited["reason"]), (&json!("SIGKILL"), &json!("terminated")));
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]
 async fn terminate_without_grace_overtakes_one_with_grace() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let footprint = Footprint::new();
+    let process_count = Footprint::new();
     let argv = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1000; done"];
-    client.start("p", &argv, footprint.params()).await.unwrap();
+    client.start("p", &argv, process_count.params()).await.unwrap();
     client.wait_output("p", "ready").await;
     assert!(client.terminate("p", Some(3_600_000)).await);
     assert!(client.terminate("p", None).await);
     assert_eq!(client.finish("p").await.exited["signal"], "SIGKILL");
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]
 async fn a_tree_that_keeps_growing_is_ended_too() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let footprint = Footprint::new();
+    let process_count = Footprint::new();
     let folder = Fifo::new();
     // Each of these is followed by a child in a session of its own, and so on without end.
     std::fs::write(folder.folder().join("hydra"), "sleep 0.02; setsid sh \"$0\" &").unwrap();
@@ -151,30 +220,30 @@ async fn a_tree_that_keeps_growing_is_ended_too() {
         i=0; while [ $i -lt 30 ]; do sh "${FIFO%fifo}hydra" >/dev/null 2>&1 & i=$((i + 1)); done
         echo ready; sleep 1000
     "#;
-    let more = with_fifo(&footprint, &folder);
+    let more = with_fifo(&process_count, &folder);
     client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
     client.wait_output("p", "ready").await;
-    eventually("it grows", || footprint.living().len() > 3).await;
+    eventually("it grows", || process_count.living().len() > 3).await;
     assert!(client.terminate("p", None).await);
     client.finish("p").await;
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]
 async fn nobody_escapes_by_being_born_while_the_tree_is_searched() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let footprint = Footprint::new();
+    let process_count = Footprint::new();
     let folder = Fifo::new();
     // A single line of descendants, each in a session of its own and with a life of a moment.
     std::fs::write(folder.folder().join("line"), "setsid sh \"$0\" &").unwrap();
     let script = "exec sh \"${FIFO%fifo}line\" >/dev/null 2>&1";
     for round in 0..10 {
         let id = format!("p{round}");
-        let more = with_fifo(&footprint, &folder);
+        let more = with_fifo(&process_count, &folder);
         client.run(&id, &["/bin/sh", "-c", script], more).await;
         client.terminate(&id, Some(0)).await;
-        footprint.gone().await;
+        process_count.gone().await;
     }
 }
 
@@ -188,11 +257,11 @@ async fn terminate_spares_the_neighbours() {
     client.wait_output("ended", "ready").await;
     client.terminate("ended", None).await;
     client.finish("ended").await;
-    ended.footprint.gone().await;
-    spared.footprint.counts(FAMILY_SIZE + 1).await;
+    ended.process_count.gone().await;
+    spared.process_count.counts(FAMILY_SIZE + 1).await;
     client.terminate("spared", None).await;
     client.finish("spared").await;
-    spared.footprint.gone().await;
+    spared.process_count.gone().await;
 }
 
 #[tokio::test]
@@ -216,9 +285,9 @@ async fn the_end_of_a_session_ends_its_daemons_and_only_its() {
     closed.counts(1).await;
     let session = client.session_id.clone();
     drop(client);
-    running.footprint.gone().await;
+    running.process_count.gone().await;
     closed.gone().await;
-    spared.footprint.counts(FAMILY_SIZE + 1).await;
+    spared.process_count.counts(FAMILY_SIZE + 1).await;
     let mut late = TestClient::connect(server.url()).await;
     let error = late.resume(&session).await.unwrap_err();
     assert_eq!(error["message"], format!("unknown session id {session}"));
@@ -238,8 +307,16 @@ async fn a_server_that_is_told_to_stop_takes_everything_with_it() {
         drop(detached);
         kill(server.pid(), signal);
         let status = server.wait().await;
-        assert_eq!(family.footprint.living(), [0; 0], "the server was gone before its processes");
-        assert_eq!(other.footprint.living(), [0; 0], "the server was gone before its processes");
+        assert_eq!(
+            family.process_count.living(),
+            [0; 0],
+            "the server was gone before its processes"
+        );
+        assert_eq!(
+            other.process_count.living(),
+            [0; 0],
+            "the server was gone before its processes"
+        );
         assert_eq!(status.code(), Some(0), "{signal:?}");
     }
 }
@@ -253,7 +330,7 @@ async fn a_killed_guardian_takes_everything_with_it() {
     let serving = server.serving_pid();
     kill(server.pid(), Signal::KILL);
     server.wait().await;
-    family.footprint.gone().await;
+    family.process_count.gone().await;
     eventually("the server is gone", || state(serving.cast_signed()).is_none_or(|s| s == 'Z'))
         .await;
 }
@@ -268,9 +345,9 @@ async fn a_killed_server_takes_everything_with_it() {
     client.process_event("q").await;
     kill(server.serving_pid(), Signal::KILL);
     let status = server.wait().await;
-    assert_eq!(family.footprint.living(), [0; 0], "the guardian was gone before the processes");
+    assert_eq!(family.process_count.living(), [0; 0], "the guardian was gone before the processes");
     assert_eq!(
-        left_behind.footprint.living(),
+        left_behind.process_count.living(),
         [0; 0],
         "the guardian was gone before the processes"
     );
@@ -290,7 +367,7 @@ async fn a_signal_reaches_the_whole_tree() {
         ("usr2", "USR2"),
         ("winch", "WINCH"),
     ] {
-        let footprint = Footprint::new();
+        let process_count = Footprint::new();
         let mut said = Fifo::new();
         // Not a job in the background: that would ignore INT and QUIT for good.
         let member = format!(
@@ -298,7 +375,7 @@ async fn a_signal_reaches_the_whole_tree() {
         );
         let script =
             format!("NAME=daemon setsid --fork sh -c '{member}'; export NAME=root; {member}");
-        let more = with_fifo(&footprint, &said);
+        let more = with_fifo(&process_count, &said);
         client.start(name, &["/bin/sh", "-c", &script], more).await.unwrap();
         assert_eq!((said.line().await, said.line().await), ("up".into(), "up".into()));
         client.signal(name, name).await;
@@ -307,7 +384,7 @@ async fn a_signal_reaches_the_whole_tree() {
         assert_eq!(heard, ["daemon", "root"], "{name}");
         client.terminate(name, None).await;
         client.finish(name).await;
-        footprint.gone().await;
+        process_count.gone().await;
     }
 }
 
@@ -320,7 +397,7 @@ async fn kill_as_a_signal_ends_the_tree_and_is_no_termination() {
     client.signal("p", "kill").await;
     let exited = client.finish("p").await.exited;
     assert_eq!((&exited["signal"], &exited["reason"]), (&json!("SIGKILL"), &json!("signaled")));
-    family.footprint.gone().await;
+    family.process_count.gone().await;
 }
 
 #[tokio::test]
@@ -329,7 +406,7 @@ async fn a_tree_can_be_stopped_and_continued() {
     let mut client = server.client().await;
     let family = Family::start(&mut client, "p", false, "echo ready; wait").await;
     client.wait_output("p", "ready").await;
-    let members = family.footprint.counts(FAMILY_SIZE + 1).await;
+    let members = family.process_count.counts(FAMILY_SIZE + 1).await;
     client.signal("p", "stop").await;
     eventually("all are stopped", || members.iter().all(|pid| state(*pid) == Some('T'))).await;
     client.signal("p", "continue").await;
@@ -338,7 +415,7 @@ async fn a_tree_can_be_stopped_and_continued() {
     client.signal("p", "stop").await;
     client.terminate("p", None).await;
     client.finish("p").await;
-    family.footprint.gone().await;
+    family.process_count.gone().await;
 }
 
 #[tokio::test]
@@ -386,7 +463,7 @@ async fn in_a_cgroup_a_tree_ends_and_leaves_no_directory() {
     assert_eq!(members.lines().count(), FAMILY_SIZE + 1);
     client.terminate("p", None).await;
     assert_eq!(client.finish("p").await.exited["reason"], "terminated");
-    family.footprint.gone().await;
+    family.process_count.gone().await;
 
     // A start that fails leaves none; one whose root is gone is still known by its group.
     client.start("fails", &["/no/such/program"], json!({})).await.unwrap_err();
@@ -394,14 +471,14 @@ async fn in_a_cgroup_a_tree_ends_and_leaves_no_directory() {
     client.process_event("q").await;
     client.terminate("q", None).await;
     client.finish("q").await;
-    left_behind.footprint.gone().await;
+    left_behind.process_count.gone().await;
     assert!(cgroup.children().len() <= 2, "{:?}", cgroup.children());
 
     let last = Family::start(&mut client, "last", false, "echo ready; wait").await;
     client.wait_output("last", "ready").await;
     kill(server.pid(), Signal::TERM);
     assert_eq!(server.wait().await.code(), Some(0));
-    assert_eq!(last.footprint.living(), [0; 0]);
+    assert_eq!(last.process_count.living(), [0; 0]);
     assert!(cgroup.children().is_empty(), "{:?}", cgroup.children());
 }
 
@@ -415,25 +492,25 @@ async fn a_cgroup_that_is_none_is_refused() {
 
 /// A process with one descendant of every kind.
 struct Family {
-    footprint: Footprint,
+    process_count: Footprint,
     _fifo: Fifo,
 }
 
 impl Family {
     /// Starts it; `last` is what the root does when all others are there.
     async fn start(client: &mut TestClient, id: &str, tty: bool, last: &str) -> Self {
-        let (footprint, fifo) = (Footprint::new(), Fifo::new());
+        let (process_count, fifo) = (Footprint::new(), Fifo::new());
         let script = format!("{FAMILY}\n{last}");
-        let mut more = with_fifo(&footprint, &fifo);
+        let mut more = with_fifo(&process_count, &fifo);
         more["tty"] = json!(tty);
         client.start(id, &["/bin/sh", "-c", &script], more).await.unwrap();
-        Self { footprint, _fifo: fifo }
+        Self { process_count, _fifo: fifo }
     }
 }
 
 /// Params of a process whose `$FIFO` is the pipe.
-fn with_fifo(footprint: &Footprint, fifo: &Fifo) -> serde_json::Value {
-    let mut more = footprint.params();
+fn with_fifo(process_count: &Footprint, fifo: &Fifo) -> serde_json::Value {
+    let mut more = process_count.params();
     more["env"]["FIFO"] = json!(fifo.path());
     more
 }

@@ -1,5 +1,6 @@
 //! The outside of messages: what is a request, what is refused and how, and how large anything may be.
 
+use exec_server_testkit::client::start_params;
 use exec_server_testkit::raw::{BINARY, CONTINUATION, PING, PONG, TEXT, parse};
 use exec_server_testkit::{RawClient, TestClient, TestExecutor};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ async fn replies_have_the_members_of_the_protocol_and_no_others() {
     assert_eq!(text, r#"{"id":5,"result":{"status":"ready"}}"#);
     let text = raw_answer(&mut client, r#"{"id":"x","method":"nope"}"#.into()).await;
     let expected = concat!(
-        r#"{"error":{"code":-32601,"message":"exec-server stub does not implement `nope` yet","#,
+        r#"{"error":{"code":-32601,"message":"unknown method `nope`","#,
         r#""data":{"kind":"unknown_method"}},"id":"x"}"#
     );
     assert_eq!(text, expected);
@@ -27,7 +28,6 @@ async fn unknown_members_are_ignored() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     for extra in [
-        r#""jsonrpc":"2.0""#,
         r#""jsonrpc":[1,{}]"#,
         r#""x":null"#,
         r#""x":123456789012345678901234567890.5e999"#,
@@ -229,6 +229,17 @@ async fn bad_params_are_found_before_the_lifecycle_is_asked() {
 }
 
 #[tokio::test]
+async fn the_reference_client_hears_of_an_unknown_method_in_the_words_that_it_knows() {
+    let server = TestExecutor::start().await;
+    let mut client = TestClient::connect(server.url()).await;
+    let params = json!({"clientName": "codex-environment", "resumeSessionId": null});
+    client.call("initialize", params).await.unwrap();
+    let error = client.call("nope", json!({})).await.unwrap_err();
+    assert_error(&error, -32601, "unknown_method");
+    assert_eq!(error["message"], "exec-server stub does not implement `nope` yet");
+}
+
+#[tokio::test]
 async fn an_unknown_method_is_said_to_be_unknown_at_any_time() {
     let server = TestExecutor::start().await;
     let mut client = TestClient::connect(server.url()).await;
@@ -239,7 +250,7 @@ async fn an_unknown_method_is_said_to_be_unknown_at_any_time() {
         for method in ["initialized", "process/Start", "", "process/output", "ü\n"] {
             let error = client.call(method, json!([])).await.unwrap_err();
             assert_error(&error, -32601, "unknown_method");
-            let text = format!("exec-server stub does not implement `{method}` yet");
+            let text = format!("unknown method `{method}`");
             assert_eq!(error["message"], text);
         }
     }
@@ -319,7 +330,7 @@ async fn a_close_reaches_a_client_that_is_still_sending() {
 }
 
 #[tokio::test]
-async fn a_client_that_says_goodbye_gets_a_goodbye() {
+async fn a_close_frame_is_answered_with_a_close_frame() {
     let server = TestExecutor::start().await;
     let mut client = RawClient::connect(server.url()).await;
     client.initialize().await;
@@ -409,6 +420,7 @@ async fn a_large_reply_comes_in_frames_of_at_most_8_mib() {
     const SIZE: usize = 12 << 20;
     let server = TestExecutor::start().await;
     let mut client = RawClient::connect(server.url()).await;
+    client.answer_pings();
     client.initialize().await;
     let params = exec_server_testkit::client::start_params(
         "p",
@@ -531,4 +543,33 @@ async fn send_in_fragments(client: &mut RawClient, message: &[u8], size: usize) 
             return;
         }
     }
+}
+
+#[tokio::test]
+async fn a_client_that_names_the_version_gets_it_in_every_message() {
+    let server = TestExecutor::start().await;
+    let mut client = TestClient::connect(server.url()).await;
+    let ask = |id: i64, method: &str, params: Value| {
+        json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string()
+    };
+    client.send_text(ask(1, "initialize", json!({"clientName": "v"}))).await;
+    client.send_text(json!({"jsonrpc": "2.0", "method": "initialized"}).to_string()).await;
+    client.send_text(ask(2, "no/such", json!({}))).await;
+    client.send_text("not json".to_owned()).await;
+    let start = start_params("p", &["/bin/echo", "hi"], json!({}));
+    client.send_text(ask(3, "process/start", start)).await;
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|last| last != "process/closed") {
+        let message = client.next_json().await;
+        assert_eq!(message["jsonrpc"], "2.0", "{message}");
+        let id = message["id"].as_i64().map(|id| id.to_string());
+        seen.push(id.unwrap_or_else(|| message["method"].as_str().unwrap().to_owned()));
+    }
+    for expected in ["1", "2", "-1", "3", "process/output", "process/exited", "process/closed"] {
+        assert!(seen.iter().any(|seen| seen == expected), "{expected}: {seen:?}");
+    }
+    // A client that does not is answered as ever.
+    let mut plain = server.client().await;
+    plain.send_text(json!({"id": 77, "method": "environment/info"}).to_string()).await;
+    assert_eq!(plain.next_json().await.get("jsonrpc"), None);
 }

@@ -28,7 +28,7 @@ const RSYNC: &str = "client.rsync";
 const LARGE: usize = 256 * 1024 * 1024;
 const FILES: usize = 10_000;
 
-/// Whole invocations, as somebody types them.
+/// Whole invocations, as a user types them.
 pub const GROUP: Group = Group {
     name: "client",
     most_rounds: 2,

@@ -32,7 +32,7 @@ pub const GROUP: Group = Group {
             label: "http/request of 1 KiB, p50",
             unit: Unit::Named("µs"),
             better: Better::Lower,
-            // Most of it is four waits for a sleeping core, whoever the server is; its own work shows on one core.
+            // Most of it is four waits for a sleeping core, for every server; its own work shows on one core.
             bars: &[Bar::AtMost(1.0, Of::Peer), Bar::AtMost(1.3, Of::Bare)],
         },
         Row {

@@ -1,4 +1,4 @@
-//! Requests to a web server for big answers, where the bytes are what costs, and for one that nobody
+//! Requests to a web server for big answers, where the bytes are what costs, and for one that no client
 //! reads.
 
 use std::thread;

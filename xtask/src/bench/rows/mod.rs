@@ -5,6 +5,7 @@ mod backlog;
 mod blocks;
 mod burst;
 mod client;
+mod connecting;
 mod directories;
 mod files;
 mod flood;
@@ -59,7 +60,7 @@ impl Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 20] = [
+pub const GROUPS: [Group; 21] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -69,6 +70,7 @@ pub const GROUPS: [Group; 20] = [
     burst::GROUP,
     idle::GROUP,
     startup::GROUP,
+    connecting::GROUP,
     flood::GROUP,
     stall::GROUP,
     backlog::GROUP,

@@ -3,12 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use exec_server_protocol::registry::PublicKey;
-use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
+use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
+use exec_server_relay::registry_types::PublicKey;
 
 use super::Group;
 use super::oneshot::run_once;
-use crate::bench::cable::Cable;
+use crate::bench::cable::FaultProxy;
 use crate::bench::client::{Client, Launch};
 use crate::bench::contestant::Seat;
 use crate::bench::failure::{Failure, Result};
@@ -134,7 +134,7 @@ fn measure_work(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
 }
 
 fn measure_recovery(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    let cable = Cable::start()?;
+    let cable = FaultProxy::start()?;
     let data = scene.scratch.fresh("cut-meeting")?;
     let mut meeting = Meeting::start(scene, &data, Some(cable.address))?;
     cable.lead_to(meeting.address);
@@ -220,7 +220,7 @@ fn measure_cuts(
     scene: &Scene<'_>,
     readings: &mut Readings,
     harness: &Harness,
-    cable: &Cable,
+    cable: &FaultProxy,
 ) -> Result<()> {
     let mut client = harness.connect()?;
     let mut times = Vec::new();
@@ -239,7 +239,7 @@ fn measure_crash(
     readings: &mut Readings,
     harness: &Harness,
     meeting: &mut Meeting<'_>,
-    cable: &Cable,
+    cable: &FaultProxy,
 ) -> Result<()> {
     let mut client = harness.connect()?;
     let process = client.start(Launch::new(&["/usr/bin/sleep", "600"]))?.process;

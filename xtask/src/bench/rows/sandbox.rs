@@ -152,7 +152,7 @@ pub const GROUP: Group = Group {
 };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    // The bare server confines nobody.
+    // The bare server has no sandbox.
     if scene.contestant.seat == Seat::Bare {
         return Ok(());
     }
@@ -195,10 +195,10 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     measure_files(scene, &mut client, &policy, readings)
 }
 
-/// As long as somebody who reads an answer takes at least, and long enough to prepare the next sandbox.
+/// As long as a client that reads a reply takes at least, and long enough to prepare the next sandbox.
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// What a start costs for whoever does not fire one after the other: a sandbox has been prepared, and the machine
+/// What a start costs that does not directly follow another: a sandbox has been prepared, and the machine
 /// does not prepare another one meanwhile. The ones without a sandbox come after the same moment.
 fn measure_warm(
     scene: &Scene<'_>,

@@ -104,7 +104,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
 
     let pid = pid_file.read()?;
     if !process_tree::is_alive(pid) {
-        return Err(Failure::new("the process ended although nobody had asked it to"));
+        return Err(Failure::new("the process ended although no request asked for it"));
     }
     stalled.set_time(Duration::from_secs(2));
     stalled.queue("process/terminate", &format!(r#"{{"processId":"p{process}"}}"#));

@@ -1,4 +1,4 @@
-//! What a cgroup can limit for its children, and switching that on.
+//! Detects and enables cgroup controllers for children.
 
 use std::path::Path;
 use std::{fs, io};
@@ -9,15 +9,15 @@ use crate::linux::guardian;
 
 const NAMES: [&str; 3] = ["memory", "cpu", "pids"];
 
-/// What could be limited in this cgroup.
+/// The controllers that this cgroup could enable for its children.
 pub fn available(path: &Path) -> Controllers {
     read(&path.join("cgroup.controllers"))
 }
 
-/// Switches on for the children of a cgroup what it has, and says what they have then.
+/// Enables the available controllers for the children of a cgroup, and returns those that are enabled then.
 ///
-/// That needs a cgroup without members, so this process and its guardian move into a leaf if they are in the way. It must
-/// not be tried with members: some controllers would be switched on, and the cgroup could have no more ordinary children.
+/// The cgroup must have no members, so this process and its guardian move into a leaf. With members, some controllers
+/// could still be enabled, and the cgroup could not have ordinary children any more.
 pub fn switch_on(path: &Path) -> Controllers {
     let control = path.join("cgroup.subtree_control");
     let (has, on) = (names(&path.join("cgroup.controllers")), names(&control));
@@ -41,9 +41,9 @@ pub fn switch_on(path: &Path) -> Controllers {
     read(&control)
 }
 
-/// Leaves the cgroup without members.
+/// Moves this server out of the cgroup; fails if other processes remain in it.
 fn make_room(path: &Path) -> io::Result<()> {
-    // Only the root of everything has none, and only it may have members.
+    // Only the root cgroup has no `cgroup.type`, and only the root may have members and controllers.
     let is_root = !path.join("cgroup.type").exists();
     if is_root || remains::members(path).is_empty() {
         return Ok(());
@@ -57,10 +57,10 @@ fn make_room(path: &Path) -> io::Result<()> {
     Err(io::Error::other(format!("other processes are in it: {others:?}")))
 }
 
-/// Switches everything off, so that a process may be in this cgroup again.
+/// Disables all controllers, so that the cgroup may have members again.
 pub fn switch_off(path: &Path) {
     for name in NAMES {
-        // What was not on cannot be switched off, and needs not be.
+        // Ignore the error: the controller may not have been enabled.
         let _ = fs::write(path.join("cgroup.subtree_control"), format!("-{name}"));
     }
 }

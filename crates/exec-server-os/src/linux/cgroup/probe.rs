@@ -1,4 +1,4 @@
-//! What the doctor says about limits: which of them could be held, and how to get the others.
+//! Doctor report on limits: which are enforceable, and how to enable the others.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::limits::Controllers;
 use crate::linux::sandbox::limits;
 use crate::probe::{Finding, LimitProbe};
 
-/// Looks at the cgroup that a server would divide; changes nothing.
+/// Checks the cgroup that a server would use; leaves it unchanged.
 pub fn probe(cgroup: Option<&Path>) -> LimitProbe {
     let found = match cgroup {
         Some(path) => Ok(path.to_owned()),
@@ -48,10 +48,10 @@ fn no_cgroup() -> Finding {
             "boot with systemd.unified_cgroup_hierarchy=1; in a container, mount cgroup2 at /sys/fs/cgroup",
         );
     }
-    // A namespace shows its own root as the root of everything.
+    // A cgroup namespace shows its own root as `/`.
     if own_group().is_some_and(|own| own.is_empty()) {
         return Finding::missing(
-            "this process is in the root of its cgroup namespace, which nobody marks as delegated",
+            "this process is in the root of its cgroup namespace, which has no delegation marker",
             "name a cgroup with --cgroup DIR; in a container, with --cgroupns=private and a writable cgroup mount, \
              that is --cgroup /sys/fs/cgroup",
         );
@@ -74,13 +74,13 @@ fn without_controller(path: &Path, name: &str) -> Finding {
     Finding::missing(reason, hint)
 }
 
-/// Whether this line of `/proc/self/cgroup` is of a version 1 hierarchy with the controller.
+/// Whether this line of `/proc/self/cgroup` names a version 1 hierarchy with the controller.
 fn in_old_hierarchy(line: &str, name: &str) -> bool {
     line.split(':').nth(1).is_some_and(|names| names.split(',').any(|used| used == name))
 }
 
 fn sandbox_pids(by_cgroup: &Finding) -> Finding {
-    let inside = limits::means();
+    let inside = limits::sandbox_capabilities();
     if by_cgroup.works || inside.pid_range || inside.user_count {
         return Finding::works();
     }

@@ -1,4 +1,4 @@
-//! Removes the directories of cgroups, also those that a server left behind when it was killed.
+//! Removes cgroup directories, including those that a killed server left behind.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io, process};
@@ -9,12 +9,12 @@ use crate::linux::procfs;
 const PREFIX: &str = "exec-server-";
 const OWN: &str = "own";
 
-/// What the group of a child is called: the server's pid tells later whether anybody needs it.
+/// Name of a child's cgroup; it contains the server's pid so that a stale one is recognised.
 pub fn child_name(child: u32) -> String {
     format!("{PREFIX}{}-{child}", process::id())
 }
 
-/// Removes a group with all groups in it, if there is no member; says whether it is gone.
+/// Removes a cgroup and its descendants if they have no members; returns whether it is gone.
 pub fn remove(path: &Path) -> bool {
     for inner in directories(path) {
         remove(&inner);
@@ -25,9 +25,9 @@ pub fn remove(path: &Path) -> bool {
     }
 }
 
-/// Removes the groups of servers that are no longer there; what has members stays.
+/// Removes the cgroups of servers that are gone; cgroups with members stay.
 ///
-/// What has the pid of this process is of an earlier one, because nothing of ours is there yet.
+/// A cgroup with the pid of this process belongs to an earlier one: the caller has none yet, or is the guardian.
 pub fn sweep(parent: &Path) {
     for path in directories(parent) {
         let server = path.file_name().and_then(|name| server_of(name.to_str()?));
@@ -37,13 +37,13 @@ pub fn sweep(parent: &Path) {
     }
 }
 
-/// The server has ended and this is its guardian: leaves nothing.
+/// Removes all cgroups of the server; called by the guardian after the server has exited.
 pub fn clear(parent: &Path) {
     move_back(parent);
     sweep(parent);
 }
 
-/// Moves this process and its guardian from `parent` into a group of their own.
+/// Moves this process and its guardian from `parent` into a leaf cgroup of their own.
 pub fn move_aside(parent: &Path, guardian: Option<u32>) -> io::Result<()> {
     let own = parent.join(format!("{PREFIX}{}-{OWN}", process::id()));
     fs::create_dir(&own)?;
@@ -59,7 +59,7 @@ pub fn move_aside(parent: &Path, guardian: Option<u32>) -> io::Result<()> {
     moved
 }
 
-/// Undoes [`move_aside`], for whoever is still there.
+/// Undoes [`move_aside`] for the processes that remain.
 pub fn move_back(parent: &Path) {
     let groups = directories(parent);
     let is_own = |path: &&PathBuf| {
@@ -67,7 +67,7 @@ pub fn move_back(parent: &Path) {
         server_of(name).is_some() && name.ends_with(OWN) && members(path).contains(&process::id())
     };
     let Some(own) = groups.iter().find(is_own) else { return };
-    // Another server may rely on what is limited here.
+    // Another server may rely on the enabled controllers.
     if groups.iter().all(|path| path == own || !members_below(path)) {
         controllers::switch_off(parent);
         for pid in members(own) {
@@ -92,7 +92,7 @@ fn directories(path: &Path) -> Vec<PathBuf> {
     directories.map(|entry| entry.path()).collect()
 }
 
-/// Who is in a group.
+/// Pids of the members of a cgroup.
 pub fn members(path: &Path) -> Vec<u32> {
     let text = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_our_own_making_are_ever_removed() {
+    fn only_cgroups_of_servers_that_are_gone_are_removed() {
         let place = tempfile::tempdir().unwrap();
         let (dead, alive) = (u32::MAX, std::os::unix::process::parent_id());
         for name in [

@@ -3,7 +3,7 @@ use std::process::Command;
 use super::*;
 
 #[test]
-fn a_group_goes_with_its_last_member_also_after_it_was_forgotten() {
+fn a_dropped_cgroup_is_removed_after_its_last_member() {
     let Some(place) = Place::make() else { return };
     let parent = CgroupParent::divide(&place.0).unwrap();
     let group = parent.make_child(TreeTag::new(7), &CgroupLimits::default()).unwrap();
@@ -14,7 +14,7 @@ fn a_group_goes_with_its_last_member_also_after_it_was_forgotten() {
     assert_eq!(group.population(), 1);
     drop(group);
     parent.sweep();
-    assert!(path.exists(), "somebody is in it");
+    assert!(path.exists(), "the cgroup has a member");
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     parent.sweep();
@@ -22,16 +22,16 @@ fn a_group_goes_with_its_last_member_also_after_it_was_forgotten() {
 }
 
 #[test]
-fn a_group_that_cannot_be_limited_is_not_made() {
+fn a_cgroup_that_cannot_be_limited_is_removed() {
     let Some(place) = Place::make() else { return };
     let parent = CgroupParent::divide(&place.0).unwrap();
-    // Nothing has this many processors.
+    // The kernel rejects a quota this large.
     let limits = CgroupLimits { cpu_percent: Some(u64::MAX / 100_000), ..CgroupLimits::default() };
     parent.make_child(TreeTag::new(8), &limits).unwrap_err();
     assert!(!place.0.join(remains::child_name(8)).exists());
 }
 
-/// A cgroup of a test's own, gone with it.
+/// A cgroup for one test, removed on drop.
 struct Place(PathBuf);
 
 impl Place {

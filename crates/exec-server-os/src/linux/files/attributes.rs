@@ -1,4 +1,4 @@
-//! What a new file takes over from the one that it replaces: owner, extended attributes, lists of rights, mode.
+//! Attributes that a new file inherits from the file it replaces: owner, xattrs, ACLs, mode.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::metadata::Facts;
 
-/// Makes `new` look like `old`; an error means that it cannot, and the old file must be kept.
+/// Copies the attributes of `old` to `new`; on an error the old file must be written in place instead.
 pub fn take_over(new: BorrowedFd, old: BorrowedFd, facts: &Facts) -> io::Result<()> {
     let mine = Facts::of_file(new)?;
     let (uid, gid) = facts.owner();
@@ -23,7 +23,7 @@ pub fn take_over(new: BorrowedFd, old: BorrowedFd, facts: &Facts) -> io::Result<
     set_mode(new, facts.mode())
 }
 
-/// Sets permission bits; like a write, it leaves no right to run as somebody else unless root does it.
+/// Sets permission bits; like a write, it clears setuid and setgid unless the caller is root.
 pub fn set_mode(new: BorrowedFd, mode: u32) -> io::Result<()> {
     let is_root = rustix::process::geteuid().is_root();
     let mode = if is_root { mode } else { mode & !0o6000 };
@@ -37,7 +37,7 @@ fn take_over_extended(new: BorrowedFd, old: BorrowedFd) -> io::Result<()> {
             fsetxattr(new, name.as_c_str(), value, XattrFlags::empty())?;
         }
     }
-    // What the directory gave the new file but the old one does not have, such as inherited rights.
+    // Attributes that the new file inherited from the directory, such as default ACLs, and the old one lacks.
     for name in mine.keys().filter(|name| !theirs.contains_key(*name)) {
         if !name.to_bytes().starts_with(b"security.") {
             fremovexattr(new, name.as_c_str())?;
@@ -55,13 +55,13 @@ fn extended(file: BorrowedFd) -> io::Result<BTreeMap<CString, Vec<u8>>> {
     let mut all = BTreeMap::new();
     for name in names.split_inclusive(|byte| *byte == 0) {
         let name = CStr::from_bytes_with_nul(name).expect("the kernel ends every name with NUL");
-        // Rights to act as root are lost when content changes, whoever changes it.
+        // Not copied: the kernel also drops file capabilities on every write, even by root.
         if name == c"security.capability" {
             continue;
         }
         let mut value = Vec::new();
         match grow(&mut value, |buffer| fgetxattr(file, name, buffer)) {
-            // It went away meanwhile.
+            // The attribute was removed concurrently.
             Err(Errno::NODATA) => {}
             other => {
                 other?;
@@ -72,7 +72,7 @@ fn extended(file: BorrowedFd) -> io::Result<BTreeMap<CString, Vec<u8>>> {
     Ok(all)
 }
 
-/// Asks with more and more room until the answer fits; the kernel has a limit of its own.
+/// Calls `read` with growing buffers until the result fits; the kernel limits its size.
 fn grow(
     buffer: &mut Vec<u8>,
     mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,

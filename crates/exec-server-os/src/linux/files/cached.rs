@@ -1,8 +1,8 @@
-//! Answers that the kernel has in memory, for callers that must not wait for a disk or a network.
+//! Answers requests from the kernel's caches, for callers that must not block on a disk or a network.
 //!
-//! A path is looked up with `RESOLVE_CACHED`, which gives up where the kernel would have to ask a file system. Opening
-//! can block all the same on file systems that ask somebody, so only those that are known to be local are used; they
-//! become known when a request on a thread that may block has seen them.
+//! A path is looked up with `RESOLVE_CACHED`, which fails where the kernel would have to call the file system. Opening can
+//! still block on network and FUSE file systems, so only file systems that are known to be local are used. A request on a
+//! blocking thread records them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::open::{FOR_READING, OpenFile};
 use super::resolve::system;
 use crate::files::{Detail, FsError, FsReply, FsRequest, Links};
 
-/// Carries out a request if that needs nothing but memory; nothing is done if there is no answer.
+/// Executes a request if that cannot block; `None` if it must be executed by [`super::perform`].
 pub fn answer_from_cache(request: &FsRequest) -> Option<Result<FsReply, FsError>> {
     match request {
         FsRequest::Metadata { path, links: Links::Follow, detail } => metadata(path, *detail),
@@ -60,10 +60,10 @@ fn read(path: &Path) -> Option<Result<FsReply, FsError>> {
     (file.facts().identity() == facts.identity()).then_some(Ok(FsReply::Opened(file)))
 }
 
-/// Which file a path names, and which one it leads to if it is a link; for telling whether that has changed.
+/// Identity of the file at a path, and of its target if it is a link; for detecting replacements.
 pub type PathIdentity = (Identity, Option<Identity>);
 
-/// Which file a path names, if anything; may block.
+/// The identity of the file at a path, if it exists; may block.
 pub fn identity_of(path: &Path) -> Option<PathIdentity> {
     let own = Facts::of_link(path).ok()?;
     if !own.is_link() {
@@ -74,7 +74,7 @@ pub fn identity_of(path: &Path) -> Option<PathIdentity> {
     Some((own.identity(), target.map(|target| target.identity())))
 }
 
-/// The same without waiting; nothing if that is not possible.
+/// Like [`identity_of`] without blocking; the outer `None` means that the answer is not cached.
 pub fn identity_from_cache(path: &Path) -> Option<Option<PathIdentity>> {
     let Ok(own) = look(path, OFlags::PATH | OFlags::NOFOLLOW)? else { return Some(None) };
     let own = local_facts(own.as_fd())?;
@@ -88,7 +88,7 @@ pub fn identity_from_cache(path: &Path) -> Option<Option<PathIdentity>> {
     Some(Some((own.identity(), target)))
 }
 
-/// Opens what is in memory; that a path is missing is known there, too.
+/// Opens a cached path; `None` if it is not cached. A missing path can be cached as well.
 fn look(path: &Path, flags: OFlags) -> Option<Result<OwnedFd, FsError>> {
     match openat2(CWD, path, flags | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::CACHED) {
         Ok(fd) => Some(Ok(fd)),
@@ -97,24 +97,24 @@ fn look(path: &Path, flags: OFlags) -> Option<Result<OwnedFd, FsError>> {
     }
 }
 
-/// What is known about a file on a local file system.
+/// The cached metadata of a file, if it is on a known local file system.
 fn local_facts(fd: BorrowedFd) -> Option<Facts> {
     let facts = Facts::of_file_from_cache(fd).ok()?;
     is_known_local(facts.identity().device).then_some(facts)
 }
 
-/// Devices of local file systems. A number may be used again for another file system after an unmount; the worst that
-/// comes of it is a wait.
+/// Devices of local file systems. After an unmount a device number may be reused for a remote file system, which at worst
+/// makes a request block.
 static LOCAL: RwLock<Vec<u64>> = RwLock::new(Vec::new());
 
-/// Enough for the mounts that one server works on; the rest is served by threads.
+/// Enough for the mounts that one server uses; requests on others run on blocking threads.
 const MAX_KNOWN: usize = 64;
 
 fn is_known_local(device: u64) -> bool {
     LOCAL.read().expect("no holder panics").contains(&device)
 }
 
-/// Remembers the file system that a file was found on if it is a local one; may block.
+/// Records the file system of a file if it is local; may block.
 pub fn learn(facts: &Facts, path: &Path) {
     let device = facts.identity().device;
     if is_known_local(device) || !statfs(path).is_ok_and(|found| is_local(found.f_type)) {
@@ -126,7 +126,7 @@ pub fn learn(facts: &Facts, path: &Path) {
     }
 }
 
-/// File systems that answer from this machine's own memory and disks.
+/// Whether the file system type is backed by this machine's own memory and disks.
 fn is_local(kind: FsWord) -> bool {
     const EXT: FsWord = 0xef53;
     const XFS: FsWord = 0x5846_5342;

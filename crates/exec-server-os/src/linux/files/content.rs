@@ -1,4 +1,4 @@
-//! Changes to the content of a file that stays the same file: more at its end, another length.
+//! Appends to a file and truncates it, keeping its inode.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -10,10 +10,10 @@ use rustix::io::Errno;
 
 use super::metadata::Facts;
 use super::resolve::{self, Existing, Place, system};
-use super::{in_place, stage, turns};
+use super::{in_place, path_locks, stage};
 use crate::files::{FsError, Links, WriteOptions};
 
-/// Adds bytes behind the end; other writers who do the same neither lose nor mix anything.
+/// Appends bytes with `O_APPEND`, so that concurrent appends do not overwrite each other.
 pub fn append(
     path: &Path,
     links: Links,
@@ -22,7 +22,7 @@ pub fn append(
     options: &WriteOptions,
 ) -> Result<FsWriteFileResponse, FsError> {
     let mut place = resolve::target(path, links)?;
-    let _turn = turns::take(&place);
+    let _turn = path_locks::take(&place);
     place.look_again()?;
     if place.existing.is_none() && create && options.if_match.is_none() {
         place.existing = Some(create_empty(&place)?);
@@ -34,7 +34,7 @@ pub fn append(
     finish(file, options)
 }
 
-/// Cuts a file off, or makes it longer with zeros.
+/// Shortens a file, or extends it with zeros.
 pub fn truncate(
     path: &Path,
     links: Links,
@@ -42,7 +42,7 @@ pub fn truncate(
     options: &WriteOptions,
 ) -> Result<FsWriteFileResponse, FsError> {
     let mut place = resolve::target(path, links)?;
-    let _turn = turns::take(&place);
+    let _turn = path_locks::take(&place);
     place.look_again()?;
     let _file_turn = look_alone(&mut place)?;
     let file = checked(&place, path, options)?;
@@ -50,21 +50,21 @@ pub fn truncate(
     finish(file, options)
 }
 
-/// Waits until nobody else changes the file under another of its names, and looks at it again.
-fn look_alone(place: &mut Place) -> Result<Option<turns::Turn>, FsError> {
+/// Takes the inode lock, which covers other hard links, and repeats the stat.
+fn look_alone(place: &mut Place) -> Result<Option<path_locks::PathLock>, FsError> {
     let Some(existing) = &mut place.existing else { return Ok(None) };
-    let turn = turns::take_file(&existing.facts);
+    let turn = path_locks::take_file(&existing.facts);
     if let Some(file) = &existing.file {
         existing.facts = Facts::of_file(file.as_fd())?;
     }
     Ok(Some(turn))
 }
 
-/// The file that is there, if it is one and may be changed.
+/// The existing regular file, if it meets the conditions and is open for writing.
 fn checked<'a>(place: &'a Place, path: &Path, options: &WriteOptions) -> Result<&'a File, FsError> {
     let Some(existing) = &place.existing else { return Err(system(Errno::NOENT)) };
     if !existing.facts.is_regular() {
-        return Err(FsError::NotAFile(path.to_owned()));
+        return Err(FsError::NotAFile(path.to_owned(), existing.facts.nature()));
     }
     stage::check(Some(&existing.facts), options)?;
     existing.file.as_ref().ok_or_else(|| system(Errno::TXTBSY))

@@ -1,7 +1,7 @@
 //! `fs/copy`: a file, a link, or a tree.
 //!
-//! Files appear at their destination at once, as with every write. Links at the destination are followed, links in
-//! the source are copied as links; pipes, sockets and devices in a tree are left out.
+//! Files are published atomically, as with every write. Links at the destination are followed, links in the source are
+//! copied as links; pipes, sockets and devices in a tree are skipped.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -59,12 +59,13 @@ fn copy_file(dir: &OwnedFd, name: &CStr, place: Place) -> Result<(), FsError> {
             return Err(FsError::SameFile);
         }
         if !existing.facts.is_regular() {
-            return Err(FsError::NotAFile(Path::new(&*place.name.to_string_lossy()).to_owned()));
+            let name = Path::new(&*place.name.to_string_lossy()).to_owned();
+            return Err(FsError::NotAFile(name, existing.facts.nature()));
         }
     }
     let mut staged = StagedFile::new(place, WriteOptions::default())?;
     copy_bytes::copy(&source.into(), staged.file())?;
-    // The right to run as somebody else is not copied.
+    // setuid and setgid bits are not copied.
     staged.set_mode(facts.mode() & 0o777);
     staged.publish().map(drop)
 }
@@ -79,7 +80,7 @@ fn copy_link(
     symlinkat(text.as_c_str(), target_dir, target_name).map_err(system)
 }
 
-/// The part of the destination that exists must not be in the source.
+/// Fails if the existing part of the destination is inside the source.
 fn check_not_inside(source: &Facts, destination: &Path) -> Result<(), FsError> {
     let mut existing = destination;
     let dir = loop {
@@ -92,11 +93,11 @@ fn check_not_inside(source: &Facts, destination: &Path) -> Result<(), FsError> {
             Err(errno) => return Err(system(errno)),
         }
     };
-    climb_without_meeting(source, dir)
+    check_not_ancestor(source, dir)
 }
 
-/// Climbs to the root; the source must not be on the way.
-fn climb_without_meeting(source: &Facts, mut dir: OwnedFd) -> Result<(), FsError> {
+/// Fails if `source` is `dir` or one of its ancestors.
+fn check_not_ancestor(source: &Facts, mut dir: OwnedFd) -> Result<(), FsError> {
     let mut below = None;
     loop {
         let here = Facts::of_file(dir.as_fd())?.identity();
@@ -111,13 +112,13 @@ fn climb_without_meeting(source: &Facts, mut dir: OwnedFd) -> Result<(), FsError
     }
 }
 
-/// A directory on the way: what is left to copy from it.
+/// A directory that is being copied, with its remaining entries.
 struct Level {
     source: OwnedFd,
     target: OwnedFd,
     left: Vec<Name>,
     path: PathBuf,
-    /// The permission bits that the copy gets when it is full.
+    /// Mode to set on the copy after its content is copied.
     mode: Option<u32>,
 }
 
@@ -148,7 +149,7 @@ fn copy_tree(
                 let outcome = level.copy_entry(&entry, &path, facts);
                 (path, 1, outcome)
             }
-            // A directory was counted when it was made.
+            // A directory was counted when it was created.
             None => {
                 let level = levels.pop().expect("was just seen");
                 let outcome = level.finish().map(|()| None);
@@ -186,7 +187,7 @@ impl Level {
         Ok(Self { source, target, left, path, mode })
     }
 
-    /// Copies one name; a directory becomes the next level.
+    /// Copies one entry; a directory becomes the next level.
     fn copy_entry(&self, entry: &Name, path: &Path, top: &Facts) -> Result<Option<Self>, FsError> {
         let name = &entry.text;
         let facts = Facts::of_name(self.source.as_fd(), name)?;
@@ -213,10 +214,10 @@ impl Level {
     }
 }
 
-/// Makes a directory like the source, or takes the one that is there. One that its owner could not fill gets its
-/// permission bits only when it is full.
+/// Creates a directory with the mode of the source, or uses an existing one. A mode that would keep the owner from filling
+/// the directory is set only after its content is copied.
 ///
-/// A link that is there must not lead into `top`, all of which is being copied: that would have no end.
+/// An existing link must not lead into `top`, the source of the copy, which would then never end.
 fn make_directory(
     dir: &OwnedFd,
     name: &CString,
@@ -231,7 +232,7 @@ fn make_directory(
         Err(Errno::EXIST) => {
             if Facts::of_name(dir.as_fd(), name)?.is_link() {
                 let there = openat(dir, name, resolve::DIRECTORY, Mode::empty()).map_err(system)?;
-                climb_without_meeting(top, there)?;
+                check_not_ancestor(top, there)?;
             }
             None
         }

@@ -1,4 +1,4 @@
-//! The content of one file into another, by whatever is cheapest on this file system.
+//! Copies file content with the cheapest method of the file system.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{copy_file_range, ioctl_ficlone};
 use rustix::io::Errno;
 
-/// One step of a copy inside the kernel; large, and still often enough to be interrupted.
+/// Bytes per `copy_file_range` call: large, but each call stays interruptible.
 const STEP_BYTES: usize = 1 << 30;
-/// One step of a copy through memory.
+/// Bytes per step of a copy through user memory.
 const BUFFER_BYTES: usize = 256 * 1024;
 
-/// Copies everything, from the beginning of `source` to the beginning of `target`.
+/// Copies the whole content of `source` to the start of `target`.
 pub fn copy(source: &File, target: &File) -> io::Result<()> {
     if ioctl_ficlone(target, source).is_ok() {
         return Ok(());
@@ -21,7 +21,7 @@ pub fn copy(source: &File, target: &File) -> io::Result<()> {
     loop {
         let (mut from, mut to) = (done, done);
         match copy_file_range(source, Some(&mut from), target, Some(&mut to), STEP_BYTES) {
-            // Files that the kernel makes up claim to be empty.
+            // Virtual files such as those in /proc report a size of zero.
             Ok(0) if done == 0 => return copy_through_memory(source, target, done),
             Ok(0) => return Ok(()),
             Ok(count) => done += count as u64,
@@ -48,7 +48,7 @@ fn copy_through_memory(source: &File, target: &File, mut offset: u64) -> io::Res
             Ok(0) => return Ok(()),
             Ok(count) => {
                 match target.write_all_at(&buffer[..count], offset) {
-                    // Some files that the kernel makes up are written from where the descriptor stands only.
+                    // Some virtual files can be written at the current position only.
                     Err(error) if error.raw_os_error() == Some(libc::ESPIPE) => {
                         (&*target).write_all(&buffer[..count])?;
                     }

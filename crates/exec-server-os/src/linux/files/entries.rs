@@ -1,4 +1,4 @@
-//! Reads the names in a directory, many with one system call, and tells their kind without looking at each.
+//! Reads directory entries in batches, with their types and without a stat of each.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,23 +8,23 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-/// Reads directories one after another with the same memory.
+/// Reads directories one after another with the same buffer.
 pub struct EntryReader {
     buffer: Vec<u8>,
 }
 
-/// About 1600 usual names per system call, in a block that the allocator keeps for the next time.
+/// About 1600 entries of usual length per system call; small enough for the allocator to keep the block.
 const BUFFER_BYTES: usize = 64 * 1024;
 
 impl EntryReader {
-    /// A reader with its memory.
+    /// Allocates the buffer.
     pub fn new() -> Self {
         Self { buffer: Vec::with_capacity(BUFFER_BYTES) }
     }
 
-    /// Shows every name but `.` and `..`, from where `dir` stands, in the order of the file system.
+    /// Calls `visit` for every name except `.` and `..`, from the current position of `dir`, in file system order.
     ///
-    /// The kind is what the file system says for free, and may be [`FileType::Unknown`]: see [`kind`].
+    /// The type is the one in the directory entry and may be [`FileType::Unknown`]: see [`kind`].
     pub fn read<E: From<io::Error>>(
         &mut self,
         dir: BorrowedFd,
@@ -45,12 +45,12 @@ impl EntryReader {
     }
 }
 
-/// Opens a directory for reading its names; a path that ends in a link goes where the link points.
+/// Opens a directory for reading its names; links are followed.
 pub fn open(path: &Path) -> io::Result<OwnedFd> {
     open_at(CWD, path, OFlags::empty())
 }
 
-/// Opens a directory for reading its names, from another one.
+/// Opens a directory for reading its names, relative to `dir`.
 pub fn open_at(
     dir: BorrowedFd,
     path: impl rustix::path::Arg,
@@ -60,7 +60,7 @@ pub fn open_at(
     Ok(rustix::fs::openat(dir, path, flags | extra, Mode::empty())?)
 }
 
-/// What a name is, when `reported` may be unknown; links are not followed.
+/// The type of a name: `reported`, or by a stat if that is unknown; links are not followed.
 pub fn kind(dir: BorrowedFd, name: &CStr, reported: FileType) -> io::Result<FileType> {
     match reported {
         FileType::Unknown => {
@@ -70,7 +70,7 @@ pub fn kind(dir: BorrowedFd, name: &CStr, reported: FileType) -> io::Result<File
     }
 }
 
-/// What a stat is about.
+/// The file type in a stat.
 pub fn kind_in(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }

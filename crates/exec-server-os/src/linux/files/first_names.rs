@@ -1,17 +1,17 @@
-//! Keeps the first names of a directory in the order of their bytes, however many there are.
+//! Selects the first names of a directory in byte order, with bounded memory.
 
 use std::ffi::{CStr, CString};
 
 use rustix::fs::FileType;
 
-/// A name, and what the file system says about it for free.
+/// A name with the type in its directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Name {
     pub text: CString,
     pub reported: FileType,
 }
 
-/// At most so many names, the smallest of all that were added.
+/// Collects the smallest `wanted` names of all that were added.
 ///
 /// Invariant: at most twice the wanted number is held.
 pub struct FirstNames {
@@ -20,14 +20,14 @@ pub struct FirstNames {
 }
 
 impl FirstNames {
-    /// Room for the first `wanted` names.
+    /// Selects the first `wanted` names.
     pub fn new(wanted: usize) -> Self {
         Self { wanted, names: Vec::new() }
     }
 
-    /// Takes a name into account.
+    /// Adds a candidate.
     pub fn add(&mut self, text: &CStr, reported: FileType) {
-        // Throwing away only now and then makes it cheap: each time costs as much as the names that came since.
+        // Pruning only at twice the size makes the cost per name constant on average.
         if self.names.len() >= self.wanted.saturating_mul(2) {
             self.drop_surplus();
         }

@@ -1,4 +1,4 @@
-//! Content written into a file that has to stay the same file.
+//! Overwrites a file in place, where its inode must be kept.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use super::copy_bytes;
 use super::resolve::system;
 use crate::files::FsError;
 
-/// Makes `old` hold what `new` holds; the room for it is made first, so that a full disk leaves it as it was.
+/// Copies the content of `new` into `old`; allocates the space first, so that a full disk leaves `old` unchanged.
 pub fn copy(new: &File, old: &File) -> Result<(), FsError> {
     let size = new.metadata()?.len();
     if size > 0 {
@@ -23,7 +23,7 @@ pub fn copy(new: &File, old: &File) -> Result<(), FsError> {
     ftruncate(old, size).map_err(system)
 }
 
-/// Writes where the descriptor stands, as far as that is possible without waiting.
+/// Writes at the current position of the descriptor.
 pub fn write_all(mut file: &File, data: &[u8]) -> Result<(), FsError> {
     let mut done = 0;
     while done < data.len() {

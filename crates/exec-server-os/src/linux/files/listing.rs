@@ -1,6 +1,6 @@
-//! Lists a directory: everything in the order of the file system, or a page in the order of the names' bytes.
+//! Lists a directory: all entries in file system order, or one page in byte order of the names.
 //!
-//! Plain files and directories cost no system call of their own; only links and details are looked at one by one.
+//! Files and directories need no system call of their own; only links and details need one each.
 
 use std::ffi::CStr;
 use std::io;
@@ -33,12 +33,12 @@ pub fn list(
     }
 }
 
-/// The text that stands for the last name of a page.
+/// Encodes the last name of a page as a cursor.
 pub fn encode_cursor(name: &[u8]) -> String {
     base64::encode(name)
 }
 
-/// The name that a text from `encode_cursor` stands for.
+/// Decodes a cursor of `encode_cursor`; `None` if it is invalid.
 pub fn decode_cursor(cursor: &str) -> Option<Vec<u8>> {
     base64::decode(cursor).ok().filter(|name| !name.is_empty())
 }
@@ -59,7 +59,7 @@ impl Directory {
                 })?;
                 Ok(entries)
             }
-            // Details cost a system call each, so too many names are refused before the first of them.
+            // Details cost system calls, so too many names are rejected before any details are read.
             Detail::Full => {
                 let mut names = Vec::new();
                 self.read(MAX_DETAILED_ENTRIES, |name, reported| {
@@ -73,7 +73,7 @@ impl Directory {
     fn page(&self, page: &Page) -> Result<FsReadDirectoryResponse, FsError> {
         let limit = page.limit.max(1);
         let after = page.after.as_deref().unwrap_or_default();
-        // One name more than the page holds tells whether there is a next page.
+        // One name beyond the page shows whether there is a next page.
         let mut names = FirstNames::new(limit + 1);
         self.read(usize::MAX, |name, reported| {
             if name.to_bytes() > after {
@@ -104,7 +104,7 @@ impl Directory {
         names.iter().filter_map(|name| self.entry(&name.text, name.reported)).collect()
     }
 
-    /// What the listing says about a name; nothing if it has gone meanwhile.
+    /// The entry of a name; `None` if it was removed since.
     fn entry(&self, name: &CStr, reported: FileType) -> Option<FsDirectoryEntry> {
         let kind = unless_gone(entries::kind(self.fd.as_fd(), name, reported))?;
         let is_symlink = kind == Some(FileType::Symlink);
@@ -124,7 +124,7 @@ impl Directory {
         })
     }
 
-    /// What a link leads to, if anything.
+    /// The type of a link's target, if it exists.
     fn target(&self, name: &CStr) -> Option<FileType> {
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::empty()).ok()?;
         Some(entries::kind_in(&stat))
@@ -138,7 +138,7 @@ impl Directory {
     }
 }
 
-/// Nothing for a name that has gone, and an unknown for one that may be listed but not looked at.
+/// `None` for a name that is gone, `Some(None)` for one that cannot be inspected.
 fn unless_gone<T>(outcome: io::Result<T>) -> Option<Option<T>> {
     match outcome {
         Ok(known) => Some(Some(known)),

@@ -1,4 +1,4 @@
-//! What is known about a path.
+//! File metadata by `statx`.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,13 +15,14 @@ use rustix::fs::{
 
 use super::cached;
 use super::resolve::{self, system};
-use crate::files::{Detail, FsError, Links};
+use crate::files::{Detail, FsError, Links, Nature};
+use crate::users;
 
-/// What the kernel tells about a file.
+/// The `statx` result of a file.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts(Statx);
 
-/// Which file or directory something is, whatever its name.
+/// Identifies a file or directory independently of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     pub device: u64,
@@ -37,33 +38,33 @@ impl From<&Stat> for Identity {
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 impl Facts {
-    /// About an open file.
+    /// Of an open file.
     pub fn of_file(fd: BorrowedFd) -> io::Result<Self> {
         Ok(Self(statx(fd, c"", AtFlags::EMPTY_PATH, WANTED)?))
     }
 
-    /// About an open file, as far as it is known without asking a server.
+    /// Of an open file, from cached attributes on a network file system.
     pub fn of_file_from_cache(fd: BorrowedFd) -> io::Result<Self> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         Ok(Self(statx(fd, c"", flags, WANTED)?))
     }
 
-    /// About a name itself, even if it is a link.
+    /// Of a name; links are not followed.
     pub fn of_name(dir: BorrowedFd, name: &CStr) -> io::Result<Self> {
         Ok(Self(statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, WANTED)?))
     }
 
-    /// About what a name leads to.
+    /// Of a name; links are followed.
     pub fn of_target(dir: BorrowedFd, name: &CStr) -> io::Result<Self> {
         Ok(Self(statx(dir, name, AtFlags::empty(), WANTED)?))
     }
 
-    /// About a path itself, even if it is a link.
+    /// Of a path; a link as the last component is not followed.
     pub fn of_link(path: &Path) -> io::Result<Self> {
         Ok(Self(statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, WANTED)?))
     }
 
-    /// About what a path leads to.
+    /// Of a path; links are followed.
     pub fn of_path(path: &Path) -> io::Result<Self> {
         Ok(Self(statx(CWD, path, AtFlags::empty(), WANTED)?))
     }
@@ -74,6 +75,11 @@ impl Facts {
 
     pub fn is_regular(&self) -> bool {
         self.file_type() == FileType::RegularFile
+    }
+
+    /// The kind of a file that is not regular.
+    pub fn nature(&self) -> Nature {
+        if self.is_directory() { Nature::Directory } else { Nature::Special }
     }
 
     pub fn is_directory(&self) -> bool {
@@ -102,7 +108,7 @@ impl Facts {
         u32::from(self.0.stx_mode) & 0o7777
     }
 
-    /// Whether it is a directory that takes names and never gives one back, or a file that only gets longer.
+    /// Whether the append-only attribute is set.
     pub fn only_grows(&self) -> bool {
         self.0.stx_attributes.contains(StatxAttributes::APPEND)
     }
@@ -111,7 +117,7 @@ impl Facts {
         (self.0.stx_uid, self.0.stx_gid)
     }
 
-    /// Changes whenever the content or the attributes change, as far as the clock of the file system can tell.
+    /// Changes with the content or the attributes, within the clock resolution of the file system.
     pub fn version_tag(&self) -> String {
         let Statx { stx_ino, stx_size, stx_mtime, stx_ctime, .. } = self.0;
         let (modified, changed) = (nanoseconds(stx_mtime), nanoseconds(stx_ctime));
@@ -140,6 +146,8 @@ impl Facts {
             mode: self.mode(),
             uid,
             gid,
+            owner_name: users::user_name(uid),
+            group_name: users::group_name(gid),
             nlink: self.links().into(),
             inode: self.0.stx_ino,
             version_tag: self.version_tag(),
@@ -172,7 +180,7 @@ pub fn metadata(
     }
 }
 
-/// The answer from facts that are already known.
+/// Builds the response from known facts.
 pub fn answer(
     facts: &Facts,
     is_symlink: bool,
@@ -203,7 +211,7 @@ fn without_links(path: &Path, detail: Detail) -> Result<FsGetMetadataResponse, F
     }
 }
 
-/// Everything about a name in an open directory; about a link itself only if it leads nowhere.
+/// Full metadata of a directory entry: of the target of a link, or of the link itself if it is dangling.
 pub fn of_entry(dir: BorrowedFd, name: &CStr) -> io::Result<FsGetMetadataResponse> {
     let itself = Facts::of_name(dir, name)?;
     if !itself.is_link() {
@@ -219,7 +227,7 @@ pub fn read_link(path: &Path) -> Result<FsReadLinkResponse, FsError> {
     Ok(link_text(readlinkat(CWD, path, Vec::new()).map_err(system)?))
 }
 
-/// The text of a link as text, and exactly where that is not the same.
+/// The target of a link as text, plus its exact bytes if it is not UTF-8.
 pub fn link_text(text: std::ffi::CString) -> FsReadLinkResponse {
     match text.into_string() {
         Ok(target) => FsReadLinkResponse { target, target_base64: None },
@@ -231,10 +239,10 @@ pub fn link_text(text: std::ffi::CString) -> FsReadLinkResponse {
     }
 }
 
-/// How times before 1970 are told.
+/// Representation of times before 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Times {
-    /// As 1970, which is what clients that follow links know.
+    /// Clamped to 0, as the base protocol does when links are followed.
     Since1970,
     /// As negative numbers.
     Any,

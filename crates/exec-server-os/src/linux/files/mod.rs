@@ -1,4 +1,4 @@
-//! Files on Linux: every operation works from directory descriptors and never blocks on a pipe or a device.
+//! File operations on Linux. Opening a file never blocks on a pipe or a device.
 
 mod attributes;
 mod cached;
@@ -12,22 +12,22 @@ mod listing;
 mod metadata;
 mod names;
 mod open;
+mod path_locks;
 mod remove;
 mod resolve;
 mod stage;
 #[cfg(test)]
 mod testing;
-mod turns;
 mod walk;
 
 pub use cached::{PathIdentity, answer_from_cache, identity_from_cache, identity_of};
 pub use listing::decode_cursor;
-pub use open::{OpenFile, Patience};
+pub use open::{Blocking, OpenFile};
 pub use stage::StagedFile;
 
 use crate::files::{FsError, FsReply, FsRequest, Leftovers, Links};
 
-/// Carries out a request; may wait for a disk or a network.
+/// Executes a request; may block on a disk or a network.
 pub fn perform(request: FsRequest) -> Result<FsReply, FsError> {
     Ok(match request {
         FsRequest::Read { path, links } => FsReply::Opened(open::open(&path, links)?),
@@ -80,7 +80,7 @@ fn done(result: Result<(), FsError>) -> Result<FsReply, FsError> {
     result.map(|()| FsReply::Done)
 }
 
-/// The error of a descriptor that was opened for the other direction.
+/// `EBADF`: the descriptor was opened for the other direction.
 pub fn bad_descriptor() -> FsError {
     resolve::system(rustix::io::Errno::BADF)
 }

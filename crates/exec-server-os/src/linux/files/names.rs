@@ -1,4 +1,4 @@
-//! Names and their rights: directories, links, renaming, permission bits.
+//! Operations on names and permissions: mkdir, symlink, rename, canonicalize, chmod.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd};
@@ -13,16 +13,16 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::super::litter;
+use super::super::temp_registry;
 use super::metadata::Facts;
 use super::resolve::{self, system};
 use super::stage::{modified_at, temporary_name};
 use crate::files::{FsError, Links};
 
-/// What new directories may be used for before the umask has its say.
+/// Mode of new directories before the umask is applied.
 const NEW_DIRECTORY: Mode = Mode::from_raw_mode(0o777);
 
-/// Makes a directory.
+/// Creates a directory.
 pub fn create_directory(path: &Path, recursive: bool, links: Links) -> Result<(), FsError> {
     match (links, recursive) {
         (Links::Follow, false) => mkdirat(CWD, path, NEW_DIRECTORY).map_err(system),
@@ -36,14 +36,14 @@ pub fn create_directory(path: &Path, recursive: bool, links: Links) -> Result<()
     }
 }
 
-/// How often a directory on the way is made again because it has gone.
+/// Retries for parents that are removed concurrently.
 const MAX_REMOVED_MEANWHILE: usize = 16;
 
-/// Makes a directory and whatever is missing on the way to it; others may do the same meanwhile.
+/// Creates a directory and its missing parents; concurrent creation of the same directories is accepted.
 pub fn create_with_parents(path: &Path) -> Result<(), FsError> {
     let mut missing = Vec::new();
     let mut next = path;
-    // Somebody may remove what was just made, but some file systems say this of every name, in directories that are there.
+    // A concurrent removal also gives this error, but some file systems return it for every name in an existing directory.
     let mut steps_back = path.components().count() + MAX_REMOVED_MEANWHILE;
     loop {
         match mkdirat(CWD, next, NEW_DIRECTORY) {
@@ -74,7 +74,7 @@ fn create_without_links(path: &Path) -> Result<(), FsError> {
         match mkdirat(&dir, &name, NEW_DIRECTORY) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => {
-                // Where nothing can be made, what is there may still be a directory.
+                // mkdir may fail for another reason, such as EROFS, although the directory exists.
                 if Facts::of_name(dir.as_fd(), &name).is_err() {
                     return Err(system(errno));
                 }
@@ -85,13 +85,13 @@ fn create_without_links(path: &Path) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Finds the path without links.
+/// Resolves all links in a path.
 pub fn canonicalize(path: &Path) -> Result<FsCanonicalizeResponse, FsError> {
     let path = std::fs::canonicalize(path)?;
     Ok(FsCanonicalizeResponse { path: PathUri::from_posix(path.as_os_str().as_bytes()) })
 }
 
-/// Gives a file or a tree a new name.
+/// Renames a file or a directory.
 pub fn rename(source: &Path, destination: &Path, no_replace: bool) -> Result<(), FsError> {
     if no_replace {
         renameat_with(CWD, source, CWD, destination, RenameFlags::NOREPLACE).map_err(system)
@@ -100,7 +100,7 @@ pub fn rename(source: &Path, destination: &Path, no_replace: bool) -> Result<(),
     }
 }
 
-/// Makes a link; another link is replaced at once, and only if that is wanted.
+/// Creates a symbolic link; with `replace`, an existing link is replaced atomically.
 pub fn symlink(path: &Path, target: &[u8], replace: bool) -> Result<(), FsError> {
     let target = CString::new(target).map_err(|_| system(Errno::INVAL))?;
     let (dir, name) = resolve::parent(path)?;
@@ -109,16 +109,16 @@ pub fn symlink(path: &Path, target: &[u8], replace: bool) -> Result<(), FsError>
         other => return other.map_err(system),
     }
     let aside = temporary_name();
-    let _note = litter::note(&dir, &aside);
+    let _note = temp_registry::note(&dir, &aside);
     symlinkat(target.as_c_str(), &dir, &aside).map_err(system)?;
     renameat(&dir, &aside, &dir, &name).map_err(|errno| {
-        // If even this fails there is nothing left to try.
+        // Best effort: the temp name stays if this fails.
         let _ = unlinkat(&dir, &aside, AtFlags::empty());
         system(errno)
     })
 }
 
-/// Changes permission bits, and the time of the content if there is one to set.
+/// Sets the permission bits, and the modification time if one is given.
 pub fn set_permissions(
     path: &Path,
     mode: u32,

@@ -1,7 +1,7 @@
 //! Removes a file, a link or a tree, and never anything outside of it.
 //!
-//! A tree is taken down from directory descriptors. Every directory is opened by its name in its parent's descriptor
-//! and never through a link, so nobody who changes the tree meanwhile can lead the removal elsewhere.
+//! A tree is removed through directory descriptors. Every directory is opened by its name in its parent's descriptor
+//! and never through a link, so a concurrent change of the tree cannot redirect the removal.
 //!
 //! ```text
 //!             ┌──── a subdirectory is left: enter it ────┐
@@ -25,9 +25,9 @@ use super::metadata::Identity;
 use super::resolve::{self, parent_without_links};
 use crate::files::{FsError, Links};
 
-/// Removes what `path` names, itself if it is a link.
+/// Removes the entry at `path`; a link as the last component is not followed.
 ///
-/// With `force`, a path that is not there counts as removed.
+/// With `force`, a missing path counts as removed.
 pub fn remove(path: &Path, recursive: bool, force: bool, links: Links) -> Result<(), FsError> {
     let outcome = match links {
         Links::Refuse if recursive => Err(FsError::RecursiveWithoutLinks),
@@ -67,21 +67,21 @@ fn remove_one(parent: BorrowedFd, name: &CStr, kind: FileType) -> io::Result<()>
     Ok(rustix::fs::unlinkat(parent, name, flags)?)
 }
 
-/// Descriptors that are held for one removal, so that a tree of any depth needs only so many.
+/// Maximum number of open descriptors for one removal, whatever the depth of the tree.
 const OPEN_LEVELS: usize = 32;
 
-/// Names of subdirectories that are held for one directory; the rest is found by another scan.
+/// Maximum number of subdirectory names kept per directory; a rescan finds the rest.
 const HELD_NAMES: usize = 4096;
 
-/// Scans of one directory that somebody else keeps filling, before the removal gives up.
+/// Rescans of a directory that another process keeps filling, before the removal fails.
 const MAX_RESCANS: u32 = 16;
 
 /// A tree that is being removed.
 struct Tree<'a> {
     path: &'a Path,
-    /// The directory that is being emptied; before and after all levels, the one that holds the top.
+    /// The directory that is being emptied; before and after all levels, the parent of the top.
     dir: OwnedFd,
-    /// The directories that were entered and are still there, from the top down.
+    /// The directories that were entered and not yet removed, from the top down.
     levels: Vec<Level>,
     reader: EntryReader,
     removed: u64,
@@ -90,16 +90,16 @@ struct Tree<'a> {
 struct Level {
     name: CString,
     parent: Parent,
-    /// What the last scan found and could not unlink.
+    /// Subdirectories that the last scan found.
     subdirectories: Vec<CString>,
-    /// Whether the last scan found more subdirectories than are held.
+    /// Whether the last scan found more subdirectories than were kept.
     has_more: bool,
     rescans: u32,
 }
 
 enum Parent {
     Open(OwnedFd),
-    /// It is opened again through its child, which must lead to the same directory.
+    /// Reopened as `..` of its child, which must give the same directory.
     Closed(Identity),
 }
 
@@ -126,7 +126,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Removes all that was entered, from the bottom up.
+    /// Removes all entered directories, from the bottom up.
     fn empty(&mut self) -> Result<(), Failure> {
         while let Some(mut level) = self.levels.pop() {
             match level.subdirectories.pop() {
@@ -150,7 +150,7 @@ impl<'a> Tree<'a> {
         self.scan(Level::new(name, parent))
     }
 
-    /// What cannot be opened may be gone, no directory any more, or unreadable but empty.
+    /// Handles a directory that cannot be opened: it may be gone, replaced by a file, or unreadable but empty.
     fn remove_unopened(&mut self, name: &CStr, error: io::Error) -> Result<(), Failure> {
         let kind = match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOENT) => return Ok(()),
@@ -162,7 +162,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Unlinks everything in the current directory but its subdirectories, which are noted.
+    /// Unlinks everything in the current directory except its subdirectories, which are recorded in `level`.
     fn scan(&mut self, mut level: Level) -> Result<(), Failure> {
         let mut last_name = None;
         let outcome = self.reader.read(self.dir.as_fd(), |name, reported| {
@@ -181,7 +181,7 @@ impl<'a> Tree<'a> {
         outcome.map_err(|error| self.failure(last_name.as_deref(), error))
     }
 
-    /// Removes the current directory, which should be empty now, and goes on in its parent.
+    /// Removes the current directory, which should be empty now, and continues in its parent.
     fn leave(&mut self, level: Level) -> Result<(), Failure> {
         let parent = match level.parent {
             Parent::Open(parent) => Ok(parent),
@@ -209,7 +209,7 @@ impl<'a> Tree<'a> {
         self.scan(level)
     }
 
-    /// Lets go of the descriptor that will be needed last; the one that holds the top is always kept.
+    /// Closes the parent descriptor that is needed last; that of the top stays open.
     fn close_a_distant_level(&mut self) -> io::Result<()> {
         let Some(distant @ 1..) = self.levels.len().checked_sub(OPEN_LEVELS) else { return Ok(()) };
         let level = &mut self.levels[distant];
@@ -222,7 +222,7 @@ impl<'a> Tree<'a> {
     /// A failure at a name in the current directory, or at the directory itself.
     fn failure(&self, name: Option<&CStr>, source: io::Error) -> Failure {
         let names = self.levels.iter().map(|level| level.name.as_c_str()).chain(name);
-        // The path ends with the name of the top already.
+        // `self.path` already ends with the name of the top.
         let mut path = self.path.to_owned();
         path.extend(names.skip(1).map(|name| OsStr::from_bytes(name.to_bytes())));
         Failure { path, source }
@@ -243,7 +243,7 @@ impl Level {
     }
 }
 
-/// Goes up from a directory, but only to where it was entered from.
+/// Opens the parent of a directory; fails unless it is the one that the directory was entered from.
 fn reopen_parent(dir: &OwnedFd, identity: Identity) -> io::Result<OwnedFd> {
     let parent = entries::open_at(dir.as_fd(), c"..", OFlags::empty())?;
     if Identity::from(&rustix::fs::fstat(&parent)?) != identity {
@@ -265,7 +265,7 @@ fn unlink(dir: BorrowedFd, name: &CStr, reported: FileType) -> io::Result<Unlink
     match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) => Ok(Unlinked::Yes),
         Err(Errno::NOENT) => Ok(Unlinked::WasGone),
-        // What the file system did not tell, or what has changed since.
+        // The file system did not report the type, or the entry was replaced since.
         Err(Errno::ISDIR) => Ok(Unlinked::IsDirectory),
         Err(error) => Err(error.into()),
     }

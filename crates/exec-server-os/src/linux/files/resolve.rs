@@ -1,4 +1,4 @@
-//! From a path to the directory that holds its last name.
+//! Resolves a path to its parent directory descriptor and last component.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -12,13 +12,13 @@ use rustix::io::Errno;
 use super::metadata::Facts;
 use crate::files::{FsError, Links};
 
-/// How many links lead on to another before it counts as a loop; the kernel's own limit.
+/// The kernel's limit on links in one path; more are treated as a loop.
 const MAX_LINKS: usize = 40;
 
-/// Directories on the way: no permission to list them is needed.
+/// `O_PATH` needs no permission to list the directory.
 pub const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// A name in an open directory, and what it leads to, for writing.
+/// A write target: a name in an open directory, and the existing file, if any.
 #[derive(Debug)]
 pub struct Place {
     pub dir: OwnedFd,
@@ -26,18 +26,18 @@ pub struct Place {
     pub existing: Option<Existing>,
 }
 
-/// A file that is already there.
+/// The file that exists at a write target.
 #[derive(Debug)]
 pub struct Existing {
-    /// Open for writing; missing if it is a running program, which can only be replaced.
+    /// Open for writing; `None` for a running program (`ETXTBSY`), which can only be replaced.
     pub file: Option<File>,
     pub facts: Facts,
-    /// Whether the name in the directory is this very file; if not, it can only be written in place.
+    /// Whether the name in the directory refers to this file; if not, it can only be written in place.
     pub is_named: bool,
 }
 
 impl Place {
-    /// Looks again at what is there now.
+    /// Refreshes `existing`.
     pub fn look_again(&mut self) -> Result<(), FsError> {
         if let Some(old) = &mut self.existing {
             if !old.is_named {
@@ -56,12 +56,12 @@ impl Place {
     }
 }
 
-/// The root, as a place to begin.
+/// Opens the root directory.
 pub fn root() -> Result<OwnedFd, FsError> {
     openat(CWD, "/", DIRECTORY, Mode::empty()).map_err(system)
 }
 
-/// Opens the directory of the last name; a link or a file on the way is no directory.
+/// Opens the parent directory of a path; a symbolic link on the way gives `ENOTDIR`.
 pub fn parent_without_links(path: &Path) -> Result<(OwnedFd, CString), FsError> {
     let mut dir = root()?;
     let mut names = names(path);
@@ -72,20 +72,20 @@ pub fn parent_without_links(path: &Path) -> Result<(OwnedFd, CString), FsError> 
     Ok((dir, last))
 }
 
-/// Opens a directory by its name in another; a link is none.
+/// Opens a subdirectory; a symbolic link gives `ENOTDIR`.
 pub fn enter(dir: &OwnedFd, name: &CStr) -> Result<OwnedFd, FsError> {
     openat(dir, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()).map_err(system)
 }
 
-/// Opens the directory of the last name; links on the way are followed.
+/// Opens the parent directory of a path; links on the way are followed.
 pub fn parent(path: &Path) -> Result<(OwnedFd, CString), FsError> {
     let Some(last) = names(path).next_back() else { return Err(FsError::NoName) };
     let parent = path.parent().unwrap_or(Path::new("/"));
     Ok((openat(CWD, parent, DIRECTORY, Mode::empty()).map_err(system)?, last))
 }
 
-/// Finds where new content for `path` goes, and opens what is there: this asks for the same permissions as writing
-/// would, even if the file is then replaced.
+/// Finds the write target of `path` and opens the existing file for writing, so that a replacement requires the same
+/// permissions as a write.
 pub fn target(path: &Path, links: Links) -> Result<Place, FsError> {
     match links {
         Links::Refuse => {
@@ -95,19 +95,19 @@ pub fn target(path: &Path, links: Links) -> Result<Place, FsError> {
         }
         Links::Follow => match parent(path) {
             Ok((dir, name)) => target_in(dir, name),
-            // The root is a directory like any other.
+            // The same error as for any other directory.
             Err(FsError::NoName) => Err(system(Errno::ISDIR)),
             Err(error) => Err(error),
         },
     }
 }
 
-/// The errors of rustix and of the standard library are the same numbers.
+/// Converts an errno of rustix.
 pub fn system(errno: Errno) -> FsError {
     FsError::System(errno.into())
 }
 
-/// The names in a path, from the root on.
+/// The components of a path below the root.
 pub fn names(path: &Path) -> impl DoubleEndedIterator<Item = CString> {
     path.components().filter_map(|component| match component {
         Component::Normal(name) => {
@@ -125,13 +125,13 @@ const FOR_WRITING: OFlags = OFlags::WRONLY
 
 fn open_for_writing(dir: &OwnedFd, name: &CStr, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     match openat(dir, name, flags, Mode::empty()) {
-        // A file that only gets longer takes nothing else.
+        // An append-only file can be opened only with O_APPEND.
         Err(Errno::PERM) => openat(dir, name, flags | OFlags::APPEND, Mode::empty()),
         other => other,
     }
 }
 
-/// Opens what is there for writing.
+/// Opens the file at a name for writing, if it exists.
 fn existing(dir: &OwnedFd, name: &CStr) -> Result<Option<Existing>, FsError> {
     match open_for_writing(dir, name, FOR_WRITING) {
         Ok(fd) => {
@@ -147,10 +147,10 @@ fn existing(dir: &OwnedFd, name: &CStr) -> Result<Option<Existing>, FsError> {
     }
 }
 
-/// Finds where new content for a name in a directory goes; links are followed.
+/// Finds the write target of a name in a directory; links are followed.
 pub fn target_in(mut dir: OwnedFd, mut name: CString) -> Result<Place, FsError> {
     let mut reached = None;
-    // One more, because behind the last link there is something to look at.
+    // One more iteration than links, for the target of the last link.
     for _ in 0..=MAX_LINKS {
         match existing(&dir, &name) {
             Err(FsError::System(error)) if error.raw_os_error() == Some(libc::ELOOP) => {}
@@ -167,13 +167,13 @@ pub fn target_in(mut dir: OwnedFd, mut name: CString) -> Result<Place, FsError> 
         if reached.is_none() {
             reached = through_link(&dir, &name)?;
             if reached.is_some() && is_procfs(&dir) {
-                // Such a link stands for an open file, which is to be written to whatever its name.
+                // A magic link in /proc refers to an open file, which is written directly and not by its name.
                 return Ok(Place { dir, name, existing: reached });
             }
         }
         (dir, name) = match next_place(&dir, &name) {
             Ok(next) => next,
-            // A link such as those in /proc leads to a file whose name, if it has one, cannot be found.
+            // The name of the target cannot be resolved, as with magic links, but the file itself is open.
             Err(_) if reached.is_some() => return Ok(Place { dir, name, existing: reached }),
             Err(error) => return Err(error),
         };
@@ -181,7 +181,7 @@ pub fn target_in(mut dir: OwnedFd, mut name: CString) -> Result<Place, FsError> 
     Err(system(Errno::LOOP))
 }
 
-/// What the kernel finds behind a link; nothing if the link leads nowhere.
+/// Opens the target of a link; `None` if the link is dangling.
 fn through_link(dir: &OwnedFd, name: &CStr) -> Result<Option<Existing>, FsError> {
     match open_for_writing(dir, name, FOR_WRITING.difference(OFlags::NOFOLLOW)) {
         Ok(fd) => {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_may_only_be_passed_through_is_passed_through() {
+    fn a_directory_without_read_permission_can_be_traversed() {
         as_ordinary_user(|place| {
             fs::create_dir_all(place.join("passage/inner")).unwrap();
             fs::set_permissions(place.join("passage"), PermissionsExt::from_mode(0o300)).unwrap();

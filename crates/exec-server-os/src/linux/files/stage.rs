@@ -1,13 +1,13 @@
-//! New content for a file, written aside and then put in its place at once.
+//! Atomic file replacement: content is staged, then published by rename or link.
 //!
 //! ```text
 //! begin ─▶ staged ─write_at…─▶ staged ─publish─▶ published: renamed over the old file, or linked as a new one
-//!                                 │         └──▶ published in place: the old file had to stay the same file
-//!                                 └─drop───────▶ gone, and the old file is untouched
+//!                                 │         └──▶ published in place: the inode of the old file had to be kept
+//!                                 └─drop───────▶ discarded, and the old file is unchanged
 //! ```
 //!
-//! Invariant: until it is published, nobody can see anything of it. Where the file system can, it has no name either,
-//! so that not even a crash leaves anything behind.
+//! Invariant: the staged content is invisible until it is published. Where the file system supports it, the staged file
+//! has no name, so that a crash leaves nothing behind.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -26,25 +26,25 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::super::litter::{self, Note, PREFIX};
+use super::super::temp_registry::{self, PREFIX, TempEntry};
 use super::attributes;
 use super::in_place;
 use super::metadata::Facts;
+use super::path_locks;
 use super::resolve::{self, Existing, Place, system};
-use super::turns;
 use crate::files::{FsError, Leftovers, Links, WriteOptions};
 
-/// New content for a file, not yet in its place.
+/// New content for a file, not yet published.
 #[derive(Debug)]
 pub struct StagedFile {
     file: File,
-    /// Where it lies until then.
+    /// Location of the staged file.
     aside: Aside,
     place: Place,
-    /// The permission bits of the new file, if they are not those of the old one.
+    /// Mode of the new file, if it differs from that of the old one.
     mode: Option<u32>,
-    /// The permission bits of the old file, in case that it is removed before the new one takes its place; those that
-    /// were asked for, if there is none.
+    /// Mode of the old file, used if it is removed before the new one is published; without an old file, the requested
+    /// mode of new files.
     old_mode: Option<u32>,
     options: WriteOptions,
 }
@@ -53,20 +53,20 @@ pub struct StagedFile {
 enum Aside {
     /// In the target's directory, without a name.
     Unnamed,
-    /// In the target's directory, under this name, which the guardian knows of.
-    Named { name: CString, _note: Option<Note> },
-    /// In another directory, because the target's takes no new names.
+    /// In the target's directory, under this name, which is registered with the guardian.
+    Named { name: CString, _note: Option<TempEntry> },
+    /// In the temp directory or in memory, because no file can be created in the target's directory.
     Elsewhere,
 }
 
-/// What new files may be used for before the umask has its say.
+/// Mode of new files before the umask is applied.
 const NEW_FILE: Mode = Mode::from_raw_mode(0o666);
 
 const PRIVATE_FILE: Mode = Mode::from_raw_mode(0o600);
 
 const STAGING: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 
-/// Gives a file new content.
+/// Replaces the content of a file, or creates it.
 pub fn write(
     path: &Path,
     links: Links,
@@ -77,9 +77,11 @@ pub fn write(
     if let Some(existing) = &place.existing {
         check(Some(&existing.facts), &options)?;
         if !existing.facts.is_regular() {
-            // Without links there is no way to a device, with them `/dev/null` is a fine place to write to.
+            // With links, writing to a device such as `/dev/null` is allowed; without links it is rejected.
             let file = existing.file.as_ref().filter(|_| links == Links::Follow);
-            let Some(file) = file else { return Err(FsError::NotAFile(path.to_owned())) };
+            let Some(file) = file else {
+                return Err(FsError::NotAFile(path.to_owned(), existing.facts.nature()));
+            };
             in_place::write_all(file, data)?;
             let response = FsWriteFileResponse { in_place: Some(true), ..Default::default() };
             return Ok((response, Leftovers::default()));
@@ -90,17 +92,17 @@ pub fn write(
     staged.publish()
 }
 
-/// Begins new content for a regular file.
+/// Stages new content for a regular file.
 pub fn begin(path: &Path, links: Links, options: WriteOptions) -> Result<StagedFile, FsError> {
     let place = resolve::target(path, links)?;
-    if place.existing.as_ref().is_some_and(|existing| !existing.facts.is_regular()) {
-        return Err(FsError::NotAFile(path.to_owned()));
+    if let Some(existing) = place.existing.as_ref().filter(|found| !found.facts.is_regular()) {
+        return Err(FsError::NotAFile(path.to_owned(), existing.facts.nature()));
     }
     check(place.existing.as_ref().map(|existing| &existing.facts), &options)?;
     StagedFile::new(place, options)
 }
 
-/// Checks the conditions of a write against what is there.
+/// Checks the preconditions of a write against the existing file.
 pub fn check(existing: Option<&Facts>, options: &WriteOptions) -> Result<(), FsError> {
     if options.if_absent && existing.is_some() {
         return Err(system(Errno::EXIST));
@@ -113,19 +115,19 @@ pub fn check(existing: Option<&Facts>, options: &WriteOptions) -> Result<(), FsE
 }
 
 impl StagedFile {
-    /// New content for what is at `place`.
+    /// Stages new content for the file at `place`.
     pub(super) fn new(place: Place, options: WriteOptions) -> Result<Self, FsError> {
         let old = place.existing.as_ref();
         if old.is_some_and(|old| old.facts.only_grows()) {
             return Err(system(Errno::PERM));
         }
         let created = match old {
-            // It can only be written in place, if at all.
+            // A file that was not found by name can only be written in place.
             Some(old) if !old.is_named && old.file.is_none() => return Err(system(Errno::TXTBSY)),
             Some(old) if !old.is_named => Err(Errno::PERM.into()),
-            // A temporary name could not be taken away again.
+            // In an append-only directory a temp name could not be removed.
             Some(_) if Facts::of_file(place.dir.as_fd())?.only_grows() => Err(Errno::PERM.into()),
-            // Until it has the rights of the old file nobody else may see what is in it.
+            // Private until the permissions of the old file are applied.
             Some(_) => create_aside(&place.dir, PRIVATE_FILE),
             None => create_aside(&place.dir, NEW_FILE),
         };
@@ -152,26 +154,26 @@ impl StagedFile {
         &self.file
     }
 
-    /// Gives the new file these permission bits instead of the old one's.
+    /// Sets the mode of the new file, instead of that of the old one.
     pub(super) fn set_mode(&mut self, mode: u32) {
         self.mode = Some(mode);
     }
 
-    /// Writes at any place; what is left out is zero.
+    /// Writes at any offset; gaps read as zeros.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(data, offset)
     }
 
-    /// Puts the content in its place.
+    /// Publishes the content.
     pub fn publish(mut self) -> Result<(FsWriteFileResponse, Leftovers), FsError> {
         sync(&self.file, self.options.durability)?;
         let Put { in_place, facts } = {
-            let _turn = turns::take(&self.place);
+            let _turn = path_locks::take(&self.place);
             self.set_time(&self.file)?;
             self.put()?
         };
         if !in_place {
-            // Its attributes are new, and there are file systems that put off whatever has no name.
+            // The attributes have changed since the first sync, and some file systems defer files without a name.
             sync(&self.file, self.options.durability)?;
             if self.options.durability == Durability::Full {
                 self.sync_directory()?;
@@ -196,15 +198,15 @@ impl StagedFile {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(&self.place.dir, c".", flags, Mode::empty()) {
             Ok(dir) => fsync(dir).map_err(system),
-            // A directory that may be changed but not listed goes to disk with everything else.
+            // A directory that cannot be opened for reading is synced with its whole file system.
             Err(Errno::ACCESS) => syncfs(&self.file).map_err(system),
             Err(errno) => Err(system(errno)),
         }
     }
 
-    /// Renames, links or copies.
+    /// Publishes by rename, link or copy.
     fn put(&mut self) -> Result<Put, FsError> {
-        // Between two looks somebody else may create or remove the target, but not for ever.
+        // Another process may create or remove the target between two checks, so retry a bounded number of times.
         for _ in 0..MAX_LOOKS {
             self.place.look_again()?;
             let facts = self.place.existing.as_ref().map(|old| &old.facts);
@@ -226,7 +228,7 @@ impl StagedFile {
             }
             return match self.put_over() {
                 Ok(()) => self.replaced(),
-                // A mount point, a sticky directory, a file that may only grow: it can at best be written to.
+                // A mount point, a sticky directory or an append-only file cannot be replaced, only written.
                 Err(Errno::BUSY | Errno::PERM | Errno::ACCESS | Errno::XDEV) => self.put_in_place(),
                 Err(errno) => Err(system(errno)),
             };
@@ -239,7 +241,7 @@ impl StagedFile {
     }
 
     fn take_over(&self, old: &Existing) -> io::Result<()> {
-        // A running program cannot be opened for writing, but its attributes can be read all the same.
+        // A running program cannot be opened for writing, but its attributes can be read.
         let opened;
         let file = match &old.file {
             Some(file) => file.as_fd(),
@@ -254,7 +256,7 @@ impl StagedFile {
             attributes::set_mode(self.file.as_fd(), mode)?;
         }
         if self.options.if_match.is_some() && self.options.attributes.modified_at_ms.is_none() {
-            // The clock of the file system is too coarse to tell two quick writes apart.
+            // The file system clock is too coarse to give two quick writes different version tags.
             let now = clock_gettime(ClockId::Realtime);
             let times = Timestamps { last_access: now, last_modification: now };
             futimens(&self.file, &times)?;
@@ -271,7 +273,7 @@ impl StagedFile {
             Aside::Unnamed => give_name(&self.file, dir, name),
             Aside::Named { name: aside, .. } => {
                 match renameat_with(dir, aside, dir, name, RenameFlags::NOREPLACE) {
-                    // Not every file system can do that, but a second name never replaces anything either.
+                    // Some file systems lack NOREPLACE; a hard link never replaces an existing name either.
                     Err(Errno::INVAL | Errno::NOSYS) => {
                         linkat(dir, aside, dir, name, AtFlags::empty())?;
                         unlinkat(dir, aside, AtFlags::empty())?;
@@ -289,7 +291,7 @@ impl StagedFile {
         let dir = &self.place.dir;
         if matches!(self.aside, Aside::Unnamed) {
             let name = temporary_name();
-            let note = litter::note(dir, &name);
+            let note = temp_registry::note(dir, &name);
             give_name(&self.file, dir, &name)?;
             self.aside = Aside::Named { name, _note: note };
         }
@@ -304,7 +306,7 @@ impl StagedFile {
         let old = self.place.existing.as_ref().and_then(|old| old.file.as_ref());
         let Some(old) = old else { return Err(system(Errno::TXTBSY)) };
         let facts = Facts::of_file(old.as_fd())?;
-        let _turn = turns::take_file(&facts);
+        let _turn = path_locks::take_file(&facts);
         check(Some(&Facts::of_file(old.as_fd())?), &self.options)?;
         in_place::copy(&self.file, old)?;
         if let Some(mode) = self.mode {
@@ -316,18 +318,18 @@ impl StagedFile {
     }
 }
 
-/// How content was put in its place.
+/// Result of publishing.
 struct Put {
-    /// Whether it had to be a copy into the old file.
+    /// Whether the content was copied into the old file.
     in_place: bool,
-    /// About the file that has it, before anybody else could change it again.
+    /// Metadata of the published file, read while the path lock is held.
     facts: Facts,
 }
 
 impl Drop for StagedFile {
     fn drop(&mut self) {
         if let Aside::Named { name, .. } = &self.aside {
-            // If even this fails there is nothing left to try.
+            // Best effort: the temp name stays if this fails.
             let _ = unlinkat(&self.place.dir, name, AtFlags::empty());
         }
     }
@@ -335,7 +337,7 @@ impl Drop for StagedFile {
 
 const MAX_LOOKS: usize = 100;
 
-/// Whether another file may take its place: not if it has other names, which would then go on naming the old one.
+/// Whether the file may be replaced; not if it has other hard links, which would keep the old content.
 fn can_be_replaced(old: &Existing) -> bool {
     old.is_named && old.facts.links() <= 1
 }
@@ -344,18 +346,18 @@ fn create_aside(dir: &OwnedFd, mode: Mode) -> io::Result<(File, Aside)> {
     if *CAN_NAME_LATER {
         match openat(dir, c".", STAGING | OFlags::TMPFILE, mode) {
             Ok(fd) => return Ok((fd.into(), Aside::Unnamed)),
-            // Not every file system has files without a name.
+            // Some file systems do not support O_TMPFILE.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
     let name = temporary_name();
-    let note = litter::note(dir, &name);
+    let note = temp_registry::note(dir, &name);
     let fd = openat(dir, &name, STAGING | OFlags::CREATE | OFlags::EXCL, mode)?;
     Ok((fd.into(), Aside::Named { name, _note: note }))
 }
 
-/// In the directory for temporary files, or in memory where a sandbox has none.
+/// In the temp directory, or in memory where that fails, as in a sandbox without one.
 fn create_elsewhere() -> io::Result<File> {
     create_in_temporary_directory()
         .or_else(|_| Ok(memfd_create("exec-server", MemfdFlags::CLOEXEC)?.into()))
@@ -375,7 +377,7 @@ fn create_in_temporary_directory() -> io::Result<File> {
     Ok(file)
 }
 
-/// A file without a name gets one through `/proc`.
+/// An unnamed file is linked to a name through `/proc`.
 static CAN_NAME_LATER: LazyLock<bool> = LazyLock::new(|| Path::new("/proc/self/fd").exists());
 
 fn give_name(file: &File, dir: &OwnedFd, name: &CString) -> rustix::io::Result<()> {
@@ -383,7 +385,7 @@ fn give_name(file: &File, dir: &OwnedFd, name: &CString) -> rustix::io::Result<(
     linkat(CWD, path, dir, name, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// The time of the content, and now for the last look at it.
+/// Timestamps with this modification time and the current access time.
 pub fn modified_at(millis: i64) -> Timestamps {
     Timestamps {
         last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
@@ -394,13 +396,13 @@ pub fn modified_at(millis: i64) -> Timestamps {
     }
 }
 
-/// A name that nobody else uses; it says whose it is, in case a crash leaves it behind.
+/// A random temp name; its prefix identifies a file that a crash leaves behind.
 pub fn temporary_name() -> CString {
     let random = RandomState::new().build_hasher().finish();
     CString::new(format!("{PREFIX}{random:016x}.tmp")).expect("it has no NUL")
 }
 
-/// Waits until as much of a file is on disk as was asked for.
+/// Syncs a file as `durability` requires.
 pub fn sync(file: &File, durability: Durability) -> Result<(), FsError> {
     match durability {
         Durability::None => Ok(()),

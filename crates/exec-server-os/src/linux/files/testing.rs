@@ -1,4 +1,4 @@
-//! What the tests of files share.
+//! Helpers of the file tests.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -49,7 +49,7 @@ pub fn make_deep(top: &Path, name: &str, levels: usize) {
 
 const NOBODY: u32 = 65534;
 
-/// While it lives, this thread reaches files as somebody who is not root.
+/// Drops the thread's root file-access privileges until it is dropped.
 struct Powerless;
 
 impl Powerless {

@@ -1,8 +1,8 @@
-//! Lists a tree level by level, within limits in depth, number and bytes.
+//! Lists a directory tree breadth-first, within limits on depth, number and bytes.
 //!
-//! When links are followed, a directory that has several names is entered under only one of them: the one nearest to
-//! the root, so that the limit on depth never hides content that another name would have shown; among equally near
-//! ones a real directory before a link; and then the first in order. This also ends every cycle.
+//! When links are followed, a directory with several names is entered under only one of them: the one nearest to the root,
+//! so that the depth limit hides no content that another name would show; on the same level, a real directory before a
+//! link, and then the first in order. This also ends every cycle.
 //!
 //! Directories are opened from the root's descriptor, so at most two are open at a time.
 
@@ -25,7 +25,7 @@ use super::first_names::{FirstNames, Name};
 use super::metadata::Identity;
 use crate::files::FsError;
 
-/// Lists what is below `path`; nothing if that is no directory.
+/// Lists the tree below `path`; empty if that is no directory.
 pub fn walk(path: &Path, options: &FsWalkOptions) -> Result<FsWalkResponse, FsError> {
     check_limits(options)?;
     let Some(mut walk) = Walk::begin(path, *options)? else {
@@ -50,12 +50,12 @@ struct Walk {
     options: FsWalkOptions,
     root: OwnedFd,
     reader: EntryReader,
-    /// The level whose names are being looked at; the root's names are on level 0.
+    /// The current level; the root's entries are on level 0.
     depth: u64,
     names: u64,
     directories: u64,
     bytes: usize,
-    /// The directories that were entered, while links are followed.
+    /// The directories that were entered; used only when links are followed.
     entered: HashSet<Identity>,
     response: FsWalkResponse,
 }
@@ -66,13 +66,13 @@ struct Folder {
     /// The path from the root.
     path: Vec<u8>,
     is_link: bool,
-    /// Known only while links are followed.
+    /// Known only when links are followed.
     identity: Option<Identity>,
     /// Whether this is the name under which the directory is entered.
     is_chosen: bool,
 }
 
-/// The answer can hold no more.
+/// The response has reached a limit.
 struct Full;
 
 impl Walk {
@@ -130,10 +130,10 @@ impl Walk {
     }
 
     fn read(&mut self, folder: &Folder) -> io::Result<(OwnedFd, Vec<Name>)> {
-        // Whatever has taken the place of a real directory meanwhile, a link in its place is not followed.
+        // A link that has replaced a real directory since is not followed.
         let extra = if folder.is_link { OFlags::empty() } else { OFlags::NOFOLLOW };
         let dir = entries::open_at(self.root.as_fd(), &folder.path, extra)?;
-        // One name more than may be looked at shows that there is more.
+        // One name beyond the limit shows that the listing is truncated.
         let wanted = self.options.max_entries - self.names + 1;
         let mut names = FirstNames::new(usize::try_from(wanted).expect("limits were checked"));
         self.reader.read(dir.as_fd(), |name, reported| {
@@ -171,7 +171,7 @@ impl Walk {
         }
     }
 
-    /// Which directory a real one is, if links are followed; otherwise no directory is met twice.
+    /// The identity of a real directory, needed only if links are followed; otherwise no directory is met twice.
     fn identity_of(&self, dir: &OwnedFd, name: &CStr) -> Option<Identity> {
         if !self.options.follow_directory_symlinks {
             return None;
@@ -201,7 +201,7 @@ impl Walk {
         self.depth < self.options.max_depth && !is_pruned
     }
 
-    /// Which of the directories that were found are entered.
+    /// Selects the directories to enter.
     fn choose(&mut self, mut found: Vec<Folder>) -> Vec<Folder> {
         for link_turn in [false, true] {
             for folder in found.iter_mut().filter(|folder| folder.is_link == link_turn) {
@@ -240,7 +240,7 @@ impl Walk {
     }
 }
 
-/// The directory that a link leads to, if it leads to one.
+/// The identity of the directory that a link points to, if it is one.
 fn directory_behind(dir: &OwnedFd, name: &CStr) -> Option<Identity> {
     let stat = rustix::fs::statat(dir, name, AtFlags::empty()).ok()?;
     (entries::kind_in(&stat) == FileType::Directory).then(|| Identity::from(&stat))

@@ -1,5 +1,5 @@
-//! On a real file system. The kernel queues an event before the system call that caused it returns, so an empty queue
-//! proves that nothing was told.
+//! Runs on a real file system. The kernel queues an event before the system call that caused it returns, so an empty
+//! queue proves that there was no event.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -70,7 +70,7 @@ fn an_existing_ancestor_is_renamed_removed_or_replaced() {
 }
 
 #[test]
-fn a_removed_ancestor_is_noticed_while_someone_has_it_open() {
+fn a_removed_ancestor_is_reported_while_it_is_open() {
     let dir = Dir::new();
     let watch = dir.watch(&["w/a/.git"], None).unwrap();
     let open = File::open(dir.path("w/a")).unwrap();
@@ -121,7 +121,7 @@ fn a_present_directory_is_not_its_entries() {
 }
 
 #[test]
-fn one_directory_tells_of_all_that_is_asked_of_it() {
+fn one_directory_reports_all_its_watched_names() {
     let ways: [Change; 3] = [
         |dir| dir.mkdir("w/.git"),
         |dir| dir.remove("w/a"),
@@ -140,7 +140,7 @@ fn unrelated_siblings_do_not_matter() {
     let dir = Dir::new();
     dir.write("w/marker");
     let watch = dir.watch(&["w/a/b/.git", "w/.git", ".git"], Some("w/marker")).unwrap();
-    // The same names elsewhere, other names in the same places, and looking without touching.
+    // The same names in other directories, other names in the same directories, and read access.
     dir.mkdir("w/a/.git");
     dir.mkdir("w/b");
     dir.write("w/.gitignore");
@@ -157,7 +157,7 @@ fn unrelated_siblings_do_not_matter() {
 }
 
 #[test]
-fn waiting_skips_what_does_not_matter() {
+fn waiting_skips_irrelevant_events() {
     let dir = Dir::new();
     let watch = dir.watch(&["w/.git"], None).unwrap();
     run(async {
@@ -170,7 +170,7 @@ fn waiting_skips_what_does_not_matter() {
             std::future::poll_fn(|cx| Poll::Ready(changed.as_mut().poll(cx).is_pending())).await
         );
         dir.write("w/.git");
-        tokio::time::timeout(DEADLINE, changed).await.expect("the change is told").unwrap();
+        tokio::time::timeout(DEADLINE, changed).await.expect("the change is reported").unwrap();
     });
 }
 
@@ -236,7 +236,7 @@ fn the_number_of_paths_and_directories_is_limited() {
 }
 
 #[test]
-fn a_directory_that_we_may_not_read_cannot_be_watched() {
+fn an_unreadable_directory_cannot_be_watched() {
     if rustix::process::geteuid().is_root() {
         // Root may read everything.
         return;
@@ -244,14 +244,14 @@ fn a_directory_that_we_may_not_read_cannot_be_watched() {
     let dir = Dir::new();
     fs::set_permissions(dir.path("w"), Permissions::from_mode(0o311)).unwrap();
     let Err(NotWatched::Unwatchable { path, source }) = dir.watch(&["w/a/.git"], None) else {
-        panic!("the watch cannot be told of everything");
+        panic!("an unreadable directory cannot be watched");
     };
     assert_eq!((path, source.kind()), (dir.path("w"), io::ErrorKind::PermissionDenied));
     fs::set_permissions(dir.path("w"), Permissions::from_mode(0o700)).unwrap();
 }
 
 #[test]
-fn a_change_between_looking_and_watching_is_refused() {
+fn a_change_between_survey_and_watch_is_rejected() {
     let changes: [(Change, &str); 5] = [
         (|_| (), "watching"),
         (|dir| dir.write("w/a/.git"), "`w/a/.git` exists"),
@@ -277,7 +277,7 @@ fn a_change_between_looking_and_watching_is_refused() {
 }
 
 #[test]
-fn a_change_while_the_watch_is_begun_is_refused_or_told() {
+fn a_change_during_the_setup_is_rejected_or_reported() {
     let dir = Dir::new();
     for _ in 0..100 {
         let started = std::sync::Barrier::new(2);
@@ -308,7 +308,7 @@ struct Dir(tempfile::TempDir);
 
 impl Dir {
     fn new() -> Self {
-        // The paths must not go through a link, which the directory for temporary files may do.
+        // The paths must not contain a symbolic link, which the path of the temp directory may.
         let parent = std::env::temp_dir().canonicalize().unwrap();
         let dir = Self(tempfile::tempdir_in(parent).unwrap());
         dir.mkdir("w");
@@ -326,7 +326,7 @@ impl Dir {
         MissingWatch::new(&missing, present.map(|path| self.path(path)).as_deref())
     }
 
-    /// With paths from here on.
+    /// The error text with paths relative to this directory.
     fn shown(&self, refusal: &NotWatched) -> String {
         refusal.to_string().replace(&self.path("").display().to_string(), "")
     }
@@ -352,7 +352,7 @@ impl Dir {
 #[track_caller]
 fn assert_fires(watch: MissingWatch) {
     let changed = run(async { tokio::time::timeout(DEADLINE, watch.changed()).await });
-    changed.expect("the change is told").unwrap();
+    changed.expect("the change is reported").unwrap();
 }
 
 #[track_caller]
@@ -365,7 +365,7 @@ fn assert_quiet(watch: &MissingWatch) {
     }
 }
 
-/// Takes what a task can run.
+/// Accepts only futures that a task can run.
 fn run<T>(future: impl Future<Output = T> + Send) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }

@@ -1,39 +1,39 @@
-//! What is written down about the placeholders of one directory: lines that are only ever added.
+//! Format of a journal entry: append-only lines about the placeholders of one directory.
 //!
 //! ```text
-//! root /srv/project                       where
-//! making .git 1794810000                  from this second on it may be there
-//! made .git 1048 1794810000123456789      it is, with this inode and time of birth
-//! gone .git                               everything before this line is over
+//! root /srv/project                       the directory
+//! making .git 1794810000                  may exist from this Unix second on
+//! made .git 1048 1794810000123456789      exists, with this inode and creation time
+//! gone .git                               removed; earlier lines about the name are void
 //! ```
 //!
-//! Several servers add lines at the same time, and a power cut may lose any of the last ones, so every line stands for
-//! itself and what cannot be read is skipped.
+//! Several servers append at the same time, and a power cut may lose any of the last lines. So every line is
+//! independent, and unreadable lines are skipped.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// What tells a placeholder from every other directory, also after a restart of the machine.
+/// Identifies a placeholder, also after a reboot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     pub inode: u64,
-    /// In nanoseconds, where the file system knows it.
-    pub born: Option<u64>,
+    /// Creation time in Unix nanoseconds, if the file system records it.
+    pub btime: Option<u64>,
 }
 
 /// A directory that may be a placeholder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     pub identity: Identity,
-    /// When it was born or, where that is not known, last changed; in seconds.
+    /// Creation time, or modification time if the file system has none; in Unix seconds.
     pub since: u64,
-    /// Whether nobody may write it, as is rare, and it belongs to us.
+    /// Whether the entry is owned by this user and has no write bits.
     pub looks_like_one: bool,
 }
 
-/// One line.
+/// One line of a journal entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
     Root(PathBuf),
@@ -42,23 +42,23 @@ pub enum Line {
     Gone(OsString),
 }
 
-/// Everything that was written down about one directory.
+/// The parsed lines of a journal entry.
 #[derive(Debug, Default)]
 pub struct Record {
     lines: Vec<Line>,
-    /// Whether its last line has no end, so that nothing must be added to it.
+    /// Whether the last line has no newline, which must be added before the next line.
     pub is_torn: bool,
 }
 
 impl Line {
-    /// The line as it is written.
+    /// The serialized line with its newline.
     pub fn to_text(&self) -> String {
         match self {
             Self::Root(path) => format!("root {}\n", escaped(path.as_os_str())),
             Self::Making(name, since) => format!("making {} {since}\n", escaped(name)),
-            Self::Made(name, Identity { inode, born }) => {
-                let born = born.map_or_else(|| "-".to_owned(), |born| born.to_string());
-                format!("made {} {inode} {born}\n", escaped(name))
+            Self::Made(name, Identity { inode, btime }) => {
+                let btime = btime.map_or_else(|| "-".to_owned(), |btime| btime.to_string());
+                format!("made {} {inode} {btime}\n", escaped(name))
             }
             Self::Gone(name) => format!("gone {}\n", escaped(name)),
         }
@@ -69,9 +69,9 @@ impl Line {
         Some(match words[..] {
             ["root", path] => Self::Root(PathBuf::from(plain(path)?)),
             ["making", name, since] => Self::Making(plain(name)?, since.parse().ok()?),
-            ["made", name, inode, born] => {
-                let born = if born == "-" { None } else { Some(born.parse().ok()?) };
-                Self::Made(plain(name)?, Identity { inode: inode.parse().ok()?, born })
+            ["made", name, inode, btime] => {
+                let btime = if btime == "-" { None } else { Some(btime.parse().ok()?) };
+                Self::Made(plain(name)?, Identity { inode: inode.parse().ok()?, btime })
             }
             ["gone", name] => Self::Gone(plain(name)?),
             _ => return None,
@@ -80,7 +80,7 @@ impl Line {
 }
 
 impl Record {
-    /// Reads what was written; a line without its end was not.
+    /// Parses an entry; a last line without a newline is ignored.
     pub fn parse(bytes: &[u8]) -> Self {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let lines = bytes[..whole].split(|byte| *byte == b'\n');
@@ -88,7 +88,7 @@ impl Record {
         Self { lines: lines.collect(), is_torn: whole < bytes.len() }
     }
 
-    /// Where the placeholders are.
+    /// The directory that contains the placeholders.
     pub fn root(&self) -> Option<&Path> {
         self.lines.iter().find_map(|line| match line {
             Line::Root(path) => Some(path.as_path()),
@@ -96,7 +96,7 @@ impl Record {
         })
     }
 
-    /// The names of which something is not over, each once.
+    /// The names with lines after their last `gone`, each once.
     pub fn names(&self) -> Vec<&OsStr> {
         let mut names: Vec<&OsStr> = Vec::new();
         for line in &self.lines {
@@ -111,7 +111,7 @@ impl Record {
         names
     }
 
-    /// Whether a server has made this directory to stand at `name`.
+    /// Whether the entry lists this directory as the placeholder at `name`.
     pub fn tells_of(&self, name: &OsStr, found: &Candidate) -> bool {
         let mut is_told = false;
         let mut being_made_since = None;
@@ -129,7 +129,7 @@ impl Record {
                 _ => {}
             }
         }
-        // Its maker may not have come to say which one it is; then it must at least look like one.
+        // A server may have been killed before it wrote `made`; then the time and the look of the directory decide.
         let is_being_made = being_made_since.is_some_and(|since| found.since >= since);
         is_told || (is_being_made && found.looks_like_one)
     }
@@ -168,7 +168,7 @@ mod tests {
 
     use super::*;
 
-    const OURS: Identity = Identity { inode: 7, born: Some(100_000_000_000) };
+    const OURS: Identity = Identity { inode: 7, btime: Some(100_000_000_000) };
 
     fn candidate(identity: Identity, since: u64) -> Candidate {
         Candidate { identity, since, looks_like_one: true }
@@ -179,18 +179,18 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_is_known_by_its_identity() {
+    fn a_made_placeholder_is_recognised_by_its_identity() {
         let text = "root /w\nmaking .git 100\nmade .git 7 100000000000\n";
         let other = Identity { inode: 8, ..OURS };
         assert!(tells(text, &candidate(OURS, 100)));
         assert!(!tells(text, &candidate(other, 100)));
-        assert!(!tells(text, &candidate(Identity { born: Some(1), ..OURS }, 100)));
+        assert!(!tells(text, &candidate(Identity { btime: Some(1), ..OURS }, 100)));
         assert!(!tells(&format!("{text}gone .git\n"), &candidate(OURS, 100)));
         assert!(!tells("made .codex 7 100000000000\n", &candidate(OURS, 100)));
     }
 
     #[test]
-    fn what_was_being_made_must_be_young_and_look_like_one() {
+    fn an_unfinished_placeholder_must_be_new_and_look_like_one() {
         let text = "making .git 100\n";
         assert!(tells(text, &candidate(OURS, 100)));
         assert!(!tells(text, &candidate(OURS, 99)));
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_power_cut_left_of_a_line_is_no_line() {
+    fn a_truncated_line_is_ignored() {
         let whole = "root /w\nmaking .git 100\nmade .git 71 -\n";
         for length in 0..whole.len() {
             let record = Record::parse(&whole.as_bytes()[..length]);
@@ -209,7 +209,7 @@ mod tests {
                 OsStr::new(".git"),
                 &Candidate {
                     looks_like_one: false,
-                    ..candidate(Identity { inode: 7, born: None }, 100)
+                    ..candidate(Identity { inode: 7, btime: None }, 100)
                 }
             ));
         }
@@ -219,7 +219,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_path_can_be_written_down(bytes in proptest::collection::vec(1_u8.., 1..40)) {
+        fn every_path_survives_a_round_trip(bytes in proptest::collection::vec(1_u8.., 1..40)) {
             let path = PathBuf::from(OsString::from_vec(bytes));
             let text = Line::Root(path.clone()).to_text();
             let record = Record::parse(text.as_bytes());

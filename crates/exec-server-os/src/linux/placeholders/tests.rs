@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 use super::*;
-use crate::linux::sandbox::testing::{Ended, User, in_child};
+use crate::linux::testing::{Ended, User, in_child};
 
 struct Place {
     dir: TempDir,
@@ -33,12 +33,60 @@ impl Place {
     }
 
     fn claim(&self) -> Claim {
-        self.journal().claim(&self.work()).unwrap().unwrap()
+        self.journal().claim(held(&self.work())).unwrap()
     }
 
     fn entries(&self) -> usize {
         self.state().read_dir().unwrap().count()
     }
+}
+
+fn held(path: &Path) -> Directory {
+    Directory::open(&path.canonicalize().unwrap()).unwrap().unwrap()
+}
+
+#[test]
+fn a_directory_is_opened_without_links_and_stays_the_same_after_a_rename() {
+    let place = Place::new();
+    let root = place.dir.path().canonicalize().unwrap();
+    std::fs::create_dir_all(root.join("outside/sub")).unwrap();
+    std::os::unix::fs::symlink(root.join("outside"), root.join("link")).unwrap();
+    for path in ["link", "link/sub"] {
+        let error = Directory::open(&root.join(path)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{path}");
+    }
+    assert!(Directory::open(&root.join("none")).unwrap().is_none());
+    let mut claim = place.claim();
+    std::fs::rename(root.join("work"), root.join("moved")).unwrap();
+    std::os::unix::fs::symlink(root.join("outside"), root.join("work")).unwrap();
+    claim.hold(&git()).unwrap();
+    assert!(root.join("moved/.git").is_dir() && !root.join("outside/.git").exists());
+    claim.end().unwrap();
+    assert!(!root.join("moved/.git").exists());
+}
+
+#[test]
+fn a_sweep_follows_no_link_and_leaves_another_directory_alone() {
+    let place = Place::new();
+    let root = place.dir.path().canonicalize().unwrap();
+    let mut claim = place.claim();
+    claim.hold(&git()).unwrap();
+    // As if the server was killed.
+    std::mem::drop(claim);
+    std::fs::rename(root.join("work"), root.join("moved")).unwrap();
+    std::fs::create_dir_all(root.join("outside/.git")).unwrap();
+    std::fs::set_permissions(root.join("outside/.git"), PermissionsExt::from_mode(0o555)).unwrap();
+    std::os::unix::fs::symlink(root.join("outside"), root.join("work")).unwrap();
+    place.journal().sweep();
+    assert!(root.join("outside/.git").exists() && place.entries() == 1);
+    std::fs::remove_file(root.join("work")).unwrap();
+    std::fs::rename(root.join("outside"), root.join("work")).unwrap();
+    place.journal().sweep();
+    assert!(root.join("work/.git").exists() && place.entries() == 1);
+    std::fs::rename(root.join("work"), root.join("outside")).unwrap();
+    std::fs::rename(root.join("moved"), root.join("work")).unwrap();
+    place.journal().sweep();
+    assert!(!root.join("work/.git").exists() && place.entries() == 0);
 }
 
 fn git() -> [&'static OsStr; 1] {
@@ -58,7 +106,7 @@ fn the_last_of_several_servers_removes_a_placeholder() {
 }
 
 #[test]
-fn what_is_not_needed_goes_as_soon_as_only_one_server_is_there() {
+fn unneeded_placeholders_are_removed_when_one_server_is_left() {
     let place = Place::new();
     let names = [OsStr::new(".git"), OsStr::new(".aws")];
     let (mut first, second) = (place.claim(), place.claim());
@@ -74,10 +122,10 @@ fn what_is_not_needed_goes_as_soon_as_only_one_server_is_there() {
 }
 
 #[test]
-fn what_somebody_made_is_never_a_placeholder() {
+fn a_directory_of_another_process_is_never_a_placeholder() {
     let place = Place::new();
     std::fs::create_dir(place.git()).unwrap();
-    // It even looks like one.
+    // The directory looks like a placeholder.
     std::fs::set_permissions(place.git(), PermissionsExt::from_mode(0o555)).unwrap();
     let mut claim = place.claim();
     assert!(claim.hold(&git()).unwrap().is_empty());
@@ -86,7 +134,7 @@ fn what_somebody_made_is_never_a_placeholder() {
 }
 
 #[test]
-fn what_somebody_put_in_place_of_a_placeholder_stays() {
+fn a_directory_that_replaced_a_placeholder_stays() {
     let place = Place::new();
     let mut claim = place.claim();
     claim.hold(&git()).unwrap();
@@ -97,7 +145,7 @@ fn what_somebody_put_in_place_of_a_placeholder_stays() {
 }
 
 #[test]
-fn a_journal_that_others_could_read_is_refused() {
+fn a_journal_that_other_users_could_read_is_rejected() {
     let place = Place::new();
     std::fs::create_dir(place.state()).unwrap();
     std::fs::set_permissions(place.state(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -105,9 +153,9 @@ fn a_journal_that_others_could_read_is_refused() {
 }
 
 #[test]
-fn without_a_journal_one_server_still_counts() {
+fn without_a_journal_one_server_still_removes_its_placeholders() {
     let place = Place::new();
-    let mut claim = Journal::unshared().claim(&place.work()).unwrap().unwrap();
+    let mut claim = Journal::unshared().claim(held(&place.work())).unwrap();
     assert_eq!(claim.hold(&git()).unwrap(), git());
     assert_eq!(claim.hold(&git()).unwrap(), git());
     claim.end().unwrap();
@@ -115,7 +163,7 @@ fn without_a_journal_one_server_still_counts() {
 }
 
 #[test]
-fn only_an_entry_that_has_stayed_is_made_durable() {
+fn only_old_entries_are_synced() {
     let place = Place::new();
     let (gone, stays) = (place.work().join("gone"), place.work().join("stays"));
     std::fs::write(&stays, "").unwrap();
@@ -128,7 +176,7 @@ fn only_an_entry_that_has_stayed_is_made_durable() {
 }
 
 #[test]
-fn what_a_torn_journal_tells_can_be_added_to() {
+fn a_torn_entry_can_be_appended_to() {
     let place = Place::new();
     let mut claim = place.claim();
     claim.hold(&git()).unwrap();
@@ -155,7 +203,7 @@ enum World {
 
 /// After a kill or a power cut any number of the last lines is missing, and the directory is there or not.
 #[test]
-fn a_sweep_finishes_whatever_was_begun() {
+fn a_sweep_completes_interrupted_changes() {
     for world in [World::Nothing, World::Placeholder, World::Filled, World::Replaced] {
         for lines in 0..=3 {
             let place = Place::new();
@@ -196,7 +244,7 @@ fn a_sweep_finishes_whatever_was_begun() {
 }
 
 #[test]
-fn a_sweep_leaves_what_somebody_needs() {
+fn a_sweep_keeps_placeholders_in_use() {
     let place = Place::new();
     let mut claim = place.claim();
     claim.hold(&git()).unwrap();
@@ -206,7 +254,7 @@ fn a_sweep_leaves_what_somebody_needs() {
 }
 
 #[test]
-fn a_sweep_waits_for_a_disk_that_is_not_there() {
+fn a_sweep_keeps_entries_of_missing_directories_for_a_while() {
     let place = Place::new();
     let mut claim = place.claim();
     claim.hold(&git()).unwrap();
@@ -228,7 +276,7 @@ fn servers_that_come_and_go_never_take_a_placeholder_from_each_other() {
             scope.spawn(|| {
                 let journal = place.journal();
                 for _ in 0..300 {
-                    let mut claim = journal.claim(&place.work()).unwrap().unwrap();
+                    let mut claim = journal.claim(held(&place.work())).unwrap();
                     assert_eq!(claim.hold(&git()).unwrap(), git());
                     assert!(place.git().is_dir());
                     claim.end().unwrap();
@@ -240,15 +288,15 @@ fn servers_that_come_and_go_never_take_a_placeholder_from_each_other() {
 }
 
 #[test]
-fn where_this_user_may_make_nothing_nobody_inside_may() {
+fn a_foreign_read_only_directory_needs_no_placeholder() {
     let ended = in_child(User::Ordinary, || {
         let name = OsStr::new("exec-server-test-that-is-never-made");
-        let mut foreign = Journal::unshared().claim(Path::new("/")).unwrap().unwrap();
+        let mut foreign = Journal::unshared().claim(held(Path::new("/"))).unwrap();
         assert!(foreign.hold(&[name]).unwrap().is_empty());
         // Of its own directory it could change the mode first.
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o555)).unwrap();
-        let mut own = Journal::unshared().claim(dir.path()).unwrap().unwrap();
+        let mut own = Journal::unshared().claim(held(dir.path())).unwrap();
         own.hold(&[name]).unwrap_err();
         0
     });

@@ -1,30 +1,30 @@
-//! A small assembler for seccomp programs: instructions in order, labels ahead, jumps of any length.
+//! A small assembler for seccomp programs: instructions in order, forward labels, jumps of any length.
 //!
-//! A classic BPF condition can skip at most 255 instructions. `finish` gives a condition whose label lies further
-//! away a second instruction, which has room for any distance; nobody else needs to think of it.
+//! A classic BPF condition can skip at most 255 instructions. `finish` gives a condition with a farther label a second
+//! instruction, which can jump any distance.
 //!
-//! Invariant: jumps go forward only, as the kernel demands, so a program always ends.
+//! Invariant: jumps go forward only, as the kernel requires, so every program terminates.
 
 use libc::seccomp_data;
 
 /// One instruction, as the kernel takes it.
 pub use libc::sock_filter as SockFilter;
 
-/// How a program answers a system call.
+/// The result of a program for a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The call is made.
     Allow,
-    /// The call is not made and fails with this number.
+    /// The call fails with this errno.
     Errno(i32),
-    /// The call waits until whoever listens has said how it fails.
+    /// The call waits for the listener, which decides how it fails.
     Notify,
     /// The whole process is killed with `SIGSYS`.
     KillProcess,
 }
 
 impl Action {
-    /// The value that a program returns for it.
+    /// The return value of the program.
     pub fn code(self) -> u32 {
         match self {
             Self::Allow => libc::SECCOMP_RET_ALLOW,
@@ -35,11 +35,11 @@ impl Action {
     }
 }
 
-/// A place in the program that can be jumped to from before it.
+/// A forward jump target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// What a condition asks of the accumulator.
+/// A condition on the accumulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Test {
     /// It is this value.
@@ -58,13 +58,13 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// A label that `mark` puts somewhere later.
+    /// Creates a label to be placed by `mark`.
     pub fn label(&mut self) -> Label {
         self.labels += 1;
         Label(self.labels - 1)
     }
 
-    /// The label's place is here.
+    /// Places the label here.
     pub fn mark(&mut self, label: Label) {
         self.items.push(Item::Mark(label));
     }
@@ -79,20 +79,20 @@ impl Assembler {
         self.load(std::mem::offset_of!(seccomp_data, arch));
     }
 
-    /// Loads the low 32 bits of an argument, which is all that the kernel looks at where an argument is an `int`.
+    /// Loads the low 32 bits of an argument; for an `int` the kernel ignores the rest.
     pub fn load_low(&mut self, argument: usize) {
         const { assert!(cfg!(target_endian = "little"), "the low half comes first") };
         assert!(argument < 6, "a system call has six arguments");
         self.load(std::mem::offset_of!(seccomp_data, args) + 8 * argument);
     }
 
-    /// Loads the high 32 bits of an argument, which count where it is a pointer.
+    /// Loads the high 32 bits of an argument, which matter for pointers.
     pub fn load_high(&mut self, argument: usize) {
         assert!(argument < 6, "a system call has six arguments");
         self.load(std::mem::offset_of!(seccomp_data, args) + 8 * argument + 4);
     }
 
-    /// Keeps only these bits of what was loaded.
+    /// Masks the accumulator.
     pub fn keep_bits(&mut self, mask: u32) {
         self.plain(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, mask);
     }
@@ -112,21 +112,21 @@ impl Assembler {
         self.items.push(Item::Jump(to));
     }
 
-    /// Ends the program with this answer.
+    /// Returns `action`.
     pub fn answer(&mut self, action: Action) {
         self.plain(libc::BPF_RET | libc::BPF_K, action.code());
     }
 
-    /// Instructions that are put somewhere later, by `append`.
-    pub fn aside(&mut self, body: impl FnOnce(&mut Self)) -> Passage {
+    /// Assembles a fragment to be placed later by `append`.
+    pub fn aside(&mut self, body: impl FnOnce(&mut Self)) -> Fragment {
         let before = std::mem::take(&mut self.items);
         body(self);
-        Passage(std::mem::replace(&mut self.items, before))
+        Fragment(std::mem::replace(&mut self.items, before))
     }
 
-    /// The passage's place is here.
-    pub fn append(&mut self, passage: Passage) {
-        self.items.extend(passage.0);
+    /// Places the fragment here.
+    pub fn append(&mut self, fragment: Fragment) {
+        self.items.extend(fragment.0);
     }
 
     /// The finished program.
@@ -154,7 +154,7 @@ impl Assembler {
         self.items.push(Item::Plain(instruction(code, 0, 0, value)));
     }
 
-    /// Where every item and label lies if the conditions marked `far` take two instructions.
+    /// Computes all positions, with two instructions for each condition in `far`.
     fn place(&self, far: &[bool]) -> Layout {
         let mut layout = Layout { items: Vec::new(), labels: vec![None; self.labels] };
         let mut position = 0;
@@ -193,8 +193,8 @@ impl Assembler {
     }
 }
 
-/// Instructions without a place yet.
-pub struct Passage(Vec<Item>);
+/// Instructions that are not placed yet.
+pub struct Fragment(Vec<Item>);
 
 enum Item {
     Plain(SockFilter),
@@ -209,7 +209,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// How many instructions lie between the first one of the item and the label.
+    /// The number of instructions between the item's first one and the label.
     fn distance(&self, item: usize, label: Label) -> usize {
         let target = self.labels[label.0].expect("every label that is used is marked");
         target.checked_sub(self.items[item] + 1).expect("jumps go forward")

@@ -1,22 +1,23 @@
-//! What a command loses before it runs: in this order, because each step needs what the next one takes away.
+//! Applies the restrictions of a command in an order in which each step still has the rights that it needs.
 //!
-//! With namespaces around, Landlock is a second lock; without, it is the only one, and the filter keeps what Landlock
-//! does not know.
+//! With namespaces, Landlock is a second layer. Without them it is the only one, and the filter refuses what Landlock
+//! does not cover.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use super::filter::{self, FilterOptions, NetworkMode};
-use super::landlock::{self, Access, LandlockRule, LandlockRules, Place};
+use super::landlock::{self, Access, LandlockRule, LandlockRules, RuleTarget};
+use super::rootfs::{Base, MountAccess};
+use super::seccomp::{self, FilterOptions, NetworkMode};
 use super::step::{Step, StepError};
-use super::view::{Base, PlaceAccess};
 use super::{Mechanism, Network, SandboxSetup, denials, keyring, limits, privileges};
 use crate::limits::Rlimits;
+use crate::linux::mark;
 
-/// Confines a command; the calling process is inside the view already and has one thread.
+/// Confines a command; the calling process is inside the rootfs already and has one thread.
 ///
-/// The launcher is told where refusals wait for its answer.
+/// Sends the notification listener to the launcher.
 pub fn confine_command(
     setup: &SandboxSetup,
     rlimits: &Rlimits,
@@ -29,23 +30,24 @@ pub fn confine_command(
     };
     let alone = setup.mechanism == Mechanism::Landlock;
     if setup.allow.keyrings {
-        keyring::begin_anew().step("keyring")?;
+        keyring::join_new_session().step("keyring")?;
     }
     let options = FilterOptions { allow: setup.allow, alone, ..FilterOptions::default() };
-    match filter::install_counted(mode, &options)? {
+    match seccomp::install_counted(mode, &options)? {
         Some(listener) => denials::hand_over(&listener, launcher).step("refusals"),
         None => Ok(()),
     }
 }
 
-/// Confines a worker for files, which never needs to start anything.
+/// Confines a file worker, which never starts a process.
 pub fn confine_worker(setup: &SandboxSetup) -> Result<(), StepError> {
     drop_rights(setup, &Rlimits::default())?;
-    filter::install(&filter::file_worker(setup.mechanism == Mechanism::Landlock))
+    seccomp::install(&seccomp::file_worker(setup.mechanism == Mechanism::Landlock))
 }
 
 fn drop_rights(setup: &SandboxSetup, rlimits: &Rlimits) -> Result<(), StepError> {
     limits::apply(rlimits)?;
+    mark::apply(setup.network).step("mark")?;
     privileges::drop_all()?;
     match setup.mechanism {
         Mechanism::Namespaces => restrict_files(setup),
@@ -53,9 +55,9 @@ fn drop_rights(setup: &SandboxSetup, rlimits: &Rlimits) -> Result<(), StepError>
     }
 }
 
-/// The second lock: what may be read and written at all, whatever is mounted where.
+/// Restricts reads and writes with Landlock, independently of the mounts.
 fn restrict_files(setup: &SandboxSetup) -> Result<(), StepError> {
-    // Devices of the view's own; the terminal was opened outside and is known by its descriptor only.
+    // The private devices. The terminal was opened outside and is allowed by its descriptor.
     let own = ["/dev", "/proc"].map(|path| writable(Path::new(path)));
     let stdin = io::stdin();
     let rules = LandlockRules {
@@ -66,17 +68,17 @@ fn restrict_files(setup: &SandboxSetup) -> Result<(), StepError> {
     landlock::restrict(&rules).map(drop)
 }
 
-/// The devices that a command gets without a `/dev` of its own; all others are the machine's.
+/// The devices of a command without a private `/dev`; all others belong to the machine.
 const DEVICES: [&str; 6] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
-/// The only lock: everything can be read but devices, nothing can be written but what the policy names.
+/// Landlock as the only layer: everything except devices is readable, only the policy's paths are writable.
 fn restrict_alone(setup: &SandboxSetup) -> Result<(), StepError> {
     let abi = landlock::kernel_abi().step("landlock")?;
     if abi < landlock::ALONE_ABI {
         return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)).step("landlock");
     }
-    // There is no rule against something, so all but devices is allowed one by one.
+    // Landlock has no deny rules, so everything except devices is allowed one by one.
     let readable = below_root().step("landlock root")?;
     let readable = readable.iter().map(|path| rule(path, Access::Read));
     let devices = DEVICES.map(|path| writable(Path::new(path)));
@@ -105,9 +107,9 @@ fn below_root() -> io::Result<Vec<PathBuf>> {
 fn places(setup: &SandboxSetup) -> impl Iterator<Item = LandlockRule<'_>> {
     setup.view.places.iter().filter_map(|place| {
         let access = match place.access {
-            PlaceAccess::Writable => Access::Write,
-            PlaceAccess::ReadOnly => Access::Read,
-            PlaceAccess::Denied => return None,
+            MountAccess::Writable => Access::Write,
+            MountAccess::ReadOnly => Access::Read,
+            MountAccess::Denied => return None,
         };
         Some(rule(&place.path, access))
     })
@@ -115,7 +117,7 @@ fn places(setup: &SandboxSetup) -> impl Iterator<Item = LandlockRule<'_>> {
 
 fn terminal(stdin: &io::Stdin) -> Option<LandlockRule<'_>> {
     rustix::termios::isatty(stdin)
-        .then(|| LandlockRule { place: Place::Fd(stdin.as_fd()), access: Access::Write })
+        .then(|| LandlockRule { target: RuleTarget::Fd(stdin.as_fd()), access: Access::Write })
 }
 
 fn writable(path: &Path) -> LandlockRule<'_> {
@@ -123,5 +125,5 @@ fn writable(path: &Path) -> LandlockRule<'_> {
 }
 
 fn rule(path: &Path, access: Access) -> LandlockRule<'_> {
-    LandlockRule { place: Place::Path(path), access }
+    LandlockRule { target: RuleTarget::Path(path), access }
 }

@@ -1,16 +1,16 @@
-//! Counts the network calls that the filter refuses, so that a failed command can be told from a refused one.
+//! Counts the network calls that the filter refuses, so that a refused command is distinguished from a failed one.
 //!
 //! ```text
-//! command ──refused call──▶ kernel ──notification──▶ launcher: notes it, answers EPERM
-//!                                                       │ a number in memory that the server shares
+//! command ──refused call──▶ kernel ──notification──▶ launcher: counts it, replies EPERM
+//!                                                       │ a counter in shared memory
 //!                                                       ▼
-//!                                                    server reads it when the command has ended
+//!                                                    server reads it when the command has exited
 //! ```
 //!
-//! The launcher answers because it is outside, has nothing else to do, and its end ends everything inside; so nobody
-//! ever waits for an answer that does not come. (If it were gone, the kernel would answer `ENOSYS`.) What is refused was
-//! decided by the filter from registers alone. The address of a socket is looked at only to leave out what programs
-//! do behind their user's back, so it does no harm that it could change meanwhile.
+//! The launcher replies because it is outside, is otherwise idle, and its exit ends every process inside, so no call
+//! waits forever. (Without a listener the kernel replies `ENOSYS`.) The filter alone decides what is refused, from
+//! registers. The socket address is read only to leave lookups of the C library out of the count, so it is harmless
+//! that the address can change meanwhile.
 
 use std::fs::File;
 use std::io;
@@ -28,19 +28,19 @@ use rustix::net::{
 
 use crate::linux::spawner::move_up;
 
-/// The server's side: how many calls were refused.
+/// The server's side of the counter.
 #[derive(Debug, Default)]
 pub struct RefusedCalls(Option<File>);
 
 impl RefusedCalls {
-    /// The memory that is shared, once for the server and once for a launcher; it has no size until something is refused.
+    /// Creates the shared memory: a handle for the server and one for a launcher. It is empty until a call is refused.
     pub fn share() -> io::Result<(Self, OwnedFd)> {
         let memory = rustix::fs::memfd_create("refused", MemfdFlags::CLOEXEC)?;
         let theirs = move_up(memory.try_clone()?)?;
         Ok((Self(Some(memory.into())), theirs))
     }
 
-    /// How many there were so far.
+    /// The number of refused calls so far.
     pub fn count(&self) -> u64 {
         let mut bytes = [0; 8];
         let read = self.0.as_ref().map(|memory| memory.read_exact_at(&mut bytes, 0));
@@ -48,14 +48,14 @@ impl RefusedCalls {
     }
 }
 
-/// The two ends between the launcher and what it has started.
+/// The socket pair between the launcher and its child.
 pub fn connect() -> io::Result<(File, File)> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((ours.into(), theirs.into()))
 }
 
-/// Inside: hands the kernel's notifications to the launcher.
+/// Inside: sends the notification listener to the launcher.
 pub fn hand_over(listener: &OwnedFd, launcher: BorrowedFd) -> io::Result<()> {
     let fds = [listener.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -65,40 +65,40 @@ pub fn hand_over(listener: &OwnedFd, launcher: BorrowedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Outside: answers the notifications until it is told how the command ended.
-pub struct Attendant {
+/// Outside: replies to notifications until the command has exited.
+pub struct SeccompNotifier {
     inside: Option<File>,
-    /// Readable when the command has ended, if nobody inside will tell.
+    /// Becomes readable when the command exits; set if pid 1 does not report the exit.
     end: Option<OwnedFd>,
     listener: Option<OwnedFd>,
-    tally: Option<File>,
+    denial_count: Option<File>,
     refused: u64,
 }
 
-impl Attendant {
-    /// Hears of the end on `inside`, and notes what is refused in `tally`.
-    pub fn new(inside: File, tally: Option<File>) -> Self {
-        Self { inside: Some(inside), end: None, listener: None, tally, refused: 0 }
+impl SeccompNotifier {
+    /// Reads the listener and the exit status from `inside`, and writes the count to `denial_count`.
+    pub fn new(inside: File, denial_count: Option<File>) -> Self {
+        Self { inside: Some(inside), end: None, listener: None, denial_count, refused: 0 }
     }
 
-    /// Also ends when `end` becomes readable, and not before.
+    /// Waits for `end` to become readable instead of a status message.
     #[must_use]
     pub fn until(self, end: OwnedFd) -> Self {
         Self { end: Some(end), ..self }
     }
 
-    /// The status that was told, or nothing if everybody inside has ended without a word.
+    /// Returns the wait status that was received, or `None` if `inside` closed without one.
     pub fn run(mut self) -> Option<i32> {
         loop {
             match self.wait() {
                 Ok(Event::Refused) => self.answer(),
-                Ok(Event::NobodyToAnswer) => self.listener = None,
-                Ok(Event::Told) => match self.receive() {
-                    Ok(Told::Listener(listener)) => self.listener = Some(listener),
-                    Ok(Told::Ending(status)) => return Some(status),
-                    // The program runs, and took nothing along.
-                    Ok(Told::Nothing) if self.end.is_some() => self.inside = None,
-                    Ok(Told::Nothing) | Err(_) => return None,
+                Ok(Event::NoCallers) => self.listener = None,
+                Ok(Event::Message) => match self.receive() {
+                    Ok(Message::Listener(listener)) => self.listener = Some(listener),
+                    Ok(Message::Ending(status)) => return Some(status),
+                    // The program was executed, which closed the socket.
+                    Ok(Message::Nothing) if self.end.is_some() => self.inside = None,
+                    Ok(Message::Nothing) | Err(_) => return None,
                 },
                 Err(Errno::INTR) => {}
                 Ok(Event::Ended) | Err(_) => return None,
@@ -108,9 +108,9 @@ impl Attendant {
 
     fn wait(&self) -> rustix::io::Result<Event> {
         let sources = [
-            // A call is refused before its caller can end, so the end comes last.
+            // A call is refused before its caller can exit, so the exit is checked last.
             (Event::Refused, self.listener.as_ref().map(AsFd::as_fd)),
-            (Event::Told, self.inside.as_ref().map(AsFd::as_fd)),
+            (Event::Message, self.inside.as_ref().map(AsFd::as_fd)),
             (Event::Ended, self.end.as_ref().map(AsFd::as_fd)),
         ];
         let sources: Vec<_> =
@@ -121,11 +121,11 @@ impl Attendant {
         let ready = sources.iter().zip(&fds).find(|(_, fd)| !fd.revents().is_empty());
         let ((event, _), fd) = ready.ok_or(Errno::INTR)?;
         let is_over = *event == Event::Refused && !fd.revents().contains(PollFlags::IN);
-        Ok(if is_over { Event::NobodyToAnswer } else { *event })
+        Ok(if is_over { Event::NoCallers } else { *event })
     }
 
-    fn receive(&self) -> io::Result<Told> {
-        let Some(inside) = &self.inside else { return Ok(Told::Nothing) };
+    fn receive(&self) -> io::Result<Message> {
+        let Some(inside) = &self.inside else { return Ok(Message::Nothing) };
         let mut bytes = [0; 4];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -138,16 +138,16 @@ impl Attendant {
             _ => None,
         });
         Ok(match (fds, received.bytes) {
-            (Some(listener), _) => Told::Listener(listener),
-            (None, 4) => Told::Ending(i32::from_ne_bytes(bytes)),
-            (None, _) => Told::Nothing,
+            (Some(listener), _) => Message::Listener(listener),
+            (None, 4) => Message::Ending(i32::from_ne_bytes(bytes)),
+            (None, _) => Message::Nothing,
         })
     }
 
-    /// Refuses one call. Whoever made it may have been killed meanwhile, and then there is nothing to do.
+    /// Replies to one call. If its caller was killed meanwhile, both ioctls fail harmlessly.
     fn answer(&mut self) {
         let Some(listener) = &self.listener else { return };
-        // SAFETY: all zeros is a valid value, and what the kernel wants to be given.
+        // SAFETY: all zeros is a valid value, and the kernel requires zeros.
         let mut notification = unsafe { std::mem::zeroed::<libc::seccomp_notif>() };
         let fd = listener.as_raw_fd();
         // SAFETY: fills a live local of the size that the request's number says.
@@ -156,11 +156,11 @@ impl Attendant {
         if received == -1 {
             return;
         }
-        if is_worth_telling(&notification) {
+        if is_counted(&notification) {
             self.refused += 1;
-            if let Some(tally) = &self.tally {
-                // Without it the words of the command still tell.
-                let _ = tally.write_all_at(&self.refused.to_ne_bytes(), 0);
+            if let Some(denial_count) = &self.denial_count {
+                // On failure the denial is still recognised by the command's error output.
+                let _ = denial_count.write_all_at(&self.refused.to_ne_bytes(), 0);
             }
         }
         let answer =
@@ -173,21 +173,21 @@ impl Attendant {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     Refused,
-    /// Everything that the filter was for has ended.
-    NobodyToAnswer,
-    Told,
+    /// Every process under the filter has exited.
+    NoCallers,
+    Message,
     Ended,
 }
 
-enum Told {
+enum Message {
     Listener(OwnedFd),
     Ending(i32),
     Nothing,
 }
 
-/// Sockets that the C library looks for whenever a program asks for a name, and where programs leave notes: nobody
-/// misses them, so a failure is not because of them.
-const BEHIND_THE_BACK: [&[u8]; 6] = [
+/// Sockets that the C library and loggers try without a request by the program. Refusing them does not make a command
+/// fail, so they are not counted.
+const IMPLICIT_SOCKETS: [&[u8]; 6] = [
     b"/var/run/nscd/",
     b"/run/nscd/",
     b"/run/systemd/",
@@ -196,7 +196,7 @@ const BEHIND_THE_BACK: [&[u8]; 6] = [
     b"/dev/log",
 ];
 
-fn is_worth_telling(notification: &libc::seccomp_notif) -> bool {
+fn is_counted(notification: &libc::seccomp_notif) -> bool {
     let data = &notification.data;
     match libc::c_long::from(data.nr) {
         libc::SYS_connect | libc::SYS_bind => {
@@ -209,18 +209,18 @@ fn is_worth_telling(notification: &libc::seccomp_notif) -> bool {
     }
 }
 
-/// Whether somebody wanted to be connected to what the address says.
+/// Whether the address is that of a Unix socket that a program connects to on purpose.
 fn names_a_peer(address: &[u8]) -> bool {
     let Some((family, path)) = address.split_first_chunk::<2>() else { return false };
     u16::from_ne_bytes(*family) == libc::AF_UNIX as u16
-        && !BEHIND_THE_BACK.iter().any(|socket| path.starts_with(socket))
+        && !IMPLICIT_SOCKETS.iter().any(|socket| path.starts_with(socket))
 }
 
-/// Reads what it can of another process's memory.
+/// Reads up to `into.len()` bytes of another process's memory.
 fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> Option<usize> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: into.len() };
-    // SAFETY: writes at most as much as there is room for; the other address is only looked up in the other process.
+    // SAFETY: writes at most `iov_len` bytes into a live buffer; the remote address is resolved in the other process only.
     let count = unsafe {
         libc::process_vm_readv(pid.cast_signed(), &raw const local, 1, &raw const remote, 1, 0)
     };

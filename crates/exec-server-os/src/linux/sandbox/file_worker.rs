@@ -1,4 +1,4 @@
-//! The server's side of a confined file worker.
+//! The server's client for a confined file worker.
 
 use std::fs::File;
 use std::future::poll_fn;
@@ -18,15 +18,15 @@ use super::wire::{Arrived, Arriving, Outgoing, WorkerReply, WorkerRequest};
 use crate::files::{FsError, FsReply, FsRequest, OpenFile};
 use crate::linux::register;
 
-/// A process in a sandbox that carries out requests about files; it ends when this is dropped.
+/// A file worker process in a sandbox; it exits when this is dropped.
 #[derive(Debug)]
 pub struct FileWorker {
-    /// Missing while a call is under way: one that is dropped half-way leaves a socket that nobody can use.
+    /// `None` while a call is in progress: a cancelled call leaves the socket in the middle of a frame.
     socket: Mutex<Option<AsyncFd<OwnedFd>>>,
     calls: AtomicUsize,
 }
 
-/// New content that lies in a sandbox: the server fills it, and the worker puts it in its place.
+/// A staged file inside a sandbox: the server fills it, the worker publishes it.
 #[derive(Debug)]
 pub struct ConfinedFile {
     file: File,
@@ -34,27 +34,27 @@ pub struct ConfinedFile {
     worker: Arc<FileWorker>,
 }
 
-/// A worker is replaced after this many calls, whatever it may have gathered.
+/// A worker is replaced after this many calls, which bounds leaks.
 const MAX_CALLS: usize = 1000;
 
 impl FileWorker {
-    /// Takes over the socket to a worker; must be called on an event loop.
+    /// Takes over the socket to a worker; requires a running event loop.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         let socket = register(socket, Interest::READABLE)?;
         Ok(Self { socket: Mutex::new(Some(socket)), calls: AtomicUsize::new(0) })
     }
 
-    /// Whether it is better to start another one.
+    /// Whether the worker should be replaced.
     pub fn is_worn(&self) -> bool {
         let is_broken = self.socket.try_lock().is_ok_and(|socket| socket.is_none());
         is_broken || self.calls.load(Ordering::Relaxed) >= MAX_CALLS
     }
 
-    /// Carries out a request inside.
+    /// Performs a request inside the sandbox.
     pub async fn perform(self: &Arc<Self>, request: FsRequest) -> Result<FsReply, FsError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let (reply, mut fds) = self.call(&WorkerRequest::Perform(request)).await?;
-        let mut file = || fds.pop().ok_or_else(|| broken("no file came with the answer"));
+        let mut file = || fds.pop().ok_or_else(|| broken("the reply carries no file"));
         match reply {
             WorkerReply::Text(text) => Ok(FsReply::Text(text)),
             WorkerReply::Failed(error) => Err(error.into()),
@@ -74,7 +74,7 @@ impl FileWorker {
 
     async fn call(&self, request: &WorkerRequest) -> Result<(WorkerReply, Vec<OwnedFd>), FsError> {
         let mut held = self.socket.lock().await;
-        let socket = held.take().ok_or_else(|| broken("the worker is gone"))?;
+        let socket = held.take().ok_or_else(|| broken("the file worker has exited"))?;
         let arrived = exchange(&socket, request).await?;
         let reply = arrived.decode().map_err(FsError::System)?;
         *held = Some(socket);
@@ -92,7 +92,7 @@ async fn exchange(socket: &AsyncFd<OwnedFd>, request: &WorkerRequest) -> io::Res
         loop {
             let mut ready = ready!(socket.poll_read_ready(cx))?;
             let arrived = arriving.receive(socket.as_fd())?;
-            // Also after a whole frame: nothing more comes before the next question.
+            // Also after a whole frame: no data follows before the next request.
             ready.clear_ready();
             if let Some(arrived) = arrived {
                 return Poll::Ready(Ok(arrived));
@@ -102,8 +102,8 @@ async fn exchange(socket: &AsyncFd<OwnedFd>, request: &WorkerRequest) -> io::Res
     .await
 }
 
-/// Waits for room on a descriptor of its own: one that always waits for it would wake us each time a worker has read
-/// what it is asked.
+/// Waits for writability on a duplicate descriptor: permanent write interest would wake this task each time the worker
+/// reads a request.
 async fn send_rest(socket: &AsyncFd<OwnedFd>, outgoing: &mut Outgoing) -> io::Result<()> {
     let socket = register(socket.get_ref().try_clone()?, Interest::WRITABLE)?;
     poll_fn(|cx| {
@@ -119,17 +119,17 @@ async fn send_rest(socket: &AsyncFd<OwnedFd>, outgoing: &mut Outgoing) -> io::Re
 }
 
 impl ConfinedFile {
-    /// Writes at any place; what is left out is zero.
+    /// Writes at any offset; gaps are zero.
     pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         self.file.write_all_at(data, offset)
     }
 
-    /// Puts the content in its place.
+    /// Publishes the staged content.
     pub async fn publish(self) -> Result<FsReply, FsError> {
         self.finish(WorkerRequest::Publish(self.id)).await
     }
 
-    /// Throws the content away.
+    /// Discards the staged content.
     pub async fn discard(self) -> Result<FsReply, FsError> {
         self.finish(WorkerRequest::Discard(self.id)).await
     }
@@ -139,18 +139,18 @@ impl ConfinedFile {
             WorkerReply::Text(text) => Ok(FsReply::Text(text)),
             WorkerReply::Failed(error) => Err(error.into()),
             WorkerReply::Opened | WorkerReply::Staged(_) => {
-                Err(broken("the answer belongs to another question").into())
+                Err(broken("the reply belongs to another request").into())
             }
         }
     }
 }
 
-/// What came from inside is used only as what it should be.
+/// Checks the access mode: descriptors from inside a sandbox are untrusted.
 fn check_access(file: &OwnedFd, wanted: OFlags) -> Result<(), FsError> {
     let flags = fcntl_getfl(file).map_err(io::Error::from)?;
     let is_path = flags.contains(OFlags::PATH);
     if is_path || flags & OFlags::ACCMODE != wanted {
-        return Err(broken("the file has another access than it should").into());
+        return Err(broken("the file has an unexpected access mode").into());
     }
     Ok(())
 }

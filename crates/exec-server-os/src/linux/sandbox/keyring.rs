@@ -1,17 +1,17 @@
-//! The keyring that a command starts with, where it may use any.
+//! Gives a command a new session keyring, if the policy allows keyrings.
 
 use std::io;
 
 use crate::linux::check;
 
-/// Leaves the keyring of the server's session, which every child inherits, for a new and empty one.
-pub fn begin_anew() -> io::Result<()> {
+/// Replaces the inherited session keyring of the server with a new, empty one.
+pub fn join_new_session() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
     let no_name = std::ptr::null::<libc::c_char>();
-    // SAFETY: without a name, a new keyring is made for this process.
+    // SAFETY: a null name creates a new keyring for this process.
     let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, no_name) };
     match check(joined as libc::c_int) {
-        // A kernel without keyrings has none to leave.
+        // A kernel without keyrings has no keyring to leave.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
         joined => joined.map(drop),
     }
@@ -20,7 +20,7 @@ pub fn begin_anew() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::sandbox::testing::{Ended, User, in_child};
+    use crate::linux::testing::{Ended, User, in_child};
 
     #[test]
     fn the_new_keyring_is_another_one_and_empty() {
@@ -34,10 +34,10 @@ mod tests {
             if before == -1 {
                 return 0;
             }
-            begin_anew().unwrap();
+            join_new_session().unwrap();
             assert_ne!(own(), before);
             let nowhere = std::ptr::null_mut::<u8>();
-            // SAFETY: without a buffer it tells the size only.
+            // SAFETY: without a buffer the call only returns the size.
             let size = unsafe { libc::syscall(libc::SYS_keyctl, READ, OF_SESSION, nowhere, 0) };
             assert_eq!(size, 0);
             0

@@ -1,10 +1,10 @@
-//! A second lock on what the mount view already decides: if one of its rules is wrong, this one still holds.
+//! Landlock rules: a second layer behind the mounts, which holds if a mount rule is wrong.
 //!
-//! Landlock only allows: there is no rule against something below an allowed directory, and nothing about modes,
-//! owners, times or attributes. It takes what the running kernel knows and says what that was.
+//! Landlock can only allow: it cannot exclude a path below an allowed directory, and it does not cover modes, owners,
+//! times or attributes. The rules use what the running kernel supports, and the status reports it.
 //!
-//! A rule is about an inode, not about a name: `/` is the root of the view that this is called in, and a descriptor
-//! may name what the view does not show, such as the terminal that a command was given.
+//! A rule applies to an inode, not to a name. `/` is the root of the calling process, and a descriptor may refer to a
+//! file outside of the rootfs, such as the terminal of a command.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,69 +20,65 @@ use serde::Serialize;
 
 use super::step::{Step, StepError};
 
-/// What a rule allows on a file, or on everything beneath a directory.
+/// The access to a file, or to everything beneath a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Listing directories, which gives names away and nothing else.
+    /// Listing directories, which reveals names only.
     List,
     /// Reading, listing and executing.
     Read,
-    /// Also writing, making, moving and removing, controlling a device, and connecting to a socket.
+    /// Also writing, creating, renaming and removing, ioctls on devices, and connecting to sockets.
     Write,
 }
 
-/// What a rule is about.
+/// The file or directory of a rule.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
-    /// Looked up when the rules are applied. A writable one must not lead over symbolic links, which somebody
-    /// could have turned since the policy was judged; resolve it before.
+pub enum RuleTarget<'a> {
+    /// Resolved when the rules are applied. A writable path must not contain symbolic links, which could have been changed
+    /// since the policy was compiled.
     Path(&'a Path),
-    /// Anything opened before, also with `O_PATH`; not a pipe or a socket, which Landlock does not restrict.
+    /// An open descriptor, also with `O_PATH`; not a pipe or socket, which Landlock does not restrict.
     Fd(BorrowedFd<'a>),
 }
 
-/// One place and what is allowed there.
 #[derive(Clone, Copy, Debug)]
 pub struct LandlockRule<'a> {
-    /// The file or directory.
-    pub place: Place<'a>,
-    /// What is allowed there and beneath.
+    pub target: RuleTarget<'a>,
     pub access: Access,
 }
 
-/// All that is allowed; everything else is not.
+/// The complete allow list.
 #[derive(Clone, Debug, Default)]
 pub struct LandlockRules<'a> {
-    /// Everything in the view can be read and executed.
+    /// Allows reading and executing everything.
     pub read_root: bool,
-    /// What else is allowed.
     pub rules: Vec<LandlockRule<'a>>,
-    /// No address can be connected to or listened on by TCP.
+    /// Denies connect and bind over TCP.
     pub no_tcp: bool,
 }
 
-/// What Landlock can restrict, each since its own version of the interface.
+/// The features of Landlock, each with the ABI version that introduced it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LandlockPart {
     /// Opening, making and removing files.
     Files,
-    /// Moves and links between directories can be allowed; without it they all fail.
+    /// Renames and links between directories; without it they always fail.
     Moves,
     /// Truncating files without opening them for writing.
     Truncation,
-    /// Control of devices that are opened inside.
+    /// Ioctls on devices that are opened inside.
     DeviceControl,
-    /// Abstract sockets of processes outside.
+    /// Abstract sockets of outside processes.
     AbstractSockets,
-    /// Signals to processes outside.
+    /// Signals to outside processes.
     Signals,
     /// Connecting to sockets in the file system.
     SocketPaths,
 }
 
 impl LandlockPart {
-    /// Every part, the oldest first, and the version that brought it.
+    /// Every feature with its ABI version, oldest first.
     pub const ALL: [(Self, u32); 7] = [
         (Self::Files, 1),
         (Self::Moves, 2),
@@ -93,7 +89,7 @@ impl LandlockPart {
         (Self::SocketPaths, 9),
     ];
 
-    /// The word for it in reports.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Files => "landlockFiles",
@@ -107,28 +103,28 @@ impl LandlockPart {
     }
 }
 
-/// What came of applying the rules.
+/// The result of applying the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LandlockStatus {
-    /// The version of the interface that was used; 0 if the kernel has none, and then nothing is restricted.
+    /// The ABI version in use; 0 without Landlock, and then nothing is restricted.
     pub abi: u32,
-    /// The parts that hold.
+    /// The features that are enforced.
     pub holds: Vec<LandlockPart>,
-    /// The parts that this kernel does not have.
+    /// The features that this kernel lacks.
     pub missing: Vec<LandlockPart>,
-    /// Bits of the errors in the kernel's implementation that are known to be fixed here.
+    /// Bits of the kernel errata that are known to be fixed.
     pub fixed_errata: u32,
-    /// Places that do not exist or cannot be reached, so that there was nothing to allow.
+    /// Paths that do not exist or cannot be reached.
     pub skipped: Vec<PathBuf>,
 }
 
-/// Restricts the calling thread, and all that it starts, as far as the kernel can.
+/// Restricts the calling thread and its descendants, as far as the kernel supports it.
 pub fn restrict(rules: &LandlockRules) -> Result<LandlockStatus, StepError> {
     restrict_up_to(NEWEST, rules)
 }
 
-/// The version of the interface that the kernel has.
+/// The ABI version of the kernel.
 pub fn kernel_abi() -> io::Result<u32> {
     const VERSION: u32 = 1;
     let nothing = std::ptr::null::<libc::c_void>();
@@ -137,10 +133,10 @@ pub fn kernel_abi() -> io::Result<u32> {
     u32::try_from(abi).map_err(|_| io::Error::last_os_error())
 }
 
-/// The oldest version that can be the only lock: it knows truncation.
+/// The oldest ABI that can be the only layer: it covers truncation.
 pub const ALONE_ABI: u32 = 3;
 
-/// The newest version that the rules below were written for.
+/// The newest ABI that the rules below were written for.
 const NEWEST: u32 = 9;
 
 fn restrict_up_to(newest: u32, rules: &LandlockRules) -> Result<LandlockStatus, StepError> {
@@ -159,7 +155,8 @@ fn restrict_up_to(newest: u32, rules: &LandlockRules) -> Result<LandlockStatus, 
         let mut ruleset =
             create(abi, rules.no_tcp).map_err(kernel_error).step("landlock ruleset")?;
         if rules.read_root {
-            let root = LandlockRule { place: Place::Path(Path::new("/")), access: Access::Read };
+            let root =
+                LandlockRule { target: RuleTarget::Path(Path::new("/")), access: Access::Read };
             add(&mut ruleset, abi, &root, &mut status.skipped).step("landlock root rule")?;
         }
         for rule in &rules.rules {
@@ -171,7 +168,7 @@ fn restrict_up_to(newest: u32, rules: &LandlockRules) -> Result<LandlockStatus, 
 }
 
 fn create(abi: ABI, no_tcp: bool) -> Result<RulesetCreated, RulesetError> {
-    // The kernel has this version, so whatever it refuses is an error and must not be left out in silence.
+    // The kernel has this version, so a refusal is an error and must not be ignored.
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
     let ruleset = ruleset.handle_access(AccessFs::from_all(abi))?;
     let tcp = if no_tcp { AccessNet::from_all(abi) } else { BitFlags::empty() };
@@ -190,9 +187,9 @@ fn add(
         let access = rights(abi, rule.access, fd)?;
         ruleset.add_rule(PathBeneath::new(fd, access)).map(drop).map_err(kernel_error)
     };
-    match rule.place {
-        Place::Fd(fd) => add(fd),
-        Place::Path(path) => match open(path, rule.access) {
+    match rule.target {
+        RuleTarget::Fd(fd) => add(fd),
+        RuleTarget::Path(path) => match open(path, rule.access) {
             Ok(fd) => add(fd.as_fd()),
             Err(KernelError::NOENT | KernelError::NOTDIR | KernelError::ACCESS) => {
                 skipped.push(path.to_owned());
@@ -211,7 +208,7 @@ fn open(path: &Path, access: Access) -> rustix::io::Result<OwnedFd> {
     openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// The rights that the rule gives; on a file only those that a file can have, or the kernel takes none of them.
+/// The access rights of the rule. The kernel rejects directory rights on a file.
 fn rights(abi: ABI, access: Access, fd: BorrowedFd) -> io::Result<BitFlags<AccessFs>> {
     let rights = match access {
         Access::List => AccessFs::ReadDir.into(),

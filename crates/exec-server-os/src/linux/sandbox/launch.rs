@@ -1,4 +1,4 @@
-//! The server's side of a sandboxed start: the zygote, what a launcher is given, and what it tells.
+//! The server's side of a sandboxed start: owns the zygote, sends the job, reads the launcher's report.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -16,13 +16,15 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::Interest;
 
 use super::denials::RefusedCalls;
-use super::launcher::{Command, Failure, LaunchPlan, Preparation, STEP_CWD, STEP_EXEC, Told};
-use super::network::{QuietNetwork, SandboxNetwork};
-use super::prepared::{Needs, PreparedSandbox};
-use super::spares::{Another, Spares};
-use super::undertaker::HeldMounts;
-use super::zygote::{Answer, Birth, Limit, Order, ZYGOTE_ARGUMENT};
-use super::{Network, packet, set_up_time};
+use super::launcher::{
+    Command, Failure, LaunchPlan, LauncherEvent, Preparation, STEP_CWD, STEP_EXEC,
+};
+use super::netns::{IsolatedNetns, SandboxNetwork};
+use super::prepared::{PrepareSpec, PreparedSandbox};
+use super::teardown::HeldMounts;
+use super::warm_pool::{RefillOnDrop, WarmPool};
+use super::zygote::{LaunchParams, Limit, ZYGOTE_ARGUMENT, ZygoteReply, ZygoteRequest};
+use super::{Network, packet, setup_timeout};
 use crate::TreeTag;
 use crate::limits::Rlimits;
 use crate::linux::cgroup::Cgroup;
@@ -31,54 +33,50 @@ use crate::linux::spawner::{execute, memory_of, move_up, null_device};
 use crate::linux::{procfs, register, startup};
 use crate::spawn::SpawnError;
 
-/// Makes launchers; belongs to one thread, because the parent of a zygote is the parent of its launchers.
+/// Starts launchers. One per thread, because the thread that starts the zygote is the parent of its launchers.
 #[derive(Default)]
 pub struct Launchers {
-    /// From the first sandboxed start on.
+    /// `None` until the first sandboxed start.
     zygote: Option<Zygote>,
 }
 
-/// What one start is made from.
+/// The parameters of one start.
 pub struct Launch<'a> {
-    /// What shall be done.
     pub plan: &'a LaunchPlan,
-    /// What become descriptors 0, 1 and 2.
+    /// Descriptors 0, 1 and 2 of the command.
     pub stdio: [BorrowedFd<'a>; 3],
-    /// The tag of its tree.
     pub tag: TreeTag,
-    /// The group that it shall join.
+    /// The cgroup to join.
     pub cgroup: Option<&'a Cgroup>,
-    /// The network of its session, for a sandbox without one.
+    /// The network of the session, used if the sandbox is isolated.
     pub network: &'a SandboxNetwork,
-    /// Where one may have been prepared.
-    pub spares: Option<&'a Spares>,
+    pub warm_pool: Option<&'a WarmPool>,
 }
 
-/// A launcher that has been made, a child of this process.
+/// A running launcher, a child of this process.
 pub struct Launched {
     pub pid: libc::pid_t,
     pub pidfd: OwnedFd,
-    /// Where it tells what went wrong.
+    /// Socket on which the launcher reports failures.
     pub report: OwnedFd,
-    /// What was refused to the command.
+    /// Counter of the calls that were refused.
     pub refused: RefusedCalls,
-    /// To be dropped when the command has ended.
-    pub another: Option<Another>,
-    /// Where pid 1 tells how the command ended.
+    /// Requests a new warm sandbox when dropped.
+    pub another: Option<RefillOnDrop>,
+    /// Socket on which pid 1 sends the exit status.
     pub inside: Option<OwnedFd>,
 }
 
-/// What a launcher tells of a command that runs.
+/// Handles that the launcher has sent once the command runs.
 #[derive(Default)]
 pub struct Running {
-    /// What it sees.
     pub mounts: Option<HeldMounts>,
-    /// A handle of pid 1, if there is one.
+    /// The pidfd of pid 1, if namespaces are used.
     pub first: Option<OwnedFd>,
 }
 
 impl Launchers {
-    /// Makes a launcher, or takes one that waits. Nothing of the request is used outside of the sandbox.
+    /// Takes a warm sandbox or starts a launcher. No part of the request is interpreted outside of the sandbox.
     pub fn launch(
         &mut self,
         launch: &Launch,
@@ -87,57 +85,64 @@ impl Launchers {
         let preparation = Preparation::of(launch.plan);
         let network = match (preparation, launch.plan.setup.network) {
             (Some(preparation), Network::Isolated) => {
-                let prepared = || launch.spares?.adopt_network(preparation);
+                let prepared = || launch.warm_pool?.adopt_network(preparation);
                 let make = || prepared().map_or_else(|| self.make_network(stack).map(Arc::new), Ok);
                 Some(launch.network.get_or_make(make)?)
             }
             (Some(_), Network::Host) | (None, _) => None,
         };
-        let needs = Needs { preparation, network };
+        let spec = PrepareSpec { preparation, network };
         let plan =
             postcard::to_stdvec(launch.plan).map_err(|error| failed(io::Error::other(error)));
         let plan = memory_of(&plan?).map_err(failed)?;
-        let another = launch.spares.map(|spares| spares.make_another(needs.clone()));
-        if let Some(spare) = launch.spares.and_then(|spares| spares.take(&needs)) {
-            match spare.assign(launch, &plan) {
-                Ok(()) => return Ok(Launched { another, ..spare.hand_over() }),
-                Err(error) => tracing::debug!(%error, "a prepared sandbox is of no use"),
+        let another = launch.warm_pool.map(|warm_pool| warm_pool.refill_on_drop(spec.clone()));
+        if let Some(warm) = launch.warm_pool.and_then(|warm_pool| warm_pool.take(&spec)) {
+            match warm.assign(launch, &plan) {
+                Ok(()) => return Ok(Launched { another, ..warm.hand_over() }),
+                Err(error) => {
+                    tracing::debug!(%error, "warm sandbox is unusable, starting a new one")
+                }
             }
         }
-        let new = self.prepare(&needs, launch.tag, stack)?;
+        let new = self.prepare(&spec, launch.tag, stack)?;
         match new.assign(launch, &plan) {
-            // Whoever has ended already has said why in its report.
+            // A launcher that has already exited has sent the reason on its report socket.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed(error)),
             _ => Ok(Launched { another, ..new.hand_over() }),
         }
     }
 
-    /// Makes a sandbox that waits to be told what to run.
+    /// Starts a launcher that prepares a sandbox and waits for its job.
     pub fn prepare(
         &mut self,
-        needs: &Needs,
+        spec: &PrepareSpec,
         tag: TreeTag,
         stack: &mut ChildStack,
     ) -> Result<PreparedSandbox, SpawnError> {
-        let (refused, tally) = RefusedCalls::share().map_err(failed)?;
-        let (errand, their_errand) = packet::pair().map_err(failed)?;
+        let (refused, denial_count) = RefusedCalls::share().map_err(failed)?;
+        let (job_socket, their_job_socket) = packet::pair().map_err(failed)?;
         let (report, their_report) = packet::pair().map_err(failed)?;
         rustix::io::ioctl_fionbio(&report, true).map_err(|errno| failed(errno.into()))?;
-        let mut fds = vec![their_errand.as_fd(), their_report.as_fd(), tally.as_fd()];
+        let mut fds = vec![their_job_socket.as_fd(), their_report.as_fd(), denial_count.as_fd()];
         fds.extend(
-            needs.network.iter().flat_map(|quiet| [quiet.users.as_fd(), quiet.network.as_fd()]),
+            spec.network.iter().flat_map(|quiet| [quiet.users.as_fd(), quiet.network.as_fd()]),
         );
-        let order = Order::Launch(Birth {
+        let request = ZygoteRequest::Launch(LaunchParams {
             tag: limit(tag.as_limit()),
-            open_files: limit(startup::original_open_file_limit()),
-            preparation: needs.preparation,
-            has_network: needs.network.is_some(),
+            open_files: limit(startup::sandboxed_open_file_limit()),
+            preparation: spec.preparation,
+            has_network: spec.network.is_some(),
         });
-        match self.ask(&order, &fds, stack) {
-            Ok((Answer::Launched(pid), mut fds)) if fds.len() == 1 => {
+        match self.ask(&request, &fds, stack) {
+            Ok((ZygoteReply::Launched(pid), mut fds)) if fds.len() == 1 => {
                 let pidfd = fds.remove(0);
                 let parts = Launched { pid, pidfd, report, refused, another: None, inside: None };
-                Ok(PreparedSandbox::new(parts, errand))
+                Ok(PreparedSandbox::new(parts, job_socket))
+            }
+            Ok((ZygoteReply::Lost(pid, failure), _)) => {
+                // SAFETY: it is our own unreaped child, which was killed and has no other owner.
+                unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+                Err(refusal(ZygoteReply::Failed(failure)))
             }
             Ok((answer, _)) => Err(refusal(answer)),
             Err(error) => {
@@ -147,27 +152,27 @@ impl Launchers {
         }
     }
 
-    /// Makes a network for sandboxes without one.
-    pub fn make_network(&mut self, stack: &mut ChildStack) -> Result<QuietNetwork, SpawnError> {
-        let (answer, fds) = self.ask(&Order::MakeNetwork, &[], stack)?;
+    /// Creates a network namespace for isolated sandboxes.
+    pub fn make_network(&mut self, stack: &mut ChildStack) -> Result<IsolatedNetns, SpawnError> {
+        let (answer, fds) = self.ask(&ZygoteRequest::MakeNetwork, &[], stack)?;
         match (answer, <[OwnedFd; 2]>::try_from(fds)) {
-            (Answer::Network, Ok([users, network])) => Ok(QuietNetwork { users, network }),
+            (ZygoteReply::Network, Ok([users, network])) => Ok(IsolatedNetns { users, network }),
             (answer, _) => Err(refusal(answer)),
         }
     }
 
     fn ask(
         &mut self,
-        order: &Order,
+        request: &ZygoteRequest,
         fds: &[BorrowedFd],
         stack: &mut ChildStack,
-    ) -> Result<(Answer, Vec<OwnedFd>), SpawnError> {
+    ) -> Result<(ZygoteReply, Vec<OwnedFd>), SpawnError> {
         let zygote = match self.zygote.take() {
-            Some(zygote) if packet::send(&zygote.socket, order, fds).is_ok() => zygote,
-            // There was none, or somebody has killed it since.
+            Some(zygote) if packet::send(&zygote.socket, request, fds).is_ok() => zygote,
+            // There is no zygote yet, or it has exited.
             _ => {
                 let zygote = Zygote::start(stack)?;
-                packet::send(&zygote.socket, order, fds).map_err(failed)?;
+                packet::send(&zygote.socket, request, fds).map_err(failed)?;
                 zygote
             }
         };
@@ -181,26 +186,26 @@ fn failed(source: io::Error) -> SpawnError {
     SpawnError::Prepare { step: "sandbox", source }
 }
 
-fn refusal(answer: Answer) -> SpawnError {
+fn refusal(answer: ZygoteReply) -> SpawnError {
     match answer {
-        Answer::Failed(Failure { step, errno }) => {
+        ZygoteReply::Failed(Failure { step, errno }) => {
             SpawnError::Sandbox { step, source: io::Error::from_raw_os_error(errno) }
         }
-        _ => failed(io::Error::other("the zygote answered something else")),
+        _ => failed(io::Error::other("unexpected reply from the zygote")),
     }
 }
 
-/// A limit as a zygote is told of it.
+/// Converts a resource limit to its serializable form.
 pub fn limit(limit: libc::rlimit) -> Limit {
     Limit(limit.rlim_cur, limit.rlim_max)
 }
 
-/// Ends the launcher of a zygote that died before it could tell of it.
+/// Kills the launcher of a zygote that exited before it reported the launcher's pid.
 fn end_stray(tag: TreeTag) {
     let (own, thread) = (rustix::process::getpid(), rustix::thread::gettid());
     for pid in procfs::thread_children(own.as_raw_pid(), thread.as_raw_pid()) {
         if tag.is_on(pid) {
-            // SAFETY: it is our own unreaped child, which nobody else knows of.
+            // SAFETY: it is our own unreaped child, and no other code knows its pid.
             unsafe {
                 libc::kill(pid, libc::SIGKILL);
                 libc::waitpid(pid, std::ptr::null_mut(), 0);
@@ -209,7 +214,7 @@ fn end_stray(tag: TreeTag) {
     }
 }
 
-/// The process that launchers are copied from; ends with this.
+/// The process that launchers are forked from; killed on drop.
 struct Zygote {
     pidfd: OwnedFd,
     socket: OwnedFd,
@@ -222,6 +227,7 @@ impl Zygote {
             argv: vec![
                 c"exec-server".to_owned(),
                 CString::new(ZYGOTE_ARGUMENT).expect("it has no NUL"),
+                CString::new(startup::oom_score_of_children()).expect("it has no NUL"),
             ],
             env: Vec::new(),
             cwd: c"/".to_owned(),
@@ -231,7 +237,7 @@ impl Zygote {
         let (socket, theirs) = packet::pair().map_err(failed)?;
         let theirs = move_up(theirs).map_err(failed)?;
         let null = null_device().map_err(failed)?;
-        // It belongs to no tree, and its launchers change the tag for their own.
+        // The zygote belongs to no process tree; launchers replace this tag with their own.
         let tag = TreeTag::new(u32::MAX);
         let (stdio, limits) = ([theirs.as_fd(), null, null], Rlimits::default());
         let (_, pidfd) = execute(&program, stdio, &[], None, &limits, tag, stack)?;
@@ -241,18 +247,18 @@ impl Zygote {
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        // It holds nothing that would be lost. Should it have ended by itself, there is nothing to do.
+        // The zygote holds no state. The signal fails if the zygote has already exited.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _ = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
     }
 }
 
-/// The copy in memory that zygotes run, with the place that it was made from.
+/// The in-memory copy that zygotes execute, with the path of its original.
 static PROGRAM: OnceLock<(PathBuf, OwnedFd)> = OnceLock::new();
 
-/// Has zygotes run another program than ours, one that calls [`run_zygote`](super::zygote::run_zygote) when it is told to.
+/// Makes zygotes execute the program at `path`, which must call [`run_zygote`](super::zygote::run_zygote) on request.
 ///
-/// For a program that has a `main` of its own; once per process, before the first sandbox.
+/// For embedders with their own `main`; call once per process, before the first sandbox.
 pub fn use_zygote_program(path: &Path) -> io::Result<()> {
     let (used, _) = match PROGRAM.get() {
         Some(program) => program,
@@ -264,14 +270,14 @@ pub fn use_zygote_program(path: &Path) -> io::Result<()> {
     if used == path {
         return Ok(());
     }
-    let text = format!("sandboxes are started by {} already", used.display());
+    let text = format!("sandboxes already use the zygote program {}", used.display());
     Err(io::Error::new(io::ErrorKind::AlreadyExists, text))
 }
 
-/// Where the program of a zygote is: a copy in memory, which nobody can change; of ours unless said otherwise.
+/// The path of the zygote's program: a sealed copy in memory, by default of the running program.
 ///
-/// Until a command runs, its `/proc/self/exe` is the launcher's program, and a command can ask to run just that: then
-/// it holds a file which was opened outside of its view. So that must not be a file of the host.
+/// Before exec, `/proc/self/exe` of the command is the launcher's program. A command can execute that link and so
+/// hold a file from outside of its rootfs, therefore the link must not lead to a file of the host.
 fn program_in_memory() -> io::Result<CString> {
     let (_, program) = match PROGRAM.get() {
         Some(program) => program,
@@ -287,7 +293,7 @@ fn program_in_memory() -> io::Result<CString> {
 
 fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 do not know the flag, and need none.
+    // Kernels before 6.3 reject the flag and do not need it.
     let copy = match memfd_create("exec-server", flags | MemfdFlags::EXEC) {
         Err(Errno::INVAL) => memfd_create("exec-server", flags)?,
         made => made?,
@@ -296,7 +302,7 @@ fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
     io::copy(&mut File::open(path)?, &mut copy)?;
     fchmod(&copy, Mode::from_raw_mode(0o555))?;
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
-    // The same kernels cannot keep somebody inside from making it unusable for later starts.
+    // Kernels before 6.3 also lack this seal; there a sandboxed process could clear the execute bit.
     match fcntl_add_seals(&copy, seals | SealFlags::EXEC | SealFlags::SEAL) {
         Err(Errno::INVAL) => fcntl_add_seals(&copy, seals | SealFlags::SEAL)?,
         sealed => sealed?,
@@ -304,35 +310,35 @@ fn sealed_copy(path: &Path) -> io::Result<OwnedFd> {
     Ok(copy.into())
 }
 
-/// Waits until the command runs, or until it is known why not.
+/// Waits until the command runs or its start has failed.
 pub async fn outcome(report: OwnedFd) -> Result<Running, SpawnError> {
     let report = register(report, Interest::READABLE).map_err(no_report)?;
-    let mut told = ToldSoFar::default();
+    let mut events = ReportReader::default();
     let read = poll_fn(|cx| {
         loop {
             let mut ready = ready!(report.poll_read_ready(cx))?;
-            match told.read(report.get_ref()) {
+            match events.read(report.get_ref()) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
                 read => return Poll::Ready(read),
             }
         }
     });
     read.await.map_err(no_report)?;
-    told.judge()
+    events.into_result()
 }
 
-/// The same for a thread that may wait, but not for ever.
+/// Blocking variant of [`outcome`] with a timeout.
 pub fn outcome_blocking(report: &OwnedFd, time: Duration) -> Result<Running, SpawnError> {
-    let (mut told, since) = (ToldSoFar::default(), Instant::now());
+    let (mut events, since) = (ReportReader::default(), Instant::now());
     loop {
-        match told.read(report) {
+        match events.read(report) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                set_up_time::wait_for_more(report, since, time)?;
+                setup_timeout::wait_for_more(report, since, time)?;
             }
             read => break read.map_err(no_report)?,
         }
     }
-    told.judge()
+    events.into_result()
 }
 
 fn no_report(source: io::Error) -> SpawnError {
@@ -340,13 +346,13 @@ fn no_report(source: io::Error) -> SpawnError {
 }
 
 #[derive(Default)]
-struct ToldSoFar {
+struct ReportReader {
     running: Running,
     failure: Option<Failure>,
 }
 
-impl ToldSoFar {
-    /// Reads to the end.
+impl ReportReader {
+    /// Reads until the socket is closed.
     fn read(&mut self, report: &OwnedFd) -> io::Result<()> {
         loop {
             let mut packet = match packet::receive(report) {
@@ -354,14 +360,16 @@ impl ToldSoFar {
                 received => received?,
             };
             match packet.decode()? {
-                Told::Mounts => self.running.mounts = packet.fds.pop().map(HeldMounts::new),
-                Told::First => self.running.first = packet.fds.pop(),
-                Told::Failed(failure) => self.failure = Some(failure),
+                LauncherEvent::Mounts => {
+                    self.running.mounts = packet.fds.pop().map(HeldMounts::new)
+                }
+                LauncherEvent::First => self.running.first = packet.fds.pop(),
+                LauncherEvent::Failed(failure) => self.failure = Some(failure),
             }
         }
     }
 
-    fn judge(self) -> Result<Running, SpawnError> {
+    fn into_result(self) -> Result<Running, SpawnError> {
         let Some(failure) = self.failure else { return Ok(self.running) };
         let source = io::Error::from_raw_os_error(failure.errno);
         Err(match failure.step.as_str() {

@@ -1,16 +1,17 @@
-//! The process between the server and a sandboxed command: it makes the sandbox around itself, and waits for its end.
+//! The launcher: the parent of one sandbox. It creates the namespaces, forks pid 1 and exits with the command's status.
 //!
-//! What runs [inside] may be told later: a sandbox can be prepared and then wait for its one errand.
+//! The command is sent later: a launcher prepares the sandbox and [`init`] then waits for its job.
 //!
 //! ```text
 //! server
-//!   └─ launcher (outside; ends the way the command ended)
-//!        └─ pid 1 (inside; reaps, and with it everything inside ends)
-//!             └─ command (a session of its own, with the terminal if there is one)
+//!   └─ launcher (outside; exits with the command's status)
+//!        └─ pid 1 (inside; reaps; its exit ends every process inside)
+//!             └─ command (own session, with the terminal if there is one)
 //! ```
 //!
-//! With Landlock as the only lock there is nothing to be inside of, and the command is the launcher's child. It is a copy of the [`zygote`](super::zygote): one thread, no environment, nothing of the server's memory. What fails
-//! before the command runs is told on a socket which the exec closes.
+//! With Landlock alone there is no pid 1, and the command is the launcher's child. The launcher is forked from the
+//! [`zygote`](super::zygote): one thread, no environment, none of the server's memory. Failures before exec are sent
+//! on the report socket, which exec closes.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -20,31 +21,30 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
-use super::denials::{self, Attendant};
-use super::network::QuietNetwork;
+use super::denials::{self, SeccompNotifier};
+use super::netns::IsolatedNetns;
+use super::rootfs::RootfsProfile;
 use super::step::{Step, StepError};
-use super::view::Groundwork;
-use super::zygote::{Birth, Limit};
-use super::{Mechanism, SandboxSetup, inside, namespaces, packet};
+use super::zygote::{LaunchParams, Limit};
+use super::{Mechanism, SandboxSetup, init, limits, namespaces, packet};
 use crate::limits::LimitPlan;
 use crate::linux::spawner::move_up;
 use crate::linux::{check, reap_until};
 
-/// What a sandbox is before it is known what runs in it.
+/// The part of a sandbox that can be built before its job is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Preparation {
-    /// What its view will stand on.
-    pub ground: Groundwork,
-    /// How many process ids it has beside its first.
+    pub profile: RootfsProfile,
+    /// The number of process ids beside pid 1.
     pub pid_range: Option<u64>,
 }
 
 impl Preparation {
-    /// What a plan needs; nothing without namespaces.
+    /// The preparation that a plan needs; `None` without namespaces.
     pub fn of(plan: &LaunchPlan) -> Option<Self> {
         match plan.setup.mechanism {
             Mechanism::Namespaces => Some(Self {
-                ground: Groundwork::of(&plan.setup.view),
+                profile: RootfsProfile::of(&plan.setup.view),
                 pid_range: plan.limits.pid_range,
             }),
             Mechanism::Landlock => None,
@@ -52,108 +52,98 @@ impl Preparation {
     }
 }
 
-/// What is run in a sandbox; beside it come standard streams, the plan, and the cgroup if there is one.
+/// The job of a sandbox. Its descriptors are the standard streams, the plan, and `cgroup.procs` if there is a cgroup.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Errand {
-    /// The tag of its tree.
+pub struct ExecJob {
     pub tag: Limit,
-    /// Whether `cgroup.procs` of its cgroup comes with it.
     pub has_cgroup: bool,
 }
 
-/// Everything that a launcher needs to know.
+/// The complete description of one start.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LaunchPlan {
-    /// What confines it.
     pub setup: SandboxSetup,
-    /// What limits it.
     pub limits: LimitPlan,
-    /// What runs inside.
     pub inside: Inside,
 }
 
-/// What runs inside a sandbox.
+/// The program that runs inside a sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Inside {
-    /// A program.
     Command(Command),
-    /// This program, as a worker for files with the server at descriptor 0.
+    /// This program as a file worker; descriptor 0 is the socket to the server.
     FileWorker,
 }
 
-/// What runs inside a sandbox; all texts are without NUL.
+/// A program to execute.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Command {
-    /// Where the program may be.
+    /// Paths to try in order.
     pub candidates: Vec<CString>,
-    /// Its arguments.
     pub argv: Vec<CString>,
-    /// Its environment.
     pub env: Vec<CString>,
-    /// Its working directory.
     pub cwd: CString,
-    /// Whether descriptor 0 is to be its controlling terminal.
+    /// Whether descriptor 0 becomes the controlling terminal.
     pub has_terminal: bool,
-    /// What it may read as descriptor 3.
+    /// Content that is readable as descriptor 3.
     pub extra_input: Option<Vec<u8>>,
 }
 
-/// What a launcher tells; when it has no more to tell, the command runs or it has failed.
+/// An event on the report socket. The socket closes when the command runs or the start has failed.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Told {
-    /// The mount namespace comes beside it.
+pub enum LauncherEvent {
+    /// Carries the mount namespace.
     Mounts,
-    /// A handle of pid 1 comes beside it.
+    /// Carries the pidfd of pid 1.
     First,
-    /// The command does not run.
     Failed(Failure),
 }
 
-/// What went wrong before the command ran.
+/// A step that failed before exec.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// What was being done.
     pub step: String,
-    /// What the system said.
     pub errno: i32,
 }
 
-/// Steps whose failure is the command's own fault.
+/// The steps whose failure is reported as an error of the request.
 pub const STEP_CWD: &str = "working directory";
-/// As above.
 pub const STEP_EXEC: &str = "program";
 
-/// A launcher that has just been copied from its zygote.
+/// The state of a launcher right after the fork from its zygote.
 pub struct Launcher {
-    /// How it is born.
-    pub birth: Birth,
-    /// Whose child it is.
+    pub params: LaunchParams,
+    /// The expected parent process.
     pub server: Option<Pid>,
-    /// What came beside the order.
+    /// The descriptors of [`ZygoteRequest::Launch`](super::zygote::ZygoteRequest), in that order.
     pub fds: Vec<OwnedFd>,
 }
 
-/// Lives as a launcher; returns the code to exit with.
+/// The main function of a launcher; returns its exit code.
 pub fn run_launcher(mut launcher: Launcher) -> i32 {
     let _ = rustix::thread::set_name(c"exec-launcher");
     let Some((given, report)) = launcher.sort_out() else {
-        // There is nobody to tell, and the server sees that the socket ended together with the launcher.
+        // Without a report socket the failure cannot be sent; the server sees the closed socket.
         return 127;
     };
-    let Given { errand, tally, network } = given;
+    let Given { job_socket, denial_count, network } = given;
     match launcher.begin(network) {
         Ok((outside, inside)) => match fork() {
             Ok(Some(first)) => {
-                if launcher.birth.preparation.is_some() {
+                if launcher.params.preparation.is_some() {
                     report.introduce(first);
                 }
-                // If pid 1 is killed, there must be nobody left who could tell, or the wait would never end.
-                drop((inside, errand, report));
-                wait_outside(&launcher.birth, first, Attendant::new(outside, Some(tally)))
+                // pid 1 must hold the last copy: otherwise these sockets stay open if pid 1 is killed, and the server waits forever.
+                drop((inside, job_socket, report));
+                wait_outside(
+                    &launcher.params,
+                    first,
+                    SeccompNotifier::new(outside, Some(denial_count)),
+                )
             }
             Ok(None) => {
-                drop((outside, tally));
-                inside::run(&launcher.birth, errand, report, inside)
+                drop((outside, denial_count));
+                init::run(&launcher.params, job_socket, report, inside)
             }
             Err(source) => report.fail(&StepError { step: "fork", source }),
         },
@@ -161,86 +151,75 @@ pub fn run_launcher(mut launcher: Launcher) -> i32 {
     }
 }
 
-/// What a launcher was given, except for the report.
+/// The descriptors of a launcher, except for the report socket.
 struct Given {
-    /// Where it is told what to run.
-    errand: OwnedFd,
-    tally: File,
-    network: Option<QuietNetwork>,
+    job_socket: OwnedFd,
+    denial_count: File,
+    network: Option<IsolatedNetns>,
 }
 
 impl Launcher {
-    /// The order of [`Order::Launch`](super::zygote::Order).
+    /// Takes the descriptors in the order of [`ZygoteRequest::Launch`](super::zygote::ZygoteRequest).
     fn sort_out(&mut self) -> Option<(Given, Report)> {
         let mut fds = std::mem::take(&mut self.fds).into_iter();
-        let errand = move_up(fds.next()?).ok()?;
+        let job_socket = move_up(fds.next()?).ok()?;
         let report = move_up(fds.next()?).ok()?;
-        let tally = fds.next()?.into();
-        let network = match self.birth.has_network {
-            true => Some(QuietNetwork { users: fds.next()?, network: fds.next()? }),
+        let denial_count = fds.next()?.into();
+        let network = match self.params.has_network {
+            true => Some(IsolatedNetns { users: fds.next()?, network: fds.next()? }),
             false => None,
         };
-        Some((Given { errand, tally, network }, Report(report)))
+        Some((Given { job_socket, denial_count, network }, Report(report)))
     }
 
-    /// Everything before there is anybody inside; returns the two ends between the launcher and that.
-    fn begin(&self, network: Option<QuietNetwork>) -> Result<(File, File), StepError> {
-        self.become_a_child_like_any_other()?;
-        if self.birth.preparation.is_some() {
+    /// Sets up everything before pid 1 is forked; returns the socket pair between the launcher and pid 1.
+    fn begin(&self, network: Option<IsolatedNetns>) -> Result<(File, File), StepError> {
+        self.setup_child()?;
+        if self.params.preparation.is_some() {
             network.map_or(Ok(()), |network| network.enter())?;
             namespaces::enter_new()?;
+            limits::bound_watches();
         }
         denials::connect().step("socket")
     }
 
-    /// What `child` does for programs that are started without a sandbox.
-    fn become_a_child_like_any_other(&self) -> Result<(), StepError> {
+    /// Does what `child` does for programs without a sandbox.
+    fn setup_child(&self) -> Result<(), StepError> {
         rustix::process::setsid().step("setsid")?;
-        // The zygote's socket is not ours; its null device is.
+        // Descriptor 0 is the zygote's socket; descriptor 1 is the null device.
         // SAFETY: plain system call on open descriptors.
         check(unsafe { libc::dup2(1, 0) }).step("standard streams")?;
-        // SAFETY: sets flags of this process; unlike the zygote it has to map its user.
+        // SAFETY: sets flags of this process. Unlike the zygote it must be dumpable to write its id maps.
         let result = unsafe {
             libc::prctl(libc::PR_SET_DUMPABLE, 1);
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
         };
         check(result).step("parent-death signal")?;
-        // The server may have died before the line above took effect.
+        // The server may have exited before PDEATHSIG took effect.
         if rustix::process::getppid() != self.server {
             return Err(io::Error::from_raw_os_error(libc::ESRCH)).step("parent-death signal");
         }
-        set_tag(self.birth.tag);
-        set_limit(libc::RLIMIT_NOFILE, self.birth.open_files).step("resource limits")
+        set_tag(self.params.tag);
+        Ok(())
     }
 }
 
-/// Says which tree this process belongs to.
+/// Tags this process as part of a process tree.
 pub fn set_tag(tag: Limit) {
-    // It may fail under a lowered hard limit, and then trees are told apart by session only.
-    let _ = set_limit(libc::RLIMIT_RTTIME, tag);
+    // It fails under a lowered hard limit; process trees are then status apart by session only.
+    let _ = limits::set(libc::RLIMIT_RTTIME, tag);
 }
 
-#[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type Resource = libc::c_int;
-
-fn set_limit(resource: Resource, Limit(soft, hard): Limit) -> io::Result<()> {
-    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
-    // SAFETY: passes a live local.
-    check(unsafe { libc::setrlimit(resource, &raw const limit) }).map(drop)
-}
-
-/// What the server sends to a whole tree is meant for the command.
-pub fn ignore_what_is_passed_by() {
-    for signal in PASSED_BY {
+/// Ignores the signals that the server sends to the whole tree for the command.
+pub fn ignore_tree_signals() {
+    for signal in TREE_SIGNALS {
         // SAFETY: no handler is involved.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
 }
 
-/// Signals that only the command is to notice.
-pub const PASSED_BY: [libc::c_int; 10] = [
+/// Signals that only the command handles.
+pub const TREE_SIGNALS: [libc::c_int; 10] = [
     libc::SIGHUP,
     libc::SIGINT,
     libc::SIGQUIT,
@@ -253,23 +232,23 @@ pub const PASSED_BY: [libc::c_int; 10] = [
     libc::SIGWINCH,
 ];
 
-/// Outside: waits for the end, and ends the same way.
-fn wait_outside(birth: &Birth, first: libc::pid_t, attendant: Attendant) -> i32 {
-    let told = match birth.preparation {
-        Some(_) => attendant.run(),
-        // The command itself tells nobody.
+/// Waits for the command and exits with its status.
+fn wait_outside(params: &LaunchParams, first: libc::pid_t, notifier: SeccompNotifier) -> i32 {
+    let status = match params.preparation {
+        Some(_) => notifier.run(),
+        // Without pid 1 there is no message with the status, so the child's exit is watched instead.
         None => match handle_of(first) {
-            Ok(end) => attendant.until(end).run(),
-            // Whoever waits for an answer must not wait for ever: with this, the kernel answers.
+            Ok(end) => notifier.until(end).run(),
+            // Dropping the notifier closes the listener, so the kernel answers pending calls.
             Err(_) => {
-                drop(attendant);
+                drop(notifier);
                 None
             }
         },
     };
     let own = reap_until(first);
-    // Without a word it was killed before it could tell.
-    end_like(told.or(own).unwrap_or(libc::SIGKILL))
+    // No status means that the child was killed before it could send one.
+    end_like(status.or(own).unwrap_or(libc::SIGKILL))
 }
 
 fn handle_of(child: libc::pid_t) -> io::Result<OwnedFd> {
@@ -277,60 +256,59 @@ fn handle_of(child: libc::pid_t) -> io::Result<OwnedFd> {
     Ok(pidfd_open(child, PidfdFlags::empty())?)
 }
 
-/// Where failures are told; whoever holds it last closes it.
+/// The report socket; closed when its last holder drops it.
 pub struct Report(OwnedFd);
 
 impl Report {
-    /// Shows the server who is pid 1. Without that it hears of the end from this process, a little later.
+    /// Sends the pidfd of pid 1. Without it the server learns of the exit from the launcher, slightly later.
     fn introduce(&self, first: libc::pid_t) {
         if let Ok(first) = handle_of(first) {
-            let _ = packet::send(&self.0, &Told::First, &[first.as_fd()]);
+            let _ = packet::send(&self.0, &LauncherEvent::First, &[first.as_fd()]);
         }
     }
 
-    /// Lends the server the mounts of the sandbox: whoever lets go of them last waits for the kernel, and that must
-    /// not be pid 1 when it ends.
+    /// Sends the mount namespace to the server. Dropping its last reference blocks in the kernel, which would delay the
+    /// exit of pid 1.
     pub fn lend_mounts(&self) -> Result<(), StepError> {
         let mounts = namespaces::open_own("mnt").step("mounts")?;
-        packet::send(&self.0, &Told::Mounts, &[mounts.as_fd()]).step("mounts")
+        packet::send(&self.0, &LauncherEvent::Mounts, &[mounts.as_fd()]).step("mounts")
     }
 
-    /// Tells why nothing runs.
+    /// Sends the failed step.
     pub fn tell(&self, error: &StepError) {
         let errno = error.source.raw_os_error().unwrap_or(libc::EINVAL);
         let failure = Failure { step: error.step.to_owned(), errno };
-        // If nobody listens any more, nobody needs to know.
-        let _ = packet::send(&self.0, &Told::Failed(failure), &[]);
+        // Ignore the error: the server has closed the report socket.
+        let _ = packet::send(&self.0, &LauncherEvent::Failed(failure), &[]);
     }
 
-    /// The same; returns the code to exit with.
+    /// Like [`Self::tell`]; returns the exit code.
     pub fn fail(self, error: &StepError) -> i32 {
         self.tell(error);
         127
     }
 }
 
-/// The child's pid, or nothing in the child.
+/// Returns the child's pid in the parent and `None` in the child.
 pub fn fork() -> io::Result<Option<libc::pid_t>> {
     // SAFETY: this process has one thread, so the child's copy of the memory is consistent.
     let pid = check(unsafe { libc::fork() })?;
     Ok((pid != 0).then_some(pid))
 }
 
-/// Ends this process at once. Nothing is put away, which would only make those wait who wait for its end.
+/// Exits at once. Destructors would only delay the exit that the server waits for.
 pub fn leave(code: i32) -> ! {
-    // SAFETY: takes a number, and runs nothing of this program.
+    // SAFETY: `_exit` takes a number and runs no code of this program.
     unsafe { libc::_exit(code) }
 }
 
-/// Ends this process as another one ended.
+/// Exits with the given wait status; re-raises its signal.
 fn end_like(status: i32) -> i32 {
     if libc::WIFSIGNALED(status) {
         let signal = libc::WTERMSIG(status);
-        // SAFETY: plain system calls; nothing of this process is needed any more.
+        // SAFETY: plain system calls; nothing of this process is used afterwards. PR_SET_DUMPABLE prevents a core dump.
         unsafe {
-            let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+            libc::prctl(libc::PR_SET_DUMPABLE, 0);
             libc::signal(signal, libc::SIG_DFL);
             libc::raise(signal);
         }

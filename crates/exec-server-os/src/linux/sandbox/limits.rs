@@ -1,7 +1,7 @@
 //! The resource limits of a sandboxed command.
 //!
-//! How many processes a sandbox has is bounded by its process ids where the kernel lets a pid namespace have a range of
-//! its own: that counts threads, binds root as well, and needs no cgroup.
+//! Where the kernel gives a pid namespace its own id range, that range bounds the number of processes: it counts threads,
+//! applies to root as well, and needs no cgroup.
 
 mod trial;
 
@@ -9,20 +9,22 @@ use std::fs;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
+use super::rootfs::DEFAULT_TEMP_BYTES;
 use super::step::{Step, StepError};
-use super::view::DEFAULT_TEMP_BYTES;
+use super::zygote::Limit;
 use crate::limits::{Rlimits, SandboxMeans};
 use crate::linux::check;
-use crate::linux::startup::hard_limit;
+use crate::linux::startup::{Resource, hard_limit};
 
-/// Sets the limits of this process for good, and forbids core files.
+/// With this limit the kernel writes no core file, because the smallest one is larger, and does not run the helper that
+/// `core_pattern` may name. With every other limit, 0 included, it runs the helper.
+pub const NO_CORE: u64 = 1;
+
+/// Sets the limits of this process permanently, except for open files, and forbids core dumps.
 pub fn apply(limits: &Rlimits) -> Result<(), StepError> {
-    lower(libc::RLIMIT_CORE, 0).step("limit of core files")?;
+    lower(libc::RLIMIT_CORE, NO_CORE).step("limit of core files")?;
     if let Some(processes) = limits.processes {
         lower(libc::RLIMIT_NPROC, processes).step(STEP)?;
-    }
-    if let Some(open_files) = limits.open_files {
-        lower(libc::RLIMIT_NOFILE, open_files).step("limit of open files")?;
     }
     if let Some(file_size) = limits.file_size {
         lower(libc::RLIMIT_FSIZE, file_size).step("limit of file size")?;
@@ -30,22 +32,64 @@ pub fn apply(limits: &Rlimits) -> Result<(), StepError> {
     Ok(())
 }
 
-/// The kernel gives out no id below this one again once it has reached it.
+/// Sets the open-file limit permanently; afterwards the process may not be able to send descriptors.
+pub fn apply_open_files(Limit(soft, hard): Limit, asked_for: Option<u64>) -> Result<(), StepError> {
+    let hard = hard.min(hard_limit(libc::RLIMIT_NOFILE));
+    let limit = match asked_for {
+        Some(count) => Limit(count.min(hard), count.min(hard)),
+        None => Limit(soft.min(hard), hard),
+    };
+    set(libc::RLIMIT_NOFILE, limit).step("limit of open files")
+}
+
+/// Raises the open-file limit, which also bounds descriptors in flight, to the maximum.
+pub fn raise_open_files() -> io::Result<()> {
+    let hard = hard_limit(libc::RLIMIT_NOFILE);
+    set(libc::RLIMIT_NOFILE, Limit(hard, hard))
+}
+
+/// One sandbox gets this fraction of the user's inotify limits.
+const SHARE_OF_WATCHES: u64 = 4;
+
+const WATCHES: [(&str, &str); 2] = [
+    ("/proc/sys/user/max_inotify_instances", "/proc/sys/fs/inotify/max_user_instances"),
+    ("/proc/sys/user/max_inotify_watches", "/proc/sys/fs/inotify/max_user_watches"),
+];
+
+/// Bounds inotify in the user namespace that the caller has just entered.
+///
+/// Watches inside also count for the user outside, so one sandbox could otherwise use all of them. Where `/proc/sys` is
+/// not writable, as in many containers, there is no bound.
+pub fn bound_watches() {
+    static SHARES: OnceLock<[Option<u64>; 2]> = OnceLock::new();
+    let shares = SHARES.get_or_init(|| {
+        WATCHES.map(|(_, of_machine)| {
+            let text = fs::read_to_string(of_machine).ok()?;
+            Some((text.trim().parse::<u64>().ok()? / SHARE_OF_WATCHES).max(1))
+        })
+    });
+    for ((path, _), share) in WATCHES.iter().zip(shares) {
+        if let Some(share) = share {
+            let _ = fs::write(path, share.to_string());
+        }
+    }
+}
+
+/// Ids below this one are not reused after the first wrap-around.
 const FIRST_REUSED_PID: u64 = 300;
-/// No kernel gives out this id or one above.
+/// The exclusive upper bound of process ids in every kernel.
 const END_OF_PIDS: u64 = 1 << 22;
 
-/// A range of process ids that is about to begin.
+/// A prepared range of process ids.
 #[derive(Debug)]
 pub struct PidRange {
     last_pid: fs::File,
 }
 
 impl PidRange {
-    /// Leaves `count` process ids in this pid namespace, from [`Self::begin`] on; the caller is its first process.
+    /// Limits this pid namespace to `count` ids from [`Self::begin`] on; the caller must be its pid 1.
     ///
-    /// Must not be called where [`means`] does not say that there is a range: older kernels have one for the whole
-    /// machine.
+    /// Call only if [`sandbox_capabilities`] reports `pid_range`: older kernels have one range for the whole machine.
     pub fn prepare(count: u64) -> Result<Self, StepError> {
         if std::process::id() != 1 {
             return Err(io::Error::from_raw_os_error(libc::EPERM)).step(STEP);
@@ -56,7 +100,7 @@ impl PidRange {
         Ok(Self { last_pid })
     }
 
-    /// What has an id already is not counted.
+    /// Starts the range; ids that are in use already are not counted.
     pub fn begin(mut self) -> Result<(), StepError> {
         self.last_pid.write_all(FIRST_REUSED_PID.to_string().as_bytes()).step(STEP)
     }
@@ -67,15 +111,15 @@ const STEP: &str = "limit of processes";
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 const PID_MAX: &str = "/proc/sys/kernel/pid_max";
 
-/// What a sandbox of this user can limit by itself; found out once, by trying.
-pub fn means() -> SandboxMeans {
+/// The limits that a sandbox of this user can enforce by itself; probed once.
+pub fn sandbox_capabilities() -> SandboxMeans {
     static MEANS: OnceLock<SandboxMeans> = OnceLock::new();
     *MEANS.get_or_init(|| {
         let kernel = kernel_version();
         SandboxMeans {
-            // Before, there is one range for all, which root must never shrink by trying.
+            // Older kernels have one range for all namespaces, and root must not shrink it by probing.
             pid_range: kernel >= (6, 14) && trial::can_bound_pids(),
-            // Before, the count is that of the user on the whole machine; and it never binds the machine's root.
+            // Older kernels count per user on the whole machine. Root is never limited.
             user_count: kernel >= (5, 14) && !rustix::process::getuid().is_root(),
             tmpfs_bytes: DEFAULT_TEMP_BYTES,
         }
@@ -92,17 +136,15 @@ fn parse_version(release: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// The number of a resource limit.
-#[cfg(target_env = "gnu")]
-pub type Resource = libc::__rlimit_resource_t;
-/// The number of a resource limit.
-#[cfg(not(target_env = "gnu"))]
-pub type Resource = libc::c_int;
-
-/// Lowers a limit of this process for good.
+/// Lowers a limit of this process permanently.
 fn lower(resource: Resource, most: u64) -> io::Result<()> {
     let most = hard_limit(resource).min(most);
-    let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
+    set(resource, Limit(most, most))
+}
+
+/// Sets a limit of this process.
+pub fn set(resource: Resource, Limit(soft, hard): Limit) -> io::Result<()> {
+    let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
     // SAFETY: passes a live local.
     check(unsafe { libc::setrlimit(resource, &raw const limit) }).map(drop)
 }
@@ -110,7 +152,7 @@ fn lower(resource: Resource, most: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::linux::sandbox::testing::{Ended, User, in_child};
+    use crate::linux::testing::{Ended, User, in_child};
 
     fn get(resource: Resource) -> (u64, u64) {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -125,11 +167,12 @@ mod tests {
             let limits =
                 Rlimits { processes: Some(100), open_files: Some(50), file_size: Some(1 << 20) };
             apply(&limits).unwrap();
-            assert_eq!(get(libc::RLIMIT_CORE), (0, 0));
+            apply_open_files(Limit(40, 60), limits.open_files).unwrap();
+            assert_eq!(get(libc::RLIMIT_CORE), (NO_CORE, NO_CORE));
             assert_eq!(get(libc::RLIMIT_NPROC), (100, 100));
             assert_eq!(get(libc::RLIMIT_NOFILE), (50, 50));
             assert_eq!(get(libc::RLIMIT_FSIZE), (1 << 20, 1 << 20));
-            let more = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+            let more = libc::rlimit { rlim_cur: 2, rlim_max: 2 };
             // SAFETY: passes a live local.
             assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const more) }, -1);
             0
@@ -140,8 +183,12 @@ mod tests {
     #[test]
     fn a_limit_is_never_raised() {
         let ended = in_child(User::Caller, || {
-            apply(&Rlimits { open_files: Some(50), ..Rlimits::default() }).unwrap();
-            apply(&Rlimits { open_files: Some(5000), ..Rlimits::default() }).unwrap();
+            apply_open_files(Limit(40, 60), None).unwrap();
+            assert_eq!(get(libc::RLIMIT_NOFILE), (40, 60));
+            apply_open_files(Limit(40, 60), Some(50)).unwrap();
+            apply_open_files(Limit(900, 1000), Some(5000)).unwrap();
+            assert_eq!(get(libc::RLIMIT_NOFILE), (50, 50));
+            raise_open_files().unwrap();
             assert_eq!(get(libc::RLIMIT_NOFILE), (50, 50));
             0
         });
@@ -149,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_read_from_what_distributions_make_of_them() {
+    fn kernel_versions_are_parsed_from_release_strings() {
         for (text, version) in [
             ("6.18.44-fc-v445\n", Some((6, 18))),
             ("5.14.0-503.el9.x86_64", Some((5, 14))),
@@ -162,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_process_of_a_sandbox_bounds_process_ids() {
+    fn only_pid_1_of_a_sandbox_bounds_process_ids() {
         let before = fs::read_to_string(PID_MAX).unwrap();
         PidRange::prepare(1).unwrap_err();
         assert_eq!(fs::read_to_string(PID_MAX).unwrap(), before);

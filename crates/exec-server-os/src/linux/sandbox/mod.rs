@@ -3,57 +3,55 @@
 //! | look here | for |
 //! |---|---|
 //! | [`launch`] | the server's side of a sandboxed start |
-//! | [`zygote`], [`packet`] | the process that launchers are copied from, and how it is asked |
-//! | [`prepared`], [`spares`] | a sandbox that waits to be told what to run, and those that are made ahead |
-//! | [`launcher`], [`inside`] | the process between the server and the command, and pid 1 of the sandbox |
-//! | [`set_up_time`] | how long all of that may take |
-//! | [`view`] | what of the file system is seen, and how that is mounted |
-//! | [`ending`] | how the command ended, told by pid 1 |
-//! | [`undertaker`] | mounts and launchers that are waited for after the end |
-//! | [`namespaces`] | what a sandbox has of its own |
-//! | [`network`] | the loopback that sandboxes without a network share |
-//! | [`connect_back`] | whether a connection comes from inside |
-//! | [`confinement`] | what the command loses between fork and exec: |
+//! | [`zygote`], [`packet`] | the process that launchers are forked from, and its message socket |
+//! | [`prepared`], [`warm_pool`] | a sandbox that waits for its job, and the pool of sandboxes prepared ahead of starts |
+//! | [`launcher`], [`init`] | the parent of one sandbox, and pid 1 inside |
+//! | [`setup_timeout`] | the time limit of the set-up |
+//! | [`rootfs`] | the file system that the command sees, and its mounts |
+//! | [`exit_report`] | the exit status of the command, sent by pid 1 |
+//! | [`exit_hook`] | what is released when the command has exited |
+//! | [`teardown`] | background release of mount namespaces and reaping of launchers |
+//! | [`namespaces`] | system calls that create and enter namespaces |
+//! | [`netns`] | the network namespace that the isolated sandboxes of one session share |
+//! | [`confinement`] | the restrictions that are applied between fork and exec: |
 //! | [`limits`] | … resource limits |
 //! | [`privileges`] | … capabilities, securebits, `no_new_privs` |
-//! | [`keyring`] | … the keyring of the server's session |
-//! | [`landlock`] | … a second lock on the file rules, signals and abstract sockets |
-//! | [`filter`] | … the system call filter, which [`bpf`] assembles |
-//! | [`denials`] | what the filter refused, counted |
-//! | [`worker`], [`file_worker`], [`wire`] | requests about files, carried out inside: both sides, and between them |
-//! | [`probe`] | what of all this works here |
-//! | [`step`] | the error that they share |
+//! | [`keyring`] | … a new session keyring |
+//! | [`landlock`] | … file rules a second time, signals and abstract sockets |
+//! | [`seccomp`] | … the system call filter, which [`bpf`] assembles |
+//! | [`denials`] | counts the calls that the filter refuses |
+//! | [`worker`], [`file_worker`], [`wire`] | file requests that run inside: the worker, its client in the server, the frames |
+//! | [`probe`] | which of these mechanisms work on this machine |
+//! | [`step`] | the error type of the set-up |
 
 pub mod bpf;
 pub mod confinement;
-pub mod connect_back;
 pub mod denials;
-pub mod ending;
+pub mod exit_hook;
+pub mod exit_report;
 pub mod file_worker;
-pub mod filter;
-pub mod inside;
+pub mod init;
 pub mod keyring;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;
 pub mod limits;
 pub mod namespaces;
-pub mod network;
+pub mod netns;
 pub mod packet;
 pub mod prepared;
 pub mod privileges;
 pub mod probe;
-pub mod set_up_time;
-pub mod spares;
+pub mod rootfs;
+pub mod seccomp;
+pub mod setup_timeout;
 pub mod step;
-pub mod undertaker;
-pub mod view;
+pub mod teardown;
+pub mod warm_pool;
 pub mod wire;
 pub mod worker;
 pub mod zygote;
 
-#[cfg(test)]
-pub mod testing;
 #[cfg(test)]
 mod tests;
 
@@ -61,51 +59,44 @@ use exec_server_protocol::process::SandboxReport;
 use serde::{Deserialize, Serialize};
 
 use landlock::{LandlockPart, kernel_abi};
-use view::View;
+use rootfs::RootfsSpec;
 
 use crate::sandbox::Allowances;
 
-/// What confines a process.
+pub use crate::linux::mark::Network;
+
+/// The confinement of one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxSetup {
-    /// What of the file system it sees.
-    pub view: View,
-    /// What it has of the network.
+    /// The file system.
+    pub view: RootfsSpec,
+    /// The network access.
     pub network: Network,
-    /// What keeps it closed.
+    /// The enforcement mechanism.
     pub mechanism: Mechanism,
-    /// What a command may do beyond the usual.
+    /// Permissions beyond the default set.
     pub allow: Allowances,
 }
 
-/// What keeps a sandbox closed, beside the system call filter.
+/// The enforcement mechanism, in addition to the system call filter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mechanism {
-    /// Namespaces and mounts, with Landlock as a second lock.
+    /// Namespaces and mounts, with Landlock as a second layer.
     #[default]
     Namespaces,
     /// Landlock alone, for what [`can_hold`](crate::sandbox::can_hold) allows.
     Landlock,
 }
 
-/// What a sandbox has of the machine's network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Network {
-    /// Nothing but a loopback of its own.
-    Isolated,
-    /// All of it.
-    Host,
-}
-
-/// What a sandbox will hold on this machine, as far as its settings tell; `probe` finds out for certain.
+/// The report that this machine's settings predict; `probe` verifies it by trying.
 pub fn expected(mechanism: Mechanism, allow: Allowances) -> SandboxReport {
     let usual = SandboxSetup {
-        view: View::new(view::Base::Everything),
+        view: RootfsSpec::new(rootfs::Base::Everything),
         network: Network::Isolated,
         mechanism,
         allow,
     };
-    // It was chosen because it works, and namespaces do not.
+    // Landlock is chosen only after namespaces failed and Landlock was found to work.
     if mechanism == Mechanism::Landlock {
         return usual.report();
     }
@@ -129,7 +120,7 @@ pub fn expected(mechanism: Mechanism, allow: Allowances) -> SandboxReport {
 }
 
 impl SandboxSetup {
-    /// What holds for a process that was started with this; had anything else failed, it would not run.
+    /// The report for a process that runs with this setup: a start fails if any listed part cannot be enforced.
     pub fn report(&self) -> SandboxReport {
         let abi = kernel_abi().unwrap_or(0);
         let mut missing = Vec::new();
@@ -140,7 +131,7 @@ impl SandboxSetup {
         };
         by_namespaces.splice(..0, ["mounts", "processes"]);
         if self.mechanism == Mechanism::Landlock {
-            missing.push("protectedNames");
+            missing.extend(["protectedNames", "serverSecrets"]);
         }
         missing.extend(self.allow.missing());
         if self.network == Network::Isolated {
@@ -150,7 +141,7 @@ impl SandboxSetup {
             let list = if abi >= since { &mut enforced } else { &mut missing };
             list.push(part.name());
         }
-        // Without a network of its own nothing but Landlock hides abstract sockets.
+        // With the host's network, only Landlock hides abstract sockets.
         let is_full = abi >= 6 || self.network == Network::Isolated;
         let level = match self.mechanism {
             Mechanism::Landlock => "landlock",

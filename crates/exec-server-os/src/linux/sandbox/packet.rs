@@ -1,4 +1,4 @@
-//! Small messages with descriptors between the server and a zygote, over a socket that keeps them apart.
+//! Messages with descriptors over a `SOCK_SEQPACKET` socket pair, between the server, zygote, launcher and init.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,24 +11,23 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Orders and answers are a few numbers and at most the name of a step.
+/// A message is a few numbers and at most the name of a step.
 const MAX_BYTES: usize = 512;
-/// Streams, plan and cgroup.
+/// Standard streams, plan and cgroup.
 const MAX_FDS: usize = 5;
 
-/// A message that has arrived.
+/// A received message.
 pub struct Packet {
     bytes: Vec<u8>,
-    /// What came beside it.
+    /// Descriptors that came with the message.
     pub fds: Vec<OwnedFd>,
 }
 
-/// Two ends of a connection; both block.
+/// A connected pair of blocking sockets.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Sends a message whole.
 pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd]) -> io::Result<()> {
     let bytes = postcard::to_stdvec(message).map_err(io::Error::other)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -41,12 +40,12 @@ pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd]) -> 
     Ok(())
 }
 
-/// Waits for a message; the end of the other side is an error.
+/// Waits for a message; a closed peer is `UnexpectedEof`.
 pub fn receive(socket: impl AsFd) -> io::Result<Packet> {
     receive_with(socket, RecvFlags::empty())
 }
 
-/// Takes a message that has arrived; it is an error if none has.
+/// Receives a message without waiting; `WouldBlock` if there is none.
 pub fn try_receive(socket: impl AsFd) -> io::Result<Packet> {
     receive_with(socket, RecvFlags::DONTWAIT)
 }
@@ -75,7 +74,6 @@ fn receive_with(socket: impl AsFd, flags: RecvFlags) -> io::Result<Packet> {
 }
 
 impl Packet {
-    /// What the message says.
     pub fn decode<T: DeserializeOwned>(&self) -> io::Result<T> {
         postcard::from_bytes(&self.bytes).map_err(io::Error::other)
     }

@@ -1,4 +1,4 @@
-//! A sandbox that is ready, or about to be, and waits to be told what to run; the server's side of it.
+//! The server's handle on a sandbox that is being prepared and waits for its job.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,24 +7,24 @@ use std::sync::Arc;
 use rustix::event::Timespec;
 
 use super::launch::{Launch, Launched, limit};
-use super::launcher::{Errand, Preparation};
-use super::network::QuietNetwork;
+use super::launcher::{ExecJob, Preparation};
+use super::netns::IsolatedNetns;
 use super::packet;
-use super::undertaker::{has_ended_within, reap_in_time};
+use super::teardown::{has_ended_within, reap_in_time};
 use crate::linux::cgroup::Cgroup;
 
-/// What a sandbox has to be like before anything can run in it.
+/// The properties that a sandbox must have before a job can run in it.
 #[derive(Debug, Clone)]
-pub struct Needs {
-    /// What is made ahead; nothing without namespaces.
+pub struct PrepareSpec {
+    /// The part that is prepared ahead; `None` without namespaces.
     pub preparation: Option<Preparation>,
-    /// The network that it shares with others, if it has none of the machine's.
-    pub network: Option<Arc<QuietNetwork>>,
+    /// The session's network, if the sandbox is isolated.
+    pub network: Option<Arc<IsolatedNetns>>,
 }
 
-impl Needs {
-    /// Whether they are the same, and the network not just one like it.
-    pub fn are_met_by(&self, other: &Self) -> bool {
+impl PrepareSpec {
+    /// Whether both are equal; the network must be the same namespace, not only an equal one.
+    pub fn matches(&self, other: &Self) -> bool {
         let is_same = match (&self.network, &other.network) {
             (Some(network), Some(other)) => Arc::ptr_eq(network, other),
             (None, None) => true,
@@ -34,34 +34,34 @@ impl Needs {
     }
 }
 
-/// A sandbox with nothing in it; it ends when this is dropped, which may take a moment.
+/// A sandbox without a job. Dropping it ends the sandbox, which can take up to a second.
 pub struct PreparedSandbox {
-    /// Missing once it was handed over.
+    /// `None` once it was handed over.
     parts: Option<Launched>,
-    /// Where it is told what to run; if this is closed instead, it ends.
-    errand: Option<OwnedFd>,
+    /// Carries the job; the sandbox exits if the socket closes first.
+    job_socket: Option<OwnedFd>,
 }
 
 impl PreparedSandbox {
-    /// Takes over a launcher that waits at the other end of `errand`.
-    pub fn new(parts: Launched, errand: OwnedFd) -> Self {
-        Self { parts: Some(parts), errand: Some(errand) }
+    /// Takes over a launcher that waits for its job on the peer of `job_socket`.
+    pub fn new(parts: Launched, job_socket: OwnedFd) -> Self {
+        Self { parts: Some(parts), job_socket: Some(job_socket) }
     }
 
-    /// Whether it has failed, or somebody has killed it.
+    /// Whether the launcher has exited.
     pub fn has_ended(&self) -> bool {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
         self.parts.as_ref().is_none_or(|parts| has_ended_within(&parts.pidfd, NOW))
     }
 
-    /// Tells it what to run. `BrokenPipe` means that it has ended already.
+    /// Sends the job. `BrokenPipe` means that the launcher has already exited.
     pub fn assign(&self, launch: &Launch, plan: &OwnedFd) -> io::Result<()> {
-        let (Some(parts), Some(errand)) = (&self.parts, &self.errand) else {
+        let (Some(parts), Some(job_socket)) = (&self.parts, &self.job_socket) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         let tag = launch.tag.as_limit();
         // SAFETY: reads a live local; the process is our own unreaped child.
-        // It may fail under a lowered hard limit, and then trees are told apart by session only.
+        // It fails under a lowered hard limit; process trees are then told apart by session only.
         unsafe {
             libc::prlimit(parts.pid, libc::RLIMIT_RTTIME, &raw const tag, std::ptr::null_mut());
         }
@@ -75,8 +75,8 @@ impl PreparedSandbox {
         let mut fds = launch.stdio.to_vec();
         fds.push(plan.as_fd());
         fds.extend(launch.cgroup.map(Cgroup::procs));
-        let message = Errand { tag: limit(tag), has_cgroup: launch.cgroup.is_some() };
-        match packet::send(errand, &message, &fds) {
+        let message = ExecJob { tag: limit(tag), has_cgroup: launch.cgroup.is_some() };
+        match packet::send(job_socket, &message, &fds) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 Err(io::ErrorKind::BrokenPipe.into())
             }
@@ -84,16 +84,16 @@ impl PreparedSandbox {
         }
     }
 
-    /// Leaves it to whoever will wait for its end.
+    /// Passes the responsibility for reaping to the caller.
     pub fn hand_over(mut self) -> Launched {
         let parts = self.parts.take().expect("it is handed over once");
-        Launched { inside: self.errand.take(), ..parts }
+        Launched { inside: self.job_socket.take(), ..parts }
     }
 }
 
 impl Drop for PreparedSandbox {
     fn drop(&mut self) {
-        self.errand = None;
+        self.job_socket = None;
         if let Some(parts) = self.parts.take() {
             reap_in_time(&parts.pidfd);
         }

@@ -1,14 +1,14 @@
-//! Takes every privilege from a process, for itself and for all that it will ever start.
+//! Drops every privilege of a process, for itself and its descendants.
 
 use std::io;
 
 use super::step::{Step, StepError};
 use crate::linux::check;
 
-/// No capabilities, none to be had from a file or from being root, no new privileges, no look into our memory.
+/// Clears all capabilities, prevents gaining any by exec or as root, sets `no_new_privs` and clears dumpable.
 ///
-/// The bounding set and the securebits need a capability to be lowered. A process without it has nothing to lose:
-/// it gains no capability by `execve` because of `no_new_privs`.
+/// Lowering the bounding set and the securebits needs a capability. A process without that capability cannot gain any by
+/// `execve`, because of `no_new_privs`.
 pub fn drop_all() -> Result<(), StepError> {
     clear_ambient().step("ambient capabilities")?;
     if has_effective(CAP_SETPCAP).step("capabilities")? {
@@ -17,14 +17,14 @@ pub fn drop_all() -> Result<(), StepError> {
     }
     clear_capabilities().step("capabilities")?;
     set(libc::PR_SET_NO_NEW_PRIVS, 1).step("no new privileges")?;
-    // Lasts until execve. Until then this is a copy of the launcher, whose memory is nobody's business.
+    // Lasts until execve. Until then the process is a copy of the launcher, whose memory must not be readable.
     set(libc::PR_SET_DUMPABLE, 0).step("dumpable")
 }
 
 const CAP_SETPCAP: u32 = 8;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
-/// Being root gives nothing, changing the user gives nothing, nothing can be kept or raised; and that for good.
+/// Root has no implicit capabilities, changing the user changes none, none can be kept or raised; all locked.
 const SECUREBITS: libc::c_int = libc::SECBIT_NOROOT
     | libc::SECBIT_NOROOT_LOCKED
     | libc::SECBIT_NO_SETUID_FIXUP
@@ -39,7 +39,7 @@ struct Header {
     pid: libc::c_int,
 }
 
-/// One half of the three sets; the kernel takes two, the low half first.
+/// One 32-bit half of the three sets; the kernel takes two, low half first.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Half {
@@ -55,7 +55,7 @@ fn clear_ambient() -> io::Result<()> {
 }
 
 fn drop_bounding_set() -> io::Result<()> {
-    // The kernel has at most 64; the first that it does not know ends the list.
+    // The kernel has at most 64; EINVAL marks the first unknown one.
     for capability in 0..64 {
         match set(libc::PR_CAPBSET_DROP, capability) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) && capability > 0 => break,
@@ -97,7 +97,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::linux::sandbox::testing::{Ended, User, in_child, status_of_self};
+    use crate::linux::testing::{Ended, User, in_child, status_of_self};
 
     const NONE: &str = "0000000000000000";
 
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(status_of_self("NoNewPrivs"), "1");
     }
 
-    /// Whether a program that is executed now has anything in any set.
+    /// Whether a newly executed program has any capability.
     fn executed_program_has_capabilities() -> bool {
         let output = Command::new("/bin/grep").args(["Cap", "/proc/self/status"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_loses_everything_also_over_an_exec() {
+    fn the_caller_loses_all_capabilities_also_across_exec() {
         let ended = in_child(User::Caller, || {
             let is_root = has_effective(CAP_SETPCAP).unwrap();
             drop_all().unwrap();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_has_nothing_to_lose_but_gains_no_new_privileges() {
+    fn an_ordinary_user_gets_no_new_privs() {
         let ended = in_child(User::Ordinary, || {
             drop_all().unwrap();
             assert_no_capabilities();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ordinary_user_loses_what_a_user_namespace_gave() {
+    fn an_ordinary_user_loses_the_capabilities_of_a_user_namespace() {
         let ended = in_child(User::Ordinary, || {
             // SAFETY: this process has one thread.
             if unsafe { libc::unshare(libc::CLONE_NEWUSER) } == -1 {
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn it_can_be_done_twice() {
+    fn dropping_privileges_twice_succeeds() {
         let ended = in_child(User::Caller, || {
             drop_all().unwrap();
             drop_all().unwrap();

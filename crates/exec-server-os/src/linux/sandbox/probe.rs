@@ -1,4 +1,4 @@
-//! What this machine can enforce, found out by trying it.
+//! Finds out by trying what this machine can enforce.
 
 mod namespaces;
 
@@ -9,7 +9,7 @@ use crate::linux::cgroup::CgroupParent;
 use crate::probe::{Finding, Probe};
 use namespaces::{Stuck, Trial};
 
-/// Tries everything; takes a few milliseconds and leaves nothing behind.
+/// Runs all probes; takes a few milliseconds and leaves nothing behind.
 pub fn probe() -> Probe {
     let with_user = namespaces::attempt(Trial::WithUserNamespace);
     let without_user = namespaces::attempt(Trial::WithoutUserNamespace);

@@ -1,20 +1,18 @@
-//! What a step of setting up the sandbox says when it fails.
+//! The error type of the sandbox set-up.
 
 use std::io;
 
-/// One step failed, so nothing may be started in this sandbox.
+/// A failed step; the sandbox must not be used.
 #[derive(Debug, thiserror::Error)]
 #[error("could not set up the sandbox ({step}): {source}")]
 pub struct StepError {
-    /// Names the step for the user, such as `seccomp`.
+    /// The step as shown to the user, such as `seccomp`.
     pub step: &'static str,
-    /// What the kernel said.
     pub source: io::Error,
 }
 
-/// Gives a system call's error the name of its step.
+/// Adds the name of a step to an error.
 pub trait Step<T> {
-    /// The same result, its error named.
     fn step(self, step: &'static str) -> Result<T, StepError>;
 }
 

@@ -1,4 +1,4 @@
-//! What a confined file worker is asked and answers: frames over a socket, with descriptors beside them.
+//! Frames with descriptors between the server and a confined file worker.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,39 +12,37 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::byte_fields;
-use crate::files::{FsError, FsRequest};
+use crate::files::{FsError, FsRequest, Nature};
 
-/// What a worker is asked.
+/// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerRequest {
-    /// Something about a path.
     Perform(FsRequest),
-    /// Puts new content that it holds in its place.
+    /// Publishes a staged file.
     Publish(u64),
-    /// Throws new content away.
+    /// Discards a staged file.
     Discard(u64),
 }
 
-/// What a worker answers.
+/// A reply of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerReply {
-    /// The result, as it goes to the client.
+    /// The result as JSON text for the client.
     Text(String),
-    /// A file to read, beside this.
+    /// Carries a file opened for reading.
     Opened,
-    /// New content to fill, beside this, under the name by which the worker knows it.
+    /// The id of a staged file; carries the file, which the server fills.
     Staged(u64),
-    /// Why not.
     Failed(WorkerError),
 }
 
-/// An [`FsError`] that can travel.
+/// The serializable form of [`FsError`].
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerError {
-    /// An error of the system.
+    /// An errno.
     System(i32),
     /// See [`FsError::NotAFile`].
-    NotAFile(#[serde(with = "byte_fields::path")] PathBuf),
+    NotAFile(#[serde(with = "byte_fields::path")] PathBuf, Nature),
     /// See [`FsError::IsLink`].
     IsLink,
     /// See [`FsError::NoName`].
@@ -71,23 +69,20 @@ pub enum WorkerError {
     VersionMismatch,
     /// See [`FsError::Incomplete`].
     Incomplete {
-        /// Whether entries were removed; otherwise they were copied.
+        /// Whether the operation was a removal; otherwise it was a copy.
         removed: bool,
-        /// How many.
+        /// The number of completed entries.
         done: u64,
-        /// Where it failed.
+        /// The path of the failure.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Why.
         source: Box<WorkerError>,
     },
     /// See [`FsError::ShortWrite`].
     ShortWrite {
-        /// How many bytes were written.
         done: u64,
-        /// How many should have been.
+        /// The number of bytes that should have been written.
         wanted: u64,
-        /// Why.
         errno: i32,
     },
 }
@@ -97,7 +92,7 @@ impl From<FsError> for WorkerError {
         let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
         match error {
             FsError::System(source) => Self::System(number(&source)),
-            FsError::NotAFile(path) => Self::NotAFile(path),
+            FsError::NotAFile(path, nature) => Self::NotAFile(path, nature),
             FsError::IsLink => Self::IsLink,
             FsError::NoName => Self::NoName,
             FsError::DirectoryExists => Self::DirectoryExists,
@@ -130,7 +125,7 @@ impl From<WorkerError> for FsError {
     fn from(error: WorkerError) -> Self {
         match error {
             WorkerError::System(errno) => Self::System(io::Error::from_raw_os_error(errno)),
-            WorkerError::NotAFile(path) => Self::NotAFile(path),
+            WorkerError::NotAFile(path, nature) => Self::NotAFile(path, nature),
             WorkerError::IsLink => Self::IsLink,
             WorkerError::NoName => Self::NoName,
             WorkerError::DirectoryExists => Self::DirectoryExists,
@@ -156,14 +151,13 @@ impl From<WorkerError> for FsError {
     }
 }
 
-/// A frame on its way out: its length, its content, and at most one descriptor with the first byte.
+/// A frame being sent: length, content, and at most one descriptor with the first byte.
 pub struct Outgoing {
     bytes: Vec<u8>,
     sent: usize,
 }
 
 impl Outgoing {
-    /// Prepares a frame.
     pub fn new(message: &impl Serialize) -> io::Result<Self> {
         let bytes =
             postcard::to_extend(message, vec![0; LENGTH_BYTES]).map_err(io::Error::other)?;
@@ -173,7 +167,7 @@ impl Outgoing {
         Ok(frame)
     }
 
-    /// Sends as much as the socket takes; true when all of it is gone.
+    /// Sends as much as the socket accepts; true when the frame is complete.
     pub fn send(&mut self, socket: BorrowedFd, beside: Option<BorrowedFd>) -> io::Result<bool> {
         while self.sent < self.bytes.len() {
             let fds: Vec<BorrowedFd> = beside.filter(|_| self.sent == 0).into_iter().collect();
@@ -196,33 +190,33 @@ impl Outgoing {
 
 const LENGTH_BYTES: usize = 4;
 
-/// The largest frame: a whole file as it comes in one message, and what is around it.
+/// The largest frame: a whole file in one message, plus its envelope.
 const MAX_FRAME_BYTES: usize = 80 * 1024 * 1024;
 
-/// A frame on its way in.
+/// A frame being received.
 #[derive(Default)]
 pub struct Arriving {
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
-/// Most frames come with one look: all but those with the content of a large file.
+/// One `recvmsg` of this size covers every frame that carries no large file content.
 const ONE_LOOK_BYTES: usize = 16 * 1024;
-/// What a socket holds at a time, roughly.
+/// Roughly the capacity of a socket buffer.
 const MOST_AT_ONCE_BYTES: usize = 256 * 1024;
 
-/// A frame that has arrived, with what came beside it.
+/// A received frame with its descriptors.
 pub struct Arrived {
-    /// With its length before it.
+    /// Includes the length prefix.
     bytes: Vec<u8>,
-    /// Descriptors that came beside it.
+    /// Descriptors that came with the frame.
     pub fds: Vec<OwnedFd>,
 }
 
 impl Arriving {
-    /// Takes what is there; a frame when it is complete, nothing while it is not.
+    /// Reads what is available; `None` while the frame is incomplete.
     ///
-    /// Nothing may come behind it: a side speaks again only when the other has answered.
+    /// Nothing may follow a frame: each side sends only after the other has replied.
     pub fn receive(&mut self, socket: BorrowedFd) -> io::Result<Option<Arrived>> {
         loop {
             let wanted = self.wanted()?;
@@ -255,7 +249,7 @@ impl Arriving {
         }
     }
 
-    /// How many bytes are still missing.
+    /// The number of missing bytes.
     fn wanted(&self) -> io::Result<usize> {
         let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else {
             return Ok(LENGTH_BYTES - self.bytes.len());
@@ -265,12 +259,11 @@ impl Arriving {
             return Err(io::Error::other("a frame is too large"));
         }
         let missing = (LENGTH_BYTES + length).checked_sub(self.bytes.len());
-        missing.ok_or_else(|| io::Error::other("something came behind a frame"))
+        missing.ok_or_else(|| io::Error::other("unexpected data after a frame"))
     }
 }
 
 impl Arrived {
-    /// What the frame says.
     pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> io::Result<T> {
         postcard::from_bytes(&self.bytes[LENGTH_BYTES..]).map_err(io::Error::other)
     }

@@ -1,4 +1,4 @@
-//! Inside a sandbox: carries out requests about files for the server, confined by the kernel like any process there.
+//! The file worker inside a sandbox: performs file requests for the server, confined by the kernel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,23 +7,23 @@ use std::os::fd::{AsFd, BorrowedFd};
 use super::wire::{Arriving, Outgoing, WorkerError, WorkerReply, WorkerRequest};
 use crate::files::{FsError, FsReply, StagedFile, perform};
 
-/// Serves until the server hangs up.
+/// Serves until the server closes the socket.
 pub fn serve(socket: BorrowedFd) -> io::Result<()> {
     let mut worker = Worker { staged: BTreeMap::new(), next: 0 };
     loop {
         let Some(frame) = Arriving::default().receive(socket)? else {
-            return Err(io::Error::other("the socket of a worker must block"));
+            return Err(io::Error::other("the socket of a worker must be blocking"));
         };
         let (reply, file) = worker.handle(frame.decode()?);
         let beside = file.as_ref().map(|file| file.as_fd());
         if !Outgoing::new(&reply)?.send(socket, beside)? {
-            return Err(io::Error::other("the socket of a worker must block"));
+            return Err(io::Error::other("the socket of a worker must be blocking"));
         }
     }
 }
 
 struct Worker {
-    /// New content that the server fills, and that is put in its place here.
+    /// Staged files that the server fills and the worker publishes.
     staged: BTreeMap<u64, StagedFile>,
     next: u64,
 }

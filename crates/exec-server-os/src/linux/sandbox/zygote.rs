@@ -1,96 +1,107 @@
-//! The process that launchers are copied from: this program, executed once and waiting.
+//! The zygote: this program, executed once and waiting, from which launchers are forked.
 //!
-//! To execute and link a program of this size takes longer than all the rest of a sandboxed start, so that is done once.
-//! A launcher is a copy of the zygote and yet a child of the server (`CLONE_PARENT`), which waits for it, signals it, and
-//! takes it along when it dies, like any other.
+//! Executing and linking a program of this size takes longer than the rest of a sandboxed start, so it is done once.
+//! A launcher is forked with `CLONE_PARENT`: it is a child of the server, which waits for it and signals it, and it
+//! exits with the server like any other child.
 //!
-//! Invariant: the zygote has one thread, no environment, the memory of a program that has just begun, and between two
-//! orders no descriptor but its socket and the null device. It never looks at what is started, so one start cannot leave
-//! anything for the next.
+//! Invariant: the zygote has one thread, no environment, and freshly started memory. Between two requests its only
+//! descriptors are its socket and the null device. It never interprets a job, so no state passes between starts.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use rustix::process::{Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::launcher::{self, Failure, Launcher, Preparation, run_launcher};
-use super::network::QuietNetwork;
-use super::{filter, packet, view};
+use super::netns::IsolatedNetns;
+use super::{limits, packet, rootfs, seccomp};
 use crate::linux::check;
 
 /// The hidden argument that makes this program a zygote.
 pub const ZYGOTE_ARGUMENT: &str = "--sandbox-zygote";
 
-/// What a zygote is asked for.
+/// A request to the zygote.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Order {
-    /// A launcher, beside it its descriptors: where it is told what to run, where it reports, the memory in which refused
-    /// calls are counted, and the network if there is one.
-    Launch(Birth),
-    /// A network for sandboxes without one.
+pub enum ZygoteRequest {
+    /// Forks a launcher. Descriptors: job socket, report socket, memory of the denial count, and the two of the network
+    /// if there is one.
+    Launch(LaunchParams),
+    /// Creates a network namespace for isolated sandboxes.
     MakeNetwork,
 }
 
-/// How a launcher is born.
+/// The parameters of a launcher.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct Birth {
-    /// The tag of its tree.
+pub struct LaunchParams {
     pub tag: Limit,
-    /// The limit on open files that the server itself was started with.
+    /// The open-file limit of the command. Launcher and pid 1 send descriptors and keep a higher one.
     pub open_files: Limit,
-    /// What it makes before it is told what to run; nothing without namespaces.
+    /// The part to prepare before the job arrives; `None` without namespaces.
     pub preparation: Option<Preparation>,
-    /// Whether a [`QuietNetwork`] comes with it.
+    /// Whether the descriptors of an [`IsolatedNetns`] come with the request.
     pub has_network: bool,
 }
 
-/// A resource limit: the soft one, and the hard one.
+/// A resource limit: soft, hard.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Limit(pub u64, pub u64);
 
-/// What a zygote answers.
+/// A reply of the zygote.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Answer {
-    /// The pid of a launcher; beside it its pidfd.
+pub enum ZygoteReply {
+    /// The pid of a launcher; carries its pidfd.
     Launched(i32),
-    /// Beside it the descriptors of a network.
+    /// A launcher that was killed because its pidfd could not be sent; the server must reap it.
+    Lost(i32, Failure),
+    /// Carries the descriptors of a network.
     Network,
-    /// It could not be done.
     Failed(Failure),
 }
 
 const SOCKET: BorrowedFd<'static> = rustix::stdio::stdin();
 
-/// Lives as a zygote; returns the code to exit with.
+/// The main function of a zygote; returns its exit code.
 pub fn run_zygote() -> i32 {
+    // Must precede PR_SET_DUMPABLE: an ordinary user cannot write it afterwards.
+    if let Some(score) = std::env::args_os().nth(2) {
+        let _ = std::fs::write("/proc/self/oom_score_adj", score.as_encoded_bytes());
+    }
     // SAFETY: sets a flag of this process.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
-    // For whoever looks at the processes of this machine.
     let _ = rustix::thread::set_name(c"exec-zygote");
-    // What is meant for the server and its children is no business of ours, and the end of the server tells itself.
-    launcher::ignore_what_is_passed_by();
-    view::remember_names();
-    filter::build_ahead();
+    // Signals to the server's process group are not for the zygote; it exits when the socket closes.
+    launcher::ignore_tree_signals();
+    // On failure fewer descriptors can be in flight, and a start that exceeds the limit reports it.
+    let _ = limits::raise_open_files();
+    rootfs::remember_names();
+    seccomp::build_ahead();
     let server = rustix::process::getppid();
     loop {
         let Ok(packet) = packet::receive(SOCKET) else { return 0 };
         let answered = match packet.decode() {
-            Ok(Order::Launch(birth)) => match launch(packet.fds) {
-                Ok(Copied::Zygote { pid, pidfd }) => {
-                    answer(&Answer::Launched(pid), &[pidfd.as_fd()])
-                }
+            Ok(ZygoteRequest::Launch(params)) => match launch(packet.fds) {
+                Ok(Copied::Zygote { pid, pidfd }) => introduce(pid, &pidfd),
                 Ok(Copied::Launcher(fds)) => {
-                    launcher::leave(run_launcher(Launcher { birth, server, fds }))
+                    launcher::leave(run_launcher(Launcher { params, server, fds }))
                 }
                 Err(source) => answer(&failed("clone", &source), &[]),
             },
-            Ok(Order::MakeNetwork) => make_network(),
-            Err(source) => answer(&failed("order", &source), &[]),
+            Ok(ZygoteRequest::MakeNetwork) => make_network(),
+            Err(source) => answer(&failed("request", &source), &[]),
         };
         if answered.is_err() {
             return 0;
         }
     }
+}
+
+/// Reports a launcher to the server, and kills the launcher if its pidfd cannot be sent.
+fn introduce(pid: libc::pid_t, pidfd: &OwnedFd) -> io::Result<()> {
+    let Err(source) = answer(&ZygoteReply::Launched(pid), &[pidfd.as_fd()]) else { return Ok(()) };
+    let _ = pidfd_send_signal(pidfd, Signal::KILL);
+    let errno = source.raw_os_error().unwrap_or(libc::EINVAL);
+    answer(&ZygoteReply::Lost(pid, Failure { step: "send a descriptor".to_owned(), errno }), &[])
 }
 
 enum Copied {
@@ -110,15 +121,16 @@ fn launch(fds: Vec<OwnedFd>) -> io::Result<Copied> {
     }
 }
 
-/// A process of its own answers, because whoever makes a network is in it.
+/// Forks a process that creates and enters the network namespace, and sends its descriptors.
 fn make_network() -> io::Result<()> {
     // SAFETY: this process has one thread, so the child's copy of the memory is consistent.
     let pid = check(unsafe { libc::fork() })?;
     if pid == 0 {
         // SAFETY: sets a flag of this process, without which it could not map its user.
         unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
-        let answered = match QuietNetwork::make() {
-            Ok(made) => answer(&Answer::Network, &[made.users.as_fd(), made.network.as_fd()]),
+        let answered = match IsolatedNetns::make() {
+            Ok(made) => answer(&ZygoteReply::Network, &[made.users.as_fd(), made.network.as_fd()])
+                .or_else(|source| answer(&failed("send a descriptor", &source), &[])),
             Err(error) => answer(&failed(error.step, &error.source), &[]),
         };
         std::process::exit(i32::from(answered.is_err()));
@@ -126,15 +138,15 @@ fn make_network() -> io::Result<()> {
     let mut status = 0;
     // SAFETY: waits for our own child; fills a live local.
     check(unsafe { libc::waitpid(pid, &raw mut status, 0) })?;
-    // Without an answer the server would wait for ever; if we end, it hears of that.
+    // Without a reply the server would wait forever; if the zygote exits, the socket closes.
     if status == 0 { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
 }
 
-fn failed(step: &str, source: &io::Error) -> Answer {
+fn failed(step: &str, source: &io::Error) -> ZygoteReply {
     let errno = source.raw_os_error().unwrap_or(libc::EINVAL);
-    Answer::Failed(Failure { step: step.to_owned(), errno })
+    ZygoteReply::Failed(Failure { step: step.to_owned(), errno })
 }
 
-fn answer(answer: &Answer, fds: &[BorrowedFd]) -> io::Result<()> {
+fn answer(answer: &ZygoteReply, fds: &[BorrowedFd]) -> io::Result<()> {
     packet::send(SOCKET, answer, fds)
 }

@@ -80,8 +80,15 @@ impl Given {
         let [root @ .., name] = place else { return false };
         PROTECTED_NAMES.contains(name)
             && self.at(root) == Some(Access::Write)
+            && !self.is_opened_name(root)
             && matches!(self.at(place), None | Some(Access::Read))
             && !self.is_everything_writable()
+    }
+
+    /// A protected name that an entry opens again.
+    fn is_opened_name(&self, place: &[&str]) -> bool {
+        let [root @ .., name] = place else { return false };
+        PROTECTED_NAMES.contains(name) && self.at(root) == Some(Access::Write)
     }
 
     fn access(&self, path: &str) -> Access {

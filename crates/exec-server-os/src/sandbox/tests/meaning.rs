@@ -44,6 +44,21 @@ fn for_one_place_deny_counts_more_than_write_and_write_more_than_read() {
 }
 
 #[test]
+fn an_approved_command_writes_everything_but_what_is_denied() {
+    let script = "write root\n deny /home/u/.ssh\n write /.git\n write /.agents\n write /.codex\n write /.aws";
+    check(
+        script,
+        "write /\n write /.git/x\n write /.git/.git/x\n write /.aws/.codex\n write /home/u/.git/x
+         deny /home/u/.ssh/id\n write /etc/x",
+    );
+    // A name in a name that is opened would have to be made by the server before the sandbox can make the outer one.
+    assert!(rules(script).protected_names().is_empty());
+    let opened = rules("write /ws\n write /ws/.git");
+    let names: Vec<_> = opened.protected_names().iter().map(|it| it.root.join(it.name)).collect();
+    assert_eq!(names, ["/ws/.agents", "/ws/.codex", "/ws/.aws"].map(PathBuf::from));
+}
+
+#[test]
 fn what_is_denied_as_a_whole_can_be_opened_in_part() {
     check("deny root\n read /ws", "deny /x\n read /ws/x");
     check("deny /\n read /ws", "deny /x\n read /ws/x");
@@ -215,4 +230,21 @@ fn a_thousand_entries_are_no_trouble() {
         );
         check_rules(&rules, &asked);
     }
+}
+
+#[test]
+fn a_policy_has_a_size_that_counts_what_its_entries_come_to() {
+    let policy = |count: usize, roots: usize| {
+        let lines: String = (0..count).map(|number| format!("deny /ws/{number}\n")).collect();
+        let mut sandbox = sandbox(&format!("read root\nwrite project_roots\n{lines}"));
+        sandbox["workspaceRoots"] =
+            (0..roots).map(|number| format!("file:///ws-{number}")).collect();
+        compile(&serde_json::from_value::<SandboxParams>(sandbox).unwrap(), &host())
+    };
+    // The root, a writable one and its four protected names.
+    assert!(policy(MAX_POLICY_PLACES - 6, 1).is_ok());
+    assert_eq!(policy(MAX_POLICY_PLACES - 5, 1), Err(PolicyError::TooLarge));
+    assert_eq!(policy(0, MAX_POLICY_PLACES), Err(PolicyError::TooLarge));
+    assert_eq!(policy(0, MAX_POLICY_PLACES / 5 + 1), Err(PolicyError::TooLarge));
+    assert!(policy(0, MAX_POLICY_PLACES / 5 - 1).is_ok());
 }

@@ -1,4 +1,4 @@
-use exec_server_protocol::registry::{MLKEM768_PUBLIC_KEY_BYTES, X25519_PUBLIC_KEY_BYTES};
+use exec_server_relay::registry_types::{MLKEM768_PUBLIC_KEY_BYTES, X25519_PUBLIC_KEY_BYTES};
 
 use super::*;
 use crate::secrets::sha256;
@@ -18,7 +18,7 @@ fn a_registration_that_saw_an_older_one_writes_nothing() {
 }
 
 #[test]
-fn registrations_that_replace_each_other_for_ever_fill_no_disk() {
+fn the_number_of_kept_registrations_is_bounded() {
     let (store, _dir) = store();
     for after in 0..100 {
         store.register(&registration(&format!("r{after}"), after), NOW).unwrap();
@@ -56,7 +56,7 @@ fn an_authorization_is_used_once_and_only_for_what_it_was_given() {
 }
 
 #[test]
-fn an_authorization_dies_with_its_registration_and_its_token() {
+fn an_authorization_ends_with_its_registration_and_its_token() {
     let (store, _dir) = store();
     store.register(&registration("r1", 0), NOW).unwrap();
     store.add_authorization(&authorization(1), "t", NOW + 60, 10).unwrap();
@@ -71,13 +71,13 @@ fn an_authorization_dies_with_its_registration_and_its_token() {
 }
 
 #[test]
-fn a_store_that_takes_nothing_says_that_nothing_was_written() {
+fn a_failed_write_reports_that_nothing_was_written() {
     let (store, _dir) = store();
     let nothing_written = |what: &str| {
         let refused = store.register(&registration("r1", 0), NOW);
         assert!(matches!(refused, Err(StoreError::Unwritten(_))), "{what}: {refused:?}");
         assert_eq!(store.environment("env").unwrap().unwrap().generation, 0);
-        // Whoever has a good token is still known.
+        // A valid token is still recognised.
         assert!(store.use_token(&[0; 32], NOW).unwrap().is_some(), "{what}");
     };
     let pragma = |name: &str, value: i64| {
@@ -87,7 +87,7 @@ fn a_store_that_takes_nothing_says_that_nothing_was_written() {
     pragma("query_only", 1);
     nothing_written("read only");
     pragma("query_only", 0);
-    // As many pages as it has: the disk is full as soon as one more is needed.
+    // The page limit simulates a full disk.
     pragma("max_page_count", 1);
     let filler = "x".repeat(1 << 16);
     let filled = store.set_note("filler", &filler);
@@ -99,14 +99,14 @@ fn a_store_that_takes_nothing_says_that_nothing_was_written() {
 }
 
 #[test]
-fn somebody_elses_long_write_keeps_nobody_from_reading() {
+fn a_long_write_of_another_process_does_not_block_reads() {
     let (mut store, dir) = store();
     let other = Connection::open(dir.path().join("db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     store.patience = Duration::from_millis(50);
     let refused = store.register(&registration("r1", 0), NOW);
     assert!(matches!(refused, Err(StoreError::Unwritten(_))), "{refused:?}");
-    // Many wait to write; whoever has a good token is known all the while, and they write when they can.
+    // Many writers wait; a valid token is recognised meanwhile, and the writes succeed afterwards.
     store.patience = Duration::from_secs(60);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..8)
@@ -126,7 +126,7 @@ fn somebody_elses_long_write_keeps_nobody_from_reading() {
 }
 
 #[test]
-fn unused_authorizations_of_a_token_are_few() {
+fn the_number_of_unused_authorizations_per_token_is_bounded() {
     let (store, _dir) = store();
     store.register(&registration("r1", 0), NOW).unwrap();
     assert!(store.add_authorization(&authorization(1), "t", NOW + 60, 2).unwrap());
@@ -166,7 +166,7 @@ fn tokens_that_expire_are_found_when_they_do() {
 }
 
 #[test]
-fn a_nonce_is_used_once_and_what_is_over_is_forgotten() {
+fn a_nonce_is_used_once_and_expired_rows_are_pruned() {
     let (store, _dir) = store();
     assert!(store.use_nonce("n", NOW + 60).unwrap());
     assert!(!store.use_nonce("n", NOW + 60).unwrap());
@@ -183,7 +183,7 @@ fn a_nonce_is_used_once_and_what_is_over_is_forgotten() {
 }
 
 #[test]
-fn a_database_is_opened_again_and_one_of_the_future_is_refused() {
+fn a_database_can_be_reopened_and_a_newer_schema_is_rejected() {
     let (store, dir) = store();
     store.set_policy("env", RegistrationPolicy::FirstWins).unwrap();
     drop(store);
@@ -192,7 +192,20 @@ fn a_database_is_opened_again_and_one_of_the_future_is_refused() {
     assert_eq!(store.environment("env").unwrap().unwrap().policy, RegistrationPolicy::FirstWins);
     store.connection().pragma_update(None, "user_version", 99).unwrap();
     drop(store);
-    assert!(matches!(SqliteStore::open(&path), Err(StoreError::TooNew { found: 99, known: 1 })));
+    assert!(matches!(SqliteStore::open(&path), Err(StoreError::TooNew { found: 99, known: 2 })));
+}
+
+#[test]
+fn a_database_of_the_first_version_gets_labels() {
+    let (store, dir) = store();
+    let before = "ALTER TABLE tokens DROP COLUMN label; PRAGMA user_version = 1;";
+    store.connection().execute_batch(before).unwrap();
+    drop(store);
+    let store = SqliteStore::open(&dir.path().join("db")).unwrap();
+    assert_eq!(store.token("owner").unwrap().unwrap().label, None);
+    let labelled = Token { label: Some("rack 4".into()), ..token("new", TokenRole::Harness) };
+    store.add_token(&labelled, &[1; 32]).unwrap();
+    assert_eq!(store.token("new").unwrap(), Some(labelled));
 }
 
 fn store() -> (SqliteStore, tempfile::TempDir) {
@@ -212,6 +225,7 @@ fn token(id: &str, role: TokenRole) -> Token {
         revoked_at: None,
         last_used_at: None,
         max_streams: None,
+        label: None,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use exec_server::{Child, ExecServerClient, ProcessEvent, Stdin};
-use exec_server_testkit::cable::Weather;
-use exec_server_testkit::{Cable, DEADLINE, TestExecutor};
+use exec_server_testkit::fault_proxy::Weather;
+use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor};
 use tokio::time::timeout;
 
 const WRITERS: u64 = 3;
@@ -14,7 +14,7 @@ const LINES: u64 = 1200;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let client = ExecServerClient::connect(cable.url()).await.unwrap();
     let seed = 20_261_116;
     cable.set_weather(Some(Weather {

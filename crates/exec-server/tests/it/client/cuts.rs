@@ -5,14 +5,14 @@ use std::time::Duration;
 use exec_server::{
     ExecServerClient, ExecServerError, ProcessEvent, RemoteExecServerConnectArgs, Stdin,
 };
-use exec_server_testkit::cable::Toward;
-use exec_server_testkit::{Cable, DEADLINE, TestExecutor, eventually};
+use exec_server_testkit::fault_proxy::Toward;
+use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor, eventually};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-async fn behind_a_cable() -> (TestExecutor, Cable, ExecServerClient) {
+async fn behind_a_cable() -> (TestExecutor, FaultProxy, ExecServerClient) {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let client = ExecServerClient::connect(cable.url()).await.expect("the server answers");
     (server, cable, client)
 }
@@ -106,7 +106,7 @@ async fn output_that_fell_out_of_retention_is_reported_and_the_process_goes_on()
 #[tokio::test]
 async fn a_link_that_is_dead_without_a_word_is_noticed_and_replaced_by_another() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let mut args = RemoteExecServerConnectArgs::new(cable.url());
     args.options.ping_interval = Duration::from_millis(50);
     args.options.ping_timeout = Duration::from_millis(200);
@@ -129,7 +129,7 @@ async fn a_link_that_is_dead_without_a_word_is_noticed_and_replaced_by_another()
 #[tokio::test]
 async fn a_client_that_calls_nobody_notices_a_dead_link_too() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let mut args = RemoteExecServerConnectArgs::new(cable.url());
     args.options.ping_interval = Duration::from_millis(50);
     args.options.ping_timeout = Duration::from_millis(200);
@@ -137,7 +137,7 @@ async fn a_client_that_calls_nobody_notices_a_dead_link_too() {
     cable.stall(Toward::Server);
     let connection = client.remote().session().live_connection().unwrap();
     let reason = timeout(DEADLINE, connection.closed()).await.expect("it is noticed");
-    assert_eq!(&*reason, "the server gave no sign of life");
+    assert_eq!(&*reason, "the server did not answer a ping in time");
     cable.flow();
     let output = timeout(DEADLINE, client.command("echo").arg("hello").output()).await.unwrap();
     assert_eq!(output.unwrap().stdout_text(), "hello\n");
@@ -158,7 +158,7 @@ async fn a_half_closed_link_is_replaced() {
 #[tokio::test]
 async fn a_server_that_forgot_the_session_costs_the_old_processes_only() {
     let server = TestExecutor::start_with(&["--session-linger", "0s"]).await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let client = ExecServerClient::connect(cable.url()).await.unwrap();
     let child = client.command("sleep").arg("1000").spawn().await.unwrap();
     let old = client.session_id().unwrap();

@@ -5,8 +5,9 @@ use std::process::Stdio;
 use exec_server::{
     ExecServerClient, ExecServerError, Parents, ProcessSignal, Removal, Stdin, TerminalSize,
 };
-use exec_server_testkit::reference::ReferenceClient;
-use exec_server_testkit::{Cable, DEADLINE, eventually};
+use exec_server_testkit::reference::{ReferenceClient, ReferenceVersion};
+use exec_server_testkit::surroundings::isolate;
+use exec_server_testkit::{DEADLINE, FaultProxy, eventually};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -21,9 +22,11 @@ pub struct ReferenceServer {
 impl ReferenceServer {
     /// None where there is no reference, after a message that says so.
     pub async fn start() -> Option<Self> {
-        let program = ReferenceClient::find()?;
+        let program = ReferenceClient::find(ReferenceVersion::V0_169)?;
         let home = tempfile::tempdir().unwrap();
-        let mut child = Command::new(program.binary())
+        let mut command = Command::new(program.binary());
+        isolate(command.as_std_mut());
+        let mut child = command
             .args(["exec-server", "--listen", "ws://127.0.0.1:0"])
             .env("CODEX_HOME", home.path())
             .stdin(Stdio::null())
@@ -77,7 +80,7 @@ async fn commands_input_terminals_and_signals() {
 #[tokio::test]
 async fn cuts_lose_nothing() {
     let Some(server) = ReferenceServer::start().await else { return };
-    let cable = Cable::to(&server.url).await;
+    let cable = FaultProxy::to(&server.url).await;
     let client = ExecServerClient::connect(cable.url()).await.unwrap();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
     let mut stdin = child.stdin.take().unwrap();
@@ -98,7 +101,7 @@ async fn cuts_lose_nothing() {
 #[tokio::test]
 async fn what_was_missed_is_read_in_pages_to_the_end() {
     let Some(server) = ReferenceServer::start().await else { return };
-    let cable = Cable::to(&server.url).await;
+    let cable = FaultProxy::to(&server.url).await;
     let client = ExecServerClient::connect(cable.url()).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (go, done) = (folder.path().join("go"), folder.path().join("done"));

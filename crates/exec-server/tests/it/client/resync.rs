@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use exec_server::{ExecServerClient, ProcessEvent, ProcessStartParams};
-use exec_server_testkit::cable::Weather;
-use exec_server_testkit::{Cable, DEADLINE, TestExecutor};
+use exec_server_testkit::fault_proxy::Weather;
+use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ fn counting() -> ProcessStartParams {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_breaks_every_few_megabytes_brings_every_byte_once_and_in_order() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let client = ExecServerClient::connect(cable.url()).await.unwrap();
     cable.set_weather(Some(Weather {
         seed: 3,
@@ -96,6 +96,33 @@ async fn pages_follow_each_other_until_the_last_one_tells_the_end() {
         .unwrap();
     }
     assert_eq!(seen, "resync gap(1-2) 3 4 5 6:exit4 7:closed");
+}
+
+#[tokio::test]
+async fn a_page_that_comes_with_the_end_of_its_link_is_kept() {
+    let (client, mut peers) = scripted_client();
+    let (_process, mut peer) = started(&client, &mut peers).await;
+    peer.output("p", 1, "a").await;
+    peer.output("p", 3, "c").await;
+    assert_eq!(peer.serve_read(read_answer(&[(2, "b"), (3, "c"), (4, "d")], 5)).await, 1);
+    drop(peer);
+    let mut peer = peers.accept_session("s-1").await;
+    assert_eq!(peer.serve_read(read_answer(&[(5, "e")], 6)).await, 4);
+    assert_eq!(peer.serve_read(read_answer(&[], 6)).await, 5);
+}
+
+#[tokio::test]
+async fn a_last_page_that_comes_with_the_end_of_its_link_ends_no_later_catching_up() {
+    let (client, mut peers) = scripted_client();
+    let (_process, peer) = started(&client, &mut peers).await;
+    drop(peer);
+    let mut peer = peers.accept_session("s-1").await;
+    assert_eq!(peer.serve_read(read_answer(&[(1, "a")], 2)).await, 0);
+    assert_eq!(peer.serve_read(read_answer(&[], 2)).await, 1);
+    drop(peer);
+    let mut peer = peers.accept_session("s-1").await;
+    assert_eq!(peer.serve_read(read_answer(&[(2, "b")], 3)).await, 1);
+    assert_eq!(peer.serve_read(read_answer(&[], 3)).await, 2);
 }
 
 #[tokio::test]

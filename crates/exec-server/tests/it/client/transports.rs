@@ -118,14 +118,14 @@ async fn proxy(server: &str) -> (String, tokio::task::JoinHandle<String>) {
 async fn a_proxy_is_asked_for_a_tunnel() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
-    std::fs::write(&token, "a-token").unwrap();
+    std::fs::write(&token, "a-token-of-some-length").unwrap();
     // Without a token, a server on loopback answers to no name from elsewhere.
     let token = token.to_str().unwrap();
     let arguments = ["--ws-auth", "capability-token", "--ws-token-file", token];
     let server = TestExecutor::start_with(&arguments).await;
     let (url, asked) = proxy(server.url()).await;
-    let mut args =
-        RemoteExecServerConnectArgs::new("ws://far.example:4512/").bearer_token("a-token");
+    let mut args = RemoteExecServerConnectArgs::new("ws://far.example:4512/")
+        .bearer_token("a-token-of-some-length");
     args.proxies = Proxies::from_lookup(|name| (name == "http_proxy").then(|| url.clone()));
     let client = ExecServerClient::connect(args).await.unwrap();
     says_hello(&client).await;
@@ -136,9 +136,12 @@ async fn a_proxy_is_asked_for_a_tunnel() {
 
 #[tokio::test]
 async fn a_child_on_stdio_is_started_and_ends_with_its_client() {
-    let footprint = Footprint::new();
-    let mut server = StdioServer::new(binary()).args(["--listen", "stdio"]);
-    for (name, value) in footprint.params()["env"].as_object().unwrap() {
+    let process_count = Footprint::new();
+    let state = tempfile::tempdir().unwrap();
+    let mut server = StdioServer::new(binary())
+        .args(["--listen", "stdio", "--state-dir", state.path().to_str().unwrap()])
+        .env("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", "false");
+    for (name, value) in process_count.params()["env"].as_object().unwrap() {
         server = server.env(name, value.as_str().unwrap());
     }
     let options = ExecServerClientConnectOptions::default();
@@ -148,7 +151,7 @@ async fn a_child_on_stdio_is_started_and_ends_with_its_client() {
     drop(child);
     client.close().await;
     drop(client);
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]

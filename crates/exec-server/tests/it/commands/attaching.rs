@@ -135,7 +135,7 @@ async fn a_terminal_is_let_go_of_and_picked_up_again() {
 }
 
 /// Starts a script on its own, and returns its id.
-async fn detached(server: &TestExecutor, more: &[&str], script: &str) -> String {
+pub async fn detached(server: &TestExecutor, more: &[&str], script: &str) -> String {
     let run = [&["run", "-d"], more, &[server.url(), "--", "sh", "-c", script]].concat();
     let ran = cli(&run).await;
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
@@ -143,7 +143,7 @@ async fn detached(server: &TestExecutor, more: &[&str], script: &str) -> String 
 }
 
 /// Waits until a process has said something; `logs` itself does not wait.
-async fn wait_for_log(server: &TestExecutor, id: &str, text: &str) {
+pub async fn wait_for_log(server: &TestExecutor, id: &str, text: &str) {
     let said = async {
         loop {
             let logs = cli(&["logs", server.url(), id]).await;

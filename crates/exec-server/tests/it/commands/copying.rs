@@ -4,8 +4,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use exec_server_testkit::cable::{Toward, Weather};
-use exec_server_testkit::{Cable, Terminal, TestExecutor, eventually};
+use exec_server_testkit::fault_proxy::{Toward, Weather};
+use exec_server_testkit::{FaultProxy, Terminal, TestExecutor, eventually};
 
 use super::{cli, command, finish, ran};
 
@@ -69,9 +69,9 @@ async fn what_cannot_be_copied_is_told() {
     let missing = cli(&["cp", &spot("missing"), &path("x")]).await;
     assert_eq!(missing.code, 1);
     let folder = cli(&["cp", &path("dir"), &spot("x")]).await;
-    assert!(folder.err.contains("-r copies it"), "{}", folder.err);
+    assert!(folder.err.contains("use -r to copy it"), "{}", folder.err);
     let local = cli(&["cp", &path("file"), &path("x")]).await;
-    assert!(local.err.contains("both are on this machine"), "{}", local.err);
+    assert!(local.err.contains("are both on this machine"), "{}", local.err);
     let nowhere = cli(&["cp", &path("file"), &spot("no/such/dir/x")]).await;
     assert_eq!(nowhere.code, 1, "{}", nowhere.err);
     let slash = cli(&["cp", &path("file"), &spot("new/")]).await;
@@ -92,7 +92,7 @@ async fn a_file_never_replaces_a_directory_nor_a_directory_a_file() {
     for (from, to) in [(path("tree"), spot("file")), (spot("tree"), path("file"))] {
         let refused = cli(&["cp", "-r", &from, &to]).await;
         assert_eq!(refused.code, 1);
-        assert!(refused.err.contains("no directory can go there"), "{}", refused.err);
+        assert!(refused.err.contains("a directory cannot be copied there"), "{}", refused.err);
     }
     // The same further down: the rest is copied, and what is in the way stays as it is.
     for side in ["up", "down"] {
@@ -143,7 +143,7 @@ async fn an_interrupted_copy_leaves_nothing() {
     for (side, toward) in [("down", Toward::Client), ("up", Toward::Server)] {
         let target = directory.path().join(side);
         std::fs::create_dir(&target).unwrap();
-        let cable = Cable::to(server.url()).await;
+        let cable = FaultProxy::to(server.url()).await;
         let there = |name: &str| format!("{}:{}", cable.url(), path(name));
         let child = match side {
             "up" => command(&["cp", &path("large"), &there("up/copy")]).spawn().unwrap(),
@@ -162,7 +162,7 @@ async fn an_interrupted_copy_leaves_nothing() {
 #[tokio::test]
 async fn a_line_on_the_terminal_tells_how_far_it_is_and_goes_when_it_is_done() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(path("large"), vec![0x5a; 20_000_000]).unwrap();
@@ -184,7 +184,7 @@ async fn a_line_on_the_terminal_tells_how_far_it_is_and_goes_when_it_is_done() {
 #[tokio::test]
 async fn without_a_terminal_there_is_no_line_however_long_it_takes() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(path("large"), vec![0x5a; 3_000_000]).unwrap();

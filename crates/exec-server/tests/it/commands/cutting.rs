@@ -2,8 +2,8 @@
 
 use std::process::Stdio;
 
-use exec_server_testkit::cable::{Toward, Weather};
-use exec_server_testkit::{Cable, Fifo, Terminal, TestExecutor};
+use exec_server_testkit::fault_proxy::{Toward, Weather};
+use exec_server_testkit::{FaultProxy, Fifo, Terminal, TestExecutor};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use super::{command, finish, output};
@@ -11,7 +11,7 @@ use super::{command, finish, output};
 #[tokio::test]
 async fn a_command_goes_on_over_a_new_link() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let mut fifo = Fifo::new();
     let script = format!("echo before; read _ < {}; echo after; exit 5", fifo.path());
     let mut child = command(&["run", cable.url(), "--", "sh", "-c", &script]).spawn().unwrap();
@@ -25,14 +25,14 @@ async fn a_command_goes_on_over_a_new_link() {
     assert_eq!(ran.code, 5);
     assert_eq!(
         ran.err,
-        "exec-server: lost the connection; trying to get it back\nexec-server: the connection is back\n"
+        "exec-server: lost the connection; reconnecting\nexec-server: the connection is back\n"
     );
 }
 
 #[tokio::test]
 async fn no_byte_of_a_flood_is_lost_or_doubled_when_its_link_is_cut() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let run = ["run", cable.url(), "--", "seq", "1", "3000000"];
     cable.cut_after(Toward::Client, 8_000_000);
     let child = command(&run).spawn().unwrap();
@@ -55,7 +55,7 @@ async fn no_byte_of_a_flood_is_lost_or_doubled_when_its_link_is_cut() {
 #[tokio::test]
 async fn no_byte_of_input_is_lost_or_doubled_when_its_link_is_cut() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     cable.set_weather(Some(Weather {
         seed: 7,
         cut_every: Some(1_000_000..4_000_000),
@@ -72,7 +72,7 @@ async fn no_byte_of_input_is_lost_or_doubled_when_its_link_is_cut() {
 #[tokio::test]
 async fn a_link_that_never_comes_back_is_told_and_is_no_success() {
     let server = TestExecutor::start_with(&["--session-linger", "0"]).await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let mut child = command(&["run", cable.url(), "--", "sh", "-c", "echo ready; sleep 1000"])
         .stdin(Stdio::piped())
         .spawn()
@@ -89,7 +89,7 @@ async fn a_link_that_never_comes_back_is_told_and_is_no_success() {
 #[tokio::test]
 async fn a_terminal_survives_a_cut() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let program = exec_server_testkit::executor::binary();
     let run = [program.to_str().unwrap(), "run", "-it", cable.url(), "--", "sh"];
     let mut terminal = Terminal::start(&run, &[("HOME", "/nonexistent")]).await;
@@ -105,7 +105,7 @@ async fn a_terminal_survives_a_cut() {
 #[tokio::test]
 async fn a_copy_goes_on_over_a_new_link() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
     let (here, there) = (directory.path().join("here"), directory.path().join("there"));
     let content: Vec<u8> = (0..12_000_000_u32).map(|index| (index % 241) as u8).collect();
@@ -122,7 +122,7 @@ async fn a_copy_goes_on_over_a_new_link() {
 #[tokio::test]
 async fn an_interrupt_while_the_link_is_gone_ends_the_waiting() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let mut child =
         command(&["run", cable.url(), "--", "sh", "-c", "echo ready; sleep 1000"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -132,7 +132,7 @@ async fn an_interrupt_while_the_link_is_gone_ends_the_waiting() {
     assert!(errors.next_line().await.unwrap().unwrap().contains("lost the connection"));
     let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    assert_eq!(child.wait().await.unwrap().code(), Some(255));
+    assert_eq!(child.wait().await.unwrap().code(), Some(130));
     let mut stdin = child.stdin.take();
     if let Some(stdin) = &mut stdin {
         let _ = stdin.shutdown().await;

@@ -91,7 +91,10 @@ async fn a_server_that_is_not_there_is_told_with_code_255() {
     for arguments in [vec!["run", &url, "--", "true"], vec!["ps", &url], vec!["info", &url]] {
         let Ran { code, err, .. } = cli(&arguments).await;
         assert_eq!(code, 255, "{arguments:?}");
-        assert!(err.contains("could not connect") && err.contains("nobody listens there"), "{err}");
+        assert!(
+            err.contains("could not connect") && err.contains("no server listens at this address"),
+            "{err}"
+        );
     }
 }
 
@@ -181,8 +184,8 @@ async fn a_second_interrupt_ends_what_ignores_the_first() {
 #[tokio::test]
 async fn whoever_stops_reading_ends_the_command_quietly() {
     let server = TestExecutor::start().await;
-    let footprint = Footprint::new();
-    let run = ["run", "-e", &footprint.variable(), server.url(), "--", "yes"];
+    let process_count = Footprint::new();
+    let run = ["run", "-e", &process_count.variable(), server.url(), "--", "yes"];
     // The program itself does not carry the mark, since it is only an argument to it.
     let mut child = command(&run).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -191,7 +194,7 @@ async fn whoever_stops_reading_ends_the_command_quietly() {
     drop(stdout);
     let ran = finish(child).await;
     assert_eq!((ran.code, ran.err.as_str()), (141, ""));
-    footprint.gone().await;
+    process_count.gone().await;
 }
 
 #[tokio::test]
@@ -250,9 +253,51 @@ async fn help_has_examples_and_completions_are_there() {
         "{}",
         help.out
     );
-    for shell in ["bash", "zsh", "fish"] {
+    let asked = cli(&["help", "run"]).await;
+    assert_eq!(asked, help);
+    let order = [
+        "$EXEC_SERVER_URL",
+        "environments.toml, if",
+        "CODEX_EXEC_SERVER_NOISE_",
+        "$CODEX_EXEC_SERVER_URL",
+    ];
+    let places = order.map(|word| help.out.find(word).unwrap_or_else(|| panic!("{word}")));
+    assert!(places.is_sorted(), "{places:?}");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let completions = cli(&["completions", shell]).await;
         assert!(completions.code == 0 && completions.out.contains("exec-server"), "{shell}");
     }
     assert!(binary().exists());
+}
+
+#[tokio::test]
+async fn secrets_of_the_server_stay_behind_by_word() {
+    let server = TestExecutor::builder()
+        .env("DB_PASSWORD", "hidden")
+        .env("MY_API_KEY", "hidden")
+        .env("KEYBOARD", "shown")
+        .env("TOKENIZERS_PARALLELISM", "shown")
+        .start()
+        .await;
+    let script = "echo ${DB_PASSWORD-none} ${MY_API_KEY-none} $KEYBOARD $TOKENIZERS_PARALLELISM";
+    let run = run_on(&server, &["sh", "-c", script]).await;
+    assert_eq!(run, ran(0, "none none shown shown\n", ""));
+}
+
+#[tokio::test]
+async fn one_line_warns_of_a_server_that_ignores_what_was_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let wrapper = directory.path().join("older");
+    // What an older server would answer, as far as the client can see.
+    let script = format!(
+        "{} --listen stdio --state-dir {} | sed -u 's/\\(\"sandboxType\":\"none\"\\)/\\1,\"ignored\":[\"colour\",\"size.depth\"]/'\n",
+        exec_server_testkit::executor::binary().display(),
+        directory.path().display()
+    );
+    std::fs::write(&wrapper, script).unwrap();
+    let target = format!("stdio:/bin/sh {}", wrapper.display());
+    let run = super::cli(&["run", &target, "--", "echo", "hi"]).await;
+    let warning = "exec-server: warning: the server does not know `colour`, `size.depth` of process/start and ignored it \
+                   (update the server)\n";
+    assert_eq!(run, ran(0, "hi\n", warning));
 }

@@ -36,6 +36,44 @@ async fn a_name_is_looked_up_in_the_list() {
 }
 
 #[tokio::test]
+async fn the_list_of_the_codex_cli_is_used_whatever_else_is_in_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let token = directory.path().join("token");
+    std::fs::write(&token, "a-token-of-some-length-for-tests").unwrap();
+    let token = token.display().to_string();
+    let wants = ["--ws-auth", "capability-token", "--ws-token-file", &token];
+    let server = TestExecutor::start_with(&wants).await;
+    let list = |token: &str| {
+        let text = format!(
+            "default = \"box\"\nschema = 3\n[[environments]]\nid = \"box\"\nurl = \"{}\"\n\
+             auth_bearer_token = \"{token}\"\ncolor = \"red\"\nskills = {{ required = [\"review\"] }}\n\
+             [[environments]]\nid = \"later\"\ncarrier = {{ name = \"Ada\" }}\n",
+            server.url(),
+        );
+        std::fs::write(directory.path().join("environments.toml"), text).unwrap();
+    };
+    let run = async |arguments: &[&str]| {
+        let child = command(arguments).env("CODEX_HOME", directory.path()).spawn().unwrap();
+        finish(child).await
+    };
+    list("a-token-of-some-length-for-tests");
+    let word = "exec-server: keys of environments.toml that are not known here are ignored: schema, \
+                environments.box.color, environments.later.carrier\n";
+    assert_eq!(run(&["run", "--", "echo", "hi"]).await, ran(0, "hi\n", word));
+    let later = run(&["run", "later", "--", "true"]).await;
+    assert_eq!(later.code, 125);
+    assert!(later.err.contains("`later` has none of `url`"), "{}", later.err);
+    list("another-token-of-some-length");
+    let refused = run(&["run", "--", "true"]).await;
+    assert_eq!(refused.code, 255, "{}", refused.err);
+    assert!(
+        refused.err.contains("401") && !refused.err.contains("another-token"),
+        "{}",
+        refused.err
+    );
+}
+
+#[tokio::test]
 async fn variables_name_the_default_server() {
     let server = TestExecutor::start().await;
     for variable in ["EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"] {
@@ -60,6 +98,18 @@ async fn a_program_on_stdio_and_a_unix_socket_are_targets() {
     let left = cli(&["run", "-d", &program, "--", "echo", "hi"]).await;
     assert_eq!((left.code, left.out.as_str()), (125, ""));
     assert!(left.err.contains("ends with us"), "{}", left.err);
+    let file = state.path().join("file");
+    std::fs::write(&file, "there\n").unwrap();
+    let spot = format!("{program}:{}", file.display());
+    assert_eq!(cli(&["cat", &spot]).await, ran(0, "there\n", ""));
+    assert_eq!(cli(&["ls", &spot]).await, ran(0, &format!("{}\n", file.display()), ""));
+    let copied = state.path().join("copy");
+    assert_eq!(cli(&["cp", &spot, copied.to_str().unwrap()]).await, ran(0, "", ""));
+    assert_eq!(std::fs::read_to_string(&copied).unwrap(), "there\n");
+    assert_eq!(cli(&["ps", "-q", &program]).await, ran(0, "", ""));
+    assert!(cli(&["info", &program]).await.out.contains("architecture"));
+    let quoted = format!("stdio:'{}' --listen \"stdio\"", binary().display());
+    assert_eq!(cli(&["run", &quoted, "--", "echo", "hi"]).await, ran(0, "hi\n", ""));
     let directory = tempfile::tempdir().unwrap();
     let url = format!("unix://{}", directory.path().join("server.sock").display());
     let _server = TestExecutor::start_with(&["--listen", &url]).await;
@@ -73,7 +123,7 @@ async fn a_program_on_stdio_and_a_unix_socket_are_targets() {
 async fn a_token_comes_from_a_file_or_a_variable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("token");
-    std::fs::write(&path, "open-sesame\n").unwrap();
+    std::fs::write(&path, "open-sesame-and-more\n").unwrap();
     let path = path.to_str().unwrap();
     let server =
         TestExecutor::start_with(&["--ws-auth", "capability-token", "--ws-token-file", path]).await;
@@ -86,7 +136,7 @@ async fn a_token_comes_from_a_file_or_a_variable() {
         ran(0, "hi\n", "")
     );
     for (variable, value) in
-        [("EXEC_SERVER_TOKEN", "open-sesame"), ("EXEC_SERVER_TOKEN_FILE", path)]
+        [("EXEC_SERVER_TOKEN", "open-sesame-and-more"), ("EXEC_SERVER_TOKEN_FILE", path)]
     {
         let child = command(&run).env(variable, value).spawn().unwrap();
         assert_eq!(finish(child).await, ran(0, "hi\n", ""), "{variable}");
@@ -103,6 +153,30 @@ async fn a_slip_is_told_with_what_to_do() {
         let told = format!("the server comes before the process: {} some-id", server.url());
         assert!(swapped.err.contains(&told), "{}", swapped.err);
     }
+    let bare = cli(&["run", "uname", "-a"]).await;
+    let told = "exec-server: put -- before the command: `exec-server run -- uname -a`\n";
+    assert_eq!(bare, ran(125, "", told));
+    let bare = cli(&["run", server.url(), "uname"]).await;
+    let told = format!("put -- before the command: `exec-server run {} -- uname`", server.url());
+    assert!(bare.err.contains(&told), "{}", bare.err);
+    let nowhere = cli(&["run", "-w", "/no/such", server.url(), "--", "true"]).await;
+    assert!(nowhere.err.contains("working directory `/no/such`"), "{}", nowhere.err);
+    for (option, value, reason) in [
+        ("--memory", "1k", "must be between"),
+        ("--memory", "5x", "unknown unit"),
+        ("--cpus", "0", "must be between"),
+        ("--pids", "0", "is not in"),
+    ] {
+        let refused = cli(&["run", option, value, server.url(), "--", "true"]).await;
+        assert!(refused.code == 125 && refused.err.contains(reason), "{}", refused.err);
+    }
+    let user = cli(&["run", "--user", "bob", server.url(), "--", "true"]).await;
+    assert_eq!(user.code, 125);
+    assert!(
+        user.err.contains("does not support commands that run as another user"),
+        "{}",
+        user.err
+    );
     let copy = cli(&["cp", "/etc/hostname"]).await;
     assert!(copy.err.contains("<SRC> <DST>"), "{}", copy.err);
     let secure = server.url().replace("ws://", "wss://");

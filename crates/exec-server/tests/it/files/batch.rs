@@ -1,13 +1,13 @@
 //! `fs/batch`: many lookups in one round trip.
 
 use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
-use exec_server_testkit::desk::{Desk, content, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, content, on_each_file_system};
 use exec_server_testkit::{RawClient, raw};
 use serde_json::{Value, json};
 
 use super::{names, put_link, refused};
 
-async fn batch(desk: &mut Desk, requests: Vec<Value>) -> Result<Vec<Value>, Value> {
+async fn batch(desk: &mut FsFixture, requests: Vec<Value>) -> Result<Vec<Value>, Value> {
     let mut result = desk.client.call("fs/batch", json!({"requests": requests})).await?;
     assert_eq!(result.as_object().unwrap().len(), 1);
     Ok(result["results"].as_array_mut().expect("a list").drain(..).collect())
@@ -123,6 +123,7 @@ async fn what_does_not_fit_into_the_answer_is_told_in_its_place() {
         let mut requests = vec![read("huge")];
         requests.extend((0..998).map(|place| read(if place % 2 == 0 { "big" } else { "small" })));
         let mut client = RawClient::connect(desk.server.url()).await;
+        client.answer_pings();
         client.initialize().await;
         client.send("fs/batch", json!({"requests": requests})).await;
         let frames = client.message().await;

@@ -3,12 +3,12 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use exec_server_testkit::desk::{Desk, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, on_each_file_system};
 use serde_json::{Value, json};
 
 use super::{put_fifo, put_link, refused};
 
-async fn canonicalize(desk: &mut Desk, name: &str) -> Result<Value, Value> {
+async fn canonicalize(desk: &mut FsFixture, name: &str) -> Result<Value, Value> {
     desk.call("fs/canonicalize", name, json!({})).await
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use exec_server_protocol::base64;
-use exec_server_testkit::desk::{code, content, kind, on_each_file_system, uri};
+use exec_server_testkit::fs_fixture::{code, content, kind, on_each_file_system, uri};
 use exec_server_testkit::{TestClient, TestExecutor};
 use rustix::fs::IFlags;
 use serde_json::{Value, json};

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use exec_server_testkit::TestExecutor;
-use exec_server_testkit::desk::{Desk, code, kind, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, code, kind, on_each_file_system};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
@@ -308,7 +308,7 @@ async fn a_deep_tree_is_copied() {
     .await;
 }
 
-async fn check_modes(desk: &mut Desk) {
+async fn check_modes(desk: &mut FsFixture) {
     make(desk, &["src/open/f", "src/closed/f", "src/read only/sub/f", "dst/"]);
     set_mode(desk, "dst", 0o777);
     let modes = [
@@ -323,14 +323,14 @@ async fn check_modes(desk: &mut Desk) {
     }
     copy(desk, "src", "dst/new").await.unwrap();
     let copied = modes.map(|(name, ..)| (name, mode(desk, &format!("dst/new/{name}"))));
-    // Otherwise nobody could clear them away.
+    // Restore the permissions, so that the tree can be removed.
     set_mode(desk, "src/read only", 0o777);
     set_mode(desk, "dst/new/read only", 0o777);
     assert_eq!(copied, modes.map(|(name, _, after)| (name, after)));
     assert_eq!(desk.get("dst/new/read only/sub/f"), b"src/read only/sub/f");
 }
 
-async fn copy(desk: &mut Desk, from: &str, to: &str) -> Result<Value, Value> {
+async fn copy(desk: &mut FsFixture, from: &str, to: &str) -> Result<Value, Value> {
     let params = json!({
         "sourcePath": desk.uri(from), "destinationPath": desk.uri(to), "recursive": true,
     });
@@ -364,6 +364,6 @@ fn listing(paths: &[(&str, &str)]) -> BTreeMap<String, String> {
     paths.iter().map(|(path, what)| ((*path).to_owned(), (*what).to_owned())).collect()
 }
 
-fn mode(desk: &Desk, name: &str) -> u32 {
+fn mode(desk: &FsFixture, name: &str) -> u32 {
     desk.path(name).metadata().unwrap().permissions().mode() & 0o777
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use exec_server_protocol::base64;
-use exec_server_testkit::desk::{code, on_each_file_system, uri};
+use exec_server_testkit::fs_fixture::{code, on_each_file_system, uri};
 use exec_server_testkit::{TestClient, TestExecutor, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ async fn many_writers_of_one_file_never_mix_their_content() {
         }
         for how in How::ALL {
             let asked = write_all(&mut writers, how, &path).await;
-            // Whoever looks meanwhile sees one of them, too.
+            // A concurrent reader sees one of the two as well.
             for (writer, ids) in writers.iter_mut().zip(asked) {
                 is_of_one(&desk.get("f"), MIB);
                 for id in ids {
@@ -106,7 +106,7 @@ async fn a_cut_before_the_close_leaves_the_old_file() {
             drop(client);
             let pid = desk.server.serving_pid();
             eventually("the server lets go of it", || !holds_any(pid, desk.root())).await;
-            // The handle was the connection's, and whoever goes on with the session has none.
+            // The handle belonged to the connection; a resumed session does not have it.
             let mut client = TestClient::connect(desk.server.url()).await;
             client.resume(&session).await.unwrap();
             let params = json!({"handleId": "h", "offset": 0, "chunk": "eA=="});

@@ -5,21 +5,21 @@ use std::os::unix::fs::PermissionsExt;
 
 use exec_server_protocol::limits::MAX_FILE_BLOCK_BYTES;
 use exec_server_testkit::TestClient;
-use exec_server_testkit::desk::{Desk, content, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, content, on_each_file_system};
 use serde_json::{Value, json};
 
 use super::{let_go, names, put_fifo, put_link, put_socket, refused};
 
-async fn open(desk: &mut Desk, id: &str, name: &str) -> Result<Value, Value> {
+async fn open(desk: &mut FsFixture, id: &str, name: &str) -> Result<Value, Value> {
     desk.call("fs/open", name, json!({"handleId": id})).await
 }
 
-async fn block(desk: &mut Desk, id: &str, offset: u64, len: u64) -> Result<Value, Value> {
+async fn block(desk: &mut FsFixture, id: &str, offset: u64, len: u64) -> Result<Value, Value> {
     let params = json!({"handleId": id, "offset": offset, "len": len});
     desk.client.call("fs/readBlock", params).await
 }
 
-async fn close(desk: &mut Desk, id: &str) -> Result<Value, Value> {
+async fn close(desk: &mut FsFixture, id: &str) -> Result<Value, Value> {
     desk.client.call("fs/close", json!({"handleId": id})).await
 }
 
@@ -74,17 +74,17 @@ async fn a_file_streams_in_full_blocks() {
 }
 
 #[tokio::test]
-async fn a_name_has_at_most_32_bytes() {
+async fn a_name_has_at_most_64_bytes() {
     on_each_file_system(async |desk| {
         desk.put("f", "f");
-        for id in ["", "h", &"x".repeat(32), &"ü".repeat(16), "a\nb\"\0"] {
+        for id in ["", "h", &"x".repeat(64), &"ü".repeat(32), "a\nb\"\0"] {
             assert_eq!(open(desk, id, "f").await, Ok(json!({"handleId": id})));
             assert_eq!(block(desk, id, 0, 1).await, Ok(json!({"chunk": "Zg==", "eof": false})));
             assert_eq!(close(desk, id).await, Ok(json!({})));
         }
-        for id in ["x".repeat(33), "ü".repeat(17)] {
+        for id in ["x".repeat(65), "ü".repeat(33)] {
             let error = open(desk, &id, "f").await.unwrap_err();
-            assert_eq!(error["message"], "file handle ID must not exceed 32 bytes");
+            assert_eq!(error["message"], "file handle ID must not exceed 64 bytes");
             let replace = json!({"handleId": id, "mode": "replace"});
             let write = json!({"handleId": id, "offset": 0, "chunk": "AA=="});
             for result in [
@@ -103,7 +103,7 @@ async fn a_name_has_at_most_32_bytes() {
 }
 
 #[tokio::test]
-async fn a_name_is_taken_until_it_is_closed_and_whoever_comes_late_changes_nothing() {
+async fn a_handle_id_is_taken_until_its_close_and_late_calls_change_nothing() {
     on_each_file_system(async |desk| {
         desk.put("f", "first");
         desk.put("g", "second");
@@ -257,6 +257,12 @@ async fn only_regular_files_are_opened_and_links_are_always_followed() {
         }
         let error = open(desk, "h", "fifo").await.unwrap_err();
         assert!(error["message"].as_str().unwrap().ends_with("is not a file"), "{error}");
+        for (name, errno) in
+            [("", "EISDIR"), ("/", "EISDIR"), ("fifo", "EINVAL"), ("/dev/zero", "EINVAL")]
+        {
+            let error = open(desk, "h", name).await.unwrap_err();
+            assert_eq!(error["data"], json!({"kind": "not_a_file", "errno": errno}), "{name}");
+        }
         let follow = json!({"handleId": "h", "followSymlinks": false});
         desk.call("fs/open", "link", follow).await.unwrap();
         assert_eq!(block(desk, "h", 0, 1).await, Ok(json!({"chunk": "Zg==", "eof": false})));
@@ -333,11 +339,8 @@ async fn a_close_right_behind_an_open_leaves_nothing_open() {
                 asked.push(("close", desk.client.send("fs/close", close).await));
             }
             for (what, id) in asked {
-                match desk.client.reply(id).await {
-                    Ok(result) => assert_eq!(result.get("handleId").is_some(), what == "open"),
-                    // The close was faster; the name was free for the next open all the same.
-                    Err(error) => refused(Err(error), -32600, "handle_closed"),
-                }
+                let result = desk.client.reply(id).await.unwrap();
+                assert_eq!(result.get("handleId").is_some(), what == "open");
             }
             refused(block(desk, "h", 0, 1).await, -32004, "unknown_handle");
         }

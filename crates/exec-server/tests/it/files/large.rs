@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use exec_server_protocol::limits::MAX_WHOLE_FILE_BYTES;
-use exec_server_testkit::desk::{Desk, content, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, content, on_each_file_system};
 use exec_server_testkit::{RawClient, raw};
 use serde_json::json;
 
@@ -17,6 +17,7 @@ async fn a_large_answer_comes_in_frames_that_every_client_takes() {
         let bytes: Vec<u8> = (0..13 * MIB).map(|at| (at / 7 % 253) as u8).collect();
         desk.put("f", &bytes);
         let mut client = RawClient::connect(desk.server.url()).await;
+        client.answer_pings();
         client.initialize().await;
         let id = client.send("fs/readFile", json!({"path": desk.uri("f")})).await;
         let frames = client.message().await;
@@ -35,6 +36,7 @@ async fn the_largest_file_fits_into_one_message_and_one_byte_more_is_told_a_way(
         let file = File::create(desk.path("f")).unwrap();
         file.set_len(MAX_WHOLE_FILE_BYTES).unwrap();
         let mut client = RawClient::connect(desk.server.url()).await;
+        client.answer_pings();
         client.initialize().await;
         client.send("fs/readFile", json!({"path": desk.uri("f")})).await;
         let frames = client.message().await;
@@ -71,6 +73,7 @@ async fn a_whole_file_takes_little_more_memory_than_its_text() {
         desk.put("small", "");
         desk.put("f", vec![7; SIZE]);
         let mut client = RawClient::connect(desk.server.url()).await;
+        client.answer_pings();
         client.initialize().await;
         let before = peak_memory(desk);
         client.send("fs/readFile", json!({"path": desk.uri("f")})).await;
@@ -84,7 +87,7 @@ async fn a_whole_file_takes_little_more_memory_than_its_text() {
 }
 
 /// The most memory that the server ever had.
-fn peak_memory(desk: &Desk) -> usize {
+fn peak_memory(desk: &FsFixture) -> usize {
     let status = format!("/proc/{}/status", desk.server.serving_pid());
     let status = std::fs::read_to_string(status).expect("the server runs");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux tells it");

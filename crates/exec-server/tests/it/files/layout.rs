@@ -1,9 +1,9 @@
 //! Trees for tests to begin with.
 
-use exec_server_testkit::desk::Desk;
+use exec_server_testkit::fs_fixture::FsFixture;
 
 /// Makes files that hold their own paths and, where a path ends in a slash, directories.
-pub fn make(desk: &Desk, paths: &[&str]) {
+pub fn make(desk: &FsFixture, paths: &[&str]) {
     for path in paths {
         let full = desk.path(path);
         if path.ends_with('/') {

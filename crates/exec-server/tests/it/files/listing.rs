@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
-use exec_server_testkit::desk::{Desk, code, content, kind, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, code, content, kind, on_each_file_system};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
@@ -263,7 +263,7 @@ async fn a_detailed_listing_says_what_metadata_would() {
     .await;
 }
 
-async fn list(desk: &mut Desk, name: &str, more: Value) -> Result<Value, Value> {
+async fn list(desk: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
     desk.call("fs/readDirectory", name, more).await
 }
 

@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use exec_server_testkit::desk::{Desk, content, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, content, on_each_file_system};
 use serde_json::{Value, json};
 
 use super::{both_ways, put_fifo, put_link, put_socket, refused, serve_as_ordinary_user, set_mode};
 
-async fn stat(desk: &mut Desk, name: &str, more: Value) -> Result<Value, Value> {
+async fn stat(desk: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
     desk.call("fs/getMetadata", name, more).await
 }
 
@@ -149,6 +149,13 @@ async fn times_are_in_whole_milliseconds_and_may_lie_before_1970() {
     .await;
 }
 
+/// The name of a number in `/etc/passwd` or `/etc/group`.
+fn name_of(file: &str, id: u32) -> Option<String> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let line = text.lines().find(|line| line.split(':').nth(2) == Some(&id.to_string()))?;
+    line.split(':').next().map(str::to_owned)
+}
+
 #[tokio::test]
 async fn a_detailed_answer_tells_everything() {
     on_each_file_system(async |desk| {
@@ -171,6 +178,15 @@ async fn a_detailed_answer_tells_everything() {
                     "kind": kind, "mode": mode, "uid": known.uid(), "gid": known.gid(),
                     "nlink": known.nlink(), "inode": known.ino(), "versionTag": found["versionTag"],
                 });
+                // A name is told only where the number has one.
+                for (member, file, id) in [
+                    ("ownerName", "/etc/passwd", known.uid()),
+                    ("groupName", "/etc/group", known.gid()),
+                ] {
+                    if let Some(name) = name_of(file, id) {
+                        expected[member] = json!(name);
+                    }
+                }
                 expected.as_object_mut().unwrap().extend(details.as_object().unwrap().clone());
                 assert_eq!(found, expected);
                 assert!(found["versionTag"].is_string());

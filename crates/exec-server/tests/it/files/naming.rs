@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
 use exec_server_protocol::base64;
-use exec_server_testkit::desk::{code, content, kind, on_each_file_system};
+use exec_server_testkit::fs_fixture::{code, content, kind, on_each_file_system};
 use serde_json::{Value, json};
 
 use super::surroundings::{mode, names, set_mode};

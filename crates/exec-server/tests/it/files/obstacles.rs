@@ -4,18 +4,22 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 
 use exec_server_testkit::TestExecutor;
-use exec_server_testkit::desk::{code, on_each_file_system};
+use exec_server_testkit::fs_fixture::{code, on_each_file_system};
 use rustix::fs::IFlags;
 use serde_json::json;
 
 use super::surroundings::{
-    Flagged, How, keeps, mode, names, replaces, server_as_nobody, server_with_mounts, set_mode,
+    Flagged, How, keeps, mode, names, needs_root, replaces, server_as_nobody, server_with_mounts,
+    set_mode,
 };
 
 const NOBODY: u32 = 65534;
 
 #[tokio::test]
 async fn where_no_name_can_be_made_or_replaced_the_file_is_written_to() {
+    if !needs_root() {
+        return;
+    }
     on_each_file_system(async |desk| {
         let Some(server) = server_as_nobody().await else { return };
         let mut client = server.client().await;
@@ -47,6 +51,9 @@ async fn where_no_name_can_be_made_or_replaced_the_file_is_written_to() {
 
 #[tokio::test]
 async fn an_ordinary_user_gains_nothing_by_replacing() {
+    if !needs_root() {
+        return;
+    }
     on_each_file_system(async |desk| {
         let Some(server) = server_as_nobody().await else { return };
         let mut client = server.client().await;

@@ -1,7 +1,7 @@
 //! Params of `fs/*`: their forms, what is missing in them, when they may be sent, and under what policy.
 
 use exec_server_testkit::TestClient;
-use exec_server_testkit::desk::on_each_file_system;
+use exec_server_testkit::fs_fixture::on_each_file_system;
 use serde_json::{Value, json};
 
 use super::refused;
@@ -149,13 +149,13 @@ async fn files_are_for_those_who_have_initialized() {
 }
 
 #[tokio::test]
-async fn methods_that_nobody_has_are_unknown() {
+async fn methods_outside_the_table_are_unknown() {
     on_each_file_system(async |desk| {
         for method in
             ["fs/watch", "fs/unwatch", "fs/stat", "fs/unwatchMissing", "fs/readfile", "fs/"]
         {
             let error = desk.call(method, "", json!({})).await.unwrap_err();
-            let text = format!("exec-server stub does not implement `{method}` yet");
+            let text = format!("unknown method `{method}`");
             assert_eq!((&error["code"], &error["message"]), (&json!(-32601), &json!(text)));
         }
     })
@@ -193,7 +193,8 @@ async fn a_policy_that_asks_for_nothing_changes_nothing_and_one_without_a_meanin
             managed(json!({"type": "restricted", "entries": [{"path": root, "access": "deny"}]})),
         ] {
             let error = desk.call("fs/readFile", "f", more.clone()).await.unwrap_err();
-            assert_eq!(error["data"]["sandboxDenied"], true, "{error}");
+            assert_eq!((&error["code"], &error["data"]["errno"]), (&json!(-32004), &json!("ENOENT")));
+            assert_eq!(error["data"]["sandboxDenied"], Value::Null, "{error}");
             let error = desk.write("new", b"", more).await.unwrap_err();
             assert_eq!(error["data"]["sandboxDenied"], true, "{error}");
         }

@@ -3,12 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
 
-use exec_server_testkit::desk::{Desk, content, on_each_file_system, uri};
+use exec_server_testkit::fs_fixture::{FsFixture, content, on_each_file_system, uri};
 use serde_json::{Value, json};
 
 use super::{both_ways, put_fifo, put_link, put_socket, refused, serve_as_ordinary_user, set_mode};
 
-async fn read(desk: &mut Desk, name: &str, more: Value) -> Result<Value, Value> {
+async fn read(desk: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
     desk.call("fs/readFile", name, more).await
 }
 
@@ -84,7 +84,7 @@ async fn a_pipe_or_a_socket_is_refused_without_waiting_for_it() {
             refused(read(desk, "sock", more).await, -32603, "ENXIO");
         }
         refused(read(desk, "to fifo", json!({})).await, -32600, "not_a_file");
-        // Nothing is taken out of a pipe that somebody has filled.
+        // Nothing is read from a filled pipe.
         let mut pipe = OpenOptions::new().read(true).write(true).open(fifo).unwrap();
         pipe.write_all(b"precious").unwrap();
         refused(read(desk, "fifo", json!({})).await, -32600, "not_a_file");

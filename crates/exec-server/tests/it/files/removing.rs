@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 
-use exec_server_testkit::desk::{Desk, code, kind, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, code, kind, on_each_file_system};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
@@ -219,7 +219,7 @@ async fn a_removal_that_fails_halfway_says_how_far_it_came() {
         set_mode(desk, "locked", 0o555);
         let halfway = remove(desk, "tree", json!({})).await;
         let at_once = remove(desk, "locked", json!({})).await;
-        // Otherwise nobody could clear them away.
+        // Restore the permissions, so that the tree can be removed.
         let is_left = |name: &str| desk.path(name).exists();
         let kept = is_left("tree/locked/f") && is_left("locked/f");
         set_mode(desk, "tree/locked", 0o777);
@@ -242,13 +242,13 @@ async fn a_removal_that_fails_halfway_says_how_far_it_came() {
     .await;
 }
 
-async fn remove(desk: &mut Desk, name: &str, more: Value) -> Result<Value, Value> {
+async fn remove(desk: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
     assert!(!name.is_empty(), "the desk itself stays");
     desk.call("fs/remove", name, more).await
 }
 
 /// The names in the desk's directory.
-fn left(desk: &Desk) -> Vec<String> {
+fn left(desk: &FsFixture) -> Vec<String> {
     let names = std::fs::read_dir(desk.root()).unwrap();
     let mut names: Vec<_> =
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

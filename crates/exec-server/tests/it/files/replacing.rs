@@ -1,9 +1,9 @@
-//! `fs/open` in the mode `replace`: new content in blocks, seen by nobody until `fs/close`.
+//! `fs/open` in the mode `replace`: new content in blocks, invisible until `fs/close`.
 
 use std::os::unix::fs::MetadataExt;
 
 use exec_server_protocol::base64;
-use exec_server_testkit::desk::{Desk, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, on_each_file_system};
 use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::{
     let_go, names, put_fifo, put_link, put_socket, refused, serve_as_ordinary_user, set_mode,
 };
 
-async fn open(desk: &mut Desk, id: &str, name: &str) -> Result<Value, Value> {
+async fn open(desk: &mut FsFixture, id: &str, name: &str) -> Result<Value, Value> {
     desk.call("fs/open", name, json!({"handleId": id, "mode": "replace"})).await
 }
 
@@ -19,11 +19,11 @@ fn block(id: &str, offset: u64, bytes: &[u8]) -> Value {
     json!({"handleId": id, "offset": offset, "chunk": base64::encode(bytes)})
 }
 
-async fn write(desk: &mut Desk, id: &str, offset: u64, bytes: &[u8]) -> Result<Value, Value> {
+async fn write(desk: &mut FsFixture, id: &str, offset: u64, bytes: &[u8]) -> Result<Value, Value> {
     desk.client.call("fs/writeBlock", block(id, offset, bytes)).await
 }
 
-async fn close(desk: &mut Desk, id: &str) -> Result<Value, Value> {
+async fn close(desk: &mut FsFixture, id: &str) -> Result<Value, Value> {
     desk.client.call("fs/close", json!({"handleId": id})).await
 }
 
@@ -266,7 +266,7 @@ async fn what_is_no_regular_file_is_not_replaced() {
 #[tokio::test]
 async fn the_new_file_has_the_mode_and_the_owner_of_the_old_one() {
     on_each_file_system(async |desk| {
-        let replace = async |desk: &mut Desk, name: &str| {
+        let replace = async |desk: &mut FsFixture, name: &str| {
             open(desk, "w", name).await.unwrap();
             write(desk, "w", 0, b"new").await.unwrap();
             close(desk, "w").await.unwrap();

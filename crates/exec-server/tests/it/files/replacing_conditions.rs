@@ -4,28 +4,28 @@ use std::os::unix::fs::MetadataExt;
 
 use exec_server_protocol::base64;
 use exec_server_testkit::TestExecutor;
-use exec_server_testkit::desk::{Desk, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, on_each_file_system};
 use serde_json::{Value, json};
 
 use super::{let_go, names, put_link, refused};
 
 /// Opens for replacing, with `more` conditions.
-async fn open(desk: &mut Desk, name: &str, mut more: Value) -> Result<Value, Value> {
+async fn open(desk: &mut FsFixture, name: &str, mut more: Value) -> Result<Value, Value> {
     more["handleId"] = json!("w");
     more["mode"] = json!("replace");
     desk.call("fs/open", name, more).await
 }
 
-async fn write(desk: &mut Desk, offset: u64, bytes: &[u8]) -> Result<Value, Value> {
+async fn write(desk: &mut FsFixture, offset: u64, bytes: &[u8]) -> Result<Value, Value> {
     let params = json!({"handleId": "w", "offset": offset, "chunk": base64::encode(bytes)});
     desk.client.call("fs/writeBlock", params).await
 }
 
-async fn close(desk: &mut Desk) -> Result<Value, Value> {
+async fn close(desk: &mut FsFixture) -> Result<Value, Value> {
     desk.client.call("fs/close", json!({"handleId": "w"})).await
 }
 
-async fn tag(desk: &mut Desk, name: &str) -> Value {
+async fn tag(desk: &mut FsFixture, name: &str) -> Value {
     desk.call("fs/getMetadata", name, json!({"detailed": true})).await.unwrap()["versionTag"].take()
 }
 
@@ -43,7 +43,7 @@ async fn a_file_that_must_be_new_is_refused_where_one_is() {
         write(desk, 0, b"mine").await.unwrap();
         assert_eq!(close(desk).await, Ok(json!({})));
         assert_eq!(desk.get("new"), b"mine");
-        // Whoever was faster between the open and the close keeps the name.
+        // A file created between the open and the close keeps the name.
         open(desk, "race", if_absent).await.unwrap();
         write(desk, 0, b"mine").await.unwrap();
         desk.put("race", "theirs");
@@ -200,7 +200,7 @@ async fn a_block_that_could_not_be_written_keeps_the_file_from_being_replaced() 
         refused(close(desk).await, -32603, "blocks_missing");
         refused(write(desk, 0, b"x").await, -32004, "unknown_handle");
         assert_eq!(desk.get("f"), b"old");
-        // Whoever knows about it may still throw it away.
+        // The handle can still be discarded after the failed write.
         open(desk, "f", json!({})).await.unwrap();
         refused(write(desk, 1 << 20, b"does not fit").await, -32603, "EFBIG");
         let discard = json!({"handleId": "w", "discard": true});

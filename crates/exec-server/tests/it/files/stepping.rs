@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use exec_server_testkit::desk::on_each_file_system;
+use exec_server_testkit::fs_fixture::on_each_file_system;
 use exec_server_testkit::{DEADLINE, TestExecutor};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -107,7 +107,7 @@ async fn attach(pid: u32, call: &str, step: usize) -> Child {
     let line = timeout(DEADLINE, lines.next_line()).await.expect("it attaches in time");
     let line = line.expect("stderr is readable").unwrap_or_default();
     assert!(line.contains("attached"), "{line}");
-    // It would be told if nobody listened any more.
+    // Stderr is drained, because the child would notice a closed pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     child
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use exec_server_protocol::base64;
-use exec_server_testkit::desk::uri;
 use exec_server_testkit::executor::{ExecutorBuilder, binary};
+use exec_server_testkit::fs_fixture::uri;
 use exec_server_testkit::{TestClient, TestExecutor};
 use rustix::fs::{CWD, FileType, IFlags, Mode, ioctl_getflags, ioctl_setflags, mknodat};
 use serde_json::{Value, json};
@@ -42,9 +42,30 @@ pub fn make_fifo(path: &Path) {
 /// An ordinary user, whom permissions bind.
 pub const NOBODY: u32 = 65534;
 
-/// A server that is not root, if there can be one.
+/// Whether these tests run as root, whom permissions do not bind.
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says that a test is for root alone, if it does not run as root.
+pub fn needs_root() -> bool {
+    if !is_root() {
+        skip("only root can give files away");
+    }
+    is_root()
+}
+
+/// A server that is not root, if there can be one, and that serves the tests although they are of another user.
 pub fn as_nobody(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
-    if !rustix::process::geteuid().is_root() {
+    if is_root() {
+        builder.command().arg("--allow-other-users");
+    }
+    for_nobody_alone(builder)
+}
+
+/// A server that is not root, if there can be one.
+pub fn for_nobody_alone(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
+    if !is_root() {
         return Some(builder);
     }
     let program = binary();
@@ -73,7 +94,9 @@ pub async fn server_with_mounts(setup: &str) -> Option<TestExecutor> {
     }
     let preparation =
         format!("exec unshare -m /bin/sh -ec '{setup}\nexec \"$0\" \"$@\"' \"$0\" \"$@\"");
-    Some(TestExecutor::builder().after(&preparation).start().await)
+    // Without a /proc it cannot tell who connects.
+    let builder = TestExecutor::builder().after(&preparation).args(&["--allow-other-users"]);
+    Some(builder.start().await)
 }
 
 fn succeeds(script: &str) -> bool {

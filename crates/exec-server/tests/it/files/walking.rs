@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
-use exec_server_testkit::desk::{Desk, code, content, kind, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, code, content, kind, on_each_file_system};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::{Value, json};
 
@@ -240,7 +240,7 @@ async fn what_cannot_be_read_is_told_beside_the_rest() {
         let error = "! locked Permission denied (os error 13)";
         let lines = walk(desk, "", json!({})).await;
         let root = walk(desk, "locked", json!({})).await;
-        // Otherwise nobody could clear it away.
+        // Restore the permissions, so that the tree can be removed.
         set_mode(desk, "locked", 0o700);
         assert_eq!(lines, [&expected[..], &[error]].concat());
         assert_eq!(root, [error]);
@@ -274,12 +274,12 @@ fn options(more: Value) -> Value {
     options
 }
 
-async fn ask(desk: &mut Desk, name: &str, more: Value) -> Result<Value, Value> {
+async fn ask(desk: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
     desk.call("fs/walk", name, json!({"options": options(more)})).await
 }
 
 /// One line for each thing that the answer says, with paths below the desk's directory.
-async fn walk(desk: &mut Desk, name: &str, more: Value) -> Vec<String> {
+async fn walk(desk: &mut FsFixture, name: &str, more: Value) -> Vec<String> {
     let answer = ask(desk, name, more).await.unwrap();
     let root = desk.uri("");
     let path = |item: &Value| {

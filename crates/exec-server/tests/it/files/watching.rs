@@ -2,13 +2,13 @@
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use exec_server_testkit::desk::{Desk, kind, on_each_file_system, uri};
+use exec_server_testkit::fs_fixture::{FsFixture, kind, on_each_file_system, uri};
 use exec_server_testkit::{TestClient, eventually};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
-/// What somebody else does to the desk.
-type Deed = fn(&Desk);
+/// A change that another process makes to the desk.
+type Deed = fn(&FsFixture);
 
 #[tokio::test]
 async fn a_missing_path_appears() {
@@ -269,7 +269,7 @@ async fn what_cannot_be_watched_is_refused_with_a_reason() {
             let text = refused["reason"].as_str().unwrap();
             assert!(text.contains(&reason), "{text}\n{reason}");
         }
-        let params = json!({"watchId": id + 1, "missing": most, "sandbox": {"any": "thing"}});
+        let params = json!({"watchId": id + 1, "missing": most, "sandbox": null});
         let begun = desk.client.call("fs/watchMissing", params).await.unwrap();
         assert_eq!(begun, json!({"watching": true}));
         desk.put("m63", "");
@@ -303,7 +303,7 @@ async fn params_of_another_shape_are_refused_and_leave_the_watch() {
 
 /// Does each deed on a fresh desk, and sees that it is told, once, to the watch of that time.
 async fn each_fires(
-    desk: &mut Desk,
+    desk: &mut FsFixture,
     missing: &[&str],
     present: Option<&str>,
     deeds: &[(&str, Deed)],
@@ -318,7 +318,7 @@ async fn each_fires(
 }
 
 /// Leaves nothing but the directory `d` and the file `present` in it.
-fn fresh(desk: &Desk) {
+fn fresh(desk: &FsFixture) {
     for entry in std::fs::read_dir(desk.root()).unwrap() {
         let path = entry.unwrap().path();
         if path.symlink_metadata().unwrap().is_dir() {
@@ -331,14 +331,14 @@ fn fresh(desk: &Desk) {
     desk.put("d/present", "content");
 }
 
-async fn watch(desk: &mut Desk, id: u64, missing: &[&str], present: Option<&str>) -> Value {
+async fn watch(desk: &mut FsFixture, id: u64, missing: &[&str], present: Option<&str>) -> Value {
     let missing: Vec<_> = missing.iter().map(|name| desk.uri(name)).collect();
     let present = present.map(|name| uri(&desk.path(name)));
     let params = json!({"watchId": id, "missing": missing, "present": present});
     desk.client.call("fs/watchMissing", params).await.expect("a watch is never an error")
 }
 
-async fn watching(desk: &mut Desk, id: u64, missing: &[&str], present: Option<&str>) {
+async fn watching(desk: &mut FsFixture, id: u64, missing: &[&str], present: Option<&str>) {
     assert_eq!(watch(desk, id, missing, present).await, json!({"watching": true}), "{id}");
 }
 
@@ -356,7 +356,7 @@ async fn is_quiet(client: &mut TestClient) {
 }
 
 /// How many inotify descriptors the server has open.
-fn inotifies(desk: &Desk) -> usize {
+fn inotifies(desk: &FsFixture) -> usize {
     let open = std::fs::read_dir(format!("/proc/{}/fd", desk.server.serving_pid())).unwrap();
     let targets = open.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
     targets.filter(|target| target.to_string_lossy().contains("inotify")).count()

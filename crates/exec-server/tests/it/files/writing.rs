@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
-use exec_server_testkit::desk::{Desk, code, kind, on_each_file_system};
+use exec_server_testkit::fs_fixture::{FsFixture, code, kind, on_each_file_system};
 use rustix::fs::OFlags;
 use serde_json::json;
 
@@ -181,7 +181,7 @@ async fn pipes_and_devices_take_what_they_can_and_never_block() {
         assert_eq!(written, json!({"inPlace": true}));
         let mut buffer = [0; 100];
         assert_eq!(reader.read(&mut buffer).unwrap(), 5);
-        // Nobody reads more than a pipe holds.
+        // The write exceeds the capacity of the pipe.
         let refused = desk.write("fifo", &vec![b'x'; 1 << 20], json!({})).await;
         let error = refused.unwrap_err();
         assert_eq!((&error["code"], &error["data"]["errno"]), (&json!(-32603), &json!("EAGAIN")));
@@ -303,7 +303,7 @@ async fn directories_without_following_pass_no_link() {
 }
 
 #[tokio::test]
-async fn everybody_can_make_the_same_directories_at_once() {
+async fn concurrent_clients_can_create_the_same_directories() {
     on_each_file_system(async |desk| {
         for follow in [false, true] {
             let mut clients = Vec::new();
@@ -329,7 +329,7 @@ async fn everybody_can_make_the_same_directories_at_once() {
 #[tokio::test]
 #[cfg(target_os = "linux")]
 async fn where_the_kernel_knows_no_new_names_a_directory_is_refused() {
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     for follow in [false, true] {
         for path in ["file:///proc/new/deep", "file:///proc/self/task/new/deep/er"] {
             let params = json!({"path": path, "followSymlinks": follow});
@@ -340,7 +340,7 @@ async fn where_the_kernel_knows_no_new_names_a_directory_is_refused() {
 }
 
 async fn make(
-    desk: &mut Desk,
+    desk: &mut FsFixture,
     name: &str,
     more: serde_json::Value,
 ) -> Result<serde_json::Value, serde_json::Value> {

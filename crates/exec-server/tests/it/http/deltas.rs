@@ -265,7 +265,7 @@ async fn exchanges_end_with_their_connection() {
 }
 
 #[tokio::test]
-async fn a_slow_exchange_delays_nobody() {
+async fn a_slow_exchange_does_not_delay_others() {
     for arguments in [&[][..], &["--concurrent-requests", "1"]] {
         let server = without_proxies().args(arguments).start().await;
         let ((web, mut told), plain) =

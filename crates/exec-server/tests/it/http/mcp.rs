@@ -50,7 +50,13 @@ fn tiny_mcp(request: &WebRequest) -> Vec<u8> {
 
 #[tokio::test]
 async fn the_reference_client_reaches_an_mcp_server_over_http() {
-    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    for client in blocking(ReferenceClient::find_all).await {
+        eprintln!("with the reference {}:", client.version());
+        reaches_an_mcp_server(client).await;
+    }
+}
+
+async fn reaches_an_mcp_server(client: ReferenceClient) {
     let web = Web::answering(tiny_mcp).await;
     let server = without_proxies().env("TINY_MCP_TOKEN", "t0ken").start().await;
     let scenario = Scenario::new()

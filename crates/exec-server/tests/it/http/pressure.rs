@@ -1,4 +1,4 @@
-//! A client that does not read slows the other side down, and nobody else.
+//! A client that does not read slows down its own exchange only.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ async fn a_client_that_does_not_read_does_not_fill_our_memory() {
     let more = json!({"streamResponse": true, "requestId": "stalled"});
     stalled.send("http/request", get(&web.url("/stalled"), more)).await;
 
-    // Whoever reads gets everything meanwhile, and then the other would be through as well if nothing held it.
+    // A client that reads receives everything; without backpressure the other exchange would finish as well.
     let mut client = server.client().await;
     request(&mut client, &web.url("/read"), json!({"streamResponse": true})).await.unwrap();
     let mut bytes = 0;
@@ -103,9 +103,9 @@ async fn bodies_count_with_the_memory_that_they_take() {
     assert!(kinds.iter().filter(|kind| *kind == "cancelled").count() >= 4, "{kinds:?}");
 }
 
-/// Names that nobody resolves keep threads waiting for half a minute and more, which must not be the last ones.
+/// Unanswered DNS lookups block threads for half a minute and more; some threads must stay free.
 #[tokio::test]
-async fn names_without_an_answer_delay_no_files_and_nobody_else() {
+async fn unanswered_dns_lookups_do_not_delay_files_or_other_clients() {
     const ADDRESS: &str = "127.0.0.77:53";
     let Ok(silent) = tokio::net::UdpSocket::bind(ADDRESS).await else {
         return eprintln!("skipped, {ADDRESS} cannot be bound");

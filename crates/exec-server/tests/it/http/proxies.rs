@@ -6,10 +6,10 @@ use serde_json::json;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 
-use super::tls::Authority;
+use super::tls::MockIdp;
 use super::{body, refusal, request, without_proxies};
 
-/// A proxy that answers for everyone, or passes bytes on after `CONNECT`.
+/// A proxy that answers every request itself, or tunnels bytes after `CONNECT`.
 async fn proxy() -> Web {
     Web::start(|mut visit: Visit| async move {
         while let Some(request) = visit.request().await {
@@ -58,7 +58,7 @@ async fn plain_requests_go_to_the_proxy_with_their_whole_url() {
 
 #[tokio::test]
 async fn tls_goes_through_a_tunnel() {
-    let (proxy, authority) = (proxy().await, Authority::new());
+    let (proxy, authority) = (proxy().await, MockIdp::new());
     let web = authority.web(|_| answer(200, &[], "inside")).await;
     let url = proxy.url("");
     let server = without_proxies()
@@ -83,9 +83,9 @@ async fn tls_goes_through_a_tunnel() {
 
 #[tokio::test]
 async fn a_proxy_may_want_tls_itself() {
-    let authority = Authority::new();
+    let authority = MockIdp::new();
     let proxy = authority.web(|request| answer(200, &[], &request.target)).await;
-    let with = |trusted: &Authority| {
+    let with = |trusted: &MockIdp| {
         let builder = without_proxies().env("HTTP_PROXY", proxy.local_url(""));
         builder.env("SSL_CERT_FILE", trusted.file())
     };
@@ -95,7 +95,7 @@ async fn a_proxy_may_want_tls_itself() {
         assert_eq!(body(&request(&mut client, url, json!({})).await.unwrap()), url);
     }
     assert_eq!(proxy.connections(), 1);
-    let server = with(&Authority::new()).start().await;
+    let server = with(&MockIdp::new()).start().await;
     let mut client = server.client().await;
     assert_eq!(refusal(&mut client, "http://far.test/", json!({})).await.1, "tls");
 }

@@ -36,7 +36,7 @@ async fn metadata_services_are_out_of_reach_also_by_redirect() {
 async fn metadata_services_can_be_allowed() {
     let server = without_proxies().args(&["--http-allow-metadata"]).start().await;
     let mut client = server.client().await;
-    // Nobody is there, or else a gateway that says so.
+    // The address is unreachable, or a gateway rejects it.
     let more = json!({"timeoutMs": 300});
     if let Err(error) = request(&mut client, "http://169.254.1.2:1/", more).await {
         assert_ne!(error["data"]["kind"], "forbidden");
@@ -79,7 +79,7 @@ async fn a_pattern_that_cannot_match_is_an_error_of_the_command_line() {
     }
 }
 
-/// A server that has a file of its own at `place`; nobody else's is touched, as it is in a mount namespace.
+/// A server with its own file at `place`, in a mount namespace, so that the host's file is untouched.
 #[cfg(target_os = "linux")]
 pub async fn with_file(
     place: &str,

@@ -172,7 +172,8 @@ async fn the_family_is_named_before_there_is_a_session() {
 }
 
 /// Whether they are set or not.
-const DENIED: [&str; 14] = [
+const DENIED: [&str; 15] = [
+    "CODEX_GUARDIAN_DECISIONS_API_KEY",
     "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
     "OPENAI_FEDERATION_RULE_ID",
     "OPENAI_IDENTITY_TOKEN_FILE",

@@ -15,12 +15,12 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 use super::{body, refusal, request, server, without_proxies};
 
 /// An authority that only a test trusts.
-pub struct Authority {
+pub struct MockIdp {
     folder: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-impl Authority {
+impl MockIdp {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -64,7 +64,7 @@ impl Authority {
 
 #[tokio::test]
 async fn an_authority_is_trusted_by_file() {
-    let authority = Authority::new();
+    let authority = MockIdp::new();
     let web = authority.web(|_| answer(200, &[], "safe")).await;
     let server = without_proxies().env("SSL_CERT_FILE", authority.file()).start().await;
     let mut client = server.client().await;
@@ -81,7 +81,7 @@ async fn an_authority_is_trusted_by_file() {
 
 #[tokio::test]
 async fn authorities_are_trusted_by_folder() {
-    let authority = Authority::new();
+    let authority = MockIdp::new();
     let web = authority.web(|_| answer(200, &[], "safe")).await;
     let folder = authority.file().parent().unwrap().to_owned();
     let server = without_proxies().env("SSL_CERT_DIR", folder).start().await;
@@ -91,14 +91,14 @@ async fn authorities_are_trusted_by_folder() {
 }
 
 #[tokio::test]
-async fn nobody_else_is_trusted() {
-    let authority = Authority::new();
+async fn other_certificate_authorities_are_not_trusted() {
+    let authority = MockIdp::new();
     let web = authority.web(|_| answer(200, &[], "unsafe")).await;
     let server = server().await;
     let mut client = server.client().await;
     let (_, kind, message) = refusal(&mut client, &web.local_url("/"), json!({})).await;
     assert_eq!(kind, "tls", "{message}");
-    let other = Authority::new();
+    let other = MockIdp::new();
     let server = without_proxies().env("SSL_CERT_FILE", other.file()).start().await;
     let mut client = server.client().await;
     let (_, kind, message) = refusal(&mut client, &web.local_url("/"), json!({})).await;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use exec_server_testkit::fs_fixture::FsFixture;
 use exec_server_testkit::{TestClient, TestExecutor};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -22,8 +23,39 @@ async fn a_process_that_ends_by_itself_says_so_and_what_it_used() {
     let usage = &exited["rusage"];
     let cpu = usage["userMs"].as_u64().unwrap() + usage["systemMs"].as_u64().unwrap();
     assert!(cpu > 0 && cpu <= 2 * took, "{cpu} of {took}");
-    assert!(usage["maxRssBytes"].as_u64().unwrap() > 100_000, "{usage}");
     assert_told_everywhere(&mut client, "p", &exited).await;
+}
+
+#[tokio::test]
+async fn memory_is_that_of_the_process_or_not_told() {
+    let desk = &mut FsFixture::new().await;
+    // The server's own memory grows well beyond what a small program takes.
+    desk.write("large", &vec![b'x'; 40 << 20], json!({})).await.unwrap();
+    let own = peak(desk.server.serving_pid());
+    assert!(own > 40 << 20, "{own}");
+    let confined = json!({
+        "permissions": {"type": "managed", "network": "restricted", "file_system": {"type": "unrestricted"}},
+        "windowsSandboxLevel": "disabled",
+    });
+    for (id, sandbox) in [("plain", Value::Null), ("confined", confined)] {
+        let more = json!({"sandbox": sandbox});
+        let small = desk.client.run(&format!("small {id}"), &["/bin/true"], more.clone()).await;
+        let told = small.exited["rusage"]["maxRssBytes"].as_u64();
+        assert!(told.is_none_or(|told| told < 40 << 20), "{} of {own}", small.exited);
+        assert!(small.exited["rusage"]["userMs"].is_u64(), "{}", small.exited);
+        let block = format!("bs={}", 2 * own);
+        let dd = ["/bin/dd", "if=/dev/zero", "of=/dev/null", "count=1", &block];
+        let large = desk.client.run(&format!("large {id}"), &dd, more).await;
+        let told = large.exited["rusage"]["maxRssBytes"].as_u64();
+        assert!(told.is_some_and(|told| told > 2 * own), "{} of {own}", large.exited);
+    }
+}
+
+/// The largest resident set that a process ever had.
+fn peak(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
 #[tokio::test]

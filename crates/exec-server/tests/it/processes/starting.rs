@@ -108,9 +108,13 @@ async fn the_text_of_a_failure_holds_what_the_system_said() {
     let mut client = server.client().await;
     for (argv, cwd, text) in [
         ("/no/such/program", "file:///", "No such file or directory (os error 2)"),
-        ("/bin/true", "file:///no/such/folder", "No such file or directory (os error 2)"),
+        (
+            "/bin/true",
+            "file:///no/such/folder",
+            "`/no/such/folder`: No such file or directory (os error 2)",
+        ),
         ("/usr", "file:///", "Permission denied (os error 13)"),
-        ("/bin/true", "file:///etc/passwd", "Not a directory (os error 20)"),
+        ("/bin/true", "file:///etc/passwd", "`/etc/passwd`: Not a directory (os error 20)"),
     ] {
         let error = client.start("p", &[argv], json!({"cwd": cwd})).await.unwrap_err();
         assert!(error["message"].as_str().unwrap().ends_with(text), "{error}");
@@ -344,7 +348,11 @@ async fn a_cwd_that_is_no_file_uri_of_this_machine_is_refused() {
     let mut client = server.client().await;
     let relative = "invalid URI: relative URL without a base";
     for (cwd, message) in [
-        ("/usr", relative),
+        (
+            "/usr",
+            "invalid URI: relative URL without a base: `/usr` is a native path; send `file:///usr`, or start the server \
+             with --accept-native-paths",
+        ),
         ("usr", relative),
         ("", relative),
         ("http://host/usr", "unsupported path URI scheme `http`"),

@@ -57,8 +57,8 @@ async fn what_is_final_ends_the_session_at_once_with_the_reason() {
         (coded(409, "environment_in_use"), "answered 409 environment_in_use"),
         (coded(410, "gone"), "answered 410 gone"),
         (coded(302, "moved"), "answered 302 moved"),
-        (answer(200, &[], "{}"), "is not usable"),
-        (answer(200, &[], "<html>"), "is not usable"),
+        (answer(200, &[], "{}"), "invalid response"),
+        (answer(200, &[], "<html>"), "invalid response"),
     ] {
         let client = place.client().await;
         let child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::{DEADLINE, Terminal};
 use serde_json::Value;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
 use super::{Meeting, command, finish};
@@ -27,6 +27,26 @@ async fn run_passes_input_output_and_exit_code() {
     let (code, out, err) = finish(child).await;
     assert_eq!((code, out.trim()), (7, "300000"));
     assert!(err.ends_with("err\n"), "{err}");
+}
+
+#[tokio::test]
+async fn the_one_from_whom_a_command_is_taken_hears_of_it_through_the_relay() {
+    let meeting = Meeting::start().await;
+    let run = ["run", "--name", "job", "env:env", "--", "sh", "-c", "echo ready; exec sleep 1000"];
+    let mut loser = meeting.command(&run).spawn().unwrap();
+    let mut lines = BufReader::new(loser.stdout.take().unwrap()).lines();
+    assert_eq!(timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap(), "ready");
+    let attach = ["attach", "-n", "--take-over", "env:env", "job"];
+    let mut taker = meeting.command(&attach).spawn().unwrap();
+    let mut taken = BufReader::new(taker.stdout.take().unwrap()).lines();
+    assert_eq!(timeout(DEADLINE, taken.next_line()).await.unwrap().unwrap().unwrap(), "ready");
+    // The taker still holds the session: a loser that tried to come back would be refused, and say so.
+    let (code, _, err) = finish(loser).await;
+    assert_eq!(code, 254, "{err}");
+    assert!(err.contains("taken over by another client"), "{err}");
+    assert!(!err.contains("lost the connection"), "{err}");
+    assert_eq!(meeting.run(&["kill", "env:env", "job"]).await.0, 0);
+    assert_eq!(finish(taker).await.0, 143);
 }
 
 #[tokio::test]
@@ -164,7 +184,7 @@ async fn a_stream_has_the_same_name_in_every_log() {
         wait_for_line(&mut executor, message, &stream_id).await;
     }
     // In the order in which the rendezvous hears of it.
-    for message in ["stream claimed", "executor asked about a harness"] {
+    for message in ["stream claimed", "harness validated"] {
         wait_for_line(&mut program.process, message, &stream_id).await;
     }
 }

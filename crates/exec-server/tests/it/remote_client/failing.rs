@@ -3,11 +3,11 @@
 use std::sync::Mutex;
 
 use exec_server::ExecServerClient;
-use exec_server_protocol::registry::{ConnectResponse, SECURITY_PROFILE};
-use exec_server_protocol::relay_frame::RelayBody;
+use exec_server_relay::frame::RelayBody;
+use exec_server_relay::registry_types::{ConnectResponse, SECURITY_PROFILE};
 use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::mock_registry::switch;
 use exec_server_testkit::rendezvous::public_key;
-use exec_server_testkit::stage::switch;
 use exec_server_testkit::web::{Visit, WebRequest, answer};
 use exec_server_testkit::{RelaySocket, Relayed, TestRendezvous, Web, eventually};
 use serde_json::json;
@@ -77,7 +77,7 @@ async fn a_wrong_token_or_registry_is_said_at_once_with_the_next_step() {
         (url, meeting.executor_token.as_str(), "env:env", ["(403)", "--role harness"]),
         (url, meeting.harness_token.as_str(), "env:nobody", ["(403)", "--environment nobody"]),
         ("http://192.0.2.1", "t", "env:env", ["without TLS", "https://"]),
-        ("ws://127.0.0.1:1", "t", "env:env", ["no URL of a registry", "https://"]),
+        ("ws://127.0.0.1:1", "t", "env:env", ["is not a registry URL", "https://"]),
         (url, "a b", "env:env", ["cannot carry", "token"]),
         (url, "", "env:env", ["set EXEC_SERVER_REMOTE_TOKEN", "token create"]),
     ] {
@@ -140,7 +140,7 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
         (&[(302, "moved")], 0, "answered 302"),
         (&[(503, "environment_busy"), (401, "invalid_token")], 0, "(401)"),
         (&[(429, "too_many_authorizations"), (403, "forbidden")], 0, "(403)"),
-        (&[(200, "another")], 0, "leads to another environment"),
+        (&[(200, "another")], 0, "names another environment"),
         (&[WAY], 403, "HTTP status 403"),
         (&[WAY], 410, "HTTP status 410"),
         (&[WAY, (403, "forbidden")], 401, "(403)"),

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener};
 
 use exec_server::{ExecServerClient, ProcessEvent, Stdin};
-use exec_server_testkit::{Cable, DEADLINE, TestRendezvous};
+use exec_server_testkit::{DEADLINE, FaultProxy, TestRendezvous};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
@@ -37,7 +37,7 @@ pub async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut
 #[tokio::test]
 async fn a_conversation_goes_on_when_both_sockets_to_the_relay_are_cut() {
     let listen = free_address();
-    let cable = Cable::to(&format!("ws://{listen}")).await;
+    let cable = FaultProxy::to(&format!("ws://{listen}")).await;
     let public = cable.url().replace("ws://", "http://");
     let rendezvous = TestRendezvous::start_with(|config| {
         config.listen = listen;
@@ -126,7 +126,10 @@ async fn a_command_across_the_end_of_the_executor_fails_with_255_and_says_why() 
     meeting.replace_executor(&state).await;
     let (code, _, err) = super::finish(child).await;
     assert_eq!(code, 255, "{err}");
-    assert!(err.contains("lost the connection") && err.contains("unknown session"), "{err}");
+    assert!(
+        err.contains("lost the connection") && err.contains("the server was restarted"),
+        "{err}"
+    );
 }
 
 #[tokio::test]

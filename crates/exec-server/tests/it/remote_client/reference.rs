@@ -15,7 +15,13 @@ use crate::rendezvous::executor::wait_for_presence;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_files_and_http_work_with_the_reference_as_executor() {
-    let Some(reference) = blocking(ReferenceClient::find).await else { return };
+    for reference in blocking(ReferenceClient::find_all).await {
+        eprintln!("with the reference {}:", reference.version());
+        commands_files_and_http_work(reference).await;
+    }
+}
+
+async fn commands_files_and_http_work(reference: ReferenceClient) {
     let rendezvous = TestRendezvous::start().await;
     let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
     let token = rendezvous.token(TokenRole::Harness, "env").await;

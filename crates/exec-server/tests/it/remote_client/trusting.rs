@@ -107,7 +107,7 @@ async fn the_right_key_can_be_given_beforehand() {
     assert!(err.contains(wrong) && err.contains("WARNING"), "{err}");
     let run = ["run", "--executor-key", "nonsense", "env:env", "--", "echo", "hi"];
     let (code, _, err) = meeting.run(&run).await;
-    assert!(code == 125 && err.contains("no fingerprint"), "{err}");
+    assert!(code == 125 && err.contains("is not a key fingerprint"), "{err}");
     let mut args = meeting.args();
     args.trust = ExecutorTrust::Exactly(wrong.parse::<KeyFingerprint>().unwrap());
     let error = ExecServerClient::connect_relay(args).await.unwrap_err();

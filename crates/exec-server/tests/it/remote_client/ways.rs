@@ -6,7 +6,7 @@ use exec_server::ExecServerClient;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::tunnel::{Tunnels, strip_path};
-use exec_server_testkit::{Stage, TestHarness, TestRendezvous, eventually};
+use exec_server_testkit::{MockRegistry, TestHarness, TestRendezvous, eventually};
 use exec_server_transport::proxy::Proxies;
 use tempfile::TempDir;
 
@@ -118,8 +118,8 @@ async fn both_sides_go_through_the_proxy_that_the_environment_names() {
 
 #[tokio::test]
 async fn a_relay_without_tls_is_reached_through_the_proxy_for_that() {
-    let stage = Stage::saying(|request| {
-        let text = exec_server_testkit::stage::registration(request);
+    let stage = MockRegistry::saying(|request| {
+        let text = exec_server_testkit::mock_registry::registration(request);
         let text = text.replace("ws://127.0.0.1", "ws://0.0.0.0");
         let is_register = request.target.ends_with("/register");
         is_register.then(|| exec_server_testkit::web::answer(200, &[], text))
@@ -149,7 +149,8 @@ async fn a_conversation_goes_on_when_only_the_harness_is_cut_off() {
     let place = Place::start("0.0.0.0").await;
     let certificate = place.certificate.clone();
     let builder = place.join().args(&["--ca-file", &certificate.display().to_string()]);
-    let mut executor = builder.env("RUST_LOG", "exec_server::remote=info").piped_stderr().spawn();
+    let mut executor =
+        builder.env("RUST_LOG", "exec_server_executor::remote=info").piped_stderr().spawn();
     let tunnels = Tunnels::start().await;
     let mut args = args(place.rendezvous.url(), &place.harness_token, place.state.path());
     args.ca_file = Some(certificate);

@@ -1,8 +1,8 @@
 //! An executor that proves itself with an agent's identity.
 
 use exec_server_rendezvous::store::TokenRole;
-use exec_server_testkit::authority::{Authority, TaskForm};
 use exec_server_testkit::executor::{ExecutorBuilder, TestExecutor};
+use exec_server_testkit::mock_idp::{MockIdp, TaskForm};
 use exec_server_testkit::{TestHarness, TestRendezvous};
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ async fn what_proves_nothing_ends_it_with_1() {
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
         assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
     }
-    let other = Authority::start(place.rendezvous.url(), "t").await;
+    let other = MockIdp::start(place.rendezvous.url(), "t").await;
     let document = other.document(&json!({}));
     let forged = place.join(&json!({})).env("CODEX_ACCESS_TOKEN", &document);
     let (code, _, stderr) = forged.run().await;
@@ -99,7 +99,7 @@ async fn what_proves_nothing_ends_it_with_1() {
 
 struct Place {
     rendezvous: TestRendezvous,
-    authority: Authority,
+    authority: MockIdp,
     state: tempfile::TempDir,
 }
 
@@ -107,7 +107,7 @@ impl Place {
     async fn start() -> Self {
         let rendezvous = TestRendezvous::start().await;
         let token = rendezvous.token(TokenRole::Executor, "env").await;
-        let authority = Authority::start(rendezvous.url(), &token).await;
+        let authority = MockIdp::start(rendezvous.url(), &token).await;
         Self { rendezvous, authority, state: tempfile::tempdir().unwrap() }
     }
 

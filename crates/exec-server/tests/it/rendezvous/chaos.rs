@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use exec_server_protocol::base64;
 use exec_server_rendezvous::store::TokenRole;
-use exec_server_testkit::cable::{Ending, Toward};
 use exec_server_testkit::executor::{Signal, TestExecutor};
+use exec_server_testkit::fault_proxy::{Ending, Toward};
 use exec_server_testkit::harness::{hear, say};
-use exec_server_testkit::{Cable, DEADLINE, TestHarness, TestRendezvous, eventually};
+use exec_server_testkit::{DEADLINE, FaultProxy, TestHarness, TestRendezvous, eventually};
 use serde_json::{Value, json};
 
 use super::executor::join;
@@ -75,7 +75,7 @@ async fn a_session_lives_through_cuts_and_leaves_nothing_behind() {
 /// A rendezvous whose executors come through a cable; harnesses come straight.
 struct Place {
     rendezvous: TestRendezvous,
-    cable: Cable,
+    cable: FaultProxy,
     harness: TestHarness,
     address: SocketAddr,
 }
@@ -83,7 +83,7 @@ struct Place {
 impl Place {
     async fn start() -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let cable = Cable::to(&format!("ws://{free}")).await;
+        let cable = FaultProxy::to(&format!("ws://{free}")).await;
         let public = cable.url().replacen("ws", "http", 1);
         let rendezvous = TestRendezvous::start_with(|config| {
             config.listen = free;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use exec_server_protocol::registry::PublicKey;
+use exec_server_relay::registry_types::PublicKey;
 use exec_server_testkit::RelaySocket;
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::http::request_with_body;
@@ -144,6 +144,44 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
 }
 
 #[tokio::test]
+async fn a_token_has_an_id_a_label_and_an_end() {
+    let data = tempfile::tempdir().unwrap();
+    let program = Program::start(data.path(), "http://127.0.0.1:0").await;
+    let place = data.path().display().to_string();
+    let admin = program.admin_token.clone().expect("the first start shows it");
+    let admin = [("EXEC_SERVER_ADMIN_TOKEN", admin.as_str())];
+    for (more, says) in [
+        (
+            vec!["--label", "rack 4"],
+            [" (rack 4); it expires in 90d; --expires", " (rack 4); it expires in 89d; --expires"],
+        ),
+        (vec!["--expires", "never"], ["; it does not expire\n"; 2]),
+        (
+            vec!["--expires", "12h", "--remote", &program.url, "--label", "far"],
+            [" (far); it expires in 12h", " (far); it expires in 11h"],
+        ),
+    ] {
+        let mut create = vec!["token", "create", "--role", "executor", "--environment", "b"];
+        if !more.contains(&"--remote") {
+            create.extend(["--data", &place]);
+        }
+        let (code, line, stderr) = run(&[&create[..], &more].concat(), &admin).await;
+        assert_eq!(code, 0, "{stderr}");
+        assert!(stderr.starts_with("exec-server: made token tok_"), "{stderr}");
+        assert!(says.iter().any(|says| stderr.contains(says)), "{stderr}");
+        assert!(line.starts_with("EXEC_SERVER_REMOTE_TOKEN=") && line.lines().count() == 1);
+    }
+    let (_, table, _) = run(&["token", "list", "--data", &place], &[]).await;
+    assert!(
+        table.contains("LABEL") && table.contains("rack 4") && table.contains("far"),
+        "{table}"
+    );
+    let bad = ["token", "create", "--role", "admin", "--data", &place, "--label", "a\nb"];
+    let (code, _, stderr) = run(&bad, &[]).await;
+    assert!(code == 1 && stderr.contains("a label has"), "{stderr}");
+}
+
+#[tokio::test]
 async fn the_owner_asks_over_tls_as_well() {
     let data = tempfile::tempdir().unwrap();
     let file = |name: &str| data.path().join(name).display().to_string();
@@ -219,7 +257,7 @@ async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
         while !said.contains("\"listening\"") {
             said += &program.next_stderr_line().await.expect("it listens");
         }
-        assert_eq!(said.contains("is not encrypted"), is_remarked_upon, "{public}: {said}");
+        assert_eq!(said.contains("is plain HTTP"), is_remarked_upon, "{public}: {said}");
     }
 }
 

@@ -1,6 +1,6 @@
 //! Many at once.
 
-use exec_server_protocol::relay_frame::RelayBody;
+use exec_server_relay::frame::RelayBody;
 use exec_server_testkit::TestRendezvous;
 
 use super::env;
@@ -59,7 +59,7 @@ async fn a_thousand_executors_with_a_harness_each_fit_into_256_mib() {
     exec_server_os::raise_open_file_limit();
     let data = tempfile::tempdir().unwrap();
     // Nobody reads what it would say about each of them.
-    let log = "exec_server::rendezvous_command=info";
+    let log = "exec_server::cli::rendezvous=info";
     // Nor does anybody answer a ping before its turn comes.
     let more = ["--ping-interval", "1h"];
     let program = Program::start_logging(data.path(), "http://127.0.0.1:0", &more, log).await;

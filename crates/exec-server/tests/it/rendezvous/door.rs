@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use exec_server_protocol::relay_frame::{RelayBody, RelayFrame};
+use exec_server_relay::frame::{RelayBody, RelayFrame};
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::web::{Link, answer};
-use exec_server_testkit::{RelaySocket, Relayed, Stage, eventually};
+use exec_server_testkit::{MockRegistry, RelaySocket, Relayed, eventually};
 use serde_json::Value;
 
 use super::executor::join;
@@ -95,7 +95,7 @@ async fn a_registry_that_has_no_word_on_a_harness_lets_nobody_in_and_costs_nobod
         Vec::new(),
     ];
     let count = answers.len();
-    let stage = Stage::saying(move |request| {
+    let stage = MockRegistry::saying(move |request| {
         let stream = request.header("x-codex-noise-stream-id")?;
         answers.get(stream.parse::<usize>().ok()?).cloned()
     });
@@ -118,7 +118,7 @@ async fn a_registry_that_has_no_word_on_a_harness_lets_nobody_in_and_costs_nobod
 
 /// An executor whose registry and relay are played here.
 struct Place {
-    stage: Stage,
+    stage: MockRegistry,
     executor: TestExecutor,
     socket: RelaySocket<Box<dyn Link>>,
     metrics: String,
@@ -127,10 +127,10 @@ struct Place {
 
 impl Place {
     async fn start() -> Self {
-        Self::at(Stage::start().await).await
+        Self::at(MockRegistry::start().await).await
     }
 
-    async fn at(stage: Stage) -> Self {
+    async fn at(stage: MockRegistry) -> Self {
         let state = tempfile::tempdir().unwrap();
         let builder = join(&stage.url(), state.path(), "token").env("RUST_LOG", "info");
         let builder = builder.args(&["--metrics-listen", "127.0.0.1:0"]);

@@ -19,7 +19,13 @@ use crate::reference_client::{DEADLINE, blocking};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reference_as_harness_runs_a_command_on_it() {
-    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    for client in blocking(ReferenceClient::find_all).await {
+        eprintln!("with the reference {}:", client.version());
+        runs_a_command_on_it(client).await;
+    }
+}
+
+async fn runs_a_command_on_it(client: ReferenceClient) {
     let rendezvous = TestRendezvous::start().await;
     let state = tempfile::tempdir().unwrap();
     let token = rendezvous.token(TokenRole::Harness, "env").await;
@@ -48,13 +54,15 @@ async fn the_reference_as_harness_runs_a_command_on_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_and_the_reference_as_harness_find_each_other_again_after_a_crash_of_the_rendezvous() {
-    let Some(client) = blocking(ReferenceClient::find).await else { return };
-    let (data, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let program = Program::start(data.path(), "http://127.0.0.1:0").await;
-    let token = program.token("harness").await;
-    let executor_token = program.token("executor").await;
-    let _executor = join(&program.url, state.path(), &executor_token).spawn();
-    run_across_a_crash(client, program, data.path(), token).await;
+    for client in blocking(ReferenceClient::find_all).await {
+        eprintln!("with the reference {}:", client.version());
+        let (data, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let program = Program::start(data.path(), "http://127.0.0.1:0").await;
+        let token = program.token("harness").await;
+        let executor_token = program.token("executor").await;
+        let _executor = join(&program.url, state.path(), &executor_token).spawn();
+        run_across_a_crash(client, program, data.path(), token).await;
+    }
 }
 
 #[tokio::test]
@@ -64,9 +72,12 @@ async fn it_is_online_until_sigterm_and_leaves_in_order() {
     let token = rendezvous.token(TokenRole::Executor, "env").await;
     let mut executor = join(rendezvous.url(), state.path(), &token).spawn();
     wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
+    let line = executor.next_stdout_line().await.expect("it says that it is attached");
+    let start = format!("attached to {}/ as env:env, key SHA256:", rendezvous.url());
+    assert!(line.starts_with(&start), "{line}");
     executor.signal(Signal::TERM);
     assert_eq!(executor.wait().await.code(), Some(0));
-    assert_eq!(executor.next_stdout_line().await, None, "it has nothing to say on stdout");
+    assert_eq!(executor.next_stdout_line().await, None, "that is the only line on stdout");
     wait_for_presence(rendezvous.url(), rendezvous.admin_token(), false).await;
 }
 
@@ -142,7 +153,7 @@ async fn what_cannot_be_joined_is_said_in_one_line() {
     for (url, token, says) in [
         ("http://192.0.2.1:7780", "t", "refusing to send a credential to 192.0.2.1 without TLS"),
         ("http://meet.example.org", "t", "credential to meet.example.org without TLS"),
-        ("ws://127.0.0.1:7780", "t", "is no URL of a registry"),
+        ("ws://127.0.0.1:7780", "t", "is not a registry URL"),
         ("http://127.0.0.1:7780", "", "set EXEC_SERVER_REMOTE_TOKEN"),
         ("http://127.0.0.1:7780", "a b", "characters that a header cannot carry"),
     ] {
@@ -263,10 +274,7 @@ pub fn join_with(
     for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
         command.env_remove(name).env_remove(name.to_uppercase());
     }
-    for name in ["CODEX_API_KEY", "CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN", "RUST_LOG"] {
-        command.env_remove(name);
-    }
-    command.env_remove("EXEC_SERVER_REMOTE_TOKEN_FILE").arg("--state-dir").arg(state);
+    command.env_remove("RUST_LOG").arg("--state-dir").arg(state);
     builder
         .args(&["--remote", url, "--environment-id", "env"])
         .env("EXEC_SERVER_REMOTE_TOKEN", token)

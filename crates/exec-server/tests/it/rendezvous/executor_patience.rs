@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_testkit::executor::{Signal, TestExecutor};
-use exec_server_testkit::stage::{registration, switch};
+use exec_server_testkit::mock_registry::{registration, switch};
 use exec_server_testkit::web::{Visit, WebRequest, answer};
-use exec_server_testkit::{DEADLINE, Stage, Web};
+use exec_server_testkit::{DEADLINE, MockRegistry, Web};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -35,7 +35,7 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
     let detail = |code: &str| json!({"detail": {"code": code, "message": "hm"}}).to_string();
     for status in [401, 403, 410] {
         for body in [code("whatever"), detail("registration_conflict"), String::new()] {
-            let stage = Stage::saying(move |_| Some(answer(status, &[], &body))).await;
+            let stage = MockRegistry::saying(move |_| Some(answer(status, &[], &body))).await;
             let state = tempfile::tempdir().unwrap();
             let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
             assert_eq!((code, stage.count("register")), (1, 1), "{status}: {stderr}");
@@ -101,7 +101,7 @@ async fn what_a_registry_says_cannot_do_anything_to_a_terminal_or_give_the_token
         "code": format!("\u{1b}]0;{}", "c".repeat(500)),
         "message": format!("\u{1b}[2Jline\nline {}", "x".repeat(100_000)),
     }});
-    let stage = Stage::saying(move |_| Some(answer(403, &[], said.to_string()))).await;
+    let stage = MockRegistry::saying(move |_| Some(answer(403, &[], said.to_string()))).await;
     let state = tempfile::tempdir().unwrap();
     let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
     assert_eq!(code, 1);
@@ -109,14 +109,14 @@ async fn what_a_registry_says_cannot_do_anything_to_a_terminal_or_give_the_token
     assert!(stderr.lines().count() == 1 && stderr.len() < 1000, "{stderr}");
     assert!(!stderr.trim_end().contains(char::is_control), "{stderr}");
     let said = json!({"error": {"code": TOKEN, "message": format!("bad token {TOKEN}")}});
-    let stage = Stage::saying(move |_| Some(answer(410, &[], said.to_string()))).await;
+    let stage = MockRegistry::saying(move |_| Some(answer(410, &[], said.to_string()))).await;
     let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
     assert!(code == 1 && stderr.contains("410") && !stderr.contains(TOKEN), "{stderr}");
 }
 
 #[tokio::test]
 async fn a_name_cannot_lead_the_token_elsewhere() {
-    let stage = Stage::saying(|_| Some(answer(410, &[], ""))).await;
+    let stage = MockRegistry::saying(|_| Some(answer(410, &[], ""))).await;
     let state = tempfile::tempdir().unwrap();
     let builder = TestExecutor::builder().args(&["--remote", &stage.url(), "--state-dir"]);
     let builder = builder.args(&[&state.path().display().to_string()]);
@@ -132,7 +132,7 @@ const TOKEN: &str = "xs_exec_the-token-of-this-test";
 /// The first registration gets this answer; the executor waits and comes in with the next.
 async fn comes_in_after(hiccup: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static) {
     let is_first = AtomicBool::new(true);
-    let stage = Stage::saying(move |request| {
+    let stage = MockRegistry::saying(move |request| {
         let is_register = request.target.ends_with("/register");
         (is_register && is_first.swap(false, Ordering::Relaxed)).then(|| hiccup(request))
     })

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_server_protocol::relay_frame::{RESET_HARNESS_DISCONNECTED, RelayBody};
+use exec_server_relay::frame::{RESET_HARNESS_DISCONNECTED, RelayBody};
 use exec_server_rendezvous::admin::NewToken;
 use exec_server_rendezvous::clock::{Clock, Seconds};
 use exec_server_rendezvous::store::TokenRole;
@@ -91,6 +91,7 @@ async fn env(rendezvous: &TestRendezvous, executor: Seconds, harness: Seconds) -
                 environment: Some("env".into()),
                 expires_in_seconds: u32::try_from(lasts).ok(),
                 max_streams: None,
+                label: None,
             })
             .await
     };

@@ -5,14 +5,14 @@ use std::path::Path;
 use bytes::Bytes;
 use exec_server::RelayConnectArgs;
 use exec_server::client::TokenSource;
-use exec_server_protocol::registry::FORWARDED_FOR_HEADER as HEADER;
+use exec_server_relay::registry_types::FORWARDED_FOR_HEADER as HEADER;
 use exec_server_rendezvous::store::TokenRole;
-use exec_server_testkit::cable::Ending;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
+use exec_server_testkit::fault_proxy::Ending;
 use exec_server_testkit::harness::{client_over, hear, say};
 use exec_server_testkit::http::upgrade;
 use exec_server_testkit::reference::{Place as Meeting, ReferenceClient, Scenario, ToolCall};
-use exec_server_testkit::{Cable, DEADLINE, TestClient, TestHarness, TestRendezvous};
+use exec_server_testkit::{DEADLINE, FaultProxy, TestClient, TestHarness, TestRendezvous};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
@@ -151,7 +151,7 @@ async fn a_session_outlives_the_way_of_its_harness() {
 #[tokio::test]
 async fn a_server_that_cuts_ends_the_stream_and_the_next_one_gets_through() {
     let server = TestExecutor::start().await;
-    let cable = Cable::to(server.url()).await;
+    let cable = FaultProxy::to(server.url()).await;
     let place = Place::start(cable.url()).await;
     for ending in [Ending::Reset, Ending::Close] {
         let mut client = place.harness.client().await;
@@ -244,7 +244,13 @@ async fn a_server_that_is_not_there_is_said_and_found_when_it_comes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reference_as_harness_runs_a_command_on_the_server() {
-    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    for client in blocking(ReferenceClient::find_all).await {
+        eprintln!("with the reference {}:", client.version());
+        runs_a_command_on_the_server(client).await;
+    }
+}
+
+async fn runs_a_command_on_the_server(client: ReferenceClient) {
     let server = TestExecutor::start().await;
     let place = Place::start(server.url()).await;
     let rendezvous = &place.rendezvous;

@@ -1,6 +1,6 @@
 //! Starting, stopping and being killed.
 
-use exec_server_protocol::relay_frame::RelayBody;
+use exec_server_relay::frame::RelayBody;
 use exec_server_testkit::http::{HttpConnection, UPGRADE};
 use exec_server_testkit::rendezvous::public_key;
 use exec_server_testkit::{RelaySocket, TestRendezvous};
@@ -68,7 +68,7 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
     }
     assert!(answers[2].starts_with("HTTP/1.1 503 "), "{answers:?}");
     assert!(answers[3].starts_with("HTTP/1.1 503 "), "{answers:?}");
-    assert!(answers[2].contains("the rendezvous is stopping; ask again"), "{answers:?}");
+    assert!(answers[2].contains("the rendezvous is shutting down; retry"), "{answers:?}");
     drop(executor);
     rendezvous.stop().await;
 }

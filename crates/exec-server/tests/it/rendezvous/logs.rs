@@ -25,13 +25,13 @@ async fn a_stream_can_be_followed_through_registry_relay_and_executor() {
     let mut client = harness.client().await;
     client.initialize().await;
     drop(client);
-    let given = log.until(&mut program, |line| is(line, "harness was given a way")).await;
+    let given = log.until(&mut program, |line| is(line, "harness connect authorized")).await;
     let claimed = log.until(&mut program, |line| is(line, "stream claimed")).await;
     let stream = claimed["stream_id"].clone();
     assert!(stream.as_str().is_some_and(|id| id.starts_with("stream-")), "{claimed}");
     assert!(given["way"].is_string());
     assert_eq!(claimed["span"]["way"], given["way"], "the way led to this socket");
-    let asked = log.until(&mut program, |line| is(line, "executor asked about a harness")).await;
+    let asked = log.until(&mut program, |line| is(line, "harness validated")).await;
     assert_eq!((&asked["stream_id"], &asked["valid"]), (&stream, &true.into()));
     let ended =
         log.until(&mut program, |line| is(line, "detached") && line["stream_id"] == stream).await;
@@ -93,7 +93,7 @@ async fn whoever_is_not_let_in_and_whoever_trespasses_is_in_the_log() {
             [("Authorization", authorization.as_str()), ("x-codex-noise-stream-id", "stream-1")];
         let path = "/cloud/environment/env/validate";
         request_with_body(&program.url, "POST", path, &headers, body.as_bytes()).await;
-        let line = log.until(&mut program, |it| is(it, "executor asked about a harness")).await;
+        let line = log.until(&mut program, |it| is(it, "harness validated")).await;
         assert_eq!(line["reason"].as_str().unwrap_or_default(), reason, "{line}");
         assert_eq!(
             (&line["valid"], &line["stream_id"]),
@@ -104,7 +104,7 @@ async fn whoever_is_not_let_in_and_whoever_trespasses_is_in_the_log() {
     stream.resume("stream-1").await;
     stream.send_data("stream-2", "forged").await;
     let line = log.until(&mut program, |it| it["level"] == "WARN").await;
-    assert_eq!(line["message"], "frames on a stream of somebody else are dropped");
+    assert_eq!(line["message"], "frames for a stream of another harness are dropped");
     assert_eq!(
         (&line["stream_id"], &line["span"]["role"]),
         (&"stream-1".into(), &"harness".into())

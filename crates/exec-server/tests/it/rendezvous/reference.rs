@@ -12,11 +12,20 @@ use crate::reference_client::{DEADLINE, blocking};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_reference_as_executor_and_as_harness_run_a_command_through_it() {
-    let Some(client) = blocking(ReferenceClient::find).await else { return };
+    let all = blocking(ReferenceClient::find_all).await;
+    for executor in &all {
+        for harness in &all {
+            eprintln!("executor {}, harness {}:", executor.version(), harness.version());
+            runs_a_command_through_it(executor, harness.clone()).await;
+        }
+    }
+}
+
+async fn runs_a_command_through_it(executor: &ReferenceClient, client: ReferenceClient) {
     let rendezvous = TestRendezvous::start().await;
     let executor_token = rendezvous.token(TokenRole::Executor, "env-1").await;
     let token = rendezvous.token(TokenRole::Harness, "env-1").await;
-    let mut executor = client.start_executor(rendezvous.url(), "env-1", &executor_token);
+    let mut executor = executor.start_executor(rendezvous.url(), "env-1", &executor_token);
     let deadline = tokio::time::Instant::now() + DEADLINE;
     loop {
         let admin = rendezvous.admin_token();
@@ -51,14 +60,16 @@ async fn the_reference_as_executor_and_as_harness_run_a_command_through_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_ends_of_the_reference_come_back_after_a_crash_of_the_rendezvous() {
-    let Some(client) = blocking(ReferenceClient::find).await else { return };
-    let data = tempfile::tempdir().unwrap();
-    let program = Program::start(data.path(), "http://127.0.0.1:0").await;
-    let token = program.token("harness").await;
-    let executor_token = program.token("executor").await;
-    let mut executor = client.start_executor(&program.url, "env", &executor_token);
-    run_across_a_crash(client, program, data.path(), token).await;
-    assert!(executor.is_running());
+    for client in blocking(ReferenceClient::find_all).await {
+        eprintln!("with the reference {}:", client.version());
+        let data = tempfile::tempdir().unwrap();
+        let program = Program::start(data.path(), "http://127.0.0.1:0").await;
+        let token = program.token("harness").await;
+        let executor_token = program.token("executor").await;
+        let mut executor = client.start_executor(&program.url, "env", &executor_token);
+        run_across_a_crash(client, program, data.path(), token).await;
+        assert!(executor.is_running());
+    }
 }
 
 /// Runs the reference as harness, which must find the same executor again after a crash of the rendezvous.

@@ -81,6 +81,7 @@ async fn expired_and_revoked_tokens_open_nothing() {
             environment: Some("env".into()),
             expires_in_seconds: Some(0),
             max_streams: None,
+            label: None,
         })
         .await;
     let revoked = rendezvous.token(TokenRole::Executor, "env").await;
@@ -273,6 +274,7 @@ async fn a_token_has_no_more_streams_than_it_may_have() {
             environment: Some("env".into()),
             expires_in_seconds: None,
             max_streams: Some(1),
+            label: None,
         })
         .await;
     let bundle = rendezvous.connect("env", &token, &public_key(2)).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_server_protocol::relay_frame::{RESET_HARNESS_DISCONNECTED, RelayBody};
+use exec_server_relay::frame::{RESET_HARNESS_DISCONNECTED, RelayBody};
 use exec_server_testkit::{Relayed, TestRendezvous};
 
 use super::env;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use exec_server_protocol::relay_frame::RelayBody;
+use exec_server_relay::frame::RelayBody;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::http::UPGRADE;
 use exec_server_testkit::rendezvous::{public_key, register_body, upgrade_at};
@@ -230,7 +230,7 @@ fn decoded(id: &str) -> String {
 
 /// A record of stream `s` with so many bytes in it.
 fn frame(bytes: usize) -> Vec<u8> {
-    use exec_server_protocol::relay_frame::{RelayData, RelayFrame};
+    use exec_server_relay::frame::{RelayData, RelayFrame};
     let payload = vec![7; bytes].into();
     let data = RelayData { seq: 0, segment_index: 0, segment_count: 1, payload };
     RelayFrame::new("s", RelayBody::Data(data)).encode()

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use exec_server_protocol::relay_frame::{RelayBody, RelayData, RelayFrame};
+use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::harness::{client_over, hear, say};
@@ -391,8 +391,8 @@ const INITIALIZE: &str =
 const INITIALIZED: &str = r#"{"method":"initialized","params":{}}"#;
 
 /// A hostile relay, our executor behind it, and a harness before it.
-struct Place {
-    relay: HostileRelay,
+pub(super) struct Place {
+    pub(super) relay: HostileRelay,
     executor: TestExecutor,
     harness: TestHarness,
     token: String,
@@ -400,7 +400,7 @@ struct Place {
 }
 
 impl Place {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self::start_at(HostileRelay::start().await).await
     }
 
@@ -416,7 +416,7 @@ impl Place {
     }
 
     /// A client with a session.
-    async fn client(&self) -> TestClient {
+    pub(super) async fn client(&self) -> TestClient {
         let mut client = self.harness.client().await;
         client.initialize().await;
         client

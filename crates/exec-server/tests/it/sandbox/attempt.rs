@@ -163,10 +163,6 @@ pub fn perform(name: &str) -> io::Result<()> {
             // Privileges.
             "setuid" => in_child(|| nobody_there(check(libc::setresuid(12345, 12345, 12345)))),
             "setgroups" => in_child(|| check(libc::setgroups(0, null()))),
-            "raise_limit" => {
-                let most = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-                check(libc::setrlimit(libc::RLIMIT_CORE, &raw const most))
-            }
             "chmod_suid" => made(&work, |path| check(libc::chmod(path, 0o4755))),
             "chmod_sgid" => made(&work, |path| check(libc::chmod(path, 0o2755))),
             "fchmodat2_suid" => {
@@ -278,6 +274,22 @@ pub fn perform(name: &str) -> io::Result<()> {
                 }
                 result
             }
+            "dial" => super::dialling::dial(),
+            "dial_unseen" => {
+                check(libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0))?;
+                super::dialling::dial()
+            }
+            "dial_unmarked" => {
+                for most in [libc::RLIM_INFINITY, 1 << 62, 0] {
+                    let limit = libc::rlimit { rlim_cur: 0, rlim_max: most };
+                    // Only the last one can be had.
+                    let _ = libc::setrlimit(libc::RLIMIT_LOCKS, &raw const limit);
+                }
+                super::dialling::dial()
+            }
+            "dial_in_flight" => super::dialling::dial_in_flight(),
+            "in_flight" | "watchers" | "lease" | "no_core_limit" | "raise_limit" | "tty_mode"
+            | "tty_owner" => super::resources::perform(name),
             _ => super::kernel::perform(name),
         }
     }

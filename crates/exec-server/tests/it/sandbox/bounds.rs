@@ -13,9 +13,9 @@ const COUNT: &str =
     "i=1; while [ $i -lt 128 ]; do sleep 1000 & i=$((i+1)); echo $i; done; echo all";
 
 /// Params of a start that leave a mark and are bounded.
-fn bounded(ground: &Ground, footprint: &Footprint) -> Value {
+fn bounded(ground: &Ground, process_count: &Footprint) -> Value {
     let mut params = ground.params(&ground.workspace("restricted"));
-    for (name, value) in footprint.params()["env"].as_object().unwrap() {
+    for (name, value) in process_count.params()["env"].as_object().unwrap() {
         if name != "PATH" {
             params["env"][name] = value.clone();
         }
@@ -26,8 +26,8 @@ fn bounded(ground: &Ground, footprint: &Footprint) -> Value {
 
 /// Whether this sandbox has just as many processes as it may.
 async fn is_bounded(ground: &mut Ground) -> bool {
-    let footprint = Footprint::new();
-    let params = bounded(ground, &footprint);
+    let process_count = Footprint::new();
+    let params = bounded(ground, &process_count);
     let started = match ground.client.start("count", &["/bin/sh", "-c", COUNT], params).await {
         Ok(started) => started,
         Err(error) => {
@@ -40,7 +40,7 @@ async fn is_bounded(ground: &mut Ground) -> bool {
     let finished = ground.client.finish("count").await;
     assert_eq!(finished.text().lines().last(), Some("64"), "{finished:?} {started}");
     assert!(finished.error_text().contains("ork"), "{}", finished.error_text());
-    footprint.gone().await;
+    process_count.gone().await;
     true
 }
 
@@ -50,23 +50,23 @@ async fn a_fork_bomb_stays_small_and_ends_at_once() {
         if !is_bounded(ground).await {
             return;
         }
-        let footprint = Footprint::new();
-        let params = bounded(ground, &footprint);
+        let process_count = Footprint::new();
+        let params = bounded(ground, &process_count);
         let bomb = attempt::command("bomb");
         ground.client.start("bomb", &["/bin/sh", "-c", &bomb], params).await.unwrap();
         // A few of the ids are threads of the first of them.
-        let has_gone_off = || (60..=64).contains(&footprint.living().len());
+        let has_gone_off = || (60..=64).contains(&process_count.living().len());
         eventually("it has gone off", has_gone_off).await;
         // Others are served as if nothing was.
         let mut other = ground.server.client().await;
         for number in 0..5 {
             let said = other.sh(&format!("p{number}"), "echo calm").await;
             assert_eq!(said.text(), "calm\n");
-            assert!(has_gone_off(), "{:?}", footprint.living());
+            assert!(has_gone_off(), "{:?}", process_count.living());
         }
         assert!(ground.client.terminate("bomb", None).await);
         assert_eq!(ground.client.finish("bomb").await.exit_code, 137);
-        footprint.gone().await;
+        process_count.gone().await;
     })
     .await;
 }

@@ -3,16 +3,16 @@
 use exec_server_testkit::{TestExecutor, eventually};
 
 use super::attempt::outcomes;
-use super::ground::{Ground, as_each_user};
+use super::ground::{Ground, as_each_user, users};
 use super::*;
-use crate::files::surroundings::{NOBODY, as_nobody, set_mode};
+use crate::files::surroundings::{as_nobody, set_mode};
 
 #[tokio::test]
 async fn the_server_does_not_answer_those_whom_it_confines() {
     if !Path::new("/bin/bash").exists() {
         return eprintln!("skipped: there is no bash to dial with");
     }
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     let work = desk.root().to_owned();
     let port = desk.server.url().rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
     let script = format!(
@@ -43,16 +43,16 @@ async fn a_token_does_not_help_those_whom_it_confines() {
     }
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
-    std::fs::write(&token, "open-sesame").unwrap();
+    std::fs::write(&token, "open-sesame-and-more").unwrap();
     let auth = ["--ws-auth", "capability-token", "--ws-token-file", token.to_str().unwrap()];
     let server = TestExecutor::builder().args(&auth).start().await;
-    let header = [("Authorization", "Bearer open-sesame")];
+    let header = [("Authorization", "Bearer open-sesame-and-more")];
     let mut client = TestClient::try_connect(server.url(), &header).await.unwrap();
     client.initialize().await;
     let port = server.url().rsplit(':').next().unwrap().trim_end_matches('/');
     let upgrade = "GET / HTTP/1.1\\r\\nHost: 127.0.0.1\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n\
                    Sec-WebSocket-Version: 13\\r\\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n\
-                   Authorization: Bearer open-sesame\\r\\n\\r\\n";
+                   Authorization: Bearer open-sesame-and-more\\r\\n\\r\\n";
     let dial = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; printf '{upgrade}' >&3; head -n 1 <&3");
     let argv = ["/bin/bash", "-c", &dial];
     let env = json!({"PATH": "/usr/bin:/bin"});
@@ -73,11 +73,14 @@ async fn who_says_everything_and_hangs_up_at_once_is_not_served_either() {
         let url = ground.server.url().trim_end_matches('/').to_owned();
         let port = url.rsplit(':').next().unwrap();
         let (free, inside) = (ground.outside().join("free"), ground.outside().join("inside"));
-        let dial = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; cat request >&3; exec 3>&-");
-        let script = format!("for i in 1 2 3 4 5 6 7 8; do bash -c '{dial}'; done; echo dialled");
+        let dial = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; cat request >&3");
+        let script =
+            format!("for i in 1 2 3 4 5 6 7 8; do bash -c '{dial}; exec 3>&-'; done; echo dialled");
         let request = ground.work().join("request");
         std::fs::write(&request, start_by_hand(&["/bin/mkdir", "-p"], &free)).unwrap();
-        assert_eq!(ground.run_free(&script).await.text(), "dialled\n");
+        // The control waits for the answer: a peer that is gone before the server has identified it is not served either.
+        let control = ground.run_free(&format!("bash -c '{dial}; head -n 1 <&3'")).await;
+        assert!(control.text().starts_with("HTTP/1.1 101"), "{control:?}");
         eventually("the request is carried out", || free.exists()).await;
         std::fs::write(&request, start_by_hand(&["/bin/mkdir", "-p"], &inside)).unwrap();
         let policy = ground.workspace("enabled");
@@ -117,7 +120,7 @@ fn frame(text: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn the_socket_of_the_server_is_out_of_reach() {
-    for user in [None, Some(NOBODY)] {
+    for user in users() {
         let dir = tempfile::tempdir().unwrap();
         set_mode(dir.path(), 0o777);
         let socket = dir.path().join("server.sock");
@@ -143,5 +146,95 @@ async fn the_socket_of_the_server_is_out_of_reach() {
             assert_ne!(gone.exit_code, 0, "{gone:?}");
         }
         ground.server.client().await.call("environment/status", json!({})).await.unwrap();
+    }
+}
+
+/// Where a server listens, as `DIAL` says it.
+fn dialled(server: &TestExecutor) -> String {
+    server.url().trim_start_matches("ws://").trim_end_matches('/').to_owned()
+}
+
+const WAYS: [&str; 4] = ["dial", "dial_unseen", "dial_unmarked", "dial_in_flight"];
+
+#[tokio::test]
+async fn another_server_does_not_serve_a_sandbox_either() {
+    as_each_user(async |ground| {
+        let socket = ground.outside().join("another.sock");
+        let path = format!("unix://{}", socket.display());
+        let by_tcp = ground.another_server(&[]).await;
+        let by_path = ground.another_server(&["--listen", &path]).await;
+        let files = workspace_write(&[&ground.work(), &ground.outside()], "enabled");
+        for (address, ways) in [(dialled(&by_tcp), &WAYS[..]), (path, &WAYS[..3])] {
+            ground.env.insert("DIAL".to_owned(), address.clone());
+            let free = outcomes(ground, &Value::Null, &["dial"]).await;
+            assert_eq!(free["dial"], "ok", "{address}");
+            for policy in [ground.workspace("enabled"), files.clone(), unrestricted("enabled")] {
+                for (way, outcome) in outcomes(ground, &policy, ways).await {
+                    assert_ne!(outcome, "ok", "{way} to {address}");
+                }
+            }
+        }
+        // Both still serve their own user while a sandbox shares the network.
+        let (sleeper, params) = (ground.next_id(), ground.params(&ground.workspace("enabled")));
+        ground.client.start(&sleeper, &["/bin/sleep", "1000"], params).await.unwrap();
+        for server in [&by_tcp, &by_path] {
+            server.client().await.call("environment/status", json!({})).await.unwrap();
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_token_does_not_help_a_sandbox_of_another_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "open-sesame-and-more").unwrap();
+    let auth = ["--ws-auth", "capability-token", "--ws-token-file", token.to_str().unwrap()];
+    let mut ground = Ground::new(TestExecutor::start().await, None).await;
+    let other = TestExecutor::start_with(&auth).await;
+    ground.env.insert("DIAL".to_owned(), dialled(&other));
+    let free = outcomes(&mut ground, &Value::Null, &["dial"]).await;
+    assert_eq!(free["dial"], "ok");
+    let policy = ground.workspace("enabled");
+    for (way, outcome) in outcomes(&mut ground, &policy, &WAYS).await {
+        assert_ne!(outcome, "ok", "{way}");
+    }
+}
+
+#[tokio::test]
+async fn the_port_of_metrics_does_not_serve_a_sandbox_of_another_server() {
+    let (_other, metrics) = crate::metrics::start().await;
+    let mut ground = Ground::new(TestExecutor::start().await, None).await;
+    let dial = "exec 3<>/dev/tcp/$HOST/$PORT; \
+                printf 'GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' >&3; \
+                head -n 1 <&3";
+    let (host, port) = metrics.trim_start_matches("http://").split_once(':').unwrap();
+    ground.env.extend([("HOST", host), ("PORT", port)].map(|(k, v)| (k.to_owned(), v.to_owned())));
+    let script = format!("bash -c \"{}\"", dial.replace('$', "\\$"));
+    assert!(ground.run_free(&script).await.text().starts_with("HTTP/1.1 200"));
+    let policy = ground.workspace("enabled");
+    assert_eq!(ground.run(&policy, &script).await.text(), "");
+}
+
+#[tokio::test]
+async fn the_sandbox_command_does_not_get_at_a_server() {
+    if !Path::new("/bin/bash").exists() {
+        return eprintln!("skipped: there is no bash to dial with");
+    }
+    let server = TestExecutor::start().await;
+    let port = server.url().rsplit(':').next().unwrap().trim_end_matches('/');
+    let dial = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n' >&3; \
+         head -n 1 <&3; echo done"
+    );
+    let command = ["--", "/bin/bash", "-c", &dial];
+    for flags in
+        [["sandbox", "--network"].as_slice(), &["sandbox", "--network", "--policy", "read-only"]]
+    {
+        let builder = TestExecutor::builder().args(flags).args(&command);
+        let (code, said, errors) = builder.run().await;
+        // What was written to a connection that is closed may end the shell.
+        assert!([0, 141].contains(&code), "{code} {errors}");
+        assert!(!said.contains("HTTP"), "{said}");
     }
 }

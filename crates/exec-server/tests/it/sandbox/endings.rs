@@ -1,7 +1,7 @@
 //! Whatever way a sandbox ends, nothing of it is left: no process, no mount, no name in the workspace.
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::footprint::{children, is_unused, spares, state};
+use exec_server_testkit::process_count::{children, is_unused, spares, state};
 use exec_server_testkit::{Footprint, TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 
@@ -21,10 +21,10 @@ const DAEMONS: &str = "
 
 /// Starts the daemons and waits until they are there.
 async fn start_daemons(ground: &mut Ground, id: &str, then: &str) -> Footprint {
-    let footprint = Footprint::new();
+    let process_count = Footprint::new();
     let mut params = ground.params(&ground.workspace("restricted"));
     params["pipeStdin"] = json!(true);
-    let mark = footprint.params();
+    let mark = process_count.params();
     let (params_env, mark) =
         (params["env"].as_object_mut().unwrap(), mark["env"].as_object().unwrap());
     params_env.extend(
@@ -38,7 +38,7 @@ async fn start_daemons(ground: &mut Ground, id: &str, then: &str) -> Footprint {
     while ups < 3 {
         ups += ground.client.wait_output(id, "up").await.matches("up").count();
     }
-    footprint
+    process_count
 }
 
 /// The children of a process, except for those that launchers are copied from and sandboxes that wait for a command.
@@ -55,11 +55,11 @@ async fn terminate_ends_everything_before_protected_names_are_free() {
     as_each_user(async |ground| {
         for round in 0..15 {
             let id = format!("p{round}");
-            let footprint = start_daemons(ground, &id, "wait").await;
+            let process_count = start_daemons(ground, &id, "wait").await;
             assert!(ground.work().join(".git").is_dir());
             assert!(ground.client.terminate(&id, None).await);
             assert_eq!(ground.client.finish(&id).await.exit_code, 137);
-            footprint.gone().await;
+            process_count.gone().await;
             let work = ground.work();
             eventually("nothing is left", || {
                 names(&work).iter().all(|name| !work.join(name).is_dir())
@@ -76,10 +76,10 @@ async fn the_end_of_the_command_ends_everything_else() {
     as_each_user(async |ground| {
         for round in 0..5 {
             let id = format!("p{round}");
-            let footprint = start_daemons(ground, &id, "read _; exit 7").await;
+            let process_count = start_daemons(ground, &id, "read _; exit 7").await;
             ground.client.write(&id, "w", "\n").await.unwrap();
             assert_eq!(ground.client.finish(&id).await.exit_code, 7);
-            footprint.gone().await;
+            process_count.gone().await;
             assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
         }
         let server = ground.server.serving_pid();
@@ -97,7 +97,7 @@ async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
         // The launcher, and the first process inside.
         for depth in [0, 1] {
             let id = format!("p{depth}");
-            let footprint = start_daemons(ground, &id, "wait").await;
+            let process_count = start_daemons(ground, &id, "wait").await;
             let living =
                 |pid| launched(pid).into_iter().find(|pid| state(*pid) != Some('Z')).unwrap();
             let mut victim = living(ground.server.serving_pid());
@@ -106,7 +106,7 @@ async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
             }
             kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
             assert_eq!(ground.client.finish(&id).await.exit_code, 137);
-            footprint.gone().await;
+            process_count.gone().await;
             let work = ground.work();
             eventually("nothing is left", || !work.join(".git").is_dir()).await;
             assert!(names(&work).is_empty(), "depth {depth}: {:?}", names(&work));
@@ -146,11 +146,11 @@ async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_w
 #[tokio::test]
 async fn a_server_that_is_killed_leaves_nothing() {
     as_each_user(async |ground| {
-        let footprint = start_daemons(ground, "p", "wait").await;
+        let process_count = start_daemons(ground, "p", "wait").await;
         let serving = Pid::from_raw(ground.server.serving_pid().cast_signed()).unwrap();
         kill_process(serving, Signal::KILL).unwrap();
         ground.server.wait().await;
-        footprint.gone().await;
+        process_count.gone().await;
         assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(ground.root().to_str().unwrap()));
@@ -161,10 +161,10 @@ async fn a_server_that_is_killed_leaves_nothing() {
 #[tokio::test]
 async fn a_guardian_that_is_killed_leaves_nothing() {
     as_each_user(async |ground| {
-        let footprint = start_daemons(ground, "p", "wait").await;
+        let process_count = start_daemons(ground, "p", "wait").await;
         ground.server.signal(Signal::KILL);
         ground.server.wait().await;
-        footprint.gone().await;
+        process_count.gone().await;
         let work = ground.work();
         eventually("nothing is left", || names(&work).is_empty()).await;
     })
@@ -174,10 +174,10 @@ async fn a_guardian_that_is_killed_leaves_nothing() {
 #[tokio::test]
 async fn a_server_that_is_told_to_stop_leaves_nothing() {
     as_each_user(async |ground| {
-        let footprint = start_daemons(ground, "p", "wait").await;
+        let process_count = start_daemons(ground, "p", "wait").await;
         ground.server.signal(Signal::TERM);
         ground.server.wait().await;
-        footprint.gone().await;
+        process_count.gone().await;
         assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
     })
     .await;
@@ -187,10 +187,10 @@ async fn a_server_that_is_told_to_stop_leaves_nothing() {
 async fn a_session_that_expires_leaves_nothing() {
     let server = TestExecutor::start_with(&["--session-linger", "100ms"]).await;
     let mut ground = Ground::new(server, None).await;
-    let footprint = start_daemons(&mut ground, "p", "wait").await;
+    let process_count = start_daemons(&mut ground, "p", "wait").await;
     // Its first client, and the connection with it, is gone.
     ground.client = ground.server.client().await;
-    footprint.gone().await;
+    process_count.gone().await;
     let work = ground.work();
     eventually("nothing is left", || names(&work).is_empty()).await;
 }

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::client::start_params;
 use exec_server_testkit::executor::binary;
+use exec_server_testkit::surroundings::isolate;
 
 use super::attempt::command;
 use super::ground::{as_each_user, snapshot};
@@ -183,6 +184,7 @@ async fn the_program_of_the_server_cannot_be_reached_through_the_launcher() {
         ground.give(&program);
         let mut builder = TestExecutor::builder();
         *builder.command() = tokio::process::Command::new(&program);
+        isolate(builder.command().as_std_mut());
         builder.command().stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let builder = if ground.is_root() { Some(builder) } else { as_nobody(builder) };
         ground.server = builder.expect("there is such a server already").start().await;

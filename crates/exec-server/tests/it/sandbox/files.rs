@@ -3,12 +3,12 @@
 use std::os::unix::fs::symlink;
 
 use exec_server_protocol::base64;
-use exec_server_testkit::desk::content;
+use exec_server_testkit::fs_fixture::content;
 
 use super::*;
 
 /// A desk with a workspace and something beside it, and the policy that keeps to the workspace.
-fn furnish(desk: &Desk) -> Value {
+fn furnish(desk: &FsFixture) -> Value {
     for name in ["work", "outside"] {
         std::fs::create_dir(desk.path(name)).unwrap();
     }
@@ -27,7 +27,7 @@ fn denied(result: Result<Value, Value>) -> i64 {
 #[tokio::test]
 async fn files_of_the_workspace_are_read_and_written_and_others_only_read() {
     // Memory that is shared with the machine is hidden from every sandbox, so this is about a disk.
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     let policy = furnish(desk);
     let more = json!({"sandbox": policy});
     desk.write("work/f", b"inside", more.clone()).await.unwrap();
@@ -45,9 +45,33 @@ async fn files_of_the_workspace_are_read_and_written_and_others_only_read() {
 }
 
 #[tokio::test]
+async fn only_a_refusal_counts_as_denied() {
+    let desk = &mut FsFixture::new().await;
+    let policy = furnish(desk);
+    let more = json!({"sandbox": policy});
+    std::fs::create_dir(desk.path("work/dir")).unwrap();
+    desk.put("work/dir/f", "");
+    for (method, name, errno) in [
+        ("fs/readFile", "outside/none", "ENOENT"),
+        ("fs/readFile", "work/none", "ENOENT"),
+        ("fs/readDirectory", "outside/f", "ENOTDIR"),
+        ("fs/createDirectory", "work/dir/f/below", "ENOTDIR"),
+    ] {
+        let error = desk.call(method, name, more.clone()).await.unwrap_err();
+        assert_eq!(error["data"]["errno"], errno, "{method} {name}: {error}");
+        assert_eq!(error["data"]["sandboxDenied"], Value::Null, "{method} {name}: {error}");
+    }
+    // A change outside of the grant is refused in the same way where its place is not even in the view.
+    let hidden = with_entries(&[&desk.path("work")], "restricted", &[special("minimal", "read")]);
+    let error = desk.write("outside/new", b"", json!({"sandbox": hidden})).await.unwrap_err();
+    assert_eq!(error["data"]["errno"], "EACCES", "{error}");
+    assert_eq!(error["data"]["sandboxDenied"], true, "{error}");
+}
+
+#[tokio::test]
 async fn a_link_leads_nowhere_that_is_forbidden() {
     // Memory that is shared with the machine is hidden from every sandbox, so this is about a disk.
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     let policy = furnish(desk);
     let more = json!({"sandbox": policy});
     symlink(desk.path("outside"), desk.path("work/link")).unwrap();
@@ -61,7 +85,7 @@ async fn a_link_leads_nowhere_that_is_forbidden() {
 #[tokio::test]
 async fn new_content_is_streamed_and_put_in_place_inside() {
     // Memory that is shared with the machine is hidden from every sandbox, so this is about a disk.
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     let policy = furnish(desk);
     desk.put("work/f", "old");
     let open = json!({"handleId": "h", "mode": "replace", "sandbox": policy});
@@ -82,7 +106,7 @@ async fn new_content_is_streamed_and_put_in_place_inside() {
 #[tokio::test]
 async fn protected_names_are_kept_whether_they_are_there_or_not() {
     // Memory that is shared with the machine is hidden from every sandbox, so this is about a disk.
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     let policy = furnish(desk);
     let more = json!({"sandbox": policy});
     std::fs::create_dir(desk.path("work/.git")).unwrap();
@@ -100,7 +124,7 @@ async fn protected_names_are_kept_whether_they_are_there_or_not() {
 
 #[tokio::test]
 async fn a_place_that_somebody_else_replaced_is_looked_at_again() {
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     std::fs::create_dir(desk.path("work")).unwrap();
     let mut policy = workspace_write(&[&desk.path("work")], "restricted");
     let only = json!({"type": "path", "path": desk.uri("f")});
@@ -119,7 +143,7 @@ async fn a_place_that_somebody_else_replaced_is_looked_at_again() {
 
 #[tokio::test]
 async fn content_that_fills_every_buffer_on_the_way_arrives_whole() {
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     let more = json!({"sandbox": furnish(desk)});
     for size in [0, 1, 16 * 1024 - 40, 16 * 1024, 300 * 1024, 5 * 1024 * 1024] {
         let data: Vec<u8> =
@@ -133,7 +157,7 @@ async fn content_that_fills_every_buffer_on_the_way_arrives_whole() {
 
 #[tokio::test]
 async fn a_policy_that_was_sent_before_still_means_what_is_there_now() {
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     let mut policy = furnish(desk);
     let entries = policy["permissions"]["file_system"]["entries"].as_array_mut().unwrap();
     entries.push(at(&desk.path("work/secret"), "deny"));

@@ -1,8 +1,10 @@
 //! Where the attacks happen: a workspace, a place outside with canaries, and a server of either kind of user.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::unix::fs::{MetadataExt, lchown};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::{Finished, TestClient, TestExecutor};
@@ -22,6 +24,12 @@ pub struct Ground {
     runs: u32,
     /// More variables for what runs.
     pub env: BTreeMap<String, String>,
+}
+
+/// The users that a server can have here: the tests' own, and beside root an ordinary one.
+pub fn users() -> Vec<Option<u32>> {
+    let ordinary = rustix::process::geteuid().is_root().then_some(Some(NOBODY));
+    std::iter::once(None).chain(ordinary).collect()
 }
 
 /// Runs a test with a server of the tests' own user, which is often root, and with one of an ordinary user.
@@ -56,10 +64,22 @@ impl Ground {
         ground
     }
 
+    /// Another server of the same user.
+    pub async fn another_server(&self, arguments: &[&str]) -> TestExecutor {
+        let builder = TestExecutor::builder().args(arguments);
+        let builder = match self.user {
+            Some(_) => as_nobody(builder).expect("there is one already"),
+            None => builder,
+        };
+        builder.start().await
+    }
+
     /// Makes workspace and outside anew.
     pub fn reset(&self) {
         for dir in [self.work(), self.outside()] {
-            // Whatever an attack left there.
+            // Whatever an attack left there, also directories that an ordinary user has to open first.
+            let open = ["-R", "u+rwX"].map(OsStr::new).into_iter().chain([dir.as_os_str()]);
+            let _ = Command::new("chmod").args(open).stderr(Stdio::null()).status();
             let _ = std::fs::remove_dir_all(&dir);
             std::fs::create_dir(&dir).expect("the name is free");
             self.give(&dir);

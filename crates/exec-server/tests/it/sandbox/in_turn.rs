@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::footprint::spares;
+use exec_server_testkit::process_count::spares;
 use exec_server_testkit::{TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 
@@ -34,7 +34,7 @@ fn has_keeper(server: &TestExecutor) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{}/task", server.serving_pid())).unwrap();
     threads.flatten().any(|thread| {
         let name = std::fs::read_to_string(thread.path().join("comm"));
-        name.is_ok_and(|name| name.trim() == "spares")
+        name.is_ok_and(|name| name.trim() == "warm-pool")
     })
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use exec_server_os::sandbox::{Access, FilePolicy, HostFacts, compile};
 use exec_server_protocol::path_uri::NativePaths;
-use exec_server_testkit::desk::content;
+use exec_server_testkit::fs_fixture::content;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -36,7 +36,7 @@ fn entries() -> impl Strategy<Value = (bool, Vec<Entry>)> {
 fn the_kernel_keeps_what_the_policy_says() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
-    let desk = std::cell::RefCell::new(runtime.block_on(Desk::new()));
+    let desk = std::cell::RefCell::new(runtime.block_on(FsFixture::new()));
     let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&entries(), |(reads_root, entries)| {
         runtime.block_on(try_policy(&mut desk.borrow_mut(), reads_root, &entries))
@@ -45,7 +45,7 @@ fn the_kernel_keeps_what_the_policy_says() {
 }
 
 async fn try_policy(
-    desk: &mut Desk,
+    desk: &mut FsFixture,
     reads_root: bool,
     entries: &[Entry],
 ) -> Result<(), TestCaseError> {
@@ -72,7 +72,7 @@ async fn try_policy(
     Ok(())
 }
 
-fn policy(desk: &Desk, reads_root: bool, entries: &[Entry]) -> Value {
+fn policy(desk: &FsFixture, reads_root: bool, entries: &[Entry]) -> Value {
     let path = |path: PathBuf| json!({"type": "path", "path": uri(&path)});
     let mut all: Vec<Value> = entries
         .iter()

@@ -15,9 +15,9 @@ use rustix::net::{
 };
 
 use super::attempt::{are_refused, check, outcomes, variable};
-use super::ground::{Ground, as_each_user};
+use super::ground::{Ground, as_each_user, users};
 use super::*;
-use crate::files::surroundings::{NOBODY, as_nobody};
+use crate::files::surroundings::as_nobody;
 
 /// Sockets of every kind that somebody outside listens on.
 pub struct Outside {
@@ -147,7 +147,7 @@ async fn with_a_network_no_local_service_is_reached_by_a_hidden_name_or_a_datagr
 
 #[tokio::test]
 async fn with_a_network_the_sockets_that_speak_for_the_user_are_hidden() {
-    for user in [None, Some(NOBODY)] {
+    for user in users() {
         let dir = tempfile::tempdir().unwrap();
         crate::files::surroundings::set_mode(dir.path(), 0o755);
         let builder = TestExecutor::builder().env("SSH_AUTH_SOCK", dir.path().join("agent")).env(

@@ -211,3 +211,20 @@ async fn nothing_is_granted_by_a_directory_alone() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn links_that_a_sandbox_may_have_created_lead_to_visible_paths_only() {
+    as_each_user(async |ground| {
+        let work = ground.work();
+        let everything = with_entries(&[&work], "restricted", &[special("root", "write")]);
+        let made = ground.run(&everything, "ln -s \"$OUT\" \"$WORK/alias\"").await;
+        assert_eq!(made.exited["exitCode"], 0, "{made:?}");
+        // From now on every link on the machine may be one that a sandbox has created, `/bin` on most of them too.
+        let alias = at(&work.join("alias"), "read");
+        let entries = [special("minimal", "read"), special("project_roots", "write"), alias];
+        let few = with_entries(&[&work], "restricted", &entries);
+        let started = ground.run(&few, "cat \"$WORK/alias/file\" || echo hidden").await;
+        assert_eq!(started.text(), "hidden\n", "{started:?}");
+    })
+    .await;
+}

@@ -5,7 +5,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_sandboxed_process_writes_its_workspace_and_nothing_else() {
-    on_each_file_system(async |desk: &mut Desk| {
+    on_each_file_system(async |desk: &mut FsFixture| {
         let (work, outside) = (desk.path("work"), desk.path("outside"));
         for dir in [&work, &outside] {
             std::fs::create_dir(dir).unwrap();
@@ -22,7 +22,7 @@ async fn a_sandboxed_process_writes_its_workspace_and_nothing_else() {
 
 #[tokio::test]
 async fn what_a_sandbox_holds_is_told_before_and_with_every_start() {
-    let desk = &mut Desk::new().await;
+    let desk = &mut FsFixture::new().await;
     let info = desk.client.call("environment/info", json!({})).await.unwrap();
     let work = desk.root().to_owned();
     let policy = workspace_write(&[&work], "restricted");

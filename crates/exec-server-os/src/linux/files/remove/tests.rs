@@ -167,7 +167,7 @@ fn what_appears_while_a_tree_is_removed_is_removed_too() {
 }
 
 #[test]
-fn a_directory_that_somebody_keeps_filling_is_given_up() {
+fn a_directory_that_is_filled_again_and_again_is_an_error() {
     in_each_place(|place| {
         fs::create_dir(place.join("tree")).unwrap();
         let path = place.join("tree");

@@ -1,15 +1,14 @@
-//! Runs a seccomp program as the kernel would, without installing it anywhere.
+//! Interprets a seccomp program without installing it.
 
 use libc::seccomp_data;
 
 use super::SockFilter;
 
-/// What the program returns for this call.
 pub fn evaluate(program: &[SockFilter], data: &seccomp_data) -> u32 {
     run(program, data).0
 }
 
-/// How many instructions it takes to decide about this call.
+/// The number of instructions that are executed for this call.
 pub fn steps(program: &[SockFilter], data: &seccomp_data) -> usize {
     run(program, data).1
 }
@@ -36,7 +35,7 @@ fn run(program: &[SockFilter], data: &seccomp_data) -> (u32, usize) {
     }
 }
 
-/// A call as the kernel shows it to a program.
+/// The data of a call as the kernel passes it to a program.
 pub fn call(arch: u32, number: libc::c_long, arguments: &[u64]) -> seccomp_data {
     let mut args = [0; 6];
     args[..arguments.len()].copy_from_slice(arguments);

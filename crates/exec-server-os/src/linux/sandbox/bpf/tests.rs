@@ -3,7 +3,7 @@ use super::*;
 
 const FAR: usize = 1000;
 
-/// A program that denies number 7, with so much between the condition and its label.
+/// A program that denies number 7, with `gap` instructions between the condition and its label.
 fn program_with_a_gap(gap: usize, unless: bool) -> Vec<SockFilter> {
     let mut assembler = Assembler::default();
     let deny = assembler.label();

@@ -1,14 +1,14 @@
 use super::*;
-use crate::linux::sandbox::filter::{self, FilterOptions, NetworkMode};
 use crate::linux::sandbox::privileges;
-use crate::linux::sandbox::testing::{Ended, User, errno_of, in_child};
+use crate::linux::sandbox::seccomp::{self, FilterOptions, NetworkMode};
+use crate::linux::testing::{Ended, User, errno_of, in_child};
 
 fn unix(path: &[u8]) -> Vec<u8> {
     [&(libc::AF_UNIX as u16).to_ne_bytes(), path].concat()
 }
 
 #[test]
-fn what_the_c_library_looks_for_is_not_worth_telling() {
+fn sockets_of_the_c_library_are_not_counted() {
     assert!(!names_a_peer(&unix(b"/var/run/nscd/socket\0")));
     assert!(!names_a_peer(&unix(b"/run/systemd/userdb/io.systemd.DynamicUser\0")));
     assert!(!names_a_peer(&unix(b"/dev/log")));
@@ -20,7 +20,7 @@ fn what_the_c_library_looks_for_is_not_worth_telling() {
 
 /// Runs `body` under the filter of a restricted command; returns how it ended, and what was counted.
 fn refused_by(body: fn() -> i32) -> (Option<i32>, u64) {
-    let (count, tally) = RefusedCalls::share().unwrap();
+    let (count, denial_count) = RefusedCalls::share().unwrap();
     let (ours, theirs) = connect().unwrap();
     // SAFETY: the child runs test code only, and glibc keeps its allocator usable after a fork.
     let inside = unsafe { libc::fork() };
@@ -28,7 +28,7 @@ fn refused_by(body: fn() -> i32) -> (Option<i32>, u64) {
         drop(ours);
         privileges::drop_all().unwrap();
         let listener =
-            filter::install_counted(NetworkMode::Restricted, &FilterOptions::default()).unwrap();
+            seccomp::install_counted(NetworkMode::Restricted, &FilterOptions::default()).unwrap();
         if let Some(listener) = listener {
             hand_over(&listener, theirs.as_fd()).unwrap();
         }
@@ -38,7 +38,7 @@ fn refused_by(body: fn() -> i32) -> (Option<i32>, u64) {
         unsafe { libc::_exit(0) };
     }
     drop(theirs);
-    let told = Attendant::new(ours, Some(tally.into())).run();
+    let told = SeccompNotifier::new(ours, Some(denial_count.into())).run();
     // SAFETY: waits for our own child.
     unsafe { libc::waitpid(inside, std::ptr::null_mut(), 0) };
     (told.map(|status| libc::WEXITSTATUS(status)), count.count())
@@ -62,7 +62,7 @@ fn every_refused_socket_is_counted_and_answered() {
 }
 
 #[test]
-fn what_is_allowed_or_of_no_interest_is_not_counted() {
+fn allowed_and_implicit_calls_are_not_counted() {
     let ended = in_child(User::Ordinary, || {
         let (code, count) = refused_by(|| {
             let results = [libc::AF_UNIX, libc::AF_NETLINK].map(socket);
@@ -105,7 +105,7 @@ fn a_flood_of_refusals_from_many_processes_is_answered_to_the_last() {
 }
 
 #[test]
-fn who_is_killed_while_it_waits_does_not_stop_the_others() {
+fn a_caller_killed_while_waiting_does_not_block_others() {
     let ended = in_child(User::Ordinary, || {
         let (code, _) = refused_by(|| {
             for _ in 0..50 {
@@ -131,11 +131,11 @@ fn who_is_killed_while_it_waits_does_not_stop_the_others() {
 }
 
 #[test]
-fn where_somebody_listens_already_refusals_are_not_counted_but_made() {
+fn with_a_foreign_listener_calls_are_refused_but_not_counted() {
     let ended = in_child(User::Ordinary, || {
         privileges::drop_all().unwrap();
-        let Ok(foreign) = filter::listen_to_nothing() else { return 0 };
-        let ours = filter::install_counted(NetworkMode::Restricted, &FilterOptions::default());
+        let Ok(foreign) = seccomp::listen_to_nothing() else { return 0 };
+        let ours = seccomp::install_counted(NetworkMode::Restricted, &FilterOptions::default());
         assert!(ours.unwrap().is_none());
         assert_eq!(socket(libc::AF_INET), libc::EPERM);
         drop(foreign);
@@ -145,13 +145,13 @@ fn where_somebody_listens_already_refusals_are_not_counted_but_made() {
 }
 
 #[test]
-fn without_anybody_to_answer_a_call_is_still_refused_and_nobody_inside_answers_instead() {
+fn without_a_listener_calls_are_refused_and_no_new_listener_is_accepted() {
     let ended = in_child(User::Ordinary, || {
         privileges::drop_all().unwrap();
         let listener =
-            filter::install_counted(NetworkMode::Restricted, &FilterOptions::default()).unwrap();
+            seccomp::install_counted(NetworkMode::Restricted, &FilterOptions::default()).unwrap();
         drop(listener);
-        let error = filter::listen_to_nothing().unwrap_err();
+        let error = seccomp::listen_to_nothing().unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
         let errno = socket(libc::AF_INET);
         assert!([libc::ENOSYS, libc::EPERM].contains(&errno), "{errno}");

@@ -7,22 +7,22 @@ use std::process::{Command, Stdio};
 
 use super::*;
 use crate::linux::sandbox::privileges;
-use crate::linux::sandbox::testing::{Ended, User, in_child};
+use crate::linux::testing::{Ended, User, in_child};
 
-/// A directory with `open/one`, `open/two`, `closed` and a file in each, for every user to write to.
-struct Ground(tempfile::TempDir);
+/// A world-writable directory with `open/one`, `open/two` and `closed`, and a file in each.
+struct Fixture(tempfile::TempDir);
 
-impl Ground {
+impl Fixture {
     fn new() -> Self {
-        let ground = Self(tempfile::tempdir().unwrap());
+        let fixture = Self(tempfile::tempdir().unwrap());
         for name in ["", "open", "open/one", "open/two", "closed"] {
-            let path = ground.path(name);
+            let path = fixture.path(name);
             fs::create_dir_all(&path).unwrap();
             fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
             fs::write(path.join("file"), "text").unwrap();
             fs::set_permissions(path.join("file"), PermissionsExt::from_mode(0o666)).unwrap();
         }
-        ground
+        fixture
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -31,25 +31,25 @@ impl Ground {
 }
 
 fn write_to(path: &Path) -> LandlockRule<'_> {
-    LandlockRule { place: Place::Path(path), access: Access::Write }
+    LandlockRule { target: RuleTarget::Path(path), access: Access::Write }
 }
 
-/// Runs `body` as both users in a process that has lost its privileges and has not been restricted yet.
-fn check(body: impl Fn(&Ground)) {
+/// Runs `body` as both users in a process without privileges that is not restricted yet.
+fn check(body: impl Fn(&Fixture)) {
     check_since(1, body);
 }
 
-fn check_since(abi: u32, body: impl Fn(&Ground)) {
+fn check_since(abi: u32, body: impl Fn(&Fixture)) {
     let kernel = kernel_abi().unwrap_or(0);
     if kernel < abi {
         eprintln!("skipped: needs Landlock {abi}, and this kernel has {kernel}");
         return;
     }
     for user in [User::Caller, User::Ordinary] {
-        let ground = Ground::new();
+        let fixture = Fixture::new();
         let ended = in_child(user, || {
             privileges::drop_all().unwrap();
-            body(&ground);
+            body(&fixture);
             0
         });
         assert_eq!(ended, Ended::Exit(0), "{user:?}");
@@ -60,8 +60,8 @@ fn errno<T>(result: io::Result<T>) -> i32 {
     result.map_or_else(|error| error.raw_os_error().unwrap(), |_| 0)
 }
 
-fn restrict_to_open(newest: u32, ground: &Ground) -> LandlockStatus {
-    let open = ground.path("open");
+fn restrict_to_open(newest: u32, fixture: &Fixture) -> LandlockStatus {
+    let open = fixture.path("open");
     let rules =
         LandlockRules { read_root: true, rules: vec![write_to(&open)], ..LandlockRules::default() };
     restrict_up_to(newest, &rules).unwrap()
@@ -69,46 +69,46 @@ fn restrict_to_open(newest: u32, ground: &Ground) -> LandlockStatus {
 
 #[test]
 fn everything_can_be_read_and_one_tree_written() {
-    check_since(3, |ground| {
-        let closed = ground.path("closed/file");
-        let status = restrict_to_open(NEWEST, ground);
+    check_since(3, |fixture| {
+        let closed = fixture.path("closed/file");
+        let status = restrict_to_open(NEWEST, fixture);
         assert_eq!(status.skipped, Vec::<PathBuf>::new());
         fs::read(&closed).unwrap();
         fs::read_dir("/").unwrap();
         assert!(Command::new("/bin/true").status().unwrap().success());
 
-        fs::write(ground.path("open/one/new"), "x").unwrap();
-        fs::rename(ground.path("open/one/new"), ground.path("open/two/moved")).unwrap();
-        fs::create_dir(ground.path("open/directory")).unwrap();
-        fs::remove_dir(ground.path("open/directory")).unwrap();
-        symlink("x", ground.path("open/link")).unwrap();
+        fs::write(fixture.path("open/one/new"), "x").unwrap();
+        fs::rename(fixture.path("open/one/new"), fixture.path("open/two/moved")).unwrap();
+        fs::create_dir(fixture.path("open/directory")).unwrap();
+        fs::remove_dir(fixture.path("open/directory")).unwrap();
+        symlink("x", fixture.path("open/link")).unwrap();
 
         assert_eq!(errno(File::options().append(true).open(&closed)), libc::EACCES);
-        assert_eq!(errno(File::create(ground.path("closed/new"))), libc::EACCES);
-        assert_eq!(errno(fs::create_dir(ground.path("closed/new"))), libc::EACCES);
+        assert_eq!(errno(File::create(fixture.path("closed/new"))), libc::EACCES);
+        assert_eq!(errno(fs::create_dir(fixture.path("closed/new"))), libc::EACCES);
         assert_eq!(errno(fs::remove_file(&closed)), libc::EACCES);
         assert_eq!(errno(truncate(&closed)), libc::EACCES);
-        // A name in the open tree would not make the file writable, but it would keep it from being removed.
-        assert_ne!(errno(fs::hard_link(&closed, ground.path("open/file2"))), 0);
-        assert_ne!(errno(fs::rename(ground.path("open/file"), ground.path("closed/file2"))), 0);
+        // A hard link in the open tree would keep the file from being removed.
+        assert_ne!(errno(fs::hard_link(&closed, fixture.path("open/file2"))), 0);
+        assert_ne!(errno(fs::rename(fixture.path("open/file"), fixture.path("closed/file2"))), 0);
     });
 }
 
 #[test]
 fn nothing_is_allowed_that_no_rule_allows() {
-    check(|ground| {
-        let (open, one) = (ground.path("open"), ground.path("open/one"));
-        let read = LandlockRule { place: Place::Path(&open), access: Access::Read };
+    check(|fixture| {
+        let (open, one) = (fixture.path("open"), fixture.path("open/one"));
+        let read = LandlockRule { target: RuleTarget::Path(&open), access: Access::Read };
         restrict(&LandlockRules {
             read_root: false,
             rules: vec![read, write_to(&one)],
             ..LandlockRules::default()
         })
         .unwrap();
-        fs::read(ground.path("open/file")).unwrap();
-        fs::write(ground.path("open/one/new"), "x").unwrap();
-        assert_eq!(errno(fs::write(ground.path("open/new"), "x")), libc::EACCES);
-        assert_eq!(errno(fs::read(ground.path("closed/file"))), libc::EACCES);
+        fs::read(fixture.path("open/file")).unwrap();
+        fs::write(fixture.path("open/one/new"), "x").unwrap();
+        assert_eq!(errno(fs::write(fixture.path("open/new"), "x")), libc::EACCES);
+        assert_eq!(errno(fs::read(fixture.path("closed/file"))), libc::EACCES);
         assert_eq!(errno(fs::read_dir("/")), libc::EACCES);
         assert_eq!(errno(Command::new("/bin/true").status()), libc::EACCES);
     });
@@ -116,34 +116,34 @@ fn nothing_is_allowed_that_no_rule_allows() {
 
 #[test]
 fn a_rule_on_a_file_is_for_that_file_alone() {
-    check(|ground| {
-        let (file, null) = (ground.path("closed/file"), PathBuf::from("/dev/null"));
+    check(|fixture| {
+        let (file, null) = (fixture.path("closed/file"), PathBuf::from("/dev/null"));
         let rules = vec![write_to(&file), write_to(&null)];
         restrict(&LandlockRules { read_root: true, rules, ..LandlockRules::default() }).unwrap();
         fs::write(&null, "x").unwrap();
         fs::write(&file, "x").unwrap();
-        assert_eq!(errno(fs::write(ground.path("closed/new"), "x")), libc::EACCES);
+        assert_eq!(errno(fs::write(fixture.path("closed/new"), "x")), libc::EACCES);
         assert_eq!(errno(fs::remove_file(&file)), libc::EACCES);
     });
 }
 
 #[test]
 fn a_rule_can_be_given_by_descriptor() {
-    check(|ground| {
-        let open = File::open(ground.path("open")).unwrap();
-        let rule = LandlockRule { place: Place::Fd(open.as_fd()), access: Access::Write };
+    check(|fixture| {
+        let open = File::open(fixture.path("open")).unwrap();
+        let rule = LandlockRule { target: RuleTarget::Fd(open.as_fd()), access: Access::Write };
         restrict(&LandlockRules { read_root: true, rules: vec![rule], ..LandlockRules::default() })
             .unwrap();
-        fs::write(ground.path("open/new"), "x").unwrap();
-        assert_eq!(errno(fs::write(ground.path("closed/new"), "x")), libc::EACCES);
+        fs::write(fixture.path("open/new"), "x").unwrap();
+        assert_eq!(errno(fs::write(fixture.path("closed/new"), "x")), libc::EACCES);
     });
 }
 
 #[test]
-fn missing_places_are_skipped_and_writable_links_refused() {
-    check(|ground| {
-        let (gone, link) = (ground.path("open/gone"), ground.path("open/link"));
-        symlink(ground.path("closed"), &link).unwrap();
+fn missing_paths_are_skipped_and_writable_links_refused() {
+    check(|fixture| {
+        let (gone, link) = (fixture.path("open/gone"), fixture.path("open/link"));
+        symlink(fixture.path("closed"), &link).unwrap();
         let refused = LandlockRules {
             read_root: true,
             rules: vec![write_to(&link)],
@@ -162,19 +162,19 @@ fn missing_places_are_skipped_and_writable_links_refused() {
 }
 
 #[test]
-fn signals_and_abstract_sockets_do_not_leave() {
-    check_since(6, |ground| {
+fn signals_and_abstract_sockets_do_not_reach_outside() {
+    check_since(6, |fixture| {
         let name = format!("exec-server-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(name).unwrap();
         let _listener = UnixListener::bind_addr(&address).unwrap();
-        // It waits for its input to end, which it does when this process is done with it.
+        // `cat` exits when its input closes.
         let mut outsider = Command::new("/bin/cat").stdin(Stdio::piped()).spawn().unwrap();
         // SAFETY: signal 0 only asks whether one could be sent.
         let signal = |pid: u32| unsafe { libc::kill(pid as libc::pid_t, 0) };
-        restrict_to_open(5, ground);
+        restrict_to_open(5, fixture);
         UnixStream::connect_addr(&address).unwrap();
         assert_eq!(signal(outsider.id()), 0);
-        restrict_to_open(NEWEST, ground);
+        restrict_to_open(NEWEST, fixture);
         assert_eq!(errno(UnixStream::connect_addr(&address)), libc::EPERM);
         assert_eq!(signal(outsider.id()), -1);
         assert_eq!(signal(std::process::id()), 0);
@@ -184,7 +184,7 @@ fn signals_and_abstract_sockets_do_not_leave() {
 }
 
 #[test]
-fn a_device_can_be_controlled_only_where_it_can_be_written() {
+fn a_device_accepts_ioctls_only_where_it_is_writable() {
     check_since(5, |_| {
         let (open, closed) = (PathBuf::from("/dev/urandom"), PathBuf::from("/dev/random"));
         let rules = vec![write_to(&open)];
@@ -197,28 +197,28 @@ fn a_device_can_be_controlled_only_where_it_can_be_written() {
 }
 
 #[test]
-fn an_old_kernel_restricts_less_and_says_so() {
-    check_since(3, |ground| {
-        let status = restrict_to_open(1, ground);
+fn an_old_kernel_restricts_less_and_reports_it() {
+    check_since(3, |fixture| {
+        let status = restrict_to_open(1, fixture);
         assert_eq!((status.abi, &status.holds[..]), (1, &[LandlockPart::Files][..]));
         assert_eq!(status.missing.len(), LandlockPart::ALL.len() - 1);
-        let (one, two) = (ground.path("open/one/file"), ground.path("open/two/moved"));
+        let (one, two) = (fixture.path("open/one/file"), fixture.path("open/two/moved"));
         assert_eq!(errno(fs::rename(one, two)), libc::EXDEV);
-        truncate(&ground.path("closed/file")).unwrap();
-        assert_eq!(errno(fs::write(ground.path("closed/new"), "x")), libc::EACCES);
+        truncate(&fixture.path("closed/file")).unwrap();
+        assert_eq!(errno(fs::write(fixture.path("closed/new"), "x")), libc::EACCES);
 
-        let status = restrict_to_open(3, ground);
+        let status = restrict_to_open(3, fixture);
         assert!(status.holds.contains(&LandlockPart::Truncation));
-        assert_eq!(errno(truncate(&ground.path("closed/file"))), libc::EACCES);
+        assert_eq!(errno(truncate(&fixture.path("closed/file"))), libc::EACCES);
     });
 }
 
 #[test]
-fn without_landlock_nothing_is_restricted_and_the_status_says_so() {
-    check_since(0, |ground| {
-        let status = restrict_to_open(0, ground);
+fn without_landlock_nothing_is_restricted_and_the_status_reports_it() {
+    check_since(0, |fixture| {
+        let status = restrict_to_open(0, fixture);
         assert_eq!((status.abi, status.holds.len()), (0, 0));
-        fs::write(ground.path("closed/new"), "x").unwrap();
+        fs::write(fixture.path("closed/new"), "x").unwrap();
     });
 }
 
@@ -228,7 +228,7 @@ fn truncate(path: &Path) -> io::Result<()> {
     crate::linux::check(unsafe { libc::truncate(path.as_ptr(), 0) }).map(drop)
 }
 
-/// A harmless command that these devices know.
+/// A harmless ioctl of these devices.
 fn entropy_of(device: &File) -> io::Result<()> {
     const RNDGETENTCNT: libc::c_ulong = 0x8004_5200;
     let mut bits: libc::c_int = 0;

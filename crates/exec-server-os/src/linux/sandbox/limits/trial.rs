@@ -1,16 +1,16 @@
-//! Bounds the process ids of a pid namespace in processes that then end, to see whether this user can.
+//! Probes in short-lived processes whether this user can bound the process ids of a pid namespace.
 //!
-//! The caller may have threads, so the new processes make system calls on what was prepared for them and nothing else.
+//! The caller may have threads, so the children make system calls only and do not allocate.
 
 use std::ffi::CStr;
 use std::io;
 
 use crate::linux::check;
 
-/// Whether a sandbox of this user can have process ids from a range of its own; must not be tried before Linux 6.14.
+/// Whether a sandbox of this user can have its own id range; must not be called before Linux 6.14.
 pub fn can_bound_pids() -> bool {
     in_child(|| {
-        // SAFETY: the child has one thread. Ids need no map, because only capabilities are asked for.
+        // SAFETY: the child has one thread. Id maps are not needed for the capabilities in the namespace.
         check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) })?;
         in_child(|| {
             write(c"/proc/sys/kernel/ns_last_pid", b"300")?;

@@ -1,6 +1,6 @@
-//! Makes the namespaces of a sandbox in a process that then ends, to see whether this user can.
+//! Creates the namespaces of a sandbox in a short-lived process, to find out whether this user can.
 //!
-//! The caller may have threads, so the new process makes system calls on what was prepared for it and nothing else.
+//! The caller may have threads, so the child makes system calls only and does not allocate.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -10,16 +10,15 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::linux::check;
 
-/// What to try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// As everybody may where it is allowed.
+    /// As an unprivileged process.
     WithUserNamespace,
-    /// As only a privileged process may.
+    /// As a privileged process.
     WithoutUserNamespace,
 }
 
-/// Where an attempt ended.
+/// The step at which an attempt failed.
 #[derive(Debug)]
 pub struct Stuck {
     step: Step,
@@ -27,7 +26,7 @@ pub struct Stuck {
 }
 
 impl Stuck {
-    /// All namespaces could be made, only `/proc` could not be mounted.
+    /// Whether all namespaces were created and only mounting `/proc` failed.
     pub fn is_at_proc(&self) -> bool {
         self.step == Step::Proc
     }
@@ -46,7 +45,7 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// Makes all namespaces and mounts `/proc` in them.
+/// Creates all namespaces and mounts `/proc` in them.
 pub fn attempt(trial: Trial) -> Result<(), Stuck> {
     let at_fork = |source| Stuck { step: Step::Fork, source };
     let maps = Maps::of_caller();
@@ -91,7 +90,7 @@ impl Step {
     const ALL: [Self; 5] = [Self::Fork, Self::User, Self::Maps, Self::Others, Self::Proc];
 }
 
-/// The caller keeps its ids inside.
+/// Id maps that keep the caller's ids.
 struct Maps {
     uid: CString,
     gid: CString,
@@ -144,7 +143,7 @@ fn mount_proc() -> io::Result<()> {
     let (no_text, no_data) = (std::ptr::null(), std::ptr::null());
     let (root, place, kind) = (c"/".as_ptr(), c"/proc".as_ptr(), c"proc".as_ptr());
     let private = libc::MS_REC | libc::MS_PRIVATE;
-    // SAFETY: all texts are null-terminated. Nothing leaves the new mount namespace: it is made private first.
+    // SAFETY: all texts are null-terminated. The mount namespace is made private first, so no mount propagates.
     unsafe {
         check(libc::mount(no_text, root, no_text, private, no_data))?;
         let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -162,7 +161,7 @@ fn write(path: &CStr, text: &CStr) -> io::Result<()> {
 }
 
 fn send(fd: RawFd, bytes: &[u8]) {
-    // SAFETY: the buffer is alive and as long as said; if this fails the parent reads nothing, and says so.
+    // SAFETY: the buffer is alive and as long as said; if this fails the parent reads EOF and reports it.
     unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
 }
 

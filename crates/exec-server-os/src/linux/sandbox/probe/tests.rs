@@ -1,8 +1,8 @@
 use super::*;
-use crate::linux::sandbox::testing::{Ended, User, in_child};
+use crate::linux::testing::{Ended, User, in_child};
 
 #[test]
-fn what_is_missing_comes_with_a_hint() {
+fn a_missing_feature_comes_with_a_hint() {
     let probe = probe();
     let findings = [
         &probe.user_namespaces,
@@ -23,7 +23,7 @@ fn what_is_missing_comes_with_a_hint() {
 }
 
 #[test]
-fn an_ordinary_user_can_ask_and_has_no_privileged_namespaces() {
+fn an_ordinary_user_can_probe_and_has_no_privileged_namespaces() {
     let ended = in_child(User::Ordinary, || {
         let probe = probe();
         assert!(!probe.privileged_namespaces.works);
@@ -37,8 +37,8 @@ fn an_ordinary_user_can_ask_and_has_no_privileged_namespaces() {
 }
 
 #[test]
-fn a_process_that_may_not_make_namespaces_says_where_it_got_stuck() {
-    use crate::linux::sandbox::filter::{FilterOptions, NetworkMode, install, program};
+fn a_process_without_the_right_to_make_namespaces_reports_the_failed_step() {
+    use crate::linux::sandbox::seccomp::{FilterOptions, NetworkMode, install, program};
     let ended = in_child(User::Ordinary, || {
         crate::linux::sandbox::privileges::drop_all().unwrap();
         install(&program(NetworkMode::Enabled, &FilterOptions::default())).unwrap();

@@ -1,0 +1,88 @@
+//! Decides when to ping a peer and when to treat it as unresponsive.
+//!
+//! Owner: the connection task. A peer counts as alive while it sends anything, or takes anything that we send: one
+//! that is busy reading a long backlog cannot answer a ping that stands behind it.
+
+use std::time::{Duration, Instant};
+
+/// The pings of one connection.
+#[derive(Debug)]
+pub struct Keepalive {
+    interval: Duration,
+    deadline: Duration,
+    next_ping: Instant,
+    /// Since when an answer is due.
+    waiting_since: Option<Instant>,
+}
+
+/// What the owner must do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeepaliveAction {
+    /// Send a ping.
+    Ping,
+    /// Close the connection: the peer is gone.
+    GiveUp,
+}
+
+impl Keepalive {
+    /// Pings every `interval`, and gives up `deadline` after a ping that nothing followed.
+    pub fn new(now: Instant, interval: Duration, deadline: Duration) -> Self {
+        Self { interval, deadline, next_ping: now + interval, waiting_since: None }
+    }
+
+    /// The peer sent or took something.
+    pub fn handle_activity(&mut self) {
+        self.waiting_since = None;
+    }
+
+    /// When [`Keepalive::handle_timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Instant {
+        match self.waiting_since {
+            Some(since) => self.next_ping.min(since + self.deadline),
+            None => self.next_ping,
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) -> Option<KeepaliveAction> {
+        if self.waiting_since.is_some_and(|since| now >= since + self.deadline) {
+            return Some(KeepaliveAction::GiveUp);
+        }
+        if now < self.next_ping {
+            return None;
+        }
+        self.next_ping = now + self.interval;
+        self.waiting_since.get_or_insert(now);
+        Some(KeepaliveAction::Ping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_silent_peer_is_given_up_and_a_living_one_is_not() {
+        let start = Instant::now();
+        let mut keepalive = Keepalive::new(start, 30 * SECOND, 20 * SECOND);
+        assert_eq!(keepalive.poll_timeout(), start + 30 * SECOND);
+        assert_eq!(keepalive.handle_timeout(start + 29 * SECOND), None);
+        assert_eq!(keepalive.handle_timeout(start + 30 * SECOND), Some(KeepaliveAction::Ping));
+        assert_eq!(keepalive.poll_timeout(), start + 50 * SECOND);
+        keepalive.handle_activity();
+        assert_eq!(keepalive.handle_timeout(start + 50 * SECOND), None);
+        assert_eq!(keepalive.handle_timeout(start + 60 * SECOND), Some(KeepaliveAction::Ping));
+        assert_eq!(keepalive.handle_timeout(start + 80 * SECOND), Some(KeepaliveAction::GiveUp));
+    }
+
+    #[test]
+    fn a_deadline_longer_than_the_interval_counts_from_the_first_unanswered_ping() {
+        let start = Instant::now();
+        let mut keepalive = Keepalive::new(start, 10 * SECOND, 25 * SECOND);
+        assert_eq!(keepalive.handle_timeout(start + 10 * SECOND), Some(KeepaliveAction::Ping));
+        assert_eq!(keepalive.handle_timeout(start + 20 * SECOND), Some(KeepaliveAction::Ping));
+        assert_eq!(keepalive.handle_timeout(start + 35 * SECOND), Some(KeepaliveAction::GiveUp));
+    }
+}

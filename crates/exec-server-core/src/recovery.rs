@@ -1,0 +1,179 @@
+//! Decides when a client dials, with which session, and when it gives up.
+//!
+//! Owner: the client's driver (`exec-server-client/src/driver.rs`).
+//!
+//! ```text
+//! idle ─wanted▶ dialing ─connected▶ ready ─lost▶ dialing(resume, until t) ─connected▶ ready
+//!   ▲              │                                │  ▲
+//!   └─ not worth trying again ◀─────────────────────┤  └─ pause over
+//!   └─ t passes ◀───────────────────────────────────┴▶ pausing
+//! ```
+//!
+//! A first dial fails at once, whatever is in the way, so that its caller can decide. A lost link is worth a budget of
+//! attempts, because its processes go on meanwhile.
+
+use std::time::{Duration, Instant};
+
+use crate::backoff::Backoff;
+
+/// How long a client tries to get its session back: as long as the reference client, and less than the 80 s for which a
+/// server keeps a session.
+pub const RECOVERY_BUDGET: Duration = Duration::from_secs(45);
+/// The first pause between two attempts.
+pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Long enough to spare a server that restarts, short enough for several attempts within the budget.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// When to dial.
+#[derive(Debug)]
+pub struct Recovery {
+    budget: Duration,
+    backoff: Backoff,
+    state: State,
+    /// What the owner has not been told yet.
+    action: Option<Action>,
+}
+
+/// What the owner must do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Dial, before `deadline` if there is one.
+    Dial {
+        /// Whether the old session is to be resumed.
+        resume: Resume,
+        /// When the attempt is of no more use.
+        deadline: Option<Instant>,
+    },
+    /// Fail all waiting calls; the old session is lost.
+    GiveUp,
+}
+
+/// Whether an old session is to be resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resume {
+    /// There is one, and processes may depend on it.
+    Yes,
+    /// A new session will do.
+    No,
+}
+
+/// Why an attempt failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DialFailure {
+    /// The dial failed, or the connection broke again.
+    Unreachable,
+    /// The session is still attached to another connection, probably our own that the server has not missed yet.
+    StillAttached,
+    /// The server refused; asking again would not help.
+    Refused,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Idle,
+    Dialing(Attempt),
+    Pausing { until: Instant, attempt: Attempt },
+    Ready,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Attempt {
+    resume: Resume,
+    deadline: Option<Instant>,
+    /// Whether this repairs a link that was there before.
+    is_repair: bool,
+}
+
+impl Recovery {
+    /// A client that has not dialled yet.
+    pub fn new(budget: Duration, backoff: Backoff) -> Self {
+        Self { budget, backoff, state: State::Idle, action: None }
+    }
+
+    /// A caller wants a connection; `resume` says whether a session is waiting for the first one.
+    pub fn handle_wanted(&mut self, now: Instant, resume: Resume) {
+        if self.state != State::Idle {
+            return;
+        }
+        let deadline = (resume == Resume::Yes).then(|| now + self.budget);
+        self.dial(Attempt { resume, deadline, is_repair: false });
+    }
+
+    /// The attempt succeeded.
+    pub fn handle_connected(&mut self) {
+        self.backoff.reset();
+        self.state = State::Ready;
+    }
+
+    /// The connection is gone.
+    pub fn handle_lost(&mut self, now: Instant) {
+        let deadline = Some(now + self.budget);
+        self.dial(Attempt { resume: Resume::Yes, deadline, is_repair: true });
+    }
+
+    /// The connection is gone, and nothing can bring its session back.
+    pub fn handle_lost_for_good(&mut self) {
+        self.give_up();
+    }
+
+    /// The attempt brought something before it failed; the next one has all the time again.
+    pub fn handle_progress(&mut self, now: Instant) {
+        if let State::Dialing(attempt) = &mut self.state
+            && attempt.deadline.is_some()
+        {
+            attempt.deadline = Some(now + self.budget);
+            self.backoff.reset();
+        }
+    }
+
+    /// The attempt failed; `jitter` is a random number from 0 to 1.
+    pub fn handle_failed(&mut self, now: Instant, failure: DialFailure, jitter: f64) {
+        let State::Dialing(attempt) = self.state else { return };
+        let is_worth_it = match failure {
+            DialFailure::Refused => false,
+            DialFailure::StillAttached | DialFailure::Unreachable => attempt.is_repair,
+        };
+        let until = now + self.backoff.next(jitter);
+        if is_worth_it && attempt.deadline.is_some_and(|deadline| until < deadline) {
+            self.state = State::Pausing { until, attempt };
+        } else {
+            self.give_up();
+        }
+    }
+
+    /// When [`Recovery::handle_timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.state {
+            State::Pausing { until, .. } => Some(until),
+            State::Idle | State::Dialing(_) | State::Ready => None,
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if let State::Pausing { until, attempt } = self.state
+            && now >= until
+        {
+            self.dial(attempt);
+        }
+    }
+
+    /// What to do now.
+    pub fn poll_output(&mut self) -> Option<Action> {
+        self.action.take()
+    }
+
+    fn dial(&mut self, attempt: Attempt) {
+        self.state = State::Dialing(attempt);
+        self.action = Some(Action::Dial { resume: attempt.resume, deadline: attempt.deadline });
+    }
+
+    fn give_up(&mut self) {
+        self.backoff.reset();
+        self.state = State::Idle;
+        self.action = Some(Action::GiveUp);
+    }
+}
+
+#[cfg(test)]
+mod tests;

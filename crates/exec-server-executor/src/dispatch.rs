@@ -1,0 +1,235 @@
+//! Decodes requests and routes them to handlers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_core::attachment::ConnectionId;
+use exec_server_protocol::environment::{
+    CapabilitiesParams, CapabilityRootsParams, EnvironmentConfigReadParams, EnvironmentStatus,
+    EnvironmentStatusResponse,
+};
+use exec_server_protocol::methods::Method;
+use exec_server_protocol::params::{self, NoParams};
+use exec_server_protocol::process::{
+    Empty, ProcessCloseStdinParams, ProcessReadParams, ProcessResizeParams, ProcessSignalParams,
+    ProcessTerminateParams, ProcessTerminateResponse, ProcessWriteParams, ProcessWriteResponse,
+    WriteStatus,
+};
+use exec_server_protocol::session::{SessionSetLingerParams, SessionSetLingerResponse};
+use serde::de::DeserializeOwned;
+
+use crate::egress::{self, Http, HttpCall};
+use crate::errors::RequestError;
+use crate::files::{self, FileCall, Files};
+use crate::process::{self, Command, PreparedStart};
+use crate::reply::Reply;
+use crate::server::Server;
+use crate::session_list;
+use crate::sessions::Session;
+
+/// A request with decoded params.
+#[derive(Debug)]
+pub enum Call {
+    /// `environment/info`.
+    EnvironmentInfo,
+    /// `environment/status`.
+    EnvironmentStatus,
+    /// `environmentConfig/read`.
+    ConfigRead(Box<EnvironmentConfigReadParams>),
+    /// `capabilityRoots/discoverV1`.
+    DiscoverRoots(CapabilityRootsParams),
+    /// `capabilities/discoverV2`.
+    Discover(Box<CapabilitiesParams>),
+    /// `process/start`.
+    Start(Box<PreparedStart>),
+    /// `process/read`.
+    Read(ProcessReadParams),
+    /// `process/write`.
+    Write(ProcessWriteParams),
+    /// `process/signal`.
+    Signal(ProcessSignalParams),
+    /// `process/terminate`.
+    Terminate(ProcessTerminateParams),
+    /// `process/resize`.
+    Resize(ProcessResizeParams),
+    /// `process/closeStdin`.
+    CloseStdin(ProcessCloseStdinParams),
+    /// `process/list`.
+    List,
+    /// `session/list`.
+    Sessions,
+    /// `session/setLinger`.
+    SetLinger(SessionSetLingerParams),
+    /// `fs/*`.
+    File(FileCall),
+    /// `http/*`.
+    Http(HttpCall),
+}
+
+/// The context of a request.
+pub struct Caller<'a> {
+    /// The server that received the request.
+    pub server: &'a Arc<Server>,
+    /// The session that the connection is attached to.
+    pub session: &'a Session,
+    /// The connection that sent the request.
+    pub connection: ConnectionId,
+    /// File handles of this connection.
+    pub files: &'a Files,
+    /// HTTP exchanges of this connection.
+    pub http: &'a Http,
+}
+
+/// Decodes the params of a request; runs before the lifecycle and admission checks, as clients expect.
+pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, RequestError> {
+    check_sandbox(method, raw)?;
+    Ok(match method {
+        Method::Initialize => unreachable!("initialize is handled by the connection itself"),
+        Method::EnvironmentInfo => read::<NoParams>(raw).map(|_| Call::EnvironmentInfo)?,
+        Method::EnvironmentStatus => read::<NoParams>(raw).map(|_| Call::EnvironmentStatus)?,
+        Method::EnvironmentConfigRead => Call::ConfigRead(read(raw)?),
+        Method::CapabilityRootsV1 => Call::DiscoverRoots(read(raw)?),
+        Method::CapabilitiesV2 => Call::Discover(read(raw)?),
+        Method::ProcessStart => Call::Start(Box::new(process::prepare(server, read(raw)?)?)),
+        Method::ProcessRead => Call::Read(read(raw)?),
+        Method::ProcessWrite => {
+            let params = ProcessWriteParams::decode(raw).map_err(RequestError::InvalidParams)?;
+            if params.write_id.as_deref() == Some("") {
+                return Err(RequestError::InvalidParams("writeId must not be empty".to_owned()));
+            }
+            Call::Write(params)
+        }
+        Method::ProcessSignal => Call::Signal(read(raw)?),
+        Method::ProcessTerminate => Call::Terminate(read(raw)?),
+        Method::ProcessResize => Call::Resize(read(raw)?),
+        Method::ProcessCloseStdin => Call::CloseStdin(read(raw)?),
+        Method::ProcessList => read::<NoParams>(raw).map(|_| Call::List)?,
+        Method::HttpRequest | Method::HttpRequestBody | Method::HttpCancel => {
+            Call::Http(egress::decode(method, raw)?)
+        }
+        Method::SessionList => read::<NoParams>(raw).map(|_| Call::Sessions)?,
+        Method::SessionSetLinger => Call::SetLinger(read(raw)?),
+        method => Call::File(files::decode(server, method, raw)?),
+    })
+}
+
+/// Rejects a `sandbox` member where the method does not enforce one.
+pub fn check_sandbox(method: Method, raw: &str) -> Result<(), RequestError> {
+    if method.takes_sandbox() || !params::has_member(raw, "sandbox") {
+        return Ok(());
+    }
+    let hint = match method {
+        Method::FsBatch => "; give each of its requests a sandbox of its own",
+        Method::FsReadBlock | Method::FsWriteBlock | Method::FsClose => {
+            "; the sandbox of fs/open holds for the handle"
+        }
+        _ => "",
+    };
+    let reason = format!("{} cannot enforce a sandbox{hint}", method.name());
+    Err(RequestError::InvalidParams(reason))
+}
+
+/// Decodes params; the error texts are part of the protocol.
+pub fn read<T: DeserializeOwned>(raw: &str) -> Result<T, RequestError> {
+    params::decode(raw).map_err(RequestError::InvalidParams)
+}
+
+/// Answers a request or forwards it to its handler.
+pub fn run(caller: &Caller, call: Call, reply: Reply) {
+    if let Err(error) = caller.session.check_holder(caller.connection) {
+        return reply.fail(&error);
+    }
+    match call {
+        Call::EnvironmentInfo => reply.ok(&caller.server.environment),
+        Call::EnvironmentStatus => {
+            reply.ok(&EnvironmentStatusResponse { status: EnvironmentStatus::Ready });
+        }
+        Call::ConfigRead(params) => crate::codex::handlers::read_config(caller, *params, reply),
+        Call::DiscoverRoots(params) => {
+            crate::codex::handlers::discover_roots(caller, params, reply)
+        }
+        Call::Discover(params) => crate::codex::handlers::discover(caller, *params, reply),
+        Call::Start(start) => {
+            caller.session.start_process(caller.server, caller.connection, *start, reply);
+        }
+        Call::List => session_list::list_processes(caller, reply),
+        Call::Sessions => session_list::list_sessions(caller, reply),
+        Call::SetLinger(params) => {
+            let wanted = Duration::from_millis(params.linger_ms);
+            let session_linger_ms = caller.session.set_linger(caller.server, wanted);
+            reply.ok(&SessionSetLingerResponse { session_linger_ms });
+        }
+        Call::File(call) => caller.files.run(caller, call, reply),
+        Call::Http(call) => caller.http.run(caller, call, reply),
+        Call::Read(params) => {
+            let id = params.process_id.clone();
+            let session_id = params.session_id.clone();
+            send_to_any(caller, session_id.as_deref(), &id, Command::Read(params, reply));
+        }
+        Call::Write(params) => {
+            let command = Command::Write { id: params.write_id, bytes: params.chunk.0, reply };
+            send_to_own(caller, &params.process_id, command);
+        }
+        Call::CloseStdin(params) => {
+            send_to_own(caller, &params.process_id, Command::CloseStdin(reply))
+        }
+        Call::Signal(params) => {
+            let command = Command::Signal(params.signal, reply);
+            send_to_any(caller, params.session_id.as_deref(), &params.process_id, command);
+        }
+        Call::Resize(params) => {
+            send_to_own(caller, &params.process_id, Command::Resize(params.size, reply))
+        }
+        Call::Terminate(params) => {
+            let grace = params.grace_ms.map(Duration::from_millis);
+            let command = Command::Terminate { grace, reply };
+            send_to_any(caller, params.session_id.as_deref(), &params.process_id, command);
+        }
+    }
+}
+
+fn send_to_own(caller: &Caller, process_id: &str, command: Command) {
+    send_in(caller.session, process_id, command);
+}
+
+/// Sends a command to a process of the caller's session, or of another session of the same principal.
+fn send_to_any(caller: &Caller, session_id: Option<&str>, process_id: &str, command: Command) {
+    let Some(session_id) = session_id else { return send_to_own(caller, process_id, command) };
+    match caller.server.sessions.find(session_id, caller.session.principal()) {
+        Ok(session) => send_in(&session, process_id, command),
+        Err(error) => match command {
+            Command::Read(_, reply)
+            | Command::Signal(_, reply)
+            | Command::Terminate { reply, .. } => reply.fail(&error),
+            _ => unreachable!("only these name a session"),
+        },
+    }
+}
+
+fn send_in(session: &Session, process_id: &str, command: Command) {
+    let refused = match session.process(process_id) {
+        Some(process) => process.send(command).err(),
+        None => Some(command),
+    };
+    if let Some(command) = refused {
+        answer_unknown(process_id, command);
+    }
+}
+
+/// Answers a command for a process that does not exist or has been removed.
+pub fn answer_unknown(process_id: &str, command: Command) {
+    let unknown = || RequestError::UnknownProcess(process_id.to_owned());
+    match command {
+        Command::StartAgain(reply) => {
+            reply.fail(&RequestError::DuplicateProcess(process_id.to_owned()));
+        }
+        Command::Read(_, reply) | Command::Resize(_, reply) => reply.fail(&unknown()),
+        Command::Write { reply, .. } | Command::CloseStdin(reply) => {
+            reply.ok(&ProcessWriteResponse { status: WriteStatus::UnknownProcess });
+        }
+        Command::Signal(_, reply) => reply.ok(&Empty {}),
+        Command::Terminate { reply, .. } => reply.ok(&ProcessTerminateResponse { running: false }),
+        // These commands carry no reply.
+        Command::Summarise(_) | Command::Forget | Command::End { .. } => {}
+    }
+}

@@ -1,0 +1,446 @@
+//! Maps every failure to a JSON-RPC error; the only place that chooses error codes.
+
+use std::io;
+
+use exec_server_core::phase::PhaseError;
+use exec_server_os::MOST_WORK;
+use exec_server_os::files::{FsError, Nature};
+use exec_server_os::limits::LimitUnavailable;
+use exec_server_os::sandbox::{BeyondLandlock, PolicyError};
+use exec_server_os::spawn::SpawnError;
+use exec_server_protocol::base64::Base64Error;
+use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
+use exec_server_protocol::http::HttpErrorKind;
+use exec_server_protocol::limits;
+use exec_server_protocol::path_uri::{ForeignPath, PathUri, ToPathError};
+use exec_server_transport::text::OutOfMemory;
+
+use crate::codex::config::EnvironmentConfigError;
+use crate::egress::HttpError;
+use crate::environment::path_uri;
+
+/// The reason why a request fails; the text is the `message` of the JSON-RPC error.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// The message is not valid JSON-RPC.
+    #[error("{0}")]
+    Malformed(String),
+    /// The only notification that clients may send is `initialized`.
+    #[error("unexpected notification `{0}`; the server accepts only `initialized`")]
+    UnknownNotification(String),
+    #[error("unknown method `{0}`")]
+    UnknownMethod(String),
+    /// The same with the text of the reference server, which the reference client matches.
+    #[error("exec-server stub does not implement `{0}` yet")]
+    UnimplementedMethod(String),
+    /// The params cannot be decoded or contradict each other.
+    #[error("{0}")]
+    InvalidParams(String),
+    /// The method is not allowed in this phase of the connection.
+    #[error(transparent)]
+    Phase(#[from] PhaseError),
+    /// The working directory is a path of another operating system.
+    #[error("cwd URI `{uri}` is not valid on this exec-server host: {source}")]
+    Cwd { uri: String, source: ToPathError },
+    /// The path is not a valid path URI.
+    #[error("{0}")]
+    Path(ToPathError),
+    /// The session does not exist or belongs to another principal.
+    #[error("unknown session id {0}")]
+    UnknownSession(String),
+    #[error("session {0} is already attached to another connection")]
+    SessionAttached(String),
+    #[error("session has been resumed by another connection")]
+    SessionMoved,
+    #[error(
+        "this server already has its maximum of {0} sessions; end one, or raise --max-sessions"
+    )]
+    TooManySessions(usize),
+    #[error(
+        "this session already has its maximum of {0} processes; end one, or raise --max-processes"
+    )]
+    TooManyProcesses(usize),
+    /// The request queue of the connection is full.
+    #[error("the request queue of this connection is full; read some replies, then retry")]
+    TooManyRequests,
+    #[error("process {0} already exists")]
+    DuplicateProcess(String),
+    /// The start asked for a unique id, and a live process of another session has the id.
+    #[error(
+        "a process named `{id}` is running already (session {session_id}); choose another name, or end it first"
+    )]
+    NameInUse { id: String, session_id: String },
+    #[error("unknown process id {0}")]
+    UnknownProcess(String),
+    /// `process/terminate` or the end of the session arrived before the process was spawned.
+    #[error("process {0} start was cancelled")]
+    StartCancelled(String),
+    #[error("{0}")]
+    Spawn(#[from] SpawnError),
+    #[error("could not enter the working directory `{path}`: {source}")]
+    CwdUnusable { path: String, source: io::Error },
+    /// The request has a sandbox that this server cannot enforce.
+    #[error("sandbox intent cannot be enforced on this executor")]
+    SandboxUnsupported,
+    /// The policy needs namespaces, and the server uses Landlock alone.
+    #[error(
+        "sandbox intent cannot be enforced on this executor: user namespaces are not allowed here, and Landlock alone is \
+         not enough, because {0}; run `exec-server doctor` to see how to allow user namespaces"
+    )]
+    BeyondLandlock(#[source] BeyondLandlock),
+    /// The policy is invalid or names paths of another operating system.
+    #[error("{0}")]
+    Policy(#[source] PolicyError),
+    /// The pattern has too many matches or candidates; enforcing only some of them would leave gaps.
+    #[error("a sandbox pattern {0}")]
+    PatternTooWide(&'static str),
+    /// Resolving the paths and patterns of the policy exceeds the CPU time limit.
+    #[error(
+        "resolving the sandbox policy takes more than {} s of CPU time; use fewer entries, shorter paths or narrower \
+         patterns",
+        MOST_WORK.as_secs()
+    )]
+    PolicyTooCostly,
+    /// The server could not prepare the sandbox before the spawn.
+    #[error("could not set up the sandbox ({step}): {source}")]
+    SandboxSetUp { step: &'static str, source: io::Error },
+    /// This machine has no mechanism that enforces the limit.
+    #[error("{0}")]
+    Limit(#[from] LimitUnavailable),
+    /// The request uses a feature that this server does not have.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    #[error("failed to signal process: {0}")]
+    Signal(#[source] io::Error),
+    #[error("failed to resize the terminal: {0}")]
+    Resize(#[source] io::Error),
+    #[error("process {0} has no terminal")]
+    NoTerminal(String),
+    #[error(
+        "the stdin queue is full: the process has not read {} bytes; retry later",
+        limits::MAX_WAITING_STDIN_BYTES
+    )]
+    StdinOverloaded,
+    #[error("capability root discovery accepts at most {} roots", limits::MAX_CAPABILITY_ROOTS)]
+    TooManyRoots,
+    #[error("{0}")]
+    Config(#[source] EnvironmentConfigError),
+    /// The path belongs to another operating system.
+    #[error("{0}")]
+    ForeignPath(ForeignPath),
+    #[error("{0}")]
+    Files(#[from] FsError),
+    /// The sandbox policy of the request denies the file operation.
+    #[error("{0}")]
+    FilesDenied(FsError),
+    /// The sandbox policy of the request denies `http/request`.
+    #[error("http/request is not allowed: the sandbox policy restricts the network")]
+    NetworkDenied,
+    #[error("{method} requires valid base64 dataBase64: {source}")]
+    Content { method: &'static str, source: Base64Error },
+    #[error(
+        "file is too large to read: limit is {} bytes; open it with fs/open and read it in blocks",
+        limits::MAX_WHOLE_FILE_BYTES
+    )]
+    FileTooLarge,
+    #[error("file handle ID must not exceed {} bytes", limits::MAX_HANDLE_ID_BYTES)]
+    HandleIdTooLong,
+    #[error("file handle `{0}` already exists")]
+    DuplicateHandle(String),
+    #[error("at most {} file handles may be open per connection", limits::MAX_FILE_HANDLES)]
+    TooManyHandles,
+    #[error("unknown file handle `{0}`")]
+    UnknownHandle(String),
+    #[error("file {verb} block length must be between 1 and {}", limits::MAX_FILE_BLOCK_BYTES)]
+    BlockLength { verb: &'static str },
+    #[error("file write range exceeds the signed 64-bit file offset limit")]
+    BlockRange,
+    /// Earlier block writes failed, so the new content would have holes.
+    #[error("{0} blocks could not be written, so the file was not changed")]
+    BlocksMissing(usize),
+    #[error("fs/batch accepts at most {} requests", limits::MAX_BATCH_REQUESTS)]
+    BatchTooLong,
+    #[error("fs/batch does not accept `{0}`")]
+    NotForBatch(String),
+    #[error("{0}")]
+    Http(#[source] HttpError),
+    /// The request id belongs to an exchange whose body is still streamed.
+    #[error("http/request `{0}` is already active")]
+    DuplicateExchange(String),
+    #[error(
+        "at most {} http/request exchanges may be active per connection",
+        limits::MAX_HTTP_EXCHANGES
+    )]
+    TooManyExchanges,
+    #[error(
+        "the buffer of {} bytes for HTTP bodies of this connection is full; retry later",
+        limits::MAX_HTTP_HELD_BYTES
+    )]
+    HttpOverloaded,
+    /// The allocation of the reply failed.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// The wait for reply memory that only other connections hold has timed out.
+    #[error(
+        "no memory for a reply of {0} bytes: unread replies of other connections use it; retry later, request less \
+         data, or raise --max-reply-memory"
+    )]
+    NoReplyMemory(usize),
+    #[error("the reply of {0} bytes is larger than the message limit; request less data")]
+    ReplyTooLarge(usize),
+    /// The handler dropped the reply: a bug, or its connection or process ended first.
+    #[error("internal error: the request was dropped")]
+    Abandoned,
+}
+
+impl RequestError {
+    /// Converts the failure into its JSON-RPC error.
+    pub fn to_rpc(&self) -> RpcError {
+        use ErrorCode::{
+            Internal, InvalidParams, InvalidRequest, MethodNotFound, NotFound, SessionAttached,
+        };
+        let (code, kind) = match self {
+            Self::Malformed(_) => (InvalidRequest, "malformed_message"),
+            Self::UnknownNotification(_) => (InvalidRequest, "unknown_notification"),
+            Self::UnknownMethod(_) | Self::UnimplementedMethod(_) => {
+                (MethodNotFound, "unknown_method")
+            }
+            Self::InvalidParams(_) => (InvalidParams, "invalid_params"),
+            Self::Phase(_) => (InvalidRequest, "lifecycle"),
+            Self::Cwd { .. } | Self::Path(_) => (InvalidParams, "invalid_path"),
+            Self::UnknownSession(_) => (InvalidRequest, "unknown_session"),
+            Self::SessionAttached(_) => (SessionAttached, "session_attached"),
+            Self::SessionMoved => (InvalidRequest, "session_moved"),
+            Self::TooManySessions(_) => (InvalidRequest, "too_many_sessions"),
+            Self::TooManyProcesses(_) => (InvalidRequest, "too_many_processes"),
+            Self::TooManyRequests => (InvalidRequest, "too_many_requests"),
+            Self::DuplicateProcess(_) => (InvalidRequest, "process_exists"),
+            Self::NameInUse { .. } => (InvalidRequest, "name_in_use"),
+            Self::UnknownProcess(_) => (InvalidRequest, "unknown_process"),
+            Self::StartCancelled(_) => (InvalidRequest, "start_cancelled"),
+            Self::Spawn(error) => return spawn_error(error),
+            Self::CwdUnusable { source, .. } => {
+                let kind = cwd_kind(source);
+                return system_error(kind, self, source);
+            }
+            Self::SandboxUnsupported | Self::BeyondLandlock(_) => {
+                (InvalidParams, "sandbox_unsupported")
+            }
+            Self::Policy(error) => (policy_code(error), "sandbox_policy"),
+            Self::PatternTooWide(_) | Self::PolicyTooCostly => (InvalidRequest, "sandbox_policy"),
+            Self::SandboxSetUp { source, .. } => {
+                return system_error("sandbox_failed", self, source);
+            }
+            Self::Limit(error) => {
+                let mut rpc = RpcError::new(InvalidRequest, "limit_unavailable", self.to_string());
+                let data = rpc.data.get_or_insert_default();
+                data.limit = Some(error.limit);
+                data.hint = Some(error.hint.to_owned());
+                return rpc;
+            }
+            Self::Unsupported(_) => (InvalidParams, "unsupported"),
+            Self::Signal(error) => return system_error("signal_failed", self, error),
+            Self::Resize(error) => return system_error("resize_failed", self, error),
+            Self::NoTerminal(_) => (InvalidRequest, "no_terminal"),
+            Self::StdinOverloaded => (Internal, "stdin_overloaded"),
+            Self::TooManyRoots => (InvalidRequest, "too_many_roots"),
+            Self::Config(_) => (Internal, "config_unreadable"),
+            Self::ForeignPath(_) => (InvalidRequest, "foreign_path"),
+            Self::Files(error) => return files_error(error),
+            Self::FilesDenied(error) => {
+                let mut rpc = files_error(error);
+                rpc.data.get_or_insert_default().sandbox_denied = Some(true);
+                return rpc;
+            }
+            Self::NetworkDenied => {
+                let kind = HttpErrorKind::Forbidden.name();
+                let mut rpc = RpcError::new(InvalidRequest, kind, self.to_string());
+                rpc.data.get_or_insert_default().sandbox_denied = Some(true);
+                return rpc;
+            }
+            Self::Content { .. } => (InvalidRequest, "invalid_base64"),
+            Self::FileTooLarge => (InvalidRequest, "file_too_large"),
+            Self::HandleIdTooLong => (InvalidRequest, "handle_id_too_long"),
+            Self::DuplicateHandle(_) => (InvalidRequest, "handle_exists"),
+            Self::TooManyHandles => (InvalidRequest, "too_many_handles"),
+            Self::UnknownHandle(_) => (NotFound, "unknown_handle"),
+            Self::BlockLength { .. } => (InvalidRequest, "block_length"),
+            Self::BlockRange => (InvalidRequest, "block_range"),
+            Self::BlocksMissing(_) => (Internal, "blocks_missing"),
+            Self::BatchTooLong => (InvalidRequest, "batch_too_long"),
+            Self::NotForBatch(_) => (InvalidParams, "not_for_batch"),
+            Self::Http(error) => return http_error(error),
+            Self::DuplicateExchange(_) => (InvalidParams, "request_exists"),
+            Self::TooManyExchanges => (InvalidRequest, "too_many_requests"),
+            Self::HttpOverloaded => (Internal, "http_overloaded"),
+            Self::OutOfMemory(_) | Self::NoReplyMemory(_) => (Internal, "out_of_memory"),
+            Self::ReplyTooLarge(_) => (Internal, "reply_too_large"),
+            Self::Abandoned => (Internal, "internal"),
+        };
+        let error = RpcError::new(code, kind, self.to_string());
+        if self.is_retryable() { error.retryable() } else { error }
+    }
+
+    fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::SessionAttached(_)
+                | Self::TooManySessions(_)
+                | Self::TooManyProcesses(_)
+                | Self::TooManyRequests
+                | Self::StdinOverloaded
+                | Self::TooManyExchanges
+                | Self::HttpOverloaded
+                | Self::OutOfMemory(_)
+                | Self::NoReplyMemory(_)
+        )
+    }
+}
+
+/// A malformed policy is `InvalidParams`; a policy for another machine or one that is too large is `InvalidRequest`.
+fn policy_code(error: &PolicyError) -> ErrorCode {
+    match error {
+        PolicyError::MissingCwd | PolicyError::Path(_) | PolicyError::Glob { .. } => {
+            ErrorCode::InvalidParams
+        }
+        PolicyError::TooLarge
+        | PolicyError::ForeignEntry(_)
+        | PolicyError::ForeignCwd(_)
+        | PolicyError::ForeignWorkspaceRoot(_) => ErrorCode::InvalidRequest,
+    }
+}
+
+fn cwd_kind(source: &io::Error) -> &'static str {
+    if source.kind() == io::ErrorKind::NotFound { "cwd_not_found" } else { "cwd_unusable" }
+}
+
+fn spawn_error(error: &SpawnError) -> RpcError {
+    let kind = match error {
+        SpawnError::NoProgram => "missing_program",
+        SpawnError::NulByte(_) => "nul_byte",
+        SpawnError::Cwd(source) => cwd_kind(source),
+        SpawnError::Program(source) if source.kind() == io::ErrorKind::NotFound => {
+            "program_not_found"
+        }
+        SpawnError::Program(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+            "program_not_executable"
+        }
+        SpawnError::Program(_) => "program_unusable",
+        SpawnError::Sandbox { .. } => "sandbox_failed",
+        SpawnError::Prepare { .. } => "spawn_failed",
+    };
+    let errno = match error {
+        SpawnError::NoProgram | SpawnError::NulByte(_) => None,
+        SpawnError::Cwd(source)
+        | SpawnError::Program(source)
+        | SpawnError::Sandbox { source, .. }
+        | SpawnError::Prepare { source, .. } => exec_server_os::errno_name(source),
+    };
+    let message = match error {
+        SpawnError::Sandbox { step, .. } if NAMESPACE_STEPS.contains(&step.as_str()) => format!(
+            "{error}; run `exec-server doctor` to see how to allow user namespaces, or start the server with \
+             --sandbox-fallback landlock, which enforces some policies without them"
+        ),
+        SpawnError::Sandbox { .. } if errno == Some("ETIME") => {
+            format!("{error}; {}", RequestError::PolicyTooCostly)
+        }
+        _ if errno == Some("ETOOMANYREFS") => format!(
+            "{error}; processes of this user keep too many descriptors in flight over unix sockets, more than the limit \
+             on open files (ETOOMANYREFS): end these processes, or start the server with a higher hard limit (ulimit -Hn)"
+        ),
+        _ => error.to_string(),
+    };
+    RpcError::new(ErrorCode::Internal, kind, message).with_errno(errno)
+}
+
+/// The set-up steps that fail on a machine that forbids user namespaces or restricts them.
+const NAMESPACE_STEPS: [&str; 5] =
+    ["namespaces", "setgroups", "uid map", "gid map", "make the mounts private"];
+
+/// The kinds are the names of the reference protocol, which are not in `snake_case`.
+fn http_error(error: &HttpError) -> RpcError {
+    let errno = error.system().and_then(exec_server_os::errno_name);
+    RpcError::new(ErrorCode::Internal, error.kind().name(), error.to_string()).with_errno(errno)
+}
+
+fn files_error(error: &FsError) -> RpcError {
+    use ErrorCode::{Internal, InvalidRequest};
+    let (code, kind) = match error {
+        FsError::System(source) => return file_system_error(error, source),
+        FsError::ShortWrite { source, .. } => {
+            return renamed(file_system_error(error, source), "short_write", error);
+        }
+        FsError::Incomplete { done, path, source, .. } => {
+            let mut rpc = renamed(files_error(source), "incomplete", error);
+            let data = rpc.data.get_or_insert_default();
+            data.completed = Some(*done);
+            data.failed_path = Some(path_uri(path));
+            return rpc;
+        }
+        FsError::NotAFile(_, nature) => return not_a_file(error, *nature),
+        FsError::IsLink => (InvalidRequest, "is_symlink"),
+        FsError::NoName => (InvalidRequest, "no_name"),
+        FsError::DirectoryExists => (Internal, "already_exists"),
+        FsError::RecursiveWithoutLinks => (Internal, "unsupported"),
+        FsError::WalkLimitsZero | FsError::WalkLimitsExceeded => (InvalidRequest, "walk_limits"),
+        FsError::TooManyEntries(..) => (Internal, "too_many_entries"),
+        FsError::DirectoryNeedsRecursive => (InvalidRequest, "needs_recursive"),
+        FsError::IntoItself => (InvalidRequest, "into_itself"),
+        FsError::SameFile => (InvalidRequest, "same_file"),
+        FsError::NotCopyable(_) => return not_a_file(error, Nature::Special),
+        FsError::VersionMismatch => (InvalidRequest, "version_mismatch"),
+    };
+    RpcError::new(code, kind, error.to_string())
+}
+
+fn not_a_file(error: &FsError, nature: Nature) -> RpcError {
+    RpcError::new(ErrorCode::InvalidRequest, "not_a_file", error.to_string())
+        .with_errno(Some(nature.errno_name()))
+}
+
+/// Keeps the code and the errno of `rpc`, with the kind and the message of the enclosing error.
+fn renamed(rpc: RpcError, kind: &str, error: &FsError) -> RpcError {
+    let data = rpc.data.map(|data| ErrorData { kind: kind.to_owned(), ..data });
+    RpcError { message: error.to_string(), data, ..rpc }
+}
+
+/// Clients recognise a missing file and a denied access by the code, and all other failures by the errno.
+fn file_system_error(error: &FsError, source: &io::Error) -> RpcError {
+    let errno = exec_server_os::errno_name(source);
+    let (code, kind) = match errno {
+        Some("ENOENT") => (ErrorCode::NotFound, "not_found"),
+        Some("EACCES" | "EPERM") => (ErrorCode::InvalidRequest, "permission_denied"),
+        Some("EINVAL") => (ErrorCode::InvalidRequest, "invalid_argument"),
+        Some("EEXIST") => (ErrorCode::Internal, "already_exists"),
+        Some("ENOTDIR") => (ErrorCode::Internal, "not_a_directory"),
+        Some("EISDIR") => (ErrorCode::Internal, "is_a_directory"),
+        Some("ENOTEMPTY") => (ErrorCode::Internal, "directory_not_empty"),
+        Some("EROFS") => (ErrorCode::Internal, "read_only_file_system"),
+        Some("ENOSPC" | "EDQUOT") => (ErrorCode::Internal, "no_space"),
+        Some("EXDEV") => (ErrorCode::Internal, "other_file_system"),
+        _ => (ErrorCode::Internal, "file_system"),
+    };
+    RpcError::new(code, kind, error.to_string()).with_errno(errno)
+}
+
+fn system_error(kind: &str, error: &RequestError, source: &io::Error) -> RpcError {
+    RpcError::new(ErrorCode::Internal, kind, error.to_string())
+        .with_errno(exec_server_os::errno_name(source))
+}
+
+impl From<ToPathError> for RequestError {
+    fn from(error: ToPathError) -> Self {
+        match error {
+            ToPathError::Foreign(foreign) => Self::ForeignPath(foreign),
+            error @ ToPathError::Uri(_) => Self::Path(error),
+        }
+    }
+}
+
+/// The error for an unusable `cwd`; the text for a foreign path is the one that the reference client matches.
+pub fn cwd_error(uri: &PathUri, source: ToPathError) -> RequestError {
+    match source {
+        ToPathError::Uri(_) => RequestError::Path(source),
+        ToPathError::Foreign(_) => RequestError::Cwd { uri: uri.as_str().to_owned(), source },
+    }
+}

@@ -1,0 +1,118 @@
+//! The sandboxed workers of one connection: one per policy and class of request, kept until they are idle too long.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use exec_server_os::FileWorker;
+use exec_server_os::sandbox::PolicyDigest;
+use tokio::sync::OnceCell;
+
+use crate::errors::RequestError;
+use crate::sandbox::{
+    Class, Confinement, FilesPolicy, PathFingerprints, Placeholder, RetryBudget, in_time,
+};
+use crate::server::Server;
+use crate::sessions::Session;
+
+/// The workers of one connection.
+#[derive(Debug, Default)]
+pub struct Workers {
+    workers: Mutex<HashMap<Key, Entry>>,
+}
+
+/// What a worker was confined to; a worker with another key must not be used.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    policy: PolicyDigest,
+    class: Class,
+    ground: PathFingerprints,
+}
+
+#[derive(Debug)]
+struct Entry {
+    worker: Arc<OnceCell<Warm>>,
+    used: Instant,
+}
+
+#[derive(Debug)]
+struct Warm {
+    worker: Arc<FileWorker>,
+    _placeholders: Vec<Placeholder>,
+}
+
+/// Enough, because a client uses few policies at a time.
+const MAX_WORKERS: usize = 16;
+/// Workers without a request for this long are dropped at the next request.
+const IDLE: Duration = Duration::from_secs(60);
+
+impl Workers {
+    /// Returns the worker for a policy and class; starts one if there is none.
+    pub async fn get(
+        &self,
+        server: &Arc<Server>,
+        session: &Session,
+        policy: &Arc<FilesPolicy>,
+        class: Class,
+    ) -> Result<Arc<FileWorker>, RequestError> {
+        let ground = match server.sandboxes.ground_from_cache(policy) {
+            Some(ground) => ground,
+            None => {
+                let (looker, policy) = (server.clone(), policy.clone());
+                let time = server.config.timings.sandbox_set_up;
+                in_time(time, move || Ok(looker.sandboxes.ground(&policy))).await?
+            }
+        };
+        let key = Key { policy: policy.digest().clone(), class, ground };
+        let cell = self.reserve(key);
+        let warm = cell.get_or_try_init(|| start(server, session, policy, class)).await?;
+        Ok(warm.worker.clone())
+    }
+
+    fn reserve(&self, key: Key) -> Arc<OnceCell<Warm>> {
+        let now = Instant::now();
+        let mut workers = self.workers.lock().expect("no holder panics");
+        workers.retain(|_, entry| {
+            let is_worn = entry.worker.get().is_some_and(|warm| warm.worker.is_worn());
+            !is_worn && now.duration_since(entry.used) < IDLE
+        });
+        if workers.len() >= MAX_WORKERS && !workers.contains_key(&key) {
+            let oldest = workers.iter().min_by_key(|(_, entry)| entry.used);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                workers.remove(&oldest);
+            }
+        }
+        let entry =
+            workers.entry(key).or_insert_with(|| Entry { worker: Arc::default(), used: now });
+        entry.used = now;
+        entry.worker.clone()
+    }
+}
+
+async fn start(
+    server: &Arc<Server>,
+    session: &Session,
+    policy: &Arc<FilesPolicy>,
+    class: Class,
+) -> Result<Warm, RequestError> {
+    let mut patience = RetryBudget::default();
+    let (worker, exit, placeholders) = loop {
+        let (planner, policy) = (server.clone(), policy.clone());
+        let time = server.config.timings.sandbox_set_up;
+        let confined =
+            in_time(time, move || planner.sandboxes.confine_worker(policy.policy(), class));
+        let Confinement { setup, placeholders, .. } = confined.await?;
+        let (network, tag) = (session.sandbox_network(), session.tag_child(server));
+        match server.spawner.spawn_worker(setup, network, tag).await {
+            Ok((worker, exit)) => break (worker, exit, placeholders),
+            Err(error) if patience.allows_another_try(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    };
+    server.spawn(async move {
+        // The exit status is not needed, but polling reaps the child.
+        let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
+    });
+    Ok(Warm { worker: Arc::new(worker), _placeholders: placeholders })
+}

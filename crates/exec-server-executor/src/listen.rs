@@ -1,0 +1,281 @@
+//! The listener: accepts connections and answers HTTP until one of them becomes a websocket.
+//!
+//! | look here | for |
+//! |---|---|
+//! | this file | sockets: binding, accepting, TLS |
+//! | `trust` | which local processes are served |
+//! | `http` | routes, checks and the upgrade |
+//! | `stdio` | the one connection over stdin and stdout |
+
+mod http;
+mod stdio;
+mod trust;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use exec_server_os::Peers;
+use exec_server_os::peer::{Peer, PeerPlace};
+use exec_server_transport::tls;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use crate::listen_url::ListenUrl;
+use crate::server::Server;
+use trust::{Refusal, Trust, Verdict};
+
+pub use http::serve_metrics;
+pub use stdio::serve_stdio;
+
+/// A listener that is bound and not yet serving.
+pub struct Listener {
+    socket: Socket,
+    tls: Option<TlsAcceptor>,
+}
+
+enum Socket {
+    Tcp(TcpListener),
+    #[cfg(unix)]
+    Unix(tokio::net::UnixListener, SocketFile),
+}
+
+/// Why a server cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The listener is reachable from the network without authentication.
+    #[error(
+        "refusing to listen on {0} without authentication: anyone who can reach it could run commands here. \
+         Use --ws-auth (see --help), listen on 127.0.0.1, or say --insecure-no-auth if that is what you want"
+    )]
+    OpenToTheNetwork(SocketAddr),
+    /// The address or path cannot be bound.
+    #[error("could not listen on {place}: {source}")]
+    Bind {
+        /// The address or path.
+        place: String,
+        /// The error of the bind.
+        source: io::Error,
+    },
+    /// The path exists and is not a stale socket.
+    #[error("could not listen on {}: another server is listening there, or it is no socket", .0.display())]
+    Taken(PathBuf),
+    /// This platform has no unix sockets.
+    #[error("unix sockets are not supported on this platform")]
+    NoUnixSockets,
+    /// The certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
+}
+
+impl Listener {
+    /// Binds the server's socket.
+    pub async fn bind(server: &Server) -> Result<Self, ListenError> {
+        let config = &server.config;
+        let acceptor = match &config.tls {
+            Some(files) => Some(tls::acceptor(&files.certificate, &files.key)?),
+            None => None,
+        };
+        let socket =
+            match &config.listen {
+                ListenUrl::WebSocket(address) => {
+                    let is_open = matches!(config.auth, crate::auth::Auth::Open);
+                    if is_open && !config.listen.is_local() && !config.insecure_no_auth {
+                        return Err(ListenError::OpenToTheNetwork(*address));
+                    }
+                    let bound = TcpListener::bind(address).await;
+                    Socket::Tcp(bound.map_err(|source| ListenError::Bind {
+                        place: address.to_string(),
+                        source,
+                    })?)
+                }
+                ListenUrl::Unix(path) => bind_unix(path).await?,
+                ListenUrl::Stdio => unreachable!("stdio has no listener"),
+            };
+        Ok(Self { socket, tls: acceptor })
+    }
+
+    /// The URL under which clients reach this listener.
+    pub fn url(&self) -> io::Result<String> {
+        let scheme = if self.tls.is_some() { "wss" } else { "ws" };
+        Ok(match &self.socket {
+            Socket::Tcp(listener) => format!("{scheme}://{}", listener.local_addr()?),
+            #[cfg(unix)]
+            Socket::Unix(_, file) => format!("unix://{}", file.path.display()),
+        })
+    }
+
+    /// Serves connections until the future is dropped.
+    pub async fn serve(&self, server: &Arc<Server>) {
+        loop {
+            match self.accept().await {
+                // The server owns the task, because connections outlive the listener during shutdown.
+                Ok(accepted) => {
+                    let task = serve_accepted(server.clone(), accepted, self.tls.clone());
+                    server.spawn_on(server.event_loops.next(), task);
+                }
+                // Out of descriptors or memory: existing connections continue, accepting pauses.
+                Err(error) => {
+                    tracing::warn!(%error, "could not accept a connection");
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Accepted> {
+        match &self.socket {
+            Socket::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Accepted::Tcp(stream.into_std()?, peer))
+            }
+            #[cfg(unix)]
+            Socket::Unix(listener, _) => Ok(Accepted::Unix(listener.accept().await?.0.into_std()?)),
+        }
+    }
+}
+
+/// The file of a unix socket, removed when it is dropped.
+#[cfg(unix)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode: another server may have replaced the socket at this path.
+    identity: (u64, u64),
+}
+
+#[cfg(unix)]
+impl SocketFile {
+    fn new(path: &Path) -> io::Result<Self> {
+        let identity = Self::identity(path)?;
+        Ok(Self { path: path.to_owned(), identity })
+    }
+
+    fn identity(path: &Path) -> io::Result<(u64, u64)> {
+        use std::os::unix::fs::MetadataExt;
+        std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+    }
+}
+
+#[cfg(unix)]
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if Self::identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// An accepted connection that is not yet on an event loop.
+enum Accepted {
+    Tcp(std::net::TcpStream, SocketAddr),
+    #[cfg(unix)]
+    Unix(std::os::unix::net::UnixStream),
+}
+
+/// Identifies the peer of a TCP connection: it may be a sandboxed process that shares the host's network.
+async fn judge_tcp(
+    server: &Server,
+    trust: Trust,
+    peer: SocketAddr,
+    local: io::Result<SocketAddr>,
+) -> Verdict {
+    let Ok(local) = local else { return Verdict::Close("the peer disconnected at once") };
+    let peers = server.peers.clone();
+    let _turn = server.peer_searches.acquire().await;
+    let found = tokio::task::spawn_blocking(move || peers.of_tcp(peer, local)).await;
+    match found {
+        Ok(found) => judge(trust, found),
+        Err(_) => Verdict::Close("the lookup of the peer process failed"),
+    }
+}
+
+fn judge(trust: Trust, peer: Peer) -> Verdict {
+    let verdict = trust.judge(peer, Peers::own_uid());
+    match verdict {
+        Verdict::Serve => {}
+        // At debug level, because every port probe ends here.
+        Verdict::Close(reason) if peer.place == PeerPlace::Gone => {
+            tracing::debug!(reason, "connection refused");
+        }
+        Verdict::Close(reason) => tracing::warn!(uid = peer.uid, reason, "connection refused"),
+        Verdict::Refuse(reason) => tracing::warn!(uid = peer.uid, %reason, "connection refused"),
+    }
+    verdict
+}
+
+async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<TlsAcceptor>) {
+    let trust = Trust::of(&server.config, server.config.listen.is_local());
+    let verdict = match &accepted {
+        Accepted::Tcp(stream, peer) => judge_tcp(&server, trust, *peer, stream.local_addr()).await,
+        #[cfg(unix)]
+        Accepted::Unix(stream) => {
+            use std::os::fd::AsFd;
+            judge(trust, server.peers.of_unix(stream.as_fd()))
+        }
+    };
+    let refusal = match verdict {
+        Verdict::Serve => None,
+        Verdict::Refuse(refusal) => Some(refusal),
+        Verdict::Close(_) => return,
+    };
+    match accepted {
+        Accepted::Tcp(stream, peer) => match TcpStream::from_std(stream) {
+            Ok(stream) => serve_stream(server, stream, peer.to_string(), refusal, tls).await,
+            Err(error) => tracing::warn!(%error, "could not serve a connection"),
+        },
+        #[cfg(unix)]
+        Accepted::Unix(stream) => match tokio::net::UnixStream::from_std(stream) {
+            Ok(stream) => serve_stream(server, stream, "unix".to_owned(), refusal, tls).await,
+            Err(error) => tracing::warn!(%error, "could not serve a connection"),
+        },
+    }
+}
+
+async fn serve_stream<S>(
+    server: Arc<Server>,
+    stream: S,
+    peer: String,
+    refusal: Option<Refusal>,
+    tls: Option<TlsAcceptor>,
+) where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let Some(tls) = tls else {
+        return http::serve(server, stream, peer, refusal).await;
+    };
+    let handshake = tokio::time::timeout(server.config.timings.handshake, tls.accept(stream));
+    match handshake.await {
+        Ok(Ok(stream)) => http::serve(server, stream, peer, refusal).await,
+        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
+    }
+}
+
+#[cfg(unix)]
+async fn bind_unix(path: &Path) -> Result<Socket, ListenError> {
+    use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+    if let Ok(metadata) = std::fs::symlink_metadata(path) {
+        // A socket without a listener is left over from a killed server; one in use is not removed.
+        let is_left_over = metadata.file_type().is_socket()
+            && tokio::net::UnixStream::connect(path)
+                .await
+                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+        if !is_left_over {
+            return Err(ListenError::Taken(path.to_owned()));
+        }
+        let _ = std::fs::remove_file(path);
+    }
+    let failed = |source| ListenError::Bind { place: path.display().to_string(), source };
+    let listener = tokio::net::UnixListener::bind(path).map_err(failed)?;
+    let file = SocketFile::new(path).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    Ok(Socket::Unix(listener, file))
+}
+
+#[cfg(not(unix))]
+async fn bind_unix(_path: &Path) -> Result<Socket, ListenError> {
+    Err(ListenError::NoUnixSockets)
+}

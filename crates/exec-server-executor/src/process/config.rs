@@ -1,0 +1,49 @@
+//! The settings of a process, fixed at its start.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use exec_server_protocol::path_uri::PathUri;
+use exec_server_protocol::process::{
+    LimitsReport, ProcessId, ProcessStartResponse, SandboxReport, SandboxType,
+};
+
+use crate::sandbox::Placeholder;
+use crate::sessions::ClientKind;
+
+/// The settings of one process, after defaults and limits were applied.
+pub struct ProcessConfig {
+    pub id: ProcessId,
+    pub argv: Vec<String>,
+    pub cwd: PathUri,
+    pub is_terminal: bool,
+    pub retain_bytes: usize,
+    pub retain_closed: Duration,
+    pub waits_when_detached: bool,
+    pub timeout: Option<Duration>,
+    pub idle_timeout: Option<Duration>,
+    pub client: ClientKind,
+    /// Shared with the handles of the process; only the process task sets it.
+    pub has_exited: Arc<AtomicBool>,
+    pub limits: LimitsReport,
+    pub sandbox: Option<ProcessSandbox>,
+}
+
+/// The sandbox of one process.
+pub struct ProcessSandbox {
+    /// Held until the process tree is empty.
+    pub placeholders: Vec<Placeholder>,
+    pub report: SandboxReport,
+}
+
+impl ProcessConfig {
+    /// The reply to the start request.
+    pub fn start_response(&self) -> ProcessStartResponse {
+        let sandbox = self.sandbox.as_ref().map(|sandbox| sandbox.report.clone());
+        let sandbox_type =
+            if sandbox.is_some() { SandboxType::LinuxSeccomp } else { SandboxType::None };
+        let limits = Some(&self.limits).filter(|limits| !limits.is_empty()).cloned();
+        ProcessStartResponse { process_id: self.id.clone(), sandbox_type, sandbox, limits }
+    }
+}

@@ -1,0 +1,341 @@
+//! Checks a start request, spawns the child and runs the process task.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use exec_server_os::env_policy::{EnvRequest, child_environment};
+use exec_server_os::limits::{self, LimitPlan};
+use exec_server_os::sandbox::Policy;
+use exec_server_os::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
+use exec_server_os::{SandboxSetup, TreeTag};
+use exec_server_protocol::escape_untrusted::escape_untrusted;
+use exec_server_protocol::limits::{DEFAULT_RETAINED_OUTPUT_BYTES, MAX_OUTPUT_CHUNK_BYTES};
+use exec_server_protocol::process::{
+    LimitName, LimitsReport, ProcessId, ProcessLimits, ProcessStartParams, ProcessTerminateResponse,
+};
+use tokio::sync::mpsc;
+
+use super::config::{ProcessConfig, ProcessSandbox};
+use super::task::ProcessTask;
+use super::{ClosedMark, Command};
+use crate::environment::host_path;
+use crate::errors::{RequestError, cwd_error};
+use crate::reply::Reply;
+use crate::sandbox::{Confinement, RetryBudget, in_time};
+use crate::server::Server;
+use crate::sessions::Session;
+use crate::shell_snapshot;
+
+/// A start request that has been checked and is ready to run.
+#[derive(Debug)]
+pub struct PreparedStart {
+    params: ProcessStartParams,
+    cwd: PathBuf,
+    /// None if the process is not sandboxed.
+    policy: Option<Policy>,
+    limits: LimitPlan,
+    limits_report: LimitsReport,
+    /// Recognises a repeated request.
+    pub digest: u64,
+    /// Shared with the handles of the process; set when it exits.
+    pub exit_note: Arc<AtomicBool>,
+}
+
+impl PreparedStart {
+    /// The id that the client chose.
+    pub fn id(&self) -> &ProcessId {
+        &self.params.process_id
+    }
+
+    /// The length of the arguments and the working directory.
+    pub fn described_bytes(&self) -> usize {
+        let arguments: usize = self.params.argv.iter().map(String::len).sum();
+        arguments + self.params.cwd.as_str().len()
+    }
+
+    /// Whether no other live process of the same credential may have this id.
+    pub fn is_unique(&self) -> bool {
+        self.params.unique_id
+    }
+}
+
+/// Checks everything that can be checked before the process id is reserved.
+pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedStart, RequestError> {
+    let cwd = params
+        .cwd
+        .to_posix(server.config.native_paths)
+        .map_err(|error| cwd_error(&params.cwd, error))?;
+    if params.network_proxy.is_some() {
+        return Err(RequestError::Unsupported(
+            "networkProxy is not supported by this server (capability networkProxyLaunch)",
+        ));
+    }
+    if params.user.is_some() {
+        return Err(RequestError::Unsupported(
+            "user is not supported by this server (capability processUser)",
+        ));
+    }
+    let policy = server.sandboxes.for_process(params.sandbox.as_ref(), &params.cwd)?;
+    if let Some(snapshot) = &params.shell_snapshot {
+        shell_snapshot::validate(snapshot)
+            .map_err(|error| RequestError::InvalidParams(error.to_string()))?;
+    }
+    if params.argv.is_empty() {
+        return Err(RequestError::InvalidParams("argv must not be empty".to_owned()));
+    }
+    let (limits, limits_report) = plan_limits(server, &params, policy.as_ref())?;
+    let digest = digest(&params);
+    let exit_note = Arc::default();
+    let cwd = host_path(cwd);
+    Ok(PreparedStart { params, cwd, policy, limits, limits_report, digest, exit_note })
+}
+
+/// Caps the requested limits at the limits of the operator, and plans how they are enforced.
+fn plan_limits(
+    server: &Server,
+    params: &ProcessStartParams,
+    policy: Option<&Policy>,
+) -> Result<(LimitPlan, LimitsReport), RequestError> {
+    let mut wanted = params.limits.unwrap_or_default();
+    check_limits(&wanted)?;
+    for name in LimitName::ALL {
+        if let Some(most) = server.config.process_limits.get(name) {
+            wanted.set(name, wanted.get(name).map_or(most, |value| value.min(most)));
+        }
+    }
+    let sandbox = policy.map(|_| server.sandboxes.mechanism());
+    Ok(limits::plan(&wanted, &server.spawner.limit_means(sandbox))?)
+}
+
+/// Rejects limits that are out of range.
+fn check_limits(limits: &ProcessLimits) -> Result<(), RequestError> {
+    let Some(name) = limits.out_of_range() else { return Ok(()) };
+    let (range, name) = (name.range(), name.name());
+    let text = format!("limits.{name} must be between {} and {}", range.start(), range.end());
+    Err(RequestError::InvalidParams(text))
+}
+
+fn digest(params: &ProcessStartParams) -> u64 {
+    static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    let text = serde_json::to_string(params).expect("was decoded from JSON");
+    KEYS.hash_one(text)
+}
+
+/// Starts the process and runs its task until the record expires.
+pub async fn run_process(
+    server: Arc<Server>,
+    session: Session,
+    start: PreparedStart,
+    tag: TreeTag,
+    (closed, mut commands): (ClosedMark, mpsc::UnboundedReceiver<Command>),
+    reply: Reply,
+) {
+    let id = start.id().clone();
+    let cwd = start.cwd.clone();
+    let starting = async {
+        let (request, policy, mut config) = plan(&server, &session, start, tag).await?;
+        let Some(policy) = policy else {
+            return Ok((server.spawner.spawn(request).await?, config));
+        };
+        let (spawned, sandboxed) = start_confined(&server, &policy, &request).await?;
+        if !sandboxed.placeholders.is_empty() {
+            // This event loop removes the placeholders, and must not wait for the mounts over them.
+            spawned.exit.release_mounts();
+        }
+        config.sandbox = Some(sandboxed);
+        Ok((spawned, config))
+    };
+    let mut held = VecDeque::new();
+    match watch(starting, &mut commands, &mut held).await {
+        Ok(Started { spawned, config, is_cancelled }) => {
+            let mut task = ProcessTask::new(
+                server.clone(),
+                config,
+                spawned,
+                session.attached(),
+                closed.clone(),
+            );
+            if is_cancelled {
+                task.abandon();
+                reply.fail(&RequestError::StartCancelled(id.to_string()));
+            } else {
+                // The reply is queued before the task can send its first event.
+                reply.ok(&task.start_response());
+            }
+            // These arrived during a slow start, so they come before the commands in the queue.
+            held.into_iter().for_each(|command| task.handle_command(command));
+            task.run(&mut commands).await;
+            session.forget_process(&id, &closed);
+        }
+        Err(error) => {
+            let error = with_cwd(error, &cwd);
+            session.forget_process(&id, &closed);
+            tracing::debug!(process_id = %id, %error, "process did not start");
+            reply.fail(&error);
+        }
+    }
+    commands.close();
+    // A request that arrived during the last steps gets the answer for an unknown process.
+    while let Some(command) = commands.recv().await {
+        crate::dispatch::answer_unknown(&id, command);
+    }
+}
+
+/// Adds the path to the error about a working directory that cannot be entered.
+fn with_cwd(error: RequestError, cwd: &Path) -> RequestError {
+    match error {
+        RequestError::Spawn(SpawnError::Cwd(source)) => {
+            let path = escape_untrusted(&cwd.to_string_lossy(), MAX_SHOWN_CHARS);
+            RequestError::CwdUnusable { path, source }
+        }
+        error => error,
+    }
+}
+
+/// Bounds the part of a path that an error message repeats.
+const MAX_SHOWN_CHARS: usize = 200;
+
+async fn start_confined(
+    server: &Arc<Server>,
+    policy: &Policy,
+    request: &SpawnRequest,
+) -> Result<(Spawned, ProcessSandbox), RequestError> {
+    let mut patience = RetryBudget::default();
+    loop {
+        let (planner, policy, request) = (server.clone(), policy.clone(), request.clone());
+        // Reads the disk, so it runs on a thread that may block.
+        let submit = move || {
+            let (setup, sandboxed) = split(planner.sandboxes.confine(&policy)?, request.limits);
+            let request = SpawnRequest { sandbox: Some(setup), ..request };
+            Ok((planner.spawner.submit(request)?, sandboxed))
+        };
+        let (submitted, sandboxed) = in_time(server.config.timings.sandbox_set_up, submit).await?;
+        match server.spawner.finish(submitted).await {
+            Ok(spawned) => return Ok((spawned, sandboxed)),
+            Err(error) if patience.allows_another_try(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+fn split(confinement: Confinement, limits: LimitPlan) -> (SandboxSetup, ProcessSandbox) {
+    let Confinement { mut setup, placeholders } = confinement;
+    if let Some(bytes) = limits.tmpfs_bytes {
+        setup.view.temp_bytes = bytes;
+    }
+    let report = setup.report();
+    (setup, ProcessSandbox { placeholders, report })
+}
+
+async fn plan(
+    server: &Arc<Server>,
+    session: &Session,
+    start: PreparedStart,
+    tag: TreeTag,
+) -> Result<(SpawnRequest, Option<Policy>, ProcessConfig), RequestError> {
+    let params = start.params;
+    let env = child_environment(
+        std::env::vars_os(),
+        EnvRequest {
+            policy: params.env_policy.as_ref(),
+            env: &params.env,
+            metadata: params.metadata.as_ref(),
+        },
+    );
+    let stdio = if params.tty {
+        Stdio::Terminal(params.size.unwrap_or_default())
+    } else {
+        let stdin = if params.pipe_stdin { StdinKind::Pipe } else { StdinKind::Null };
+        Stdio::Pipes { stdin }
+    };
+    let restored = match &params.shell_snapshot {
+        // A capture runs the shell that the request names, which must not happen outside of its sandbox.
+        Some(_) if start.policy.is_none() => {
+            let capture = session.tag_child(server);
+            session.snapshots().restore(server, &params, &start.cwd, &env, capture).await
+        }
+        _ => None,
+    };
+    let (argv, extra_input) = match restored {
+        Some(restored) => (restored.argv, Some(restored.input)),
+        None => (params.argv.clone(), None),
+    };
+    let mut argv: Vec<OsString> = argv.into_iter().map(OsString::from).collect();
+    let program = argv[0].clone();
+    if let Some(arg0) = &params.arg0 {
+        argv[0] = arg0.into();
+    }
+    let limits = start.limits;
+    let cwd = start.cwd;
+    let (sandbox, network) = (None, session.sandbox_network());
+    let request =
+        SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, network, extra_input, limits };
+    let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    });
+    // Output that waits for its client stays in the log, which must have room for one chunk at least.
+    let least = if params.wait_when_detached { MAX_OUTPUT_CHUNK_BYTES } else { 0 };
+    let retain_bytes = wanted.min(server.config.limits.retained_output).max(least);
+    let timings = &server.config.timings;
+    let retain_closed = params.closed_retention_ms.map_or(timings.closed_retention, |wanted| {
+        let longest = timings.max_session_linger.max(timings.closed_retention);
+        Duration::from_millis(wanted).min(longest)
+    });
+    let config = ProcessConfig {
+        id: params.process_id,
+        argv: params.argv,
+        cwd: params.cwd,
+        is_terminal: params.tty,
+        retain_bytes,
+        retain_closed,
+        waits_when_detached: params.wait_when_detached,
+        timeout: params.timeout_ms.map(Duration::from_millis),
+        idle_timeout: params.idle_timeout_ms.map(Duration::from_millis),
+        client: session.client(),
+        has_exited: start.exit_note,
+        limits: start.limits_report,
+        sandbox: None,
+    };
+    Ok((request, start.policy, config))
+}
+
+struct Started {
+    spawned: Spawned,
+    config: ProcessConfig,
+    /// Termination was requested before the spawn had finished.
+    is_cancelled: bool,
+}
+
+/// Waits for the spawn and answers `terminate` meanwhile; a slow shell profile can delay it.
+async fn watch(
+    starting: impl Future<Output = Result<(Spawned, ProcessConfig), RequestError>>,
+    commands: &mut mpsc::UnboundedReceiver<Command>,
+    held: &mut VecDeque<Command>,
+) -> Result<Started, RequestError> {
+    // Boxed, so that the future of a long-running process does not contain the space for its start.
+    let mut starting = Box::pin(starting);
+    let mut is_cancelled = false;
+    let result = loop {
+        tokio::select! {
+            biased;
+            result = &mut starting => break result,
+            Some(command) = commands.recv() => match command {
+                Command::Terminate { reply, .. } => {
+                    is_cancelled = true;
+                    reply.ok(&ProcessTerminateResponse { running: true });
+                }
+                Command::End { .. } => is_cancelled = true,
+                // A process that has not started is not listed.
+                Command::Summarise(_) => {}
+                command => held.push_back(command),
+            },
+        }
+    };
+    let (spawned, config) = result?;
+    Ok(Started { spawned, config, is_cancelled })
+}

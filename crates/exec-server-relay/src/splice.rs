@@ -1,0 +1,156 @@
+//! Forwards messages between two wires, unchanged and with backpressure.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use exec_server_core::keepalive::{Keepalive, KeepaliveAction};
+use tokio::time::{Sleep, timeout};
+
+use exec_server_transport::connection::{InMessage, KeepaliveConfig, Received, Wire, WireError};
+
+/// Bytes of messages passed to a wire between two flushes.
+const BATCH_BYTES: usize = 256 * 1024;
+/// Bounds one direction's turn, so that it cannot starve the other.
+const BATCHES_PER_TURN: usize = 8;
+/// Limit for flushing to the far side after the end, or for answering its close frame.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Which side ended the splice.
+#[derive(Debug)]
+pub enum SpliceEnd {
+    /// The near side closed or failed.
+    Near,
+    /// The far side closed in order, or failed with this error.
+    Far(Option<WireError>),
+    /// The far side missed its keepalive deadline.
+    Silent,
+}
+
+/// Forwards messages between two wires until one of them ends; keepalive pings go to the far wire only.
+///
+/// The near wire is flushed before it is dropped; the far wire gets no close frame from this end.
+pub async fn splice(near: impl Wire, far: Box<dyn Wire>, pings: KeepaliveConfig) -> SpliceEnd {
+    let keepalive = Keepalive::new(Instant::now(), pings.interval, pings.deadline);
+    let sleep = Box::pin(tokio::time::sleep_until(keepalive.poll_timeout().into()));
+    let mut splice = Splice { near, far, keepalive, sleep, far_took: 0 };
+    let end = poll_fn(|cx| splice.poll(cx)).await;
+    let Splice { mut near, mut far, .. } = splice;
+    let leaving = poll_fn(|cx| match &end {
+        SpliceEnd::Near => far.poll_flush(cx).map(|_| ()),
+        SpliceEnd::Far(None) => far.poll_drain(cx),
+        SpliceEnd::Far(Some(_)) | SpliceEnd::Silent => Poll::Ready(()),
+    });
+    // A peer that does not read in time is dropped anyway.
+    let _ = timeout(CLOSE_TIMEOUT, leaving).await;
+    if let SpliceEnd::Far(_) = end {
+        let _ = timeout(pings.deadline, poll_fn(|cx| near.poll_flush(cx))).await;
+    }
+    end
+}
+
+struct Splice<N> {
+    near: N,
+    far: Box<dyn Wire>,
+    keepalive: Keepalive,
+    sleep: Pin<Box<Sleep>>,
+    far_took: u64,
+}
+
+/// Why one direction has ended.
+enum CarryEnd {
+    Source(Option<WireError>),
+    Sink(WireError),
+}
+
+impl<N: Wire> Splice<N> {
+    fn poll(&mut self, cx: &mut Context) -> Poll<SpliceEnd> {
+        // The far side first, so that its close reason is reported even if the near side ends as well.
+        let keepalive = &mut self.keepalive;
+        let on_activity = || keepalive.handle_activity();
+        match poll_carry(&mut *self.far, &mut self.near, cx, on_activity) {
+            Poll::Ready(CarryEnd::Source(error)) => return Poll::Ready(SpliceEnd::Far(error)),
+            Poll::Ready(CarryEnd::Sink(_)) => return Poll::Ready(SpliceEnd::Near),
+            Poll::Pending => {}
+        }
+        match poll_carry(&mut self.near, &mut *self.far, cx, || {}) {
+            Poll::Ready(CarryEnd::Source(_)) => return Poll::Ready(SpliceEnd::Near),
+            Poll::Ready(CarryEnd::Sink(error)) => return Poll::Ready(SpliceEnd::Far(Some(error))),
+            Poll::Pending => {}
+        }
+        self.poll_keepalive(cx)
+    }
+
+    fn poll_keepalive(&mut self, cx: &mut Context) -> Poll<SpliceEnd> {
+        loop {
+            let taken = self.far.bytes_sent();
+            if taken > std::mem::replace(&mut self.far_took, taken) {
+                self.keepalive.handle_activity();
+            }
+            ready!(self.sleep.as_mut().poll(cx));
+            match self.keepalive.handle_timeout(Instant::now()) {
+                Some(KeepaliveAction::GiveUp) => return Poll::Ready(SpliceEnd::Silent),
+                Some(KeepaliveAction::Ping) => {
+                    if let Err(error) = self.far.start_ping(0) {
+                        return Poll::Ready(SpliceEnd::Far(Some(error)));
+                    }
+                    // If the flush is pending, the ping is sent with the data that is already queued.
+                    if let Poll::Ready(Err(error)) = self.far.poll_flush(cx) {
+                        return Poll::Ready(SpliceEnd::Far(Some(error)));
+                    }
+                    // The ping's own bytes do not count as activity.
+                    self.far_took = self.far.bytes_sent();
+                }
+                None => {}
+            }
+            self.sleep.as_mut().reset(self.keepalive.poll_timeout().into());
+        }
+    }
+}
+
+/// Forwards available messages in one direction; ready only when a wire has ended.
+fn poll_carry(
+    from: &mut dyn Wire,
+    to: &mut dyn Wire,
+    cx: &mut Context,
+    mut on_activity: impl FnMut(),
+) -> Poll<CarryEnd> {
+    for _ in 0..BATCHES_PER_TURN {
+        if let Err(error) = ready!(to.poll_flush(cx)) {
+            return Poll::Ready(CarryEnd::Sink(error));
+        }
+        let mut batch = 0;
+        while batch < BATCH_BYTES {
+            let received = match from.poll_next(cx) {
+                Poll::Ready(Some(Ok(received))) => received,
+                Poll::Ready(Some(Err(error))) => {
+                    return Poll::Ready(CarryEnd::Source(Some(error)));
+                }
+                Poll::Ready(None) => return Poll::Ready(CarryEnd::Source(None)),
+                Poll::Pending => break,
+            };
+            on_activity();
+            if let Received::Message(message) = received {
+                let message = payload(message);
+                batch += message.len().max(1);
+                if let Err(error) = to.start_send(message) {
+                    return Poll::Ready(CarryEnd::Sink(error));
+                }
+            }
+        }
+        if batch == 0 {
+            return Poll::Pending;
+        }
+    }
+    cx.waker().wake_by_ref();
+    Poll::Pending
+}
+
+fn payload(message: InMessage) -> Bytes {
+    match message {
+        InMessage::Bytes(bytes) => bytes,
+        InMessage::Text(message) => Bytes::from(message.into_payload()),
+    }
+}

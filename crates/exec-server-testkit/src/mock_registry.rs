@@ -1,0 +1,162 @@
+//! Mock registry and relay, scripted by a test.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use exec_server_relay::harness_stream::HarnessStream;
+use exec_server_relay::noise::SystemRandom;
+use exec_server_relay::noise::identity::Identity;
+use exec_server_relay::registry_types::{
+    ConnectResponse, PublicKey, RegisterRequest, RegisterResponse, SECURITY_PROFILE,
+};
+use exec_server_transport::upgrade::accept;
+use serde_json::json;
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::time::timeout;
+
+use crate::DEADLINE;
+use crate::rendezvous::RelaySocket;
+use crate::web::{Link, Visit, Web, WebRequest, answer};
+
+/// The place where an executor waits for the environment `env`.
+pub struct MockRegistry {
+    web: Web,
+    shared: Arc<Shared>,
+    sockets: Mutex<mpsc::UnboundedReceiver<RelaySocket<Box<dyn Link>>>>,
+}
+
+/// What the registry says to one request; `None` is the usual answer.
+pub type Says = Box<dyn Fn(&WebRequest) -> Option<Vec<u8>> + Send + Sync>;
+
+struct Shared {
+    says: Says,
+    /// What is said about harnesses; nothing yet if there is no word.
+    verdict: watch::Sender<Option<bool>>,
+    sockets: mpsc::UnboundedSender<RelaySocket<Box<dyn Link>>>,
+}
+
+impl MockRegistry {
+    /// Accepts every registration and every harness.
+    pub async fn start() -> Self {
+        Self::saying(|_| None).await
+    }
+
+    /// The same, but `says` may have another answer to a request of either kind.
+    pub async fn saying(
+        says: impl Fn(&WebRequest) -> Option<Vec<u8>> + Send + Sync + 'static,
+    ) -> Self {
+        let (sender, sockets) = mpsc::unbounded_channel();
+        let verdict = watch::Sender::new(Some(true));
+        let shared = Arc::new(Shared { says: Box::new(says), verdict, sockets: sender });
+        let serving = shared.clone();
+        let web = Web::start(move |visit| serve(visit, serving.clone())).await;
+        Self { web, shared, sockets: Mutex::new(sockets) }
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> String {
+        self.web.url("")
+    }
+
+    /// What was asked so far.
+    pub fn requests(&self) -> Vec<WebRequest> {
+        self.web.requests()
+    }
+
+    /// How often this was asked: `register` or `validate`.
+    pub fn count(&self, action: &str) -> usize {
+        let asked = self.requests();
+        asked.iter().filter(|request| request.target.ends_with(&format!("/{action}"))).count()
+    }
+
+    /// Says this about harnesses from now on; nothing makes the executor wait.
+    pub fn judge(&self, verdict: Option<bool>) {
+        self.shared.verdict.send_replace(verdict);
+    }
+
+    /// The relay's end of the next websocket that the executor opens.
+    pub async fn socket(&self) -> RelaySocket<Box<dyn Link>> {
+        let mut sockets = self.sockets.lock().await;
+        let next = timeout(DEADLINE, sockets.recv()).await.expect("the executor comes in time");
+        next.expect("the sender is held")
+    }
+
+    /// The key that the executor registered last.
+    pub fn executor_key(&self) -> PublicKey {
+        let registrations = self.requests().into_iter().rev();
+        let mut bodies =
+            registrations.filter_map(|request| serde_json::from_slice(&request.body).ok());
+        let request: RegisterRequest = bodies.next().expect("it has registered");
+        request.executor_public_key
+    }
+
+    /// The frame by which a harness asks to be let in.
+    pub fn handshake(&self, stream_id: &str, executor: &PublicKey) -> Bytes {
+        let way = ConnectResponse {
+            environment_id: "env".to_owned(),
+            url: "ws://relay".to_owned(),
+            security_profile: SECURITY_PROFILE.to_owned(),
+            executor_registration_id: "registration".to_owned(),
+            executor_public_key: executor.clone(),
+            harness_key_authorization: "authorization".to_owned(),
+        };
+        let identity = Identity::generate(&mut SystemRandom);
+        let stream =
+            HarnessStream::<SystemRandom>::new(stream_id.to_owned(), &identity, &way, executor);
+        let mut stream = stream.expect("a key of this suite");
+        let frames = std::iter::from_fn(|| stream.poll_frame().expect("the stream is new"));
+        frames.last().expect("a handshake follows the claim").into()
+    }
+}
+
+async fn serve(mut visit: Visit, shared: Arc<Shared>) {
+    while let Some(request) = visit.request().await {
+        if let Some(answer) = (shared.says)(&request) {
+            // An answer that is none is the end.
+            if answer.is_empty() || !visit.send(answer).await {
+                return;
+            }
+            continue;
+        }
+        let body = match request.target.rsplit('/').next() {
+            Some("register") => registration(&request),
+            Some("validate") => {
+                let mut verdict = shared.verdict.subscribe();
+                let verdict = *verdict.wait_for(Option::is_some).await.expect("it is held");
+                json!({"valid": verdict}).to_string()
+            }
+            _ => {
+                visit.send(switch(&request)).await;
+                let _ = shared.sockets.send(RelaySocket::serve(visit.into_link()));
+                return;
+            }
+        };
+        visit.send(answer(200, &[], body)).await;
+    }
+}
+
+/// The usual answer to an executor; its relay is at the same place.
+pub fn registration(request: &WebRequest) -> String {
+    let host = request.header("host").expect("every request has one");
+    let registration = RegisterResponse {
+        environment_id: "env".to_owned(),
+        url: format!("ws://{host}/relay"),
+        security_profile: SECURITY_PROFILE.to_owned(),
+        executor_registration_id: "registration".to_owned(),
+    };
+    serde_json::to_string(&registration).expect("plain data")
+}
+
+/// The answer that makes a websocket of a connection.
+pub fn switch(request: &WebRequest) -> Vec<u8> {
+    let given = request
+        .headers
+        .iter()
+        .map(|(name, value)| (name.parse().expect("a name"), value.parse().expect("a value")));
+    let accepted = accept(&given.collect()).expect("it asks for a websocket");
+    let mut text = String::from("HTTP/1.1 101 Switching Protocols\r\n");
+    for (name, value) in &accepted {
+        text.push_str(&format!("{name}: {}\r\n", value.to_str().expect("text")));
+    }
+    (text + "\r\n").into_bytes()
+}

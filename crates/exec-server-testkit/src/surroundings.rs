@@ -1,0 +1,82 @@
+//! Isolates the children of a test from the environment of the user who runs the tests.
+//!
+//! | of the user | a child has |
+//! |---|---|
+//! | variables of this program and of the reference (`EXEC_SERVER_*`, `CODEX_*`) | none, unless the test sets them |
+//! | the home and what is kept in there | one below the target folder |
+//! | signals that are ignored, as by `nohup` or `&` | their usual meaning |
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::executor::binary;
+
+/// Takes everything away that is the user's own; what the test sets afterwards counts.
+pub fn isolate(command: &mut Command) {
+    let is_ours = |name: &OsStr| {
+        let name = name.as_encoded_bytes();
+        name.starts_with(b"EXEC_SERVER_") || name.starts_with(b"CODEX_")
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(name)) {
+        command.env_remove(name);
+    }
+    for name in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"] {
+        command.env_remove(name);
+    }
+    command.env("HOME", home()).env("XDG_STATE_HOME", state_home());
+    #[cfg(unix)]
+    stop_ignoring_signals();
+}
+
+/// The home of every child; nothing is in there but what they make themselves.
+pub fn home() -> PathBuf {
+    static HOME: OnceLock<PathBuf> = OnceLock::new();
+    let make = || {
+        let home = binary().with_file_name("home");
+        std::fs::create_dir_all(&home).expect("the target folder can be written");
+        home
+    };
+    HOME.get_or_init(make).clone()
+}
+
+/// Where servers keep their state.
+pub fn state_home() -> PathBuf {
+    binary().with_file_name("state")
+}
+
+/// Makes the signals that this process ignores mean something to its children.
+///
+/// A handler does not survive an exec, but being ignored does. The handlers of tokio do nothing here, so that the tests
+/// themselves go on ignoring what they ignored.
+#[cfg(unix)]
+fn stop_ignoring_signals() {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    static DONE: OnceLock<()> = OnceLock::new();
+    let handle = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+        let runtime = runtime.expect("an event loop can be made");
+        let _entered = runtime.enter();
+        let kinds = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::quit()];
+        for kind in kinds.into_iter().filter(|kind| is_ignored(kind.as_raw_value())) {
+            drop(signal(kind).expect("these signals can be handled"));
+        }
+    };
+    // On a thread of its own: the caller may be on an event loop already.
+    DONE.get_or_init(|| std::thread::spawn(handle).join().expect("it does not panic"));
+}
+
+#[cfg(target_os = "linux")]
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(all(unix, not(target_os = "linux")))]
+fn is_ignored(_signal: i32) -> bool {
+    false
+}

@@ -1,0 +1,123 @@
+//! What the help of the client commands shows.
+
+pub const RUN: &str = "\
+Examples:
+  exec-server run ws://127.0.0.1:7777 -- make test
+  exec-server run box -- sh -c 'wc -l < input.csv' < input.csv
+      `box` is listed in environments.toml; stdin is passed on unless it is a terminal
+  exec-server run -it box -- vim notes.txt
+      Ctrl-P Ctrl-Q detaches from it, Enter ~. leaves a lost connection, Enter ~? lists such keys;
+      `exec-server attach box ID` comes back
+  exec-server run -d --name nightly box -- ./nightly.sh
+      prints the id for ps, logs, attach, wait and kill
+  exec-server run --memory 2g --cpus 1.5 --pids 200 box -- make -j
+  exec-server run --sandbox workspace-write -w /srv/project box -- npm test
+  exec-server run 'stdio:ssh host exec-server --listen stdio' -- uname -a
+  exec-server run --remote https://meet.example.org env:build-1 -- make test
+      wherever build-1 is; the token comes from EXEC_SERVER_REMOTE_TOKEN";
+
+pub const SHELL: &str = "\
+Examples:
+  exec-server shell box
+  exec-server shell -w /srv/project env:build-1
+  echo 'uname -a' | exec-server shell ws://127.0.0.1:7777";
+
+pub const PS: &str = "\
+Examples:
+  exec-server ps
+  exec-server ps -a box
+      also what has ended and can still be read
+  exec-server ps --json box | jq '.[].processId'
+  exec-server kill box $(exec-server ps -q box)";
+
+pub const ATTACH: &str = "\
+Examples:
+  exec-server attach box nightly
+  exec-server attach --take-over box 3f2a
+      the beginning of an id is enough if only one process has it
+  exec-server attach -n --no-replay box nightly
+      only what comes next, and without stdin";
+
+pub const LOGS: &str = "\
+Examples:
+  exec-server logs -f box nightly
+  exec-server logs -n 20 nightly
+  exec-server logs --since 10m --timestamps nightly";
+
+pub const KILL: &str = "\
+Examples:
+  exec-server kill nightly hourly
+      SIGTERM, SIGKILL after 5 s, and returns when both have ended
+  exec-server kill --grace 30s box nightly
+  exec-server kill -9 nightly
+  exec-server kill -s HUP box nightly";
+
+pub const WAIT: &str = "\
+Examples:
+  id=$(exec-server run -d -- make test); exec-server wait \"$id\"
+  exec-server wait box build test deploy
+      prints three codes, and exits with the last";
+
+pub const CP: &str = "\
+Examples:
+  exec-server cp notes.txt box:/tmp/
+  exec-server cp -r box:/var/log/app logs
+  exec-server cp -rp src ws://127.0.0.1:7777:/srv/src
+  exec-server cp box:/etc/hosts other:hosts
+  exec-server cp notes.txt env:build-1:/tmp/
+  pg_dump db | exec-server cp - box:/srv/db.sql
+  exec-server cp box:/srv/db.sql - | psql db
+A path without a target is one of this machine; put ./ before a name with a colon.";
+
+pub const LS: &str = "\
+Examples:
+  exec-server ls box:
+      the working directory of the server
+  exec-server ls -l box:/etc box:/srv
+  exec-server ls --json :/tmp";
+
+pub const CAT: &str = "\
+Examples:
+  exec-server cat box:/etc/os-release
+  exec-server cat :/var/log/a.log :/var/log/b.log
+  exec-server cat 'stdio:ssh host exec-server --listen stdio:/etc/hosts'";
+
+pub const INFO: &str = "\
+Examples:
+  exec-server info
+  exec-server info env:build-1
+  exec-server info --json box | jq .host";
+
+const TARGET: &str = "\
+TARGET is a URL (ws://, wss://, unix://), env:NAME for an environment at a registry, `stdio:COMMAND ARGS` for a server that
+is started and spoken to over its stdio, or a name from environments.toml. Without one, the first of these counts:
+$EXEC_SERVER_URL; the default of environments.toml, if there is such a file; the variables CODEX_EXEC_SERVER_NOISE_…;
+$CODEX_EXEC_SERVER_URL.";
+
+/// Examples, after what a target is.
+pub fn long(examples: &str) -> String {
+    format!("{TARGET}\n\n{examples}")
+}
+
+pub const DOCTOR: &str = "\
+Examples:
+  exec-server doctor
+  exec-server doctor --json ws://127.0.0.1:7777
+      what a server says about its machine";
+
+pub const ENVIRONMENTS: &str = "\
+Examples:
+  exec-server environments
+      where the rendezvous runs
+  EXEC_SERVER_ADMIN_TOKEN=xs_admin_… exec-server environments --remote https://meet.example.org";
+
+pub const TOKEN: &str = "\
+Examples:
+  exec-server token create --environment build-1 --role executor --label 'rack 4'
+  exec-server token list
+  exec-server token revoke tok_…";
+
+pub const KNOWN_HOSTS: &str = "\
+Examples:
+  exec-server known-hosts
+  exec-server known-hosts forget build-1";

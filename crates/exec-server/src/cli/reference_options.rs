@@ -1,0 +1,115 @@
+//! Options of the reference's command line that mean nothing or something else here.
+//!
+//! A script that was written for the reference keeps working: what has no effect is said on stderr, and what cannot be
+//! honoured is refused with the reason. None of them is listed in the help.
+
+/// Options that are taken for the sake of scripts.
+#[derive(Debug, clap::Args)]
+pub struct ReferenceOptions {
+    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", hide = true)]
+    config: Vec<String>,
+    #[arg(long, value_name = "FEATURE", hide = true)]
+    enable: Vec<String>,
+    #[arg(long, value_name = "FEATURE", hide = true)]
+    disable: Vec<String>,
+    #[arg(long, hide = true)]
+    strict_config: bool,
+    #[arg(long, value_name = "MODE", hide = true)]
+    linux_sandbox_pid_namespace: Option<PidNamespace>,
+    // Not read from its variable: what is set for all programs of a user is not said again by each of them.
+    #[arg(long, hide = true)]
+    proxy_private_ips_via_upstream: bool,
+    #[arg(long, value_name = "TRANSPORT", hide = true)]
+    remote_transport: Option<RemoteTransport>,
+    #[arg(long, hide = true)]
+    chatgpt_token_stdin: bool,
+    #[arg(long, value_name = "ID", hide = true)]
+    chatgpt_account_id: Option<String>,
+    #[arg(long, hide = true)]
+    aws_sigv4: bool,
+    #[arg(long, value_name = "PROFILE", hide = true)]
+    aws_profile: Option<String>,
+    #[arg(long, value_name = "REGION", hide = true)]
+    aws_region: Option<String>,
+    #[arg(long, value_name = "SERVICE", hide = true)]
+    aws_service: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum PidNamespace {
+    Isolate,
+    Inherit,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum RemoteTransport {
+    Noise,
+    Direct,
+}
+
+/// What cannot be honoured, and why.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{option} is not supported: {reason}")]
+pub struct ReferenceOptionError {
+    option: &'static str,
+    reason: &'static str,
+}
+
+impl ReferenceOptions {
+    /// Refuses what cannot be honoured, and says on stderr what has no effect.
+    pub fn check(&self) -> Result<(), ReferenceOptionError> {
+        if let Some((option, reason)) = self.refused() {
+            return Err(ReferenceOptionError { option, reason });
+        }
+        for (option, reason) in self.without_effect() {
+            eprintln!("exec-server: {option} has no effect: {reason}");
+        }
+        Ok(())
+    }
+
+    fn refused(&self) -> Option<(&'static str, &'static str)> {
+        const PIDS: &str =
+            "every sandbox has process ids of its own; leave it out, or use `isolate`";
+        const DIRECT: &str =
+            "an executor is reached through a relay, encrypted from end to end; use `noise`";
+        const ACCOUNT: &str = "this server does not ask the vendor for an account policy; use --registration-bearer-stdin \
+             with a token of the registry";
+        const AWS: &str = "it belongs to `--remote-transport direct`, which this server does not speak; use a token of the \
+             registry";
+        let options = [
+            (
+                self.linux_sandbox_pid_namespace == Some(PidNamespace::Inherit),
+                "--linux-sandbox-pid-namespace inherit",
+                PIDS,
+            ),
+            (
+                self.remote_transport == Some(RemoteTransport::Direct),
+                "--remote-transport direct",
+                DIRECT,
+            ),
+            (self.chatgpt_token_stdin, "--chatgpt-token-stdin", ACCOUNT),
+            (self.chatgpt_account_id.is_some(), "--chatgpt-account-id", ACCOUNT),
+            (self.aws_sigv4, "--aws-sigv4", AWS),
+            (self.aws_profile.is_some(), "--aws-profile", AWS),
+            (self.aws_region.is_some(), "--aws-region", AWS),
+            (self.aws_service.is_some(), "--aws-service", AWS),
+        ];
+        let refused = options.into_iter().find(|(is_given, ..)| *is_given);
+        refused.map(|(_, option, reason)| (option, reason))
+    }
+
+    fn without_effect(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+        const CONFIGURATION: &str =
+            "this server is configured by its own options only (see --help)";
+        const PROXY: &str = "this server starts no network proxies";
+        let options = [
+            (!self.config.is_empty(), "--config", CONFIGURATION),
+            (!self.enable.is_empty(), "--enable", CONFIGURATION),
+            (!self.disable.is_empty(), "--disable", CONFIGURATION),
+            (self.strict_config, "--strict-config", CONFIGURATION),
+            (self.proxy_private_ips_via_upstream, "--proxy-private-ips-via-upstream", PROXY),
+        ];
+        let given = options.into_iter().filter(|(is_given, ..)| *is_given);
+        given.map(|(_, option, reason)| (option, reason))
+    }
+}

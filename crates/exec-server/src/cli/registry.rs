@@ -1,0 +1,238 @@
+//! Administering a rendezvous: over HTTP from anywhere, or on its data from where it runs.
+
+mod remote;
+
+use std::io;
+use std::path::PathBuf;
+
+use exec_server::protocol::escape_untrusted::escape_untrusted;
+use exec_server_rendezvous::StartError;
+use exec_server_rendezvous::admin::{
+    self, AdminError, EnvironmentStatus, MadeToken, NewToken, PUBLIC_URL,
+};
+use exec_server_rendezvous::clock;
+use exec_server_rendezvous::data_dir::{DataDir, DataDirError};
+use exec_server_rendezvous::presence;
+use exec_server_rendezvous::server::open_store;
+use exec_server_rendezvous::store::{RegistrationPolicy, SqliteStore, Store, StoreError, Token};
+
+use remote::{RemoteError, RemoteRegistry};
+
+/// Which rendezvous is meant.
+#[derive(Debug, clap::Args)]
+pub struct RegistryArguments {
+    /// The rendezvous' URL; needs an admin token in EXEC_SERVER_ADMIN_TOKEN, or in the file that
+    /// EXEC_SERVER_ADMIN_TOKEN_FILE names.
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    remote: Option<String>,
+    /// The rendezvous' data directory, on the machine where it runs [default: the one that `exec-server rendezvous`
+    /// uses, also by EXEC_SERVER_RENDEZVOUS_DATA].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Certificates to trust for --remote https:// in place of the system's, in PEM form.
+    #[arg(long, value_name = "FILE", env = "EXEC_SERVER_CA_FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+/// How an answer looks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutputFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Why something is not done.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// Neither --remote nor --data, and no default directory.
+    #[error("no rendezvous given: use --remote URL, or --data DIR on the machine where it runs")]
+    Which,
+    /// Its data cannot be used.
+    #[error(transparent)]
+    Data(#[from] DataDirError),
+    /// Its database cannot be used.
+    #[error(transparent)]
+    Open(#[from] StartError),
+    /// It is not done.
+    #[error(transparent)]
+    Admin(#[from] AdminError),
+    /// Its database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It did not answer, or with a refusal.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// There is no such thing.
+    #[error("there is no {0} `{1}`")]
+    NotFound(&'static str, String),
+}
+
+/// A rendezvous that can be administered.
+pub enum Registry {
+    /// By its data.
+    Local(SqliteStore, DataDir),
+    /// By HTTP.
+    Remote(RemoteRegistry),
+}
+
+impl RegistryArguments {
+    /// The rendezvous that is meant.
+    pub fn open(&self) -> Result<Registry, RegistryError> {
+        if let Some(url) = &self.remote {
+            return Ok(Registry::Remote(RemoteRegistry::new(url, self.ca_file.clone())?));
+        }
+        let data = self.data.clone().or_else(default_data_dir).ok_or(RegistryError::Which)?;
+        let data = DataDir::open(&data)?;
+        Ok(Registry::Local(open_store(&data)?, data))
+    }
+}
+
+impl Registry {
+    /// Makes a token.
+    pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RegistryError> {
+        Ok(match self {
+            Self::Local(store, _) => admin::create_token(store, new, clock::now())?,
+            Self::Remote(remote) => remote.create_token(new)?,
+        })
+    }
+
+    /// All tokens.
+    pub fn tokens(&self) -> Result<Vec<Token>, RegistryError> {
+        Ok(match self {
+            Self::Local(store, _) => store.tokens()?,
+            Self::Remote(remote) => remote.tokens()?,
+        })
+    }
+
+    /// Revokes a token.
+    pub fn revoke_token(&self, id: &str) -> Result<(), RegistryError> {
+        let is_there = match self {
+            Self::Local(store, _) => store.revoke_token(id, clock::now())?,
+            Self::Remote(remote) => remote.revoke_token(id)?,
+        };
+        is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
+    }
+
+    /// All environments, and if it is not known whether their executors are attached, why.
+    pub fn environments(&self) -> Result<(Vec<EnvironmentStatus>, Option<String>), RegistryError> {
+        let (store, data) = match self {
+            Self::Local(store, data) => (store, data),
+            Self::Remote(remote) => return Ok((remote.environments()?, None)),
+        };
+        match presence::ask(data) {
+            Ok(known) => Ok((known.environments, None)),
+            Err(error) => {
+                let doubt = match error.kind() {
+                    io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                        format!("no rendezvous runs with {}", data.path().display())
+                    }
+                    _ => format!("{}: {error}", data.presence_socket().display()),
+                };
+                Ok((admin::stored_environments(store)?, Some(doubt)))
+            }
+        }
+    }
+
+    /// Sets who wins when two executors register for one environment.
+    pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<(), RegistryError> {
+        let is_there = match self {
+            Self::Local(store, _) => store.set_policy(id, policy)?,
+            Self::Remote(remote) => remote.set_policy(id, policy)?,
+        };
+        is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
+    }
+
+    /// Under which URL it is reached.
+    pub fn url(&self) -> Result<String, RegistryError> {
+        Ok(match self {
+            Self::Local(store, _) => store.note(PUBLIC_URL)?.unwrap_or_default(),
+            Self::Remote(remote) => remote.url().to_owned(),
+        })
+    }
+}
+
+/// Where a rendezvous keeps its data unless it is told otherwise.
+pub fn default_data_dir() -> Option<PathBuf> {
+    let from = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    if let Some(data) = from("EXEC_SERVER_RENDEZVOUS_DATA") {
+        return Some(data);
+    }
+    let state = from("XDG_STATE_HOME").or_else(|| Some(from("HOME")?.join(".local/state")))?;
+    Some(state.join("exec-server/rendezvous"))
+}
+
+/// A moment as people say it: `3h ago`, `in 29d`.
+pub fn relative(moment: clock::Seconds) -> String {
+    let distance = moment.saturating_sub(clock::now());
+    let (count, unit) = match distance.unsigned_abs() {
+        seconds @ 0..120 => (seconds, "s"),
+        seconds @ 120..7200 => (seconds / 60, "m"),
+        seconds @ 7200..172_800 => (seconds / 3600, "h"),
+        seconds => (seconds / 86_400, "d"),
+    };
+    if distance > 0 { format!("in {count}{unit}") } else { format!("{count}{unit} ago") }
+}
+
+/// Room for the longest id that a rendezvous gives out, and for any readable URL.
+const MAX_CELL_CHARS: usize = 160;
+
+/// Rows under a heading, in columns, whatever their words are and wherever they come from.
+pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let heading: Vec<String> = heading.iter().map(|&word| word.to_owned()).collect();
+    let row =
+        |row: &Vec<String>| row.iter().map(|cell| escape_untrusted(cell, MAX_CELL_CHARS)).collect();
+    let all: Vec<Vec<String>> = std::iter::once(heading).chain(rows.iter().map(row)).collect();
+    let width =
+        |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..all[0].len()).map(width).collect();
+    let mut text = String::new();
+    for row in &all {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// An answer for programs, which does nothing to a terminal either.
+pub fn json(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string_pretty(value).expect("plain data can be written");
+    let mut safe = String::with_capacity(text.len() + 1);
+    for letter in text.chars() {
+        // Only what JSON does not escape by itself, and so inside a string.
+        match u32::from(letter) {
+            code @ 0x7f..=0x9f => safe.push_str(&format!("\\u{code:04x}")),
+            _ => safe.push(letter),
+        }
+    }
+    safe.push('\n');
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_from_elsewhere_stay_in_their_column() {
+        let rows = [vec!["a\x1b[2J\r\nb\u{9b}1m".to_owned(), "x".repeat(1000)]];
+        let table = table(&["ID", "NAME"], &rows);
+        let lines: Vec<&str> = table.lines().collect();
+        let escaped = r"a\u{1b}[2J\r\nb\u{9b}1m";
+        assert!(lines[0].starts_with("ID ") && lines[0].ends_with(" NAME"));
+        let begins = lines[1].starts_with(&format!("{escaped}  xxx"));
+        assert!(begins && lines[1].ends_with("x…"), "{table}");
+        assert_eq!((lines.len(), lines[1].chars().count()), (2, escaped.len() + 2 + 161));
+    }
+
+    #[test]
+    fn json_means_the_same_and_holds_no_control_character() {
+        let words = ["\u{9b}31m\x7f\x1b\n", "plain"];
+        let text = json(&words);
+        assert!(!text.trim_end().contains(|it: char| it.is_control() && it != '\n'), "{text:?}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), words);
+    }
+}

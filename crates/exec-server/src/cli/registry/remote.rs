@@ -1,0 +1,284 @@
+//! A rendezvous over HTTP, with an admin token.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use exec_server::logging::chain;
+use exec_server::protocol::escape_untrusted::escape_untrusted;
+use exec_server_relay::registry_client::is_secure;
+use exec_server_relay::registry_types::RegistryFailureDetail;
+use exec_server_rendezvous::admin::{EnvironmentChange, EnvironmentStatus, MadeToken, NewToken};
+use exec_server_rendezvous::presence::Environments;
+use exec_server_rendezvous::store::{RegistrationPolicy, Token};
+use exec_server_transport::dial::{DialError, DialOptions};
+use exec_server_transport::http_exchange::{ExchangeError, exchange};
+use exec_server_transport::proxy::Proxies;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE};
+use hyper::{Method, Request, StatusCode};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use url::Url;
+
+const TOKEN: &str = "EXEC_SERVER_ADMIN_TOKEN";
+const TOKEN_FILE: &str = "EXEC_SERVER_ADMIN_TOKEN_FILE";
+
+/// A person waits for it.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Room for a hundred thousand tokens.
+const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
+
+/// Ours have 73.
+const MAX_SECRET_BYTES: usize = 512;
+
+/// Longest error text that is shown.
+const MAX_MESSAGE_CHARS: usize = 400;
+
+/// Why a rendezvous cannot be asked, or what it says against it.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// Not a URL that can be asked.
+    #[error("`{0}` is not http://HOST or https://HOST")]
+    Url(String),
+    /// The admin token would travel unencrypted.
+    #[error(
+        "{0} is plain HTTP and would expose the admin token; use https://, or http:// on this machine"
+    )]
+    Readable(String),
+    /// No admin token.
+    #[error("an admin token is needed, in {TOKEN} or in the file that {TOKEN_FILE} names")]
+    NoToken,
+    /// The token's file cannot be read.
+    #[error("could not read {}: {source}", path.display())]
+    TokenFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It cannot be reached.
+    #[error("could not reach {url}: {source}{}", refused_hint(source))]
+    Unreachable {
+        /// Where.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It does not prove who it is.
+    #[error(
+        "could not reach {url}: {source}; a certificate that the system does not know needs --ca-file FILE"
+    )]
+    Unproven {
+        /// Where.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It speaks something else.
+    #[error("could not reach {url}: {source}; is TLS spoken there, or is it http://?")]
+    NoTls {
+        /// Where.
+        url: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// It was reached, and something went wrong on the way.
+    #[error("{url} did not answer: {why}")]
+    Broken {
+        /// Where.
+        url: String,
+        /// What.
+        why: String,
+    },
+    /// It refuses.
+    #[error("{url} refuses: {message} ({status}){}", another_token(*status))]
+    Refused {
+        /// Where.
+        url: String,
+        /// The status.
+        status: StatusCode,
+        /// Why.
+        message: String,
+    },
+}
+
+/// A rendezvous over HTTP.
+pub struct RemoteRegistry {
+    url: Url,
+    text: String,
+    token: String,
+    dial: DialOptions,
+}
+
+impl RemoteRegistry {
+    /// The rendezvous at this URL, with the token from the environment.
+    pub fn new(text: &str, ca_file: Option<PathBuf>) -> Result<Self, RemoteError> {
+        let text = text.trim().trim_end_matches('/').to_owned();
+        let url = Url::parse(&text).ok().filter(|url| {
+            matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none()
+        });
+        let url = url.ok_or_else(|| RemoteError::Url(text.clone()))?;
+        if !is_secure(&url) {
+            return Err(RemoteError::Readable(text));
+        }
+        let proxies = Proxies::from_environment();
+        let dial = DialOptions { headers: Vec::new(), authorities: ca_file, proxies };
+        Ok(Self { url, text, token: admin_token()?, dial })
+    }
+
+    /// The URL as it was given.
+    pub fn url(&self) -> &str {
+        &self.text
+    }
+
+    /// Makes a token.
+    pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RemoteError> {
+        let body = serde_json::to_vec(new).expect("plain data can be written");
+        let made: Option<MadeToken> = self.ask(Method::POST, "/admin/tokens", body)?;
+        let made = made.ok_or_else(|| self.broken("it makes no tokens"))?;
+        // The secret is printed as part of a shell command.
+        let is_word = |letter: u8| letter.is_ascii_alphanumeric() || b"_-.".contains(&letter);
+        let is_token = (1..=MAX_SECRET_BYTES).contains(&made.secret.len())
+            && made.secret.bytes().all(is_word)
+            && (made.token.role, &made.token.environment) == (new.role, &new.environment);
+        if is_token {
+            Ok(made)
+        } else {
+            Err(self.broken("it made another token than it was asked for"))
+        }
+    }
+
+    /// All tokens.
+    pub fn tokens(&self) -> Result<Vec<Token>, RemoteError> {
+        #[derive(Deserialize)]
+        struct Tokens {
+            tokens: Vec<Token>,
+        }
+        let answer: Option<Tokens> = self.ask(Method::GET, "/admin/tokens", Vec::new())?;
+        Ok(answer.map(|it| it.tokens).unwrap_or_default())
+    }
+
+    /// Revokes a token; whether there was one.
+    pub fn revoke_token(&self, id: &str) -> Result<bool, RemoteError> {
+        let path = format!("/admin/tokens/{}", encoded(id));
+        Ok(self.ask::<serde_json::Value>(Method::DELETE, &path, Vec::new())?.is_some())
+    }
+
+    /// All environments.
+    pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RemoteError> {
+        let answer: Option<Environments> =
+            self.ask(Method::GET, "/admin/environments", Vec::new())?;
+        Ok(answer.map(|it| it.environments).unwrap_or_default())
+    }
+
+    /// Sets who wins; whether there is such an environment.
+    pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<bool, RemoteError> {
+        let path = format!("/admin/environments/{}", encoded(id));
+        let body = serde_json::to_vec(&EnvironmentChange { policy }).expect("plain data");
+        Ok(self.ask::<serde_json::Value>(Method::PATCH, &path, body)?.is_some())
+    }
+
+    /// One request; nothing if there is no such thing there.
+    fn ask<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Option<T>, RemoteError> {
+        let unreachable = |source| RemoteError::Unreachable { url: self.text.clone(), source };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(unreachable)?;
+        let answer = runtime.block_on(async {
+            tokio::time::timeout(DEADLINE, self.request(method, path, body)).await
+        });
+        let (status, body) = answer.unwrap_or_else(|_| Err(self.broken("it took too long")))?;
+        // A reply without an error code comes from a proxy or another server.
+        let detail = RegistryFailureDetail::parse(&body);
+        if status == StatusCode::NOT_FOUND && detail.code.as_deref() == Some("not_found") {
+            return Ok(None);
+        }
+        if !status.is_success() {
+            let no_reason = || "it gives no reason; is a rendezvous there?".to_owned();
+            let message = detail.message.unwrap_or_else(no_reason);
+            let message = escape_untrusted(&message, MAX_MESSAGE_CHARS);
+            return Err(RemoteError::Refused { url: self.text.clone(), status, message });
+        }
+        serde_json::from_slice(&body).map(Some).map_err(|error| self.broken(error))
+    }
+
+    async fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, Bytes), RemoteError> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url.path().trim_end_matches('/')))
+            .header(CONTENT_TYPE, "application/json")
+            .header(AUTHORIZATION, format!("Bearer {}", self.token))
+            .body(Full::from(body))
+            .map_err(|error| self.broken(error))?;
+        let answer = exchange(&self.url, &self.dial, request, MAX_ANSWER_BYTES).await;
+        let url = || self.text.clone();
+        answer.map_err(|error| match error {
+            ExchangeError::Unreachable(DialError::Connect(source)) => {
+                RemoteError::Unreachable { url: url(), source }
+            }
+            ExchangeError::Unreachable(DialError::Handshake(source)) => {
+                if source.to_string().contains("certificate") {
+                    RemoteError::Unproven { url: url(), source }
+                } else {
+                    RemoteError::NoTls { url: url(), source }
+                }
+            }
+            ExchangeError::Unreachable(error) => self.broken(chain(&error)),
+            ExchangeError::Broken(error) => self.broken(chain(&error)),
+        })
+    }
+
+    fn broken(&self, why: impl ToString) -> RemoteError {
+        let why = escape_untrusted(&why.to_string(), MAX_MESSAGE_CHARS);
+        RemoteError::Broken { url: self.text.clone(), why }
+    }
+}
+
+fn admin_token() -> Result<String, RemoteError> {
+    let from = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+    if let Some(token) = from(TOKEN) {
+        return Ok(token.trim().to_owned());
+    }
+    let path = from(TOKEN_FILE).map(PathBuf::from).ok_or(RemoteError::NoToken)?;
+    read_token(&path)
+}
+
+fn read_token(path: &Path) -> Result<String, RemoteError> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|source| RemoteError::TokenFile { path: path.to_owned(), source })?;
+    let token = text.trim().to_owned();
+    if token.is_empty() { Err(RemoteError::NoToken) } else { Ok(token) }
+}
+
+fn refused_hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "; is `exec-server rendezvous` running there?",
+        _ => "",
+    }
+}
+
+fn another_token(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => {
+            "; where it runs, `exec-server token create --role admin` makes another"
+        }
+        _ => "",
+    }
+}
+
+/// A path segment as it goes over the wire.
+fn encoded(segment: &str) -> String {
+    percent_encoding::utf8_percent_encode(segment, percent_encoding::NON_ALPHANUMERIC).to_string()
+}

@@ -1,0 +1,167 @@
+//! `exec-server rendezvous`: a meeting point for executors and harnesses that cannot reach each other.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use exec_server::logging::LogFormat;
+use exec_server_relay::registry_client::is_secure;
+use exec_server_rendezvous::clock::Clock;
+use exec_server_rendezvous::config::{Limits, Timings};
+use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
+
+use crate::cli::positive_duration;
+use crate::cli::registry::default_data_dir;
+use crate::cli::token::quoted;
+
+/// How the rendezvous is set up.
+#[derive(Debug, clap::Args)]
+pub struct RendezvousArguments {
+    /// Where to listen: http://IP:PORT, or https:// with --tls-cert; ws:// and wss:// mean the same.
+    ///
+    /// Executors come back to the same address after a restart, so the port should be a fixed one.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7780", value_parser = listen_address)]
+    listen: ListenAddress,
+    /// Where tokens, registrations and signing keys are kept; only its owner can read it
+    /// [default: EXEC_SERVER_RENDEZVOUS_DATA, or ~/.local/state/exec-server/rendezvous].
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Under which URL others reach it: the name of a proxy in front of it, or of this machine.
+    #[arg(long, value_name = "URL")]
+    public_url: Option<String>,
+    /// Certificate chain in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key in PEM form.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Serve Prometheus metrics at http://IP:PORT/metrics; without it, only to admins at /metrics.
+    #[arg(long, value_name = "IP:PORT")]
+    metrics_listen: Option<SocketAddr>,
+    /// Maximum number of open connections.
+    #[arg(long, value_name = "COUNT", default_value = "16384")]
+    max_connections: NonZeroUsize,
+    /// Maximum number of harnesses per executor.
+    #[arg(long, value_name = "COUNT", default_value = "256")]
+    max_streams: NonZeroUsize,
+    /// Interval between pings to executors and harnesses.
+    #[arg(long, value_name = "DURATION", default_value = "20s", value_parser = positive_duration)]
+    ping_interval: Duration,
+    /// Close a connection that does not answer a ping within this time.
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = positive_duration)]
+    pong_timeout: Duration,
+    /// Format of the log on stderr; RUST_LOG sets the log level.
+    #[arg(long, value_name = "FORMAT", default_value = "auto")]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ListenAddress {
+    address: SocketAddr,
+    is_tls: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error("https:// needs a certificate: --tls-cert and --tls-key")]
+    NoCertificate,
+    #[error("no data directory: HOME is not set; use --data DIR")]
+    NoData,
+    #[error(transparent)]
+    Start(#[from] StartError),
+    #[error("could not set up the rendezvous: {0}")]
+    SetUp(#[source] io::Error),
+    #[error("could not write to stdout: {0}")]
+    Stdout(#[source] io::Error),
+}
+
+/// Serves until a signal.
+pub fn run(arguments: RendezvousArguments) -> ExitCode {
+    exec_server_os::tune_allocator();
+    exec_server_os::raise_open_file_limit();
+    exec_server::logging::init(arguments.log_format);
+    match serve(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => crate::fail(&error),
+    }
+}
+
+fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
+    let config = arguments.config()?;
+    let data = config.data.clone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(RunError::SetUp)?;
+    runtime.block_on(async {
+        let stop = exec_server::stop_signal().map_err(RunError::SetUp)?;
+        let bound = BoundRendezvous::bind(config).await?;
+        let url = bound.base_url().to_owned();
+        // Before the URL: a program that waits for the URL then finds the token printed.
+        if let Some(token) = bound.admin_token() {
+            eprintln!("This is a new rendezvous. Its admin token, which is not shown again:\n\n  {token}\n");
+            eprintln!("Let a machine in with, from here:\n");
+            let place = match default_data_dir() {
+                Some(default) if default == data => String::new(),
+                _ => format!(" --data {}", quoted(&data.to_string_lossy())),
+            };
+            eprintln!("  exec-server token create{place} --environment NAME --role executor\n");
+            eprintln!("or from anywhere, with the token in EXEC_SERVER_ADMIN_TOKEN:\n");
+            eprintln!("  exec-server token create --remote {url} --environment NAME --role executor\n");
+        }
+        if url::Url::parse(&url).is_ok_and(|url| !is_secure(&url)) {
+            eprintln!(
+                "exec-server: {url} is plain HTTP: clients will refuse to send tokens. Use a TLS proxy or --tls-cert"
+            );
+        }
+        let mut stdout = io::stdout().lock();
+        writeln!(stdout, "{url}").and_then(|()| stdout.flush()).map_err(RunError::Stdout)?;
+        drop(stdout);
+        tracing::info!(%url, "listening");
+        bound.serve(stop).await;
+        Ok(())
+    })
+}
+
+impl RendezvousArguments {
+    fn config(self) -> Result<RendezvousConfig, RunError> {
+        let tls = self.tls_cert.zip(self.tls_key);
+        if self.listen.is_tls && tls.is_none() {
+            return Err(RunError::NoCertificate);
+        }
+        let data = self.data.or_else(default_data_dir).ok_or(RunError::NoData)?;
+        Ok(RendezvousConfig {
+            listen: self.listen.address,
+            data,
+            public_url: self.public_url,
+            tls,
+            metrics: self.metrics_listen,
+            limits: Limits {
+                connections: self.max_connections.get(),
+                streams_per_environment: self.max_streams.get(),
+                ..Limits::default()
+            },
+            timings: Timings {
+                ping_interval: self.ping_interval,
+                pong_deadline: self.pong_timeout,
+                ..Timings::default()
+            },
+            clock: Clock::default(),
+        })
+    }
+}
+
+fn listen_address(text: &str) -> Result<ListenAddress, String> {
+    let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
+    let is_tls = match scheme {
+        "http" | "ws" => false,
+        "https" | "wss" => true,
+        _ => return Err("expected http://IP:PORT or https://IP:PORT".to_owned()),
+    };
+    let address = rest.strip_suffix('/').unwrap_or(rest).parse();
+    let address = address.map_err(|_| "expected http://IP:PORT or https://IP:PORT".to_owned())?;
+    Ok(ListenAddress { address, is_tls })
+}

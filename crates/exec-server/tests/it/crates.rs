@@ -1,0 +1,48 @@
+//! What the crates depend on: an embedder of the executor compiles neither a command line nor a database.
+
+use std::process::Command;
+
+/// The names of all crates that a crate is built from; none where there is no cargo, as for another user.
+fn dependencies(package: &str, more: &[&str]) -> Option<Vec<String>> {
+    let output = Command::new(option_env!("CARGO").unwrap_or("cargo"))
+        .args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none"])
+        .args(["--package", package])
+        .args(more)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .ok()?;
+    if !output.status.success() {
+        eprintln!("skipped: cargo tree failed: {}", String::from_utf8_lossy(&output.stderr));
+        return None;
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    let name = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    Some(text.lines().filter_map(name).collect())
+}
+
+fn check_free_of(package: &str, more: &[&str], forbidden: &[&str]) {
+    let Some(names) = dependencies(package, more) else { return };
+    assert!(names.iter().any(|name| name == package), "{names:?}");
+    for forbidden in forbidden {
+        assert!(!names.iter().any(|name| name == forbidden), "{package} depends on {forbidden}");
+    }
+}
+
+#[test]
+fn an_embedder_of_the_executor_compiles_neither_clap_nor_sqlite() {
+    let forbidden = ["clap", "rusqlite", "libsqlite3-sys", "exec-server-rendezvous"];
+    check_free_of("exec-server-executor", &[], &forbidden);
+}
+
+#[test]
+fn a_client_compiles_nothing_of_the_server() {
+    let forbidden = ["clap", "rusqlite", "exec-server-os", "exec-server-executor", "landlock"];
+    check_free_of("exec-server-client", &[], &forbidden);
+}
+
+#[test]
+fn the_rules_and_the_pure_part_of_the_relay_are_free_of_tokio() {
+    check_free_of("exec-server-core", &[], &["tokio", "hyper"]);
+    check_free_of("exec-server-protocol", &[], &["tokio", "hyper"]);
+    check_free_of("exec-server-relay", &["--no-default-features"], &["tokio", "hyper"]);
+}

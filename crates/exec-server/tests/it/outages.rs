@@ -1,0 +1,185 @@
+//! A line that is down for longer than half a minute costs no process: with our defaults, clients that try for 45 s come
+//! back to their session.
+//!
+//! The outages last as long as they are called, so they happen side by side in one test.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use exec_server::{ExecServerClient, Stdin};
+use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::reference::{
+    Place, ReferenceClient, ReferenceVersion, Run, Scenario, ToolCall,
+};
+use exec_server_testkit::{DEADLINE, FaultProxy, Fifo, TestExecutor, TestRendezvous};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::reference_client::blocking;
+use crate::remote_client::recovering::free_address;
+use crate::rendezvous::executor::{join, wait_for_presence};
+
+/// An outage, and all that happens around it on a busy machine.
+const RUN_DEADLINE: Duration = Duration::from_secs(150);
+
+/// Longer than the 30 s of older servers, shorter than the 45 s for which a client tries.
+const OUTAGE: Duration = Duration::from_secs(40);
+
+/// Through a relay, attempts are up to 7.5 s apart; one of them must fall between the end of the outage and 45 s.
+const RELAY_OUTAGE: Duration = Duration::from_secs(35);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_is_down_for_forty_seconds_costs_no_process() {
+    tokio::join!(
+        the_reference_comes_back_to_a_server(),
+        the_reference_comes_back_through_a_relay(),
+        our_client_comes_back(),
+    );
+}
+
+async fn the_reference_comes_back_to_a_server() {
+    let find = || ReferenceClient::find(ReferenceVersion::V0_169);
+    let Some(client) = blocking(find).await else { return };
+    let server = TestExecutor::start().await;
+    let cable = FaultProxy::to(server.url()).await;
+    let mut command = Command::new();
+    let (scenario, url) = (command.scenario(), cable.url().to_owned());
+    let running = blocking(move || client.run(&url, scenario, RUN_DEADLINE));
+    let outage = async {
+        command.has_begun().await;
+        cable.unplug();
+        cable.wait_for_refused(1).await;
+        command.end_in_the_middle_of(OUTAGE).await;
+        cable.plug_in();
+    };
+    let (run, ()) = both(running, outage).await;
+    command.has_lost_nothing(&run);
+}
+
+async fn the_reference_comes_back_through_a_relay() {
+    let find = || ReferenceClient::find(ReferenceVersion::V0_169);
+    let Some(client) = blocking(find).await else { return };
+    let listen = free_address();
+    // Sockets of both ends go through a cable, requests of the harness to the registry through a door.
+    let sockets = FaultProxy::to(&format!("ws://{listen}")).await;
+    let registry = free_address();
+    let mut open_door = door(registry, listen).await;
+    let public = sockets.url().replace("ws://", "http://");
+    let rendezvous = TestRendezvous::start_with(|config| {
+        config.listen = listen;
+        config.public_url = Some(public);
+    })
+    .await;
+    let state = tempfile::tempdir().unwrap();
+    let token = rendezvous.token(TokenRole::Harness, "env").await;
+    let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
+    let direct = format!("http://{listen}");
+    let _executor = join(&direct, state.path(), &executor_token).spawn();
+    wait_for_presence(&direct, rendezvous.admin_token(), true).await;
+
+    let mut command = Command::new();
+    let (scenario, url) = (command.scenario(), format!("http://{registry}"));
+    let running = blocking(move || {
+        let place = Place::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&place, scenario, RUN_DEADLINE)
+    });
+    let outage = async {
+        command.has_begun().await;
+        // Closed before the cut: a connection that is accepted and then reset makes the reference give up.
+        open_door.shutdown().await;
+        sockets.cut();
+        command.end_in_the_middle_of(RELAY_OUTAGE).await;
+        door(registry, listen).await
+    };
+    let (run, _open_door) = both(running, outage).await;
+    command.has_lost_nothing(&run);
+}
+
+async fn our_client_comes_back() {
+    let server = TestExecutor::start().await;
+    let cable = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
+    cable.unplug();
+    cable.wait_for_refused(1).await;
+    sleep(OUTAGE).await;
+    cable.plug_in();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"still here\n").await.unwrap();
+    drop(stdin);
+    let mut text = String::new();
+    let reading = child.stdout.take().unwrap().read_to_string(&mut text).await;
+    reading.unwrap();
+    assert_eq!(text, "still here\n");
+    assert!(child.wait().await.unwrap().success());
+}
+
+/// A command of the reference that waits for the test.
+struct Command {
+    is_known: UnboundedReceiver<()>,
+    known: UnboundedSender<()>,
+    gate: Fifo,
+}
+
+impl Command {
+    fn new() -> Self {
+        let (known, is_known) = unbounded_channel();
+        Self { is_known, known, gate: Fifo::new() }
+    }
+
+    fn scenario(&self) -> Scenario {
+        let command = format!("echo waiting; read _ <{}; echo released; exit 7", self.gate.path());
+        Scenario::new()
+            .turn([ToolCall::exec("waiter", &command).until("waiting")])
+            .turn([ToolCall::poll("waiter").announced_to(self.known.clone())])
+            .turn([ToolCall::exec("after", "echo the line is back")])
+    }
+
+    /// The client has heard of its process; a start that is cut off would be lost, as the reference never repeats one.
+    async fn has_begun(&mut self) {
+        let next = timeout(DEADLINE, self.is_known.recv()).await;
+        next.expect("the model is asked in time").expect("the sender is held");
+    }
+
+    /// What the command writes and its end come while nothing gets through.
+    async fn end_in_the_middle_of(&mut self, outage: Duration) {
+        sleep(outage / 2).await;
+        self.gate.open().await;
+        sleep(outage / 2).await;
+    }
+
+    fn has_lost_nothing(&self, run: &Run) {
+        let waiter = run.result("waiter");
+        assert_eq!(waiter.output, "waiting\nreleased\n", "{waiter:?}");
+        assert_eq!(waiter.exit_code, Some(7), "{waiter:?}");
+        assert_eq!(run.result("after").output, "the line is back\n");
+    }
+}
+
+/// Takes connections at one address and carries them to another, until the result is dropped: then they are refused, as by
+/// a machine that is being restarted.
+async fn door(at: SocketAddr, to: SocketAddr) -> JoinSet<()> {
+    let listener = TcpListener::bind(at).await.expect("the address is free");
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut links = JoinSet::new();
+        while let Ok((mut client, _)) = listener.accept().await {
+            links.spawn(async move {
+                if let Ok(mut server) = TcpStream::connect(to).await {
+                    // Whichever side ends it, the other one sees the end.
+                    let _ = copy_bidirectional(&mut client, &mut server).await;
+                }
+            });
+        }
+    });
+    tasks
+}
+
+/// Both at once; the run ends with a report of its own if it fails.
+async fn both<T, U>(run: impl Future<Output = T>, outage: impl Future<Output = U>) -> (T, U) {
+    timeout(RUN_DEADLINE + DEADLINE, async { tokio::join!(run, outage) }).await.expect("an end")
+}

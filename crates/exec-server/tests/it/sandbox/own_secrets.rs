@@ -1,0 +1,154 @@
+//! What servers keep secret is denied inside every sandbox, whatever its policy says.
+
+use exec_server_testkit::executor::ExecutorBuilder;
+use exec_server_testkit::{TestClient, TestExecutor};
+use tempfile::TempDir;
+
+use super::*;
+
+const TOKEN: &str = "a-token-that-is-hard-to-guess";
+
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["work", "state", "work/keys"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        std::fs::set_permissions(dir.path().join("state"), mode).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().canonicalize().unwrap().join(name)
+    }
+
+    fn put(&self, name: &str) -> String {
+        std::fs::write(self.path(name), TOKEN).unwrap();
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// Every policy that would show them.
+    fn policies(&self, files: &[&str]) -> Vec<Value> {
+        let work = self.path("work");
+        let minimal = ["read", "write"].map(|access| {
+            let named = files.iter().map(|name| at(&self.path(name), access));
+            let base = [special("minimal", "read"), special("project_roots", "write")];
+            let entries: Vec<Value> = base.into_iter().chain(named).collect();
+            with_entries(&[&work], "restricted", &entries)
+        });
+        let wide = [
+            workspace_write(&[&work], "restricted"),
+            workspace_write(&[&self.path("")], "restricted"),
+            unrestricted("restricted"),
+            unrestricted("enabled"),
+            // Last: from here on a sandbox could have made every link of the machine.
+            with_entries(&[&work], "enabled", &[special("root", "write")]),
+        ];
+        minimal.into_iter().chain(wide).collect()
+    }
+}
+
+async fn client_of(builder: ExecutorBuilder) -> (TestExecutor, TestClient) {
+    let server = builder.start().await;
+    let bearer = format!("Bearer {TOKEN}");
+    let headers = [("Authorization", bearer.as_str())];
+    let mut client = TestClient::try_connect(server.url(), &headers).await.unwrap();
+    client.initialize().await;
+    (server, client)
+}
+
+#[tokio::test]
+async fn tokens_and_keys_of_the_server_cannot_be_read_inside() {
+    let place = Place::new();
+    // One of them is a link into the workspace, as where files are replaced by exchanging a link.
+    let token = place.put("work/keys/token");
+    std::os::unix::fs::symlink("work/keys/token", place.path("link")).unwrap();
+    let named = place.put("named");
+    let builder = TestExecutor::builder()
+        .args(&[
+            "--ws-auth",
+            "capability-token",
+            "--ws-token-file",
+            place.path("link").to_str().unwrap(),
+        ])
+        .args(&["--state-dir", place.path("state").to_str().unwrap()])
+        .env("EXEC_SERVER_ADMIN_TOKEN_FILE", &named);
+    let (_server, mut client) = client_of(builder).await;
+    place.put("state/identity.json");
+    place.put("state/another");
+    let files = ["work/keys/token", "link", "named", "state/identity.json", "state/another"];
+    let denied = ["work/keys/token", "link", "named", "state/identity.json", "state"];
+    let script = format!(
+        "cd {}; cat {} state/placeholders/* 2>/dev/null; ls state/ 2>/dev/null; mv work/keys/token away; \
+         mv work/keys work/other; cat away work/other/token 2>/dev/null; echo evil > {token}; \
+         ln {named} work/hard; cat work/hard 2>/dev/null; true",
+        place.path("").display(),
+        files.join(" "),
+    );
+    for (number, policy) in place.policies(&denied).into_iter().enumerate() {
+        let id = format!("p{number}");
+        let inside = run_in(&mut client, &id, policy.clone(), &place.path("work"), &script).await;
+        assert!(
+            !inside.text().contains(TOKEN) && !inside.text().contains("placeholders"),
+            "{policy}: {inside:?}"
+        );
+        if policy["permissions"]["file_system"]["type"] == "restricted" {
+            for name in denied.into_iter().filter(|name| *name != "state") {
+                let read = json!({"path": uri(&place.path(name)), "sandbox": policy});
+                let error = client.call("fs/readFile", read).await.expect_err(name);
+                assert!(!error.to_string().contains("dataBase64"), "{error}");
+            }
+        }
+        assert_eq!(std::fs::read_to_string(&token).unwrap(), TOKEN);
+        let _ = std::fs::remove_file(place.path("work/hard"));
+    }
+    let free =
+        run_in(&mut client, "free", Value::Null, &place.path("work"), &format!("cat {token}"))
+            .await;
+    assert_eq!(free.text(), TOKEN);
+}
+
+#[tokio::test]
+async fn the_secret_that_tokens_are_signed_with_is_denied_too() {
+    let place = Place::new();
+    let secret = place.path("secret");
+    std::fs::write(&secret, crate::auth::SECRET).unwrap();
+    let server = TestExecutor::builder()
+        .args(&[
+            "--ws-auth",
+            "signed-bearer-token",
+            "--ws-shared-secret-file",
+            secret.to_str().unwrap(),
+        ])
+        .start()
+        .await;
+    let bearer = format!("Bearer {}", crate::auth::sign(&json!({"exp": 99_999_999_999_u64})));
+    let headers = [("Authorization", bearer.as_str())];
+    let mut client = TestClient::try_connect(server.url(), &headers).await.unwrap();
+    client.initialize().await;
+    for (number, policy) in place.policies(&["secret"]).into_iter().enumerate() {
+        let script = format!("cat {}", secret.display());
+        let id = format!("p{number}");
+        let inside = run_in(&mut client, &id, policy, &place.path("work"), &script).await;
+        assert_eq!(inside.text(), "", "{inside:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_workspace_in_the_state_directory_works() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("state/work")).unwrap();
+    let builder =
+        TestExecutor::builder().args(&["--state-dir", place.path("state").to_str().unwrap()]);
+    let server = builder.start().await;
+    let mut client = server.client().await;
+    let policy = workspace_write(&[&place.path("state/work")], "restricted");
+    let script = "echo mine > f; cat f; ls ../placeholders ..";
+    let said = run_in(&mut client, "p", policy, &place.path("state/work"), script).await;
+    assert_eq!(said.text(), "mine\n", "{said:?}");
+}

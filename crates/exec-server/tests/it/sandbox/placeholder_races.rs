@@ -1,0 +1,77 @@
+//! Placeholders are made by the server, so a sandbox that exchanges names must not be able to choose where.
+
+use std::os::unix::fs::symlink;
+
+use super::ground::{Ground, as_each_user};
+use super::*;
+
+/// Enough to meet every moment at which names can be exchanged a few times.
+const STARTS: usize = 60;
+
+/// A time in the past, which every name that is made or removed in a directory changes.
+fn long_ago() -> std::time::SystemTime {
+    std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000)
+}
+
+fn make_old(dir: &Path) {
+    std::fs::File::open(dir).unwrap().set_modified(long_ago()).unwrap();
+}
+
+fn is_old(dir: &Path) -> bool {
+    dir.metadata().unwrap().modified().unwrap() == long_ago()
+}
+
+/// A process that exchanges the directory `x` and the link `y` to the outside for ever.
+async fn start_swapping(ground: &mut Ground, policy: &Value) -> String {
+    let work = ground.work();
+    ground.make_dir(&work.join("x"));
+    symlink(ground.outside(), work.join("y")).unwrap();
+    ground.give(&work.join("y"));
+    let (id, params) = (ground.next_id(), ground.params(policy));
+    let swap = attempt::command("swap");
+    ground.client.start(&id, &["/bin/sh", "-c", &swap], params).await.unwrap();
+    for is_link in [true, false, true] {
+        let is_so = || work.join("x").is_symlink() == is_link;
+        exec_server_testkit::eventually("names are exchanged", is_so).await;
+    }
+    id
+}
+
+#[tokio::test]
+async fn no_placeholder_is_made_outside_while_names_are_exchanged() {
+    as_each_user(async |ground| {
+        let (work, outside) = (ground.work(), ground.outside());
+        let outer = ground.workspace("restricted");
+        let id = start_swapping(ground, &outer).await;
+        make_old(&outside);
+        let missing = at(&work.join("x/none/secret"), "deny");
+        let entries = [special("root", "read"), special("project_roots", "write"), missing];
+        let policies = [
+            with_entries(&[&work], "restricted", &entries),
+            workspace_write(&[&work.join("x")], "restricted"),
+            workspace_write(&[&work, &work.join("x")], "restricted"),
+        ];
+        let (mut started, mut refused) = (0, 0);
+        for number in 0..STARTS {
+            let (id, params) = (ground.next_id(), ground.params(&policies[number % 3]));
+            match ground.client.start(&id, &["/bin/true"], params).await {
+                Ok(_) => {
+                    ground.client.finish(&id).await;
+                    started += 1;
+                }
+                Err(error) => {
+                    assert_eq!(error["data"]["kind"], "sandbox_failed", "{error}");
+                    refused += 1;
+                }
+            }
+            assert!(is_old(&outside), "something was made outside, after {started} and {refused}");
+        }
+        eprintln!("{started} started, {refused} refused");
+        ground.client.terminate(&id, None).await;
+        ground.client.finish(&id).await;
+        let left = || !work.join("x/.git").exists() && !work.join("x/none").exists();
+        exec_server_testkit::eventually("the placeholders are gone", left).await;
+        assert!(is_old(&outside));
+    })
+    .await;
+}

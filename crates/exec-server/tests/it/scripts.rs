@@ -1,0 +1,132 @@
+//! `run.sh`, and what it and `test.sh` do before they build.
+//!
+//! The tools that they call are stand-ins: nothing is built, and nothing is installed.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use exec_server_testkit::Terminal;
+use exec_server_testkit::executor::binary;
+
+/// A directory with the only programs that a script finds.
+struct Tools {
+    folder: tempfile::TempDir,
+}
+
+impl Tools {
+    /// All that the scripts need, for root on Debian, without a compiler.
+    fn new() -> Self {
+        let tools = Self { folder: tempfile::tempdir().unwrap() };
+        for name in ["bash", "env", "dirname"] {
+            let found = ["/bin", "/usr/bin"].map(|folder| Path::new(folder).join(name));
+            let found = found.into_iter().find(|path| path.exists()).expect("every system has it");
+            symlink(found, tools.path().join(name)).unwrap();
+        }
+        tools.add("cargo", "exit 0");
+        tools.add("id", "echo 0");
+        tools.add("apt-get", &format!("echo \"$@\" >> {}", tools.installed_file().display()));
+        tools
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn installed_file(&self) -> PathBuf {
+        self.path().join("installed")
+    }
+
+    fn add(&self, name: &str, script: &str) {
+        let path = self.path().join(name);
+        fs::write(&path, format!("#!{}/bash\n{script}\n", self.path().display())).unwrap();
+        fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+
+    /// What the stand-in for apt-get was told.
+    fn installed(&self) -> String {
+        fs::read_to_string(self.installed_file()).unwrap_or_default()
+    }
+
+    /// The script on a terminal, with our debug build in place of what it would have built.
+    async fn run_on_a_terminal(&self) -> Terminal {
+        let target = self.path().join("target");
+        fs::create_dir_all(target.join("release")).unwrap();
+        let _ = symlink(binary(), target.join("release/exec-server"));
+        let (path, home) = (self.path().to_str().unwrap(), self.path().to_str().unwrap());
+        let script = repository().join("run.sh");
+        let env = [("PATH", path), ("HOME", home), ("CARGO_TARGET_DIR", target.to_str().unwrap())];
+        Terminal::start(&[script.to_str().unwrap()], &env).await
+    }
+}
+
+fn repository() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    folder.canonicalize().expect("the tests belong to a repository")
+}
+
+#[tokio::test]
+async fn on_a_terminal_the_server_says_what_to_type_next() {
+    let tools = Tools::new();
+    tools.add("cc", "exit 0");
+    let mut terminal = tools.run_on_a_terminal().await;
+    terminal.expect(&format!("Documentation: {}/README.md and ", repository().display())).await;
+    terminal.expect("ws://").await;
+    let rest = terminal.expect("\n").await;
+    let url = format!("ws://{}", rest.trim_end());
+    let line = terminal.expect(" -- uname -a").await;
+    let command = line.lines().last().unwrap().trim().to_owned();
+    // It can be pasted as it is.
+    let words: Vec<&str> = command.split(' ').collect();
+    assert_eq!(words[1..], ["run", &url, "--", "uname", "-a"], "{command}");
+    let ran = Command::new(words[0])
+        .args(["run", &url, "--", "/bin/echo", "pasted"])
+        .env_clear()
+        .env("HOME", tools.path())
+        .stdin(Stdio::null())
+        .output();
+    assert_eq!(String::from_utf8_lossy(&ran.unwrap().stdout), "pasted\n");
+    terminal.type_keys("\u{3}").await;
+    assert_eq!(terminal.finish().await.0, 0);
+}
+
+#[tokio::test]
+async fn on_a_terminal_nothing_is_installed_without_a_yes() {
+    let tools = Tools::new();
+    let mut terminal = tools.run_on_a_terminal().await;
+    terminal.expect("Install build-essential with apt-get now? [y/N] ").await;
+    terminal.type_keys("\n").await;
+    let (code, shown) = terminal.finish().await;
+    assert_eq!(code, 1, "{shown}");
+    assert!(shown.contains("nothing was installed"), "{shown}");
+    assert_eq!(tools.installed(), "");
+    let mut terminal = tools.run_on_a_terminal().await;
+    terminal.expect("[y/N] ").await;
+    terminal.type_keys("y\n").await;
+    terminal.expect("ws://").await;
+    assert_eq!(tools.installed(), "update -qq\ninstall -y -qq build-essential\n");
+}
+
+#[test]
+fn without_a_terminal_it_is_said_before_it_is_done() {
+    let tools = Tools::new();
+    let script = repository().join("tools/need-compiler.sh");
+    let run = || {
+        let mut command = Command::new(tools.path().join("bash"));
+        command.arg("-euc").arg(format!(". {}", script.display()));
+        command.env_clear().env("PATH", tools.path()).env("HOME", tools.path());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, said) = run();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("installing build-essential with apt-get"), "{said}");
+    assert_eq!(tools.installed(), "update -qq\ninstall -y -qq build-essential\n");
+    // Somebody who may not install is told what to do.
+    tools.add("id", "echo 1000");
+    let (code, said) = run();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("sudo apt-get install build-essential"), "{said}");
+    assert_eq!(tools.installed().lines().count(), 2);
+}

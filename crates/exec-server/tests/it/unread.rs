@@ -1,0 +1,397 @@
+//! A client that reads nothing costs little memory, holds up nothing else, and gets everything once it reads.
+
+use std::fs;
+use std::path::Path;
+
+use exec_server_testkit::process_count::state;
+use exec_server_testkit::web::answer;
+use exec_server_testkit::{RawClient, TestClient, TestExecutor, Web, eventually};
+use rustix::process::{Pid, Resource, Rlimit};
+use serde_json::{Value, json};
+
+/// What a client that reads nothing may cost.
+const BAR_KIB: usize = 32 * 1024;
+
+#[tokio::test]
+async fn replies_of_whole_files_wait_until_they_are_read() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let desk = tempfile::tempdir().unwrap();
+    let uri = file(desk.path(), "file", 700_000);
+    unread.ask(1000, "fs/readFile", &json!({"path": uri})).await;
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        assert_eq!(reply["result"]["dataBase64"].as_str().unwrap().len(), 933_336);
+    }
+}
+
+#[tokio::test]
+async fn replies_of_small_files_wait_as_well() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let desk = tempfile::tempdir().unwrap();
+    let uri = file(desk.path(), "file", 2_800);
+    unread.ask(17_000, "fs/readFile", &json!({"path": uri})).await;
+    unread.is_cheap().await;
+    assert!(unread.replies().await.iter().all(|reply| reply["result"].is_object()));
+}
+
+#[tokio::test]
+async fn files_without_a_size_are_bounded_as_well() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    // A file of no size with much in it: the server's own mappings, or else the kernel's symbols.
+    let large = ["/proc/self/smaps", "/proc/kallsyms"];
+    let uri = large.iter().find(|path| fs::read(path).is_ok_and(|text| text.len() > 4096));
+    let uri = format!("file://{}", uri.expect("a process can read its own mappings"));
+    unread.ask(100, "fs/readFile", &json!({"path": uri})).await;
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        assert!(reply["result"]["dataBase64"].as_str().unwrap().len() > 4096);
+    }
+}
+
+#[tokio::test]
+async fn blocks_of_a_file_are_read_before_its_handle_is_closed() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let desk = tempfile::tempdir().unwrap();
+    let uri = file(desk.path(), "file", 1 << 20);
+    unread.ask(1, "fs/open", &json!({"handleId": "h", "path": uri, "mode": "read"})).await;
+    let block = json!({"handleId": "h", "offset": 0, "len": 1 << 20});
+    unread.ask(500, "fs/readBlock", &block).await;
+    unread.ask(1, "fs/close", &json!({"handleId": "h"})).await;
+    unread.is_cheap().await;
+    let replies = unread.replies().await;
+    let blocks = replies.iter().filter(|reply| reply["result"]["chunk"].is_string()).count();
+    assert_eq!((replies.len(), blocks), (502, 500));
+}
+
+#[tokio::test]
+async fn batches_listings_and_walks_wait_until_they_are_read() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let desk = tempfile::tempdir().unwrap();
+    let uri = file(desk.path(), "file", 700_000);
+    let wide = desk.path().join("wide");
+    fs::create_dir(&wide).unwrap();
+    for number in 0..5000 {
+        fs::write(wide.join(format!("{number:0>100}")), "").unwrap();
+    }
+    let read = json!({"method": "fs/readFile", "params": {"path": uri}});
+    unread.ask(60, "fs/batch", &json!({"requests": [read, read, read]})).await;
+    let wide = format!("file://{}", wide.display());
+    unread.ask(80, "fs/readDirectory", &json!({"path": wide})).await;
+    let options = json!({"maxDepth": 3, "maxDirectories": 100, "maxEntries": 5000,
+        "followDirectorySymlinks": false});
+    unread.ask(80, "fs/walk", &json!({"path": wide, "options": options})).await;
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        let result = &reply["result"];
+        let is_batch = result["results"].as_array().is_some_and(|results| {
+            results.iter().all(|one| one["result"]["dataBase64"].as_str().unwrap().len() == 933_336)
+        });
+        let names = |list: &Value| list.as_array().is_some_and(|names| names.len() >= 4999);
+        assert!(is_batch || names(&result["entries"]), "{}", reply.to_string().len());
+    }
+}
+
+#[tokio::test]
+async fn listings_of_very_wide_directories_wait_until_they_are_read() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..30_000 {
+        fs::write(dir.path().join(format!("{number:0>240}")), "").unwrap();
+    }
+    let wide = format!("file://{}", dir.path().display());
+    unread.ask(20, "fs/readDirectory", &json!({"path": wide})).await;
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        assert_eq!(reply["result"]["entries"].as_array().unwrap().len(), 30_000);
+    }
+}
+
+#[tokio::test]
+async fn lists_of_processes_with_long_arguments_wait_until_they_are_read() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let long = "x".repeat(120_000);
+    let argv = ["sh", "-c", "exec sleep 1000", &long, &long, &long, &long, &long];
+    for number in 0..4 {
+        client.start(&format!("p{number}"), &argv, json!({})).await.unwrap();
+    }
+    let mut unread = Unread::new(server).await;
+    unread.ask(100, "session/list", &json!({})).await;
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        assert!(reply.to_string().len() > 4 * 5 * 120_000);
+    }
+}
+
+#[tokio::test]
+async fn discovered_skills_wait_until_they_are_read() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let dir = tempfile::tempdir().unwrap();
+    for number in 0..8 {
+        let skill = dir.path().join(format!("skills/{number}"));
+        fs::create_dir_all(&skill).unwrap();
+        fs::write(skill.join("SKILL.md"), "x".repeat(500_000)).unwrap();
+    }
+    let root = json!({"id": "root", "path": format!("file://{}", dir.path().display())});
+    unread.ask(40, "capabilityRoots/discoverV1", &json!({"roots": [root]})).await;
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        let skills = reply["result"]["roots"][0]["skills"].as_array().unwrap();
+        assert_eq!(skills.len(), 8);
+    }
+}
+
+#[tokio::test]
+async fn retained_output_waits_until_it_is_read() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let script = "head -c 1000000 /dev/zero; exec sleep 1000";
+    let start = exec_server_testkit::client::start_params("p", &["sh", "-c", script], json!({}));
+    let id = unread.client.send("process/start", start).await;
+    unread.client.reply(id).await;
+    let all = json!({"processId": "p", "afterSeq": 0});
+    loop {
+        let id = unread.client.send("process/read", all.clone()).await;
+        let chunks = unread.client.reply(id).await["result"]["chunks"].to_string();
+        if chunks.len() > 1_333_333 {
+            break;
+        }
+    }
+    unread.ask(300, "process/read", &all).await;
+    unread.is_cheap().await;
+    for reply in unread.replies().await {
+        assert!(reply["result"]["chunks"].to_string().len() > 1_333_333);
+    }
+}
+
+#[tokio::test]
+async fn answers_of_other_servers_wait_until_they_are_read() {
+    let web = Web::answering(|request| {
+        let body = vec![b'x'; 1_000_000];
+        match request.target.as_str() {
+            "/whole" => answer(200, &[], body),
+            _ => {
+                let mut chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+                chunked.extend(format!("{:x}\r\n", body.len()).as_bytes());
+                chunked.extend(body);
+                chunked.extend(b"\r\n0\r\n\r\n");
+                chunked
+            }
+        }
+    })
+    .await;
+    let mut builder = TestExecutor::builder();
+    for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
+        builder.command().env_remove(name).env_remove(name.to_uppercase());
+    }
+    let mut unread = Unread::new(builder.start().await).await;
+    for path in ["/whole", "/chunked"] {
+        let params = json!({"method": "GET", "url": web.url(path), "requestId": path});
+        unread.ask(250, "http/request", &params).await;
+    }
+    unread.is_cheap().await;
+    let mut whole = 0;
+    for reply in unread.replies().await {
+        match reply["result"]["bodyBase64"].as_str() {
+            Some(body) => {
+                assert_eq!(body.len(), 1_333_336);
+                whole += 1;
+            }
+            None => assert_eq!(reply["error"]["data"]["kind"], "tooLarge", "{reply}"),
+        }
+    }
+    // As many as one connection may have in memory at once.
+    assert!(whole >= 100, "{whole}");
+}
+
+/// Replies that are too small to be counted one by one, and requests that wait behind them.
+#[tokio::test]
+async fn a_flood_of_small_requests_costs_little() {
+    let desk = tempfile::tempdir().unwrap();
+    let long = format!("file://{}/{}", desk.path().display(), "x".repeat(1900));
+    let long = json!({"path": long});
+    for (method, params) in [("no/such", json!("x".repeat(100))), ("fs/getMetadata", long)] {
+        let mut unread = Unread::new(TestExecutor::start().await).await;
+        let text = json!({"id": 7, "method": method, "params": params}).to_string();
+        let server = unread.server.serving_pid();
+        unread.client.flood(&text, 200_000, || is_idle(server)).await;
+        unread.is_cheap().await;
+    }
+}
+
+#[tokio::test]
+async fn the_largest_reply_waits_for_a_client_that_reads() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let desk = tempfile::tempdir().unwrap();
+    let uri = file(desk.path(), "file", 48_000_000);
+    unread.ask(20, "fs/readFile", &json!({"path": uri})).await;
+    unread.is_cheap().await;
+    // A client that reads gets it meanwhile, and several at once.
+    let mut client = unread.server.client().await;
+    let mut asked = Vec::new();
+    for _ in 0..3 {
+        asked.push(client.send("fs/readFile", json!({"path": uri})).await);
+    }
+    for id in asked {
+        let reply = client.reply(id).await.unwrap();
+        assert_eq!(reply["dataBase64"].as_str().unwrap().len(), 64_000_000);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_can_still_end_a_process() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let desk = tempfile::tempdir().unwrap();
+    let uri = file(desk.path(), "file", 700_000);
+    let pid_file = desk.path().join("pid");
+    let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid_file.display());
+    let start = exec_server_testkit::client::start_params("p", &["sh", "-c", &script], json!({}));
+    unread.ask(1, "process/start", &start).await;
+    eventually("the process runs", || pid_file.exists()).await;
+    let pid: i32 = fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+    unread.ask(300, "fs/readFile", &json!({"path": uri})).await;
+    unread.settle().await;
+    unread.ask(1, "process/terminate", &json!({"processId": "p"})).await;
+    eventually("the process ended", || state(pid).is_none_or(|state| state == 'Z')).await;
+}
+
+#[tokio::test]
+async fn clients_that_read_nothing_leave_memory_for_the_others() {
+    const TOTAL: usize = 16 << 20;
+    let server = TestExecutor::start_with(&["--max-reply-memory", &TOTAL.to_string()]).await;
+    let desk = tempfile::tempdir().unwrap();
+    let (uri, small) = (file(desk.path(), "file", 700_000), file(desk.path(), "small", 100_000));
+    let large = file(desk.path(), "large", 20_000_000);
+    let mut unread = Unread::new(server).await;
+    let mut more = Vec::new();
+    for _ in 0..20 {
+        let mut client = RawClient::connect_with_little_room(unread.server.url()).await;
+        client.initialize().await;
+        for _ in 0..100 {
+            client.send("fs/readFile", json!({"path": uri})).await;
+        }
+        more.push(client);
+    }
+    unread.ask(1, "fs/readFile", &json!({"path": uri})).await;
+    unread.settle().await;
+    let used = unread.cost_kib();
+    assert!(used < TOTAL / 1024 + 2 * BAR_KIB, "{used} KiB for twenty clients that read nothing");
+    let mut client = unread.server.client().await;
+    for (path, length) in [(&small, 133_336), (&large, 26_666_668)] {
+        let reply = client.call("fs/readFile", json!({"path": path})).await.unwrap();
+        assert_eq!(reply["dataBase64"].as_str().unwrap().len(), length);
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_no_memory_is_left_for_is_an_error_of_its_request() {
+    let server = TestExecutor::start().await;
+    let desk = tempfile::tempdir().unwrap();
+    let (large, small) = (file(desk.path(), "large", 48_000_000), file(desk.path(), "small", 10));
+    let middle = file(desk.path(), "middle", 1_000_000);
+    let mut client = server.client().await;
+    // Threads that read files are there from now on.
+    read_whole(&mut client, &middle).await.unwrap();
+    let pid = Pid::from_raw(server.serving_pid().cast_signed()).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", server.serving_pid())).unwrap();
+    let used = number(&status, "VmData:") as u64 * 1024;
+    let limit = Rlimit { current: Some(used + (16 << 20)), maximum: None };
+    let Ok(before) = rustix::process::prlimit(Some(pid), Resource::Data, limit) else {
+        return eprintln!("skipped, the limits of a process cannot be set");
+    };
+    let error = read_whole(&mut client, &large).await.unwrap_err();
+    assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(-32603), &json!("out_of_memory")));
+    assert_eq!(read_whole(&mut client, &small).await.unwrap(), 16);
+    rustix::process::prlimit(Some(pid), Resource::Data, before).unwrap();
+    assert_eq!(read_whole(&mut client, &large).await.unwrap(), 64_000_000);
+}
+
+async fn read_whole(client: &mut TestClient, uri: &str) -> Result<usize, Value> {
+    let reply = client.call("fs/readFile", json!({"path": uri})).await?;
+    Ok(reply["dataBase64"].as_str().unwrap().len())
+}
+
+/// A client that sends and does not read, and what its server had before.
+struct Unread {
+    server: TestExecutor,
+    client: RawClient,
+    asked: Vec<i64>,
+    before_kib: usize,
+}
+
+impl Unread {
+    async fn new(server: TestExecutor) -> Self {
+        let mut client = RawClient::connect_with_little_room(server.url()).await;
+        client.initialize().await;
+        // What every request needs is in memory before it is measured.
+        server.client().await.sh("warm", "true").await;
+        let before_kib = status(server.serving_pid(), "VmRSS:");
+        Self { server, client, asked: Vec::new(), before_kib }
+    }
+
+    async fn ask(&mut self, count: usize, method: &str, params: &Value) {
+        for _ in 0..count {
+            self.asked.push(self.client.send(method, params.clone()).await);
+        }
+    }
+
+    /// Waits until the server has nothing more to do.
+    async fn settle(&self) {
+        let server = self.server.serving_pid();
+        let mut quiet = 0;
+        let look = || {
+            quiet = if is_idle(server) { quiet + 1 } else { 0 };
+            quiet == 20
+        };
+        eventually("the server has nothing to do", look).await;
+    }
+
+    /// What the server took at most since the client came.
+    fn cost_kib(&self) -> usize {
+        status(self.server.serving_pid(), "VmHWM:").saturating_sub(self.before_kib)
+    }
+
+    async fn is_cheap(&self) {
+        self.settle().await;
+        let cost = self.cost_kib();
+        eprintln!("{cost} KiB for a client that reads nothing");
+        assert!(cost < BAR_KIB, "{cost} KiB for a client that reads nothing");
+    }
+
+    /// The replies to everything that was asked.
+    async fn replies(&mut self) -> Vec<Value> {
+        let mut replies = Vec::new();
+        let mut missing = std::mem::take(&mut self.asked);
+        self.client.answer_pings();
+        while !missing.is_empty() {
+            let message = exec_server_testkit::raw::parse(&self.client.message().await);
+            missing.retain(|id| message["id"] != *id);
+            if message["id"].is_number() {
+                replies.push(message);
+            }
+        }
+        replies
+    }
+}
+
+/// Whether no thread of a process runs or waits for a disk.
+fn is_idle(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .map(|thread| fs::read_to_string(thread.path().join("stat")).unwrap_or_default())
+        .all(|stat| stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('S')))
+}
+
+fn status(pid: u32, name: &str) -> usize {
+    number(&fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs"), name)
+}
+
+fn number(status: &str, name: &str) -> usize {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
+    line.split_whitespace().next().expect("a number").parse().expect("a number")
+}
+
+fn file(dir: &Path, name: &str, size: usize) -> String {
+    let path = dir.join(name);
+    fs::write(&path, vec![b'x'; size]).unwrap();
+    format!("file://{}", path.display())
+}

@@ -1,0 +1,82 @@
+//! New connections on a machine with many processes, among which a server may look for the one that connects.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use super::Group;
+use crate::bench::failure::{Failure, Result};
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene};
+use crate::bench::stats::{ms, percentile};
+
+const FIRST: &str = "connecting.first";
+const MEDIAN: &str = "connecting.median";
+
+const PROCESSES: usize = 1000;
+
+/// One connection after the other, from a client that was there before the server.
+pub const GROUP: Group = Group {
+    name: "connecting",
+    most_rounds: 2,
+    rows: &[
+        Row {
+            id: MEDIAN,
+            label: "initialised connection, 1000 processes on the machine",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[Bar::AtMost(1.0, Of::Unit)],
+        },
+        Row {
+            id: FIRST,
+            label: "… the first one of a client",
+            unit: Unit::Named("ms"),
+            better: Better::Lower,
+            bars: &[],
+        },
+    ],
+    measure,
+};
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    let _crowd = Crowd::start()?;
+    let mut times = Vec::new();
+    for _ in 0..scene.effort.pick(200, 50) {
+        let begun = Instant::now();
+        let client = scene.connect()?;
+        times.push(ms(begun.elapsed()));
+        drop(client);
+    }
+    readings.enter(FIRST, times[0]);
+    readings.enter(MEDIAN, percentile(&times, 0.5));
+    Ok(())
+}
+
+/// Processes that do nothing, for as long as this is held.
+struct Crowd(Vec<Child>);
+
+impl Crowd {
+    fn start() -> Result<Self> {
+        let mut crowd = Self(Vec::with_capacity(PROCESSES));
+        for _ in 0..PROCESSES {
+            let mut command = Command::new("sleep");
+            command.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let child = command.spawn();
+            crowd
+                .0
+                .push(child.map_err(|error| Failure::new(format!("cannot start sleep: {error}")))?);
+        }
+        Ok(crowd)
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // What has ended already needs no signal.
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
