@@ -1,0 +1,3 @@
+//! The fuzz targets of exec-server. `cargo xtask fuzz` runs them.
+
+pub mod targets;
