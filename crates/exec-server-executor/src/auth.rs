@@ -14,7 +14,7 @@ use hyper::header::HeaderValue;
 
 pub use credential::{Credential, Current, Ended, run_credentials};
 pub use jwt::SignedBearer;
-pub use readers::warn_about_readers;
+pub use readers::{warn_about, warn_about_readers};
 pub use token_file::read_secret;
 pub use token_file::{TokenFile, TokenFileError};
 

@@ -11,6 +11,7 @@ use exec_server_core::attachment::ConnectionId;
 use exec_server_core::phase::Phase;
 use exec_server_protocol::envelope::{self, Incoming, MALFORMED_ID, RequestId};
 use exec_server_protocol::initialize::{InitializeParams, InitializeResponse};
+use exec_server_protocol::limits::MAX_CLIENT_NAME_BYTES;
 use exec_server_protocol::methods::{Family, INITIALIZED, Lane, Method, SESSION_MOVED};
 use exec_server_protocol::params;
 use exec_server_protocol::process::Empty;
@@ -21,7 +22,7 @@ use crate::auth::{Authenticated, Principal};
 use crate::close_codes;
 use crate::dispatch::{self, Call, Caller};
 use crate::egress::Http;
-use crate::errors::RequestError;
+use crate::errors::{RequestError, check_length};
 use crate::files::Files;
 use crate::ignored;
 use crate::reply::Reply;
@@ -259,6 +260,7 @@ impl Peer {
         dispatch::check_sandbox(Method::Initialize, raw_params)?;
         let params: InitializeParams =
             params::decode(raw_params).map_err(RequestError::InvalidParams)?;
+        check_length("clientName", &params.client_name, MAX_CLIENT_NAME_BYTES)?;
         self.phase.check_initialize()?;
         let linger = params.linger_ms.map(Duration::from_millis);
         let environment_info = self.server.environment.clone();

@@ -297,6 +297,14 @@ impl RequestError {
     }
 }
 
+/// Rejects a name that the server would keep or repeat if it has more than `most` bytes.
+pub fn check_length(member: &str, name: &str, most: usize) -> Result<(), RequestError> {
+    if name.len() <= most {
+        return Ok(());
+    }
+    Err(RequestError::InvalidParams(format!("`{member}` is longer than {most} bytes")))
+}
+
 /// A malformed policy is `InvalidParams`; a policy for another machine or one that is too large is `InvalidRequest`.
 fn policy_code(error: &PolicyError) -> ErrorCode {
     match error {

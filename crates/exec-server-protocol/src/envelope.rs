@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 
 use crate::errors::RpcError;
 use crate::json::{self, JsonError};
+use crate::limits::MAX_REQUEST_ID_BYTES;
 
 /// The id of a request, chosen by its sender.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -169,6 +170,9 @@ struct RpcErrorShape {
 }
 
 fn request_id(raw: &str) -> Result<RequestId, MalformedMessage> {
+    if raw.len() > MAX_REQUEST_ID_BYTES {
+        return Err(MalformedMessage::WrongType { member: "id", expected: "at most 1024 bytes" });
+    }
     let wrong = MalformedMessage::WrongType {
         member: "id",
         expected: "a string or a signed 64-bit integer",

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::limits::MAX_ERROR_MESSAGE_BYTES;
 use crate::path_uri::PathUri;
 use crate::process::LimitName;
 
@@ -67,9 +68,15 @@ pub struct ErrorData {
 impl RpcError {
     /// An error of `code` whose `data.kind` is `kind`.
     pub fn new(code: ErrorCode, kind: &str, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > MAX_ERROR_MESSAGE_BYTES {
+            message.truncate(message.floor_char_boundary(MAX_ERROR_MESSAGE_BYTES));
+            message.push('…');
+            message.shrink_to_fit();
+        }
         Self {
             code: code as i64,
-            message: message.into(),
+            message,
             data: Some(ErrorData { kind: kind.to_owned(), ..ErrorData::default() }),
         }
     }

@@ -9,6 +9,18 @@ pub const MAX_JSON_DEPTH: usize = 127;
 /// The largest message that a reference client sends or takes.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
+/// Bytes in the id of a request: the server repeats it in the reply and keeps it until then.
+pub const MAX_REQUEST_ID_BYTES: usize = 1024;
+
+/// Bytes in the name of a client, which its session keeps.
+pub const MAX_CLIENT_NAME_BYTES: usize = 1024;
+
+/// Bytes in the id of a process, which every event of the process repeats.
+pub const MAX_PROCESS_ID_BYTES: usize = 1024;
+
+/// Bytes in the message of an error, which may repeat names from its request: two long paths and an explanation.
+pub const MAX_ERROR_MESSAGE_BYTES: usize = 32 * 1024;
+
 /// Outgoing frames stay well under the 16 MiB that a reference client takes in one frame.
 pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
 

@@ -135,6 +135,16 @@ impl RawClient {
         frame.extend(u16::try_from(text.len()).expect("a short text").to_be_bytes());
         frame.extend([0; 4]);
         frame.extend(text.as_bytes());
+        self.flood_frames(&frame, count, is_quiet).await;
+    }
+
+    /// Sends a ping with 125 bytes so many times; stops as [`RawClient::flood`] does.
+    pub async fn flood_pings(&mut self, count: usize, is_quiet: impl Fn() -> bool) {
+        let frame = [&[PING | 0x80, 0x80 | 125][..], &[0; 4], &[b'x'; 125]].concat();
+        self.flood_frames(&frame, count, is_quiet).await;
+    }
+
+    async fn flood_frames(&mut self, frame: &[u8], count: usize, is_quiet: impl Fn() -> bool) {
         let frames = frame.repeat(count);
         let mut rest = &frames[..];
         let mut refused = 0;

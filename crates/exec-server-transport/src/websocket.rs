@@ -20,11 +20,15 @@ use crate::outbox::CloseReason;
 /// Yield after this many reads, so that a peer that sends without pause does not starve other tasks.
 const DRAINS_PER_TURN: usize = 16;
 
+/// The library queues a pong for every ping; beyond this many, reading waits until the peer takes them.
+const MAX_UNSENT_PONGS: usize = 64;
+
 /// A [`Wire`] over a websocket.
 pub struct WebSocketWire<S> {
     stream: WebSocketStream<Metered<S>>,
     peer: String,
     sends: Sends,
+    unsent_pongs: usize,
 }
 
 /// The websocket message type of outgoing messages.
@@ -44,7 +48,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
             .config(config())
             .limits(Limits::default().max_payload_len(Some(max_message)))
             .serve(Metered { stream, sent: 0 });
-        Self { stream, peer, sends: Sends::Text }
+        Self { stream, peer, sends: Sends::Text, unsent_pongs: 0 }
     }
 
     /// Performs the client side of the websocket handshake; a message above `max_message` bytes ends the connection.
@@ -70,7 +74,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> WebSocketWire<S> {
             builder = builder.add_header(parsed, value).map_err(|_| wrong())?;
         }
         match builder.connect_on(Metered { stream, sent: 0 }).await {
-            Ok((stream, _)) => Ok(Self { stream, peer: url.to_owned(), sends: Sends::Text }),
+            Ok((stream, _)) => {
+                let peer = url.to_owned();
+                Ok(Self { stream, peer, sends: Sends::Text, unsent_pongs: 0 })
+            }
             Err(Error::Upgrade(UpgradeError::DidNotSwitchProtocols(status))) => {
                 Err(UpgradeFailure::Status(status))
             }
@@ -117,6 +124,11 @@ pub enum UpgradeFailure {
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>> {
+        if self.unsent_pongs >= MAX_UNSENT_PONGS
+            && let Err(error) = ready!(self.poll_flush(cx))
+        {
+            return Poll::Ready(Some(Err(error)));
+        }
         Pin::new(&mut self.stream).poll_next(cx).map(|next| match next? {
             Ok(message) if message.is_text() => {
                 Some(Ok(Received::Message(InMessage::Text(message))))
@@ -129,6 +141,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
                 let payload = message.as_payload();
                 let number = payload[..].try_into().map_or(0, u64::from_be_bytes);
                 Some(Ok(Received::Pong(number)))
+            }
+            Ok(message) if message.is_ping() => {
+                self.unsent_pongs += 1;
+                Some(Ok(Received::Life))
             }
             Ok(message) => Some(Ok(match message.as_close() {
                 Some((code, reason)) => {
@@ -156,7 +172,9 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     }
 
     fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>> {
-        Pin::new(&mut self.stream).poll_flush(cx).map_err(WireError::from)
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(cx));
+        self.unsent_pongs = 0;
+        Poll::Ready(flushed.map_err(WireError::from))
     }
 
     fn start_ping(&mut self, number: u64) -> Result<(), WireError> {

@@ -39,7 +39,8 @@ pub fn warn_about(what: &str, file: &Path) {
 #[cfg(unix)]
 fn mode_for_others(file: &Path) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
-    let metadata = std::fs::metadata(file).ok()?;
+    // A pipe or a device keeps no secret.
+    let metadata = std::fs::metadata(file).ok().filter(std::fs::Metadata::is_file)?;
     let mode = metadata.mode() & 0o7777;
     // Files of root may have a group on purpose, as the keys in /etc/ssl/private do.
     let counted = if metadata.uid() == 0 { 0o007 } else { 0o077 };

@@ -5,10 +5,15 @@
 //! | nothing | served | 403 | 403 | closed |
 //! | nothing, `--allow-other-users` | served | served | served | closed |
 //! | a token | served | served | served | closed |
+//!
+//! A process whose socket is held by no visible process may be in a sandbox. It is refused while a sandbox of its user
+//! shares the network, except by a server of an ordinary user for other users, whose descriptors that server cannot see.
 
 use exec_server_os::peer::{Peer, PeerPlace};
 
 use crate::config::ServerConfig;
+
+const ROOT: u32 = 0;
 
 /// How a listener decides which local processes may connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,14 +79,17 @@ impl Trust {
 
     /// Whether a server of user `own` serves this peer.
     pub fn judge(self, peer: Peer, own: u32) -> Verdict {
-        let is_trusted = |uid| uid == own || uid == 0;
+        let is_trusted = |uid| uid == own || uid == ROOT;
         match (peer.place, self) {
             (PeerPlace::Sandbox, _) => Verdict::Close("the peer is in a sandbox"),
             (PeerPlace::Gone, _) => {
                 Verdict::Close("the peer disconnected before it could be identified")
             }
             (PeerPlace::Remote, _) => Verdict::Serve,
-            (PeerPlace::Hidden, Self::Anyone) if peer.uid != Some(own) => Verdict::Serve,
+            // Only root sees the descriptors of other users, so only for root a missing holder is suspicious.
+            (PeerPlace::Hidden, Self::Anyone) if own != ROOT && peer.uid != Some(own) => {
+                Verdict::Serve
+            }
             (PeerPlace::Hidden, _) => Verdict::Refuse(Refusal::Hidden),
             (PeerPlace::Unknown | PeerPlace::Outside, Self::Token | Self::Anyone) => Verdict::Serve,
             (PeerPlace::Unknown, Self::SameUser) => match peer.uid {
@@ -122,6 +130,8 @@ mod tests {
                 }
             }
             assert_eq!(judge(trust, PeerPlace::Hidden, Some(OWN)), "refuse", "{trust:?}");
+            let other = Peer { uid: Some(7), place: PeerPlace::Hidden };
+            assert_eq!(trust.judge(other, ROOT), Verdict::Refuse(Refusal::Hidden), "{trust:?}");
         }
     }
 
@@ -134,7 +144,6 @@ mod tests {
             (PeerPlace::Outside, None, "refuse"),
             (PeerPlace::Unknown, Some(OWN), "refuse"),
             (PeerPlace::Unknown, None, "refuse"),
-            (PeerPlace::Hidden, Some(0), "refuse"),
         ] {
             assert_eq!(judge(Trust::SameUser, place, uid), expected, "{place:?} {uid:?}");
         }

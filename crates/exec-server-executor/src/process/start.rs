@@ -14,7 +14,9 @@ use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
 use exec_server_os::{SandboxSetup, TreeTag};
 use exec_server_protocol::escape_untrusted::escape_untrusted;
-use exec_server_protocol::limits::{DEFAULT_RETAINED_OUTPUT_BYTES, MAX_OUTPUT_CHUNK_BYTES};
+use exec_server_protocol::limits::{
+    DEFAULT_RETAINED_OUTPUT_BYTES, MAX_OUTPUT_CHUNK_BYTES, MAX_PROCESS_ID_BYTES,
+};
 use exec_server_protocol::process::{
     LimitName, LimitsReport, ProcessId, ProcessLimits, ProcessStartParams, ProcessTerminateResponse,
 };
@@ -24,7 +26,7 @@ use super::config::{ProcessConfig, ProcessSandbox};
 use super::task::ProcessTask;
 use super::{ClosedMark, Command};
 use crate::environment::host_path;
-use crate::errors::{RequestError, cwd_error};
+use crate::errors::{RequestError, check_length, cwd_error};
 use crate::reply::Reply;
 use crate::sandbox::{Confinement, RetryBudget, in_time};
 use crate::server::Server;
@@ -85,6 +87,7 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
         shell_snapshot::validate(snapshot)
             .map_err(|error| RequestError::InvalidParams(error.to_string()))?;
     }
+    check_length("processId", &params.process_id, MAX_PROCESS_ID_BYTES)?;
     if params.argv.is_empty() {
         return Err(RequestError::InvalidParams("argv must not be empty".to_owned()));
     }

@@ -104,7 +104,7 @@ struct Facts {
 impl Facts {
     fn of_this_server() -> io::Result<Self> {
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
-        let pid_namespace = pid_namespace("self")?;
+        let pid_namespace = own_pid_namespace()?;
         let guardian = guardian::pid().unwrap_or(0).cast_signed();
         Ok(Self { boot, pid_namespace, pid: std::process::id().cast_signed(), guardian })
     }
@@ -172,7 +172,7 @@ fn is_leftover(pid: libc::pid_t, gone: &Facts) -> bool {
     let server = gone.pid.cast_unsigned();
     procfs::realtime_limit(pid).is_some_and(|limit| TreeTag::is_of_server(limit, server))
         && procfs::user(pid) == Some(rustix::process::geteuid().as_raw())
-        && pid_namespace(&pid.to_string()).is_ok_and(|namespace| namespace == gone.pid_namespace)
+        && procfs::is_in_own_pid_namespace(pid)
 }
 
 /// Checks the process again through a pidfd, which excludes pid reuse, and kills it.
@@ -247,8 +247,8 @@ fn read_facts(file: &mut File) -> io::Result<Option<Facts>> {
     Ok(Facts::from_text(&text))
 }
 
-fn pid_namespace(process: &str) -> io::Result<String> {
-    let link = fs::read_link(format!("/proc/{process}/ns/pid"))?;
+fn own_pid_namespace() -> io::Result<String> {
+    let link = fs::read_link("/proc/self/ns/pid")?;
     Ok(link.to_string_lossy().into_owned())
 }
 

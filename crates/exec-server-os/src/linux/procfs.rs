@@ -38,6 +38,15 @@ pub fn user(pid: libc::pid_t) -> Option<u32> {
     users.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
+/// Whether a process is in the pid namespace of this process, and not in one below it.
+///
+/// Unlike `/proc/PID/ns/pid`, its status is readable although it is not dumpable.
+pub fn is_in_own_pid_namespace(pid: libc::pid_t) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    numbers.is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
+}
+
 /// All visible processes.
 pub fn processes() -> Vec<libc::pid_t> {
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();

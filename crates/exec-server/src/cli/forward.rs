@@ -73,6 +73,9 @@ fn forward(arguments: &ForwardArguments) -> Result<(), ForwardError> {
     let state_dir = exec_server::state_dir::find(arguments.state_dir.as_deref())
         .map_err(ArgumentError::from)?;
     let remote = arguments.join.build(&arguments.remote, state_dir.as_deref())?;
+    if let Some(file) = &arguments.connect_token_file {
+        exec_server_executor::auth::warn_about("server's token", file);
+    }
     let runtime = exec_server::shards::event_loop()?;
     let result = runtime.block_on(async {
         let stop = exec_server::stop_signal()?;

@@ -91,6 +91,9 @@ pub fn run(arguments: RendezvousArguments) -> ExitCode {
 
 fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
     let config = arguments.config()?;
+    if let Some((_, key)) = &config.tls {
+        exec_server_executor::auth::warn_about("TLS key", key);
+    }
     let data = config.data.clone();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

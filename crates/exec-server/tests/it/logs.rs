@@ -111,6 +111,38 @@ async fn files_with_secrets_that_others_can_read_are_named() {
 }
 
 #[tokio::test]
+async fn a_rendezvous_and_a_forward_warn_about_their_files_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    for (name, text) in [
+        ("cert", made.cert.pem()),
+        ("key", made.signing_key.serialize_pem()),
+        ("token", "a-token-of-some-length".to_owned()),
+    ] {
+        std::fs::write(file(name), text).unwrap();
+        std::fs::set_permissions(file(name), PermissionsExt::from_mode(0o644)).unwrap();
+    }
+    let (certificate, key, token, data) = (file("cert"), file("key"), file("token"), file("data"));
+    // The certificate and the key are swapped, and the server needs TLS, so that both end at once.
+    let rendezvous = ["rendezvous", "--listen", "https://127.0.0.1:0", "--data", &data];
+    let tls = ["--tls-cert", &key, "--tls-key", &certificate];
+    let forward = ["forward", "--connect", "ws://192.0.2.1:1", "--remote", "http://127.0.0.1:1"];
+    let secret = ["--environment-id", "e", "--connect-token-file", &token];
+    for (arguments, more, named) in
+        [(&rendezvous[..], &tls[..], &certificate), (&forward, &secret, &token)]
+    {
+        let builder = TestExecutor::builder()
+            .args(arguments)
+            .args(more)
+            .env("EXEC_SERVER_REMOTE_TOKEN", "a-token-of-some-length");
+        let (code, _, stderr) = builder.run().await;
+        assert_eq!(code, 1, "{stderr}");
+        assert!(stderr.contains("chmod") && stderr.contains(named.as_str()), "{stderr}");
+    }
+}
+
+#[tokio::test]
 async fn text_for_people_is_there_for_the_asking_and_has_no_colours_in_a_pipe() {
     let log = log_of_a_session("info", &["--log-format", "text"]).await;
     assert!(log.iter().any(|line| line.contains("INFO") && line.contains("listening")), "{log:#?}");

@@ -24,6 +24,7 @@ mod http;
 mod http_routes;
 #[cfg(target_os = "linux")]
 mod ignored;
+mod leftovers;
 mod limits;
 mod listener;
 mod logs;

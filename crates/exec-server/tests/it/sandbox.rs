@@ -41,6 +41,7 @@ mod missing;
 mod model;
 mod neighbours;
 mod network;
+mod other_namespaces;
 mod own_secrets;
 mod placeholder_races;
 mod policies;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use exec_server_testkit::process_count::state;
+use exec_server_testkit::raw::TEXT;
 use exec_server_testkit::web::answer;
 use exec_server_testkit::{RawClient, TestClient, TestExecutor, Web, eventually};
 use rustix::process::{Pid, Resource, Rlimit};
@@ -216,6 +217,42 @@ async fn a_flood_of_small_requests_costs_little() {
         unread.client.flood(&text, 200_000, || is_idle(server)).await;
         unread.is_cheap().await;
     }
+}
+
+#[tokio::test]
+async fn pongs_that_are_not_read_cost_little() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let server = unread.server.serving_pid();
+    unread.client.flood_pings(1_600_000, || is_idle(server)).await;
+    unread.is_cheap().await;
+}
+
+#[tokio::test]
+async fn long_ids_and_names_are_refused_and_not_repeated() {
+    let mut unread = Unread::new(TestExecutor::start().await).await;
+    let long = "x".repeat(1 << 20);
+    let files = json!({"path": "file:///etc/passwd"});
+    for _ in 0..200 {
+        let message = json!({"id": long, "method": "fs/readFile", "params": files}).to_string();
+        unread.client.send_frame(TEXT, true, message.as_bytes()).await;
+    }
+    let start = exec_server_testkit::client::start_params(&long, &["true"], json!({}));
+    unread.ask(50, &long, &json!({})).await;
+    unread.ask(50, "process/start", &start).await;
+    unread.ask(50, "process/terminate", &json!({"processId": long})).await;
+    unread.is_cheap().await;
+    let replies = unread.replies().await;
+    assert!(replies.iter().any(|reply| {
+        let message = reply["error"]["message"].as_str().unwrap_or_default();
+        message.contains("`processId` is longer than 1024 bytes")
+    }));
+    let refused = replies.iter().filter(|reply| reply["id"] == -1);
+    let refused: Vec<_> = refused.map(|reply| reply["error"]["code"].clone()).collect();
+    assert_eq!(refused, vec![json!(-32600); 200]);
+    assert!(replies.iter().all(|reply| reply.to_string().len() < 40_000));
+    let mut client = RawClient::connect(unread.server.url()).await;
+    let id = client.send("initialize", json!({"clientName": long})).await;
+    assert_eq!(client.reply(id).await["error"]["code"], -32602);
 }
 
 #[tokio::test]

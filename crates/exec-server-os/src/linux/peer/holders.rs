@@ -25,7 +25,8 @@ pub enum Search {
     Outside,
     /// A process in a sandbox holds it.
     Inside,
-    /// No holder was found, and the descriptors of an unsandboxed process of the user are not readable.
+    /// No holder was found, all processes of the machine are visible, and the descriptors of an unsandboxed process of
+    /// the user are not readable.
     Concealed {
         /// Whether a sandbox of its user shares the machine's network.
         near_sandbox: bool,
@@ -160,7 +161,18 @@ fn explain(uid: u32) -> Search {
             is_concealed |= process.holds("fd", &Wanted::new(0), None) == Holds::Concealed;
         }
     }
-    if is_concealed { Search::Concealed { near_sandbox } } else { Search::Nowhere { near_sandbox } }
+    // In another pid namespace the holder may be a process that is not visible, such as one in a sandbox of the host.
+    if is_concealed && sees_all_processes() {
+        Search::Concealed { near_sandbox }
+    } else {
+        Search::Nowhere { near_sandbox }
+    }
+}
+
+/// Whether this process is in the initial pid namespace, whose inode number is fixed in the kernel.
+fn sees_all_processes() -> bool {
+    const INITIAL: &str = "pid:[4026531836]";
+    fs::read_link("/proc/self/ns/pid").is_ok_and(|own| own == Path::new(INITIAL))
 }
 
 /// The link text of a descriptor of the wanted socket.

@@ -1,5 +1,6 @@
 //! `exec-server forward` brings harnesses to a server that listens elsewhere.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use bytes::Bytes;
@@ -73,6 +74,7 @@ async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_ano
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token").display().to_string();
     std::fs::write(&file, "a-token-of-some-length-for-tests\n").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
     let server =
         TestExecutor::start_with(&["--ws-auth", "capability-token", "--ws-token-file", &file])
             .await;

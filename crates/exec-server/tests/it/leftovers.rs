@@ -1,0 +1,46 @@
+//! Processes that outlive a server and its guardian are ended by the next server, also where `/proc` conceals them.
+
+use std::os::unix::fs::{PermissionsExt, lchown};
+
+use exec_server_testkit::process_count::state;
+use exec_server_testkit::{TestExecutor, eventually};
+use serde_json::json;
+
+use crate::files::surroundings::{NOBODY, as_nobody};
+
+/// A program without read permission is not dumpable, so an ordinary user sees neither its namespaces nor its descriptors.
+#[tokio::test]
+async fn a_process_that_is_not_dumpable_is_ended_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let (program, own) = (dir.path().join("sleep"), dir.path().join("state"));
+    std::fs::copy("/bin/sleep", &program).unwrap();
+    std::fs::set_permissions(&program, PermissionsExt::from_mode(0o111)).unwrap();
+    std::fs::create_dir(&own).unwrap();
+    if rustix::process::geteuid().is_root() {
+        lchown(&own, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let start = || {
+        let mut builder = TestExecutor::builder();
+        builder.command().arg("--state-dir").arg(&own);
+        as_nobody(builder)
+    };
+    let Some(builder) = start() else { return };
+    let mut gone = builder.start().await;
+    let mut client = gone.client().await;
+    let pid_file = own.join("pid");
+    let script = format!(
+        "(setsid sh -c 'echo $$ >{0}.new; mv {0}.new {0}; exec {1} 1000' </dev/null >/dev/null 2>&1 &); exec sleep 1000",
+        pid_file.display(),
+        program.display(),
+    );
+    client.start("p", &["sh", "-c", &script], json!({})).await.unwrap();
+    eventually("the daemon runs", || pid_file.exists()).await;
+    let pid: i32 = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+    let comm = || std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    eventually("the daemon is the program", || comm() == "sleep\n").await;
+    gone.cut_power().await;
+    assert!(state(pid).is_some_and(|state| state != 'Z'), "the daemon outlives both");
+    let _next = start().expect("the first server was started").start().await;
+    eventually("the next server ends the daemon", || state(pid).is_none_or(|it| it == 'Z')).await;
+}
