@@ -16,8 +16,8 @@ use crate::DEADLINE;
 use crate::client::TestClient;
 #[cfg(target_os = "linux")]
 use crate::eventually;
-use crate::surroundings::isolate;
-pub use crate::surroundings::state_home;
+use crate::isolation::isolate;
+pub use crate::isolation::state_home;
 
 /// A running server; it ends with the test.
 pub struct TestExecutor {

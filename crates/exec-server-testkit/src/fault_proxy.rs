@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::DEADLINE;
-use link::{Listener, Place, Socket, run_link};
+use link::{Address, Listener, Socket, run_link};
 
 /// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct FaultProxy {
 }
 
 struct Shared {
-    server: Place,
+    server: Address,
     plan: watch::Sender<Plan>,
     tally: watch::Sender<Tally>,
     links: Mutex<tokio::task::JoinSet<()>>,
@@ -120,7 +120,7 @@ impl<T> PerDirection<T> {
 impl FaultProxy {
     /// A cable to the server of this `ws://` or `unix://` URL.
     pub async fn to(server: &str) -> Self {
-        let (server, path) = Place::parse(server);
+        let (server, path) = Address::parse(server);
         let (listener, url, directory) = Listener::beside(&server, &path).await;
         let shared = Arc::new(Shared {
             server,

@@ -45,8 +45,8 @@ impl TestHarness {
         }
     }
 
-    /// Asks the registry for a way to the executor, until it is there.
-    pub async fn way(&self) -> ConnectResponse {
+    /// Sends connect requests to the registry until the executor is attached.
+    pub async fn connect(&self) -> ConnectResponse {
         let path = format!("/cloud/environment/{}/connect", self.environment);
         let authorization = format!("Bearer {}", self.token);
         let headers =
@@ -58,7 +58,7 @@ impl TestHarness {
                     request_with_body(&self.registry, "POST", &path, &headers, body.as_bytes())
                         .await;
                 match reply.status {
-                    200 => return serde_json::from_str(&reply.body).expect("a way"),
+                    200 => return serde_json::from_str(&reply.body).expect("a connect response"),
                     409 | 503 => tokio::time::sleep(Duration::from_millis(10)).await,
                     _ => panic!("{reply:?}"),
                 }
@@ -68,19 +68,24 @@ impl TestHarness {
     }
 
     /// Connects and runs the handshake with the executor.
-    pub async fn go(&self, way: &ConnectResponse) -> Result<HarnessWire, WireError> {
-        let url = way.url.parse().expect("a URL");
+    pub async fn open_at(&self, response: &ConnectResponse) -> Result<HarnessWire, WireError> {
+        let url = response.url.parse().expect("a URL");
         let socket = dial_relay(&url, &DialOptions::default()).await;
         let socket = socket.map_err(|error| WireError::Protocol(error.to_string()))?;
         let stream_id = format!("stream-{:032x}", fresh_number());
-        let opening =
-            HarnessWire::open(socket, stream_id, &self.identity, way, &way.executor_public_key);
+        let opening = HarnessWire::open(
+            socket,
+            stream_id,
+            &self.identity,
+            response,
+            &response.executor_public_key,
+        );
         timeout(DEADLINE, opening).await.expect("the handshake ends in time")
     }
 
     /// A stream to the executor.
     pub async fn open(&self) -> Result<HarnessWire, WireError> {
-        self.go(&self.way().await).await
+        self.open_at(&self.connect().await).await
     }
 
     /// A client whose every message goes through a stream of its own; it has no session yet.

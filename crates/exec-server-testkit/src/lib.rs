@@ -11,7 +11,7 @@
 //! | [`http`] | hand-written HTTP, for what no client library would send |
 //! | [`web`] | a web server whose every byte a test decides |
 //! | [`tunnel`] | proxies on the way to a server |
-//! | [`surroundings`] | children that find nothing of the user who runs the tests |
+//! | [`isolation`] | children that find nothing of the user who runs the tests |
 //! | [`fifo`] | a door between a test and a child |
 //! | [`process_count`] | every process that came from a test, and when they are gone |
 //! | [`rendezvous`] | a meeting point, and sockets that say anything |
@@ -34,6 +34,7 @@ pub mod fs_fixture;
 pub mod harness;
 pub mod hostile_relay;
 pub mod http;
+pub mod isolation;
 pub mod mock_idp;
 pub mod mock_registry;
 #[cfg(target_os = "linux")]
@@ -42,7 +43,6 @@ pub mod raw;
 #[cfg(unix)]
 pub mod reference;
 pub mod rendezvous;
-pub mod surroundings;
 #[cfg(target_os = "linux")]
 pub mod terminal;
 pub mod tunnel;

@@ -92,7 +92,7 @@ impl MockRegistry {
 
     /// The frame by which a harness asks to be let in.
     pub fn handshake(&self, stream_id: &str, executor: &PublicKey) -> Bytes {
-        let way = ConnectResponse {
+        let response = ConnectResponse {
             environment_id: "env".to_owned(),
             url: "ws://relay".to_owned(),
             security_profile: SECURITY_PROFILE.to_owned(),
@@ -101,8 +101,12 @@ impl MockRegistry {
             harness_key_authorization: "authorization".to_owned(),
         };
         let identity = Identity::generate(&mut SystemRandom);
-        let stream =
-            HarnessStream::<SystemRandom>::new(stream_id.to_owned(), &identity, &way, executor);
+        let stream = HarnessStream::<SystemRandom>::new(
+            stream_id.to_owned(),
+            &identity,
+            &response,
+            executor,
+        );
         let mut stream = stream.expect("a key of this suite");
         let frames = std::iter::from_fn(|| stream.poll_frame().expect("the stream is new"));
         frames.last().expect("a handshake follows the claim").into()

@@ -90,15 +90,15 @@ impl ReferenceClient {
     ///
     /// Panics with all that was said so far if the client fails, stops half-way, or outlives `deadline`.
     pub fn run(&self, url: &str, scenario: Scenario, deadline: Duration) -> Run {
-        self.run_at(&Place::Server { url }, scenario, deadline)
+        self.run_at(&ClientTarget::Server { url }, scenario, deadline)
     }
 
     /// The same with an environment that may also be at a rendezvous.
-    pub fn run_at(&self, place: &Place, scenario: Scenario, deadline: Duration) -> Run {
+    pub fn run_at(&self, target: &ClientTarget, scenario: Scenario, deadline: Duration) -> Run {
         let task = scenario.task.clone().unwrap_or_else(|| "go".to_owned());
         let (folder, model) = prepare(scenario);
         let arguments = ["exec", "--skip-git-repo-check", "--ephemeral", "--color", "never", &task];
-        let codex = self.command(place, &folder, &arguments);
+        let codex = self.command(target, &folder, &arguments);
         let ended = run_to_end(codex, deadline).expect("the client can be started");
         let scenario = model.stop();
 
@@ -123,7 +123,7 @@ impl ReferenceClient {
     /// Starts a conversation whose turns the test takes one by one.
     pub fn start_thread(&self, url: &str, scenario: Scenario, deadline: Duration) -> Thread {
         let (folder, model) = prepare(scenario);
-        let codex = self.command(&Place::Server { url }, &folder, &["app-server"]);
+        let codex = self.command(&ClientTarget::Server { url }, &folder, &["app-server"]);
         Thread::start(codex, folder, model, deadline)
     }
 
@@ -132,7 +132,7 @@ impl ReferenceClient {
         ReferenceExecutor::start(&self.binary, url, environment, token)
     }
 
-    fn command(&self, place: &Place, folder: &RunFolder, arguments: &[&str]) -> Command {
+    fn command(&self, target: &ClientTarget, folder: &RunFolder, arguments: &[&str]) -> Command {
         let mut codex = folder.command_without_workspace(&self.binary);
         codex
             .args(arguments)
@@ -142,9 +142,9 @@ impl ReferenceClient {
             .env("HOME", folder.home())
             .env("CODEX_HOME", folder.home())
             .env("SCRIPTED_MODEL_KEY", "unused");
-        match place {
-            Place::Server { url } => codex.env("CODEX_EXEC_SERVER_URL", url),
-            Place::Rendezvous { url, environment, token } => codex
+        match target {
+            ClientTarget::Server { url } => codex.env("CODEX_EXEC_SERVER_URL", url),
+            ClientTarget::Rendezvous { url, environment, token } => codex
                 .env("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", url)
                 .env("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", environment)
                 .env("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", token),
@@ -155,7 +155,7 @@ impl ReferenceClient {
 
 /// Where the client's only environment is.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum ClientTarget<'a> {
     /// At a server that it connects to.
     Server {
         /// The server's URL.

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{TestClient, chunk};
 use crate::executor::TestExecutor;
-use crate::surroundings::{home, state_home};
+use crate::isolation::{home, state_home};
 
 /// A program that runs on a terminal.
 pub struct Terminal {

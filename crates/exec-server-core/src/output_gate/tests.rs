@@ -1,7 +1,7 @@
 use exec_server_protocol::limits::MAX_OUTPUT_CHUNK_BYTES;
 use exec_server_protocol::process::OutputStream;
 
-use super::handover::CATCH_UP_PATIENCE;
+use super::handover::CATCH_UP_TIMEOUT;
 use super::*;
 
 /// Runs one command per line on a process whose log keeps two chunks, and compares the states of the gate.
@@ -45,7 +45,7 @@ fn check(rules: Rules, script: &str, expected: &str) {
             "cut" => gate.handle_confirmation(now, Confirmation::LinkLost),
             "end" => is_ending = true,
             "wait" => now += Duration::from_millis(number()),
-            "patience" => now += CATCH_UP_PATIENCE,
+            "patience" => now += CATCH_UP_TIMEOUT,
             "state" => {
                 let input = GateInput { now, log: &log, is_attached, is_ending };
                 let state = if gate.is_open(input) { "open" } else { "shut" };
@@ -117,7 +117,7 @@ fn output_is_read_again_when_the_client_has_what_it_missed() {
 }
 
 #[test]
-fn patience_begins_when_the_answer_has_arrived() {
+fn the_catch_up_timeout_begins_when_the_answer_has_arrived() {
     let script = format!(
         "{MISSED} pong\n wait 5000\n state\n read 0 1\n patience\n patience\n state\n pong\n state"
     );

@@ -15,7 +15,7 @@ use super::{Ending, Plan, Shared, Toward};
 const BUFFER: usize = 64 * 1024;
 
 /// Where the server is.
-pub enum Place {
+pub enum Address {
     Tcp(String),
     Unix(PathBuf),
 }
@@ -30,7 +30,7 @@ pub enum Socket {
     Unix(UnixStream),
 }
 
-impl Place {
+impl Address {
     /// The address in a URL, and what follows it.
     pub fn parse(url: &str) -> (Self, String) {
         if let Some(path) = url.strip_prefix("unix://") {
@@ -46,14 +46,14 @@ impl Place {
 
 impl Listener {
     /// A listener of the same kind as the server's, its URL, and what must live as long.
-    pub async fn beside(server: &Place, path: &str) -> (Self, String, Option<tempfile::TempDir>) {
+    pub async fn beside(server: &Address, path: &str) -> (Self, String, Option<tempfile::TempDir>) {
         match server {
-            Place::Tcp(_) => {
+            Address::Tcp(_) => {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
                 let address = listener.local_addr().expect("it is bound");
                 (Self::Tcp(listener), format!("ws://{address}{path}"), None)
             }
-            Place::Unix(_) => {
+            Address::Unix(_) => {
                 let directory = tempfile::tempdir().expect("there is room for a directory");
                 let path = directory.path().join("cable.sock");
                 let listener = UnixListener::bind(&path).expect("the directory is ours");
@@ -71,10 +71,10 @@ impl Listener {
 }
 
 impl Socket {
-    pub async fn connect(place: &Place) -> io::Result<Self> {
-        match place {
-            Place::Tcp(address) => Ok(Self::tcp(TcpStream::connect(address).await?)),
-            Place::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
+    pub async fn connect(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => Ok(Self::tcp(TcpStream::connect(address).await?)),
+            Address::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
         }
     }
 

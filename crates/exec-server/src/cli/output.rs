@@ -58,7 +58,7 @@ impl Written {
 }
 
 /// A stream that is not writable within this time is skipped.
-const PATIENCE: Duration = Duration::from_millis(50);
+const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Longest wait for the write itself.
 const LONG_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -75,8 +75,8 @@ pub fn show(text: &str) {
 #[cfg(unix)]
 fn write_soon(mut stream: impl Write + std::os::fd::AsFd + Send + 'static, bytes: Vec<u8>) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let patience = Timespec::try_from(PATIENCE).expect("it is short");
-    let has_room = poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&patience));
+    let write_timeout = Timespec::try_from(WRITE_TIMEOUT).expect("it is short");
+    let has_room = poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&write_timeout));
     if !matches!(has_room, Ok(1..)) {
         return;
     }

@@ -103,7 +103,9 @@ impl TargetOptions {
         match target.or(default.as_deref()) {
             Some(text) if is_url(text) || environment_name(text).is_some() => Ok(true),
             Some(text) if text.starts_with(STDIO_PREFIX) => Ok(false),
-            name => Ok(!matches!(self.environments()?.get(name)?.way, Endpoint::Program { .. })),
+            name => {
+                Ok(!matches!(self.environments()?.get(name)?.endpoint, Endpoint::Program { .. }))
+            }
         }
     }
 
@@ -128,8 +130,8 @@ impl TargetOptions {
     }
 
     /// The same options with a shorter connect timeout.
-    pub fn hurried(mut self, patience: Duration) -> Self {
-        self.connect_timeout = self.connect_timeout.min(patience);
+    pub fn hurried(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = self.connect_timeout.min(timeout);
         self
     }
 
@@ -142,7 +144,7 @@ impl TargetOptions {
             name => {
                 let list = self.environments();
                 let listed = list.as_ref().ok().and_then(|list| list.get(name).ok());
-                listed.is_some_and(|listed| matches!(listed.way, Endpoint::Url { .. }))
+                listed.is_some_and(|listed| matches!(listed.endpoint, Endpoint::Url { .. }))
             }
         }
     }
@@ -175,8 +177,8 @@ impl TargetOptions {
         resume_options: &ResumeOptions,
     ) -> Result<RemoteExecServerClient, Failure> {
         let environments = self.environments()?;
-        let Environment { way, initialize_timeout, .. } = environments.get(name)?;
-        match way {
+        let Environment { endpoint, initialize_timeout, .. } = environments.get(name)?;
+        match endpoint {
             Endpoint::Url { url, connect_timeout, token } => {
                 let token = token.as_ref().and_then(TokenSource::given).map(str::to_owned);
                 self.websocket(
@@ -213,7 +215,7 @@ impl TargetOptions {
     ) -> Result<RemoteExecServerClient, Failure> {
         let environments = self.environments()?;
         let is_listed = |environment: &Environment| {
-            environment.id == name && matches!(environment.way, Endpoint::Relay(_))
+            environment.id == name && matches!(environment.endpoint, Endpoint::Relay(_))
         };
         if environments.all().iter().any(is_listed) {
             return self.environment(Some(name), resume_options);

@@ -38,7 +38,7 @@ async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() 
     assert_eq!(finished.exited["reason"], "oomKilled", "{finished:?}");
     assert_eq!((finished.exit_code, finished.text().as_str()), (137, ""));
     process_count.gone().await;
-    // Another one that is killed by somebody else is not blamed on memory.
+    // A process that another program kills is not reported as out of memory.
     let killed = client.sh("q", "kill -KILL $$").await;
     assert_eq!(killed.exited["reason"], "signaled");
 }
@@ -318,7 +318,7 @@ fn root() -> Option<PathBuf> {
     roots.into_iter().map(PathBuf::from).find(|root| root.join("cgroup.controllers").exists())
 }
 
-/// Whether groups below the root have this controller, switched on by whoever runs this machine.
+/// Whether groups below the root have this controller.
 fn has_controller(name: &str) -> bool {
     let on = root().and_then(|root| fs::read_to_string(root.join("cgroup.subtree_control")).ok());
     on.is_some_and(|on| on.split_ascii_whitespace().any(|had| had == name))

@@ -27,7 +27,7 @@ async fn a_long_poll_holds_up_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_stdin_that_nobody_reads_holds_up_nothing_else() {
+async fn a_stdin_that_the_child_does_not_read_blocks_nothing_else() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     client.start("p", &["sleep", "1000"], json!({"pipeStdin": true})).await.unwrap();

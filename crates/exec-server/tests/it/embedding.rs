@@ -110,7 +110,7 @@ async fn a_sandbox_that_never_gets_ready_is_given_up_with_the_reason() {
         send(&hanging, Signal::STOP);
         match embedded.run("echo never").await {
             Err(error) => break error,
-            // Others were made in their place, because somebody has mounted something on this machine.
+            // The sandboxes were replaced, because the mount table of this machine has changed.
             Ok(_) => send(&hanging, Signal::KILL),
         }
     };

@@ -1,4 +1,4 @@
-//! Params that nobody would send: each request still gets exactly one reply, and the connection lives.
+//! Malformed and unusual params: each request gets exactly one reply, and the connection stays open.
 //!
 //! The server may run as root, so every path is written as one below `file:///nowhere`, which each case replaces by a
 //! new directory of its own; a case that names anything else fails before it is sent.
@@ -39,7 +39,7 @@ struct Fuzzed {
     next_id: i64,
     /// How many replies each request has had.
     replies: HashMap<i64, usize>,
-    desk: TempDir,
+    fixture: TempDir,
 }
 
 impl Fuzzed {
@@ -47,13 +47,13 @@ impl Fuzzed {
         let mut client = server.client().await;
         // What waits for this process waits for nothing: it is over.
         client.run("p", &["true"], json!({})).await;
-        let desk = tempfile::tempdir().unwrap();
-        Self { client, next_id: 1000, replies: HashMap::new(), desk }
+        let fixture = tempfile::tempdir().unwrap();
+        Self { client, next_id: 1000, replies: HashMap::new(), fixture }
     }
 
     async fn try_case(&mut self, method: Method, mut params: Value) {
-        let place = Place::create(self.desk.path().join(self.next_id.to_string()));
-        place.take_in(&mut params);
+        let work_dir = WorkDir::create(self.fixture.path().join(self.next_id.to_string()));
+        work_dir.take_in(&mut params);
         let asked = self.ask(method.name(), params).await;
         let status = self.ask("environment/status", Value::Null).await;
         while !(self.replies.contains_key(&asked) && self.replies.contains_key(&status)) {
@@ -85,11 +85,11 @@ impl Fuzzed {
 }
 
 /// The directory of one case, removed with it.
-struct Place {
+struct WorkDir {
     path: PathBuf,
 }
 
-impl Place {
+impl WorkDir {
     fn create(path: PathBuf) -> Self {
         fs::create_dir_all(path.join("d")).unwrap();
         fs::write(path.join("a"), "content").unwrap();
@@ -129,7 +129,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WorkDir {
     fn drop(&mut self) {
         #[cfg(unix)]
         for directory in [self.path.clone(), self.path.join("d")] {

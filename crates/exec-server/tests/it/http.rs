@@ -2,6 +2,7 @@
 
 mod bodies;
 mod deltas;
+mod egress_policy;
 mod failures;
 mod hostile;
 #[cfg(unix)]
@@ -9,7 +10,6 @@ mod mcp;
 #[cfg(target_os = "linux")]
 mod pressure;
 mod proxies;
-mod reach;
 mod redirects;
 mod requests;
 mod tls;

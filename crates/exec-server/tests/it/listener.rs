@@ -236,7 +236,7 @@ mod users {
     use serde_json::json;
     use tempfile::TempDir;
 
-    use crate::files::surroundings::{NOBODY, for_nobody_alone, set_mode, skip};
+    use crate::files::host::{NOBODY, for_the_nobody_user_alone, set_mode, skip};
 
     /// Runs a command of our own against a server, as another user than root.
     fn run_as_nobody(url: &str) -> Output {
@@ -331,7 +331,7 @@ mod users {
         if !is_possible() {
             return;
         }
-        let server = for_nobody_alone(TestExecutor::builder()).expect("it is possible");
+        let server = for_the_nobody_user_alone(TestExecutor::builder()).expect("it is possible");
         let server = server.start().await;
         let output = run_as_nobody(server.url());
         let said = String::from_utf8_lossy(&output.stdout);
@@ -340,7 +340,8 @@ mod users {
         let folder = tempfile::tempdir().unwrap();
         set_mode(folder.path(), 0o777);
         let listen = format!("unix://{}", folder.path().join("socket").display());
-        let builder = for_nobody_alone(TestExecutor::builder().args(&["--listen", &listen]));
+        let builder =
+            for_the_nobody_user_alone(TestExecutor::builder().args(&["--listen", &listen]));
         let server = builder.expect("it is possible").start().await;
         TestClient::connect(server.url()).await.initialize().await;
     }
@@ -349,7 +350,7 @@ mod users {
     async fn a_process_cannot_read_the_secrets_of_its_server_from_memory() {
         const SECRET: &str = "marker-of-a-secret-83c1";
         let builder = TestExecutor::builder().env("EXEC_SERVER_TOKEN", SECRET);
-        let Some(builder) = crate::files::surroundings::as_nobody(builder) else { return };
+        let Some(builder) = crate::files::host::as_nobody(builder) else { return };
         let server = builder.start().await;
         let mut client = server.client().await;
         let script = "read line; guardian=$(cut -d' ' -f4 /proc/$PPID/stat); \
@@ -462,7 +463,7 @@ mod tls {
         folder: tempfile::TempDir,
         certificate: PathBuf,
         key: PathBuf,
-        authority: CertificateDer<'static>,
+        ca: CertificateDer<'static>,
     }
 
     impl Files {
@@ -474,7 +475,7 @@ mod tls {
             std::fs::write(&certificate, made.cert.pem()).unwrap();
             std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
             std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-            Self { folder, certificate, key, authority: made.cert.der().clone() }
+            Self { folder, certificate, key, ca: made.cert.der().clone() }
         }
 
         fn arguments(&self) -> [&str; 4] {
@@ -483,7 +484,7 @@ mod tls {
 
         async fn connect(&self, address: &str) -> std::io::Result<TlsStream<TcpStream>> {
             let mut roots = RootCertStore::empty();
-            roots.add(self.authority.clone()).unwrap();
+            roots.add(self.ca.clone()).unwrap();
             let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
             let config = ClientConfig::builder_with_provider(provider)
                 .with_safe_default_protocol_versions()

@@ -10,7 +10,7 @@ use std::time::Duration;
 use exec_server::{ExecServerClient, Stdin};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::reference::{
-    Place, ReferenceClient, ReferenceVersion, Run, Scenario, ToolCall,
+    ClientTarget, ReferenceClient, ReferenceVersion, Run, Scenario, ToolCall,
 };
 use exec_server_testkit::{DEADLINE, FaultProxy, Fifo, TestExecutor, TestRendezvous};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -45,16 +45,16 @@ async fn the_reference_comes_back_to_a_server() {
     let find = || ReferenceClient::find(ReferenceVersion::V0_169);
     let Some(client) = blocking(find).await else { return };
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let mut command = Command::new();
-    let (scenario, url) = (command.scenario(), cable.url().to_owned());
+    let (scenario, url) = (command.scenario(), proxy.url().to_owned());
     let running = blocking(move || client.run(&url, scenario, RUN_DEADLINE));
     let outage = async {
         command.has_begun().await;
-        cable.unplug();
-        cable.wait_for_refused(1).await;
+        proxy.unplug();
+        proxy.wait_for_refused(1).await;
         command.end_in_the_middle_of(OUTAGE).await;
-        cable.plug_in();
+        proxy.plug_in();
     };
     let (run, ()) = both(running, outage).await;
     command.has_lost_nothing(&run);
@@ -84,8 +84,8 @@ async fn the_reference_comes_back_through_a_relay() {
     let mut command = Command::new();
     let (scenario, url) = (command.scenario(), format!("http://{registry}"));
     let running = blocking(move || {
-        let place = Place::Rendezvous { url: &url, environment: "env", token: &token };
-        client.run_at(&place, scenario, RUN_DEADLINE)
+        let target = ClientTarget::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&target, scenario, RUN_DEADLINE)
     });
     let outage = async {
         command.has_begun().await;
@@ -101,13 +101,13 @@ async fn the_reference_comes_back_through_a_relay() {
 
 async fn our_client_comes_back() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let proxy = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
-    cable.unplug();
-    cable.wait_for_refused(1).await;
+    proxy.unplug();
+    proxy.wait_for_refused(1).await;
     sleep(OUTAGE).await;
-    cable.plug_in();
+    proxy.plug_in();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"still here\n").await.unwrap();
     drop(stdin);

@@ -7,7 +7,7 @@ use serde_json::json;
 async fn a_reader_that_waits_for_the_close_hears_of_it() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    // The shell is gone at once; its child holds the output open until somebody opens the gate.
+    // The shell exits at once; its child holds the output open until the test opens the gate.
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
     let script = format!("mkfifo {0}; cat {0} & exit 0", gate.display());

@@ -7,16 +7,17 @@ mod chaos;
 pub mod commands;
 mod crowd;
 #[cfg(unix)]
-mod door;
-#[cfg(unix)]
 pub mod executor;
 #[cfg(unix)]
-mod executor_patience;
+mod executor_retries;
 mod expiry;
 #[cfg(target_os = "linux")]
 mod forward;
 #[cfg(target_os = "linux")]
 mod full_disk;
+#[cfg(unix)]
+mod handshake_limits;
+mod hostile_requests;
 mod lifecycle;
 #[cfg(unix)]
 mod logs;
@@ -29,7 +30,6 @@ mod registration_bearer;
 mod registry;
 mod relay;
 mod routes;
-mod strangers;
 #[cfg(target_os = "linux")]
 mod trust;
 

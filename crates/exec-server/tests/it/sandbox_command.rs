@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use exec_server_testkit::TestExecutor;
-use exec_server_testkit::surroundings::isolate;
+use exec_server_testkit::isolation::isolate;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};

@@ -123,7 +123,7 @@ fn without_a_terminal_it_is_said_before_it_is_done() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("installing build-essential with apt-get"), "{said}");
     assert_eq!(tools.installed(), "update -qq\ninstall -y -qq build-essential\n");
-    // Somebody who may not install is told what to do.
+    // A user without permission to install is told what to do.
     tools.add("id", "echo 1000");
     let (code, said) = run();
     assert_eq!(code, Some(1), "{said}");

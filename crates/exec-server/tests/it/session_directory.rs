@@ -135,16 +135,16 @@ async fn a_process_of_another_session_can_be_signalled_and_ended() {
 async fn a_session_or_process_that_is_not_there_is_told_apart() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let nobody = "00000000-0000-4000-8000-000000000000";
+    let unknown_id = "00000000-0000-4000-8000-000000000000";
     for (method, more) in [
         ("process/read", json!({})),
         ("process/signal", json!({"signal": "interrupt"})),
         ("process/terminate", json!({})),
     ] {
-        let mut params = json!({"processId": "p", "sessionId": nobody});
+        let mut params = json!({"processId": "p", "sessionId": unknown_id});
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let error = client.call(method, params).await.unwrap_err();
-        let message = format!("unknown session id {nobody}");
+        let message = format!("unknown session id {unknown_id}");
         let expected =
             json!({"code": -32600, "message": message, "data": {"kind": "unknown_session"}});
         assert_eq!(error, expected, "{method}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::http::UPGRADE;
-use exec_server_testkit::surroundings::isolate;
+use exec_server_testkit::isolation::isolate;
 use exec_server_testkit::{HttpConnection, TestClient, TestExecutor};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
@@ -43,7 +43,7 @@ async fn a_process_that_does_not_want_to_end_does_not_keep_the_server() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_the_grace_of_processes_that_are_gone() {
+async fn the_grace_of_exited_processes_is_not_waited_for() {
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
         let mut server = TestExecutor::start().await;

@@ -266,7 +266,7 @@ async fn a_background_process_keeps_the_terminal_open_until_it_is_ended() {
 }
 
 #[tokio::test]
-async fn a_terminal_that_nobody_reads_from_holds_up_its_own_writes_only() {
+async fn a_terminal_whose_child_does_not_read_blocks_its_own_writes_only() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     start(&mut client, "p", "stty raw -echo; echo ready; exec sleep 1000").await;

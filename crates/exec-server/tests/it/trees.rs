@@ -116,7 +116,7 @@ async fn terminate_ends_those_that_the_root_left_behind() {
         (&json!("process/exited"), &json!(4))
     );
     family.process_count.counts(FAMILY_SIZE).await;
-    // Somebody still holds the output, so the process is not closed.
+    // A process outside the tree still holds the output, so the process is not closed.
     assert_eq!(client.read("p", 0, 0).await["closed"], false);
     assert!(!client.terminate("p", None).await);
     assert_eq!(client.finish("p").await.order, ["closed"]);
@@ -230,7 +230,7 @@ async fn a_tree_that_keeps_growing_is_ended_too() {
 }
 
 #[tokio::test]
-async fn nobody_escapes_by_being_born_while_the_tree_is_searched() {
+async fn a_process_forked_during_the_search_of_the_tree_is_found() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let process_count = Footprint::new();
@@ -419,7 +419,7 @@ async fn a_tree_can_be_stopped_and_continued() {
 }
 
 #[tokio::test]
-async fn nobody_stays_a_zombie() {
+async fn no_zombie_remains() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     for round in 0..20 {

@@ -15,8 +15,8 @@ const BAR_KIB: usize = 32 * 1024;
 #[tokio::test]
 async fn replies_of_whole_files_wait_until_they_are_read() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 700_000);
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 700_000);
     unread.ask(1000, "fs/readFile", &json!({"path": uri})).await;
     unread.is_cheap().await;
     for reply in unread.replies().await {
@@ -27,8 +27,8 @@ async fn replies_of_whole_files_wait_until_they_are_read() {
 #[tokio::test]
 async fn replies_of_small_files_wait_as_well() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 2_800);
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 2_800);
     unread.ask(17_000, "fs/readFile", &json!({"path": uri})).await;
     unread.is_cheap().await;
     assert!(unread.replies().await.iter().all(|reply| reply["result"].is_object()));
@@ -51,8 +51,8 @@ async fn files_without_a_size_are_bounded_as_well() {
 #[tokio::test]
 async fn blocks_of_a_file_are_read_before_its_handle_is_closed() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 1 << 20);
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 1 << 20);
     unread.ask(1, "fs/open", &json!({"handleId": "h", "path": uri, "mode": "read"})).await;
     let block = json!({"handleId": "h", "offset": 0, "len": 1 << 20});
     unread.ask(500, "fs/readBlock", &block).await;
@@ -66,9 +66,9 @@ async fn blocks_of_a_file_are_read_before_its_handle_is_closed() {
 #[tokio::test]
 async fn batches_listings_and_walks_wait_until_they_are_read() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 700_000);
-    let wide = desk.path().join("wide");
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 700_000);
+    let wide = fixture.path().join("wide");
     fs::create_dir(&wide).unwrap();
     for number in 0..5000 {
         fs::write(wide.join(format!("{number:0>100}")), "").unwrap();
@@ -206,8 +206,8 @@ async fn answers_of_other_servers_wait_until_they_are_read() {
 /// Replies that are too small to be counted one by one, and requests that wait behind them.
 #[tokio::test]
 async fn a_flood_of_small_requests_costs_little() {
-    let desk = tempfile::tempdir().unwrap();
-    let long = format!("file://{}/{}", desk.path().display(), "x".repeat(1900));
+    let fixture = tempfile::tempdir().unwrap();
+    let long = format!("file://{}/{}", fixture.path().display(), "x".repeat(1900));
     let long = json!({"path": long});
     for (method, params) in [("no/such", json!("x".repeat(100))), ("fs/getMetadata", long)] {
         let mut unread = Unread::new(TestExecutor::start().await).await;
@@ -221,8 +221,8 @@ async fn a_flood_of_small_requests_costs_little() {
 #[tokio::test]
 async fn the_largest_reply_waits_for_a_client_that_reads() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 48_000_000);
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 48_000_000);
     unread.ask(20, "fs/readFile", &json!({"path": uri})).await;
     unread.is_cheap().await;
     // A client that reads gets it meanwhile, and several at once.
@@ -240,9 +240,9 @@ async fn the_largest_reply_waits_for_a_client_that_reads() {
 #[tokio::test]
 async fn a_client_that_reads_nothing_can_still_end_a_process() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 700_000);
-    let pid_file = desk.path().join("pid");
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 700_000);
+    let pid_file = fixture.path().join("pid");
     let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid_file.display());
     let start = exec_server_testkit::client::start_params("p", &["sh", "-c", &script], json!({}));
     unread.ask(1, "process/start", &start).await;
@@ -258,9 +258,10 @@ async fn a_client_that_reads_nothing_can_still_end_a_process() {
 async fn clients_that_read_nothing_leave_memory_for_the_others() {
     const TOTAL: usize = 16 << 20;
     let server = TestExecutor::start_with(&["--max-reply-memory", &TOTAL.to_string()]).await;
-    let desk = tempfile::tempdir().unwrap();
-    let (uri, small) = (file(desk.path(), "file", 700_000), file(desk.path(), "small", 100_000));
-    let large = file(desk.path(), "large", 20_000_000);
+    let fixture = tempfile::tempdir().unwrap();
+    let (uri, small) =
+        (file(fixture.path(), "file", 700_000), file(fixture.path(), "small", 100_000));
+    let large = file(fixture.path(), "large", 20_000_000);
     let mut unread = Unread::new(server).await;
     let mut more = Vec::new();
     for _ in 0..20 {
@@ -285,9 +286,10 @@ async fn clients_that_read_nothing_leave_memory_for_the_others() {
 #[tokio::test]
 async fn a_reply_that_no_memory_is_left_for_is_an_error_of_its_request() {
     let server = TestExecutor::start().await;
-    let desk = tempfile::tempdir().unwrap();
-    let (large, small) = (file(desk.path(), "large", 48_000_000), file(desk.path(), "small", 10));
-    let middle = file(desk.path(), "middle", 1_000_000);
+    let fixture = tempfile::tempdir().unwrap();
+    let (large, small) =
+        (file(fixture.path(), "large", 48_000_000), file(fixture.path(), "small", 10));
+    let middle = file(fixture.path(), "middle", 1_000_000);
     let mut client = server.client().await;
     // Threads that read files are there from now on.
     read_whole(&mut client, &middle).await.unwrap();

@@ -85,7 +85,7 @@ impl RemoteEndpoint {
         Ok(self.client.session().connection().await?.capabilities())
     }
 
-    pub async fn look(&self, path: &[u8]) -> Result<Option<Entry>, Failure> {
+    pub async fn stat(&self, path: &[u8]) -> Result<Option<Entry>, Failure> {
         Ok(self.metadata(path).await?.map(|metadata| entry(&metadata, false)))
     }
 

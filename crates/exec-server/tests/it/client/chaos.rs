@@ -14,10 +14,10 @@ const LINES: u64 = 1200;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let proxy = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
     let seed = 20_261_116;
-    cable.set_weather(Some(Weather {
+    proxy.set_weather(Some(Weather {
         seed,
         delay: Duration::ZERO..Duration::from_millis(1),
         piece: 1..3000,
@@ -38,8 +38,8 @@ async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
         }
     };
     timeout(10 * DEADLINE, all).await.unwrap_or_else(|_| panic!("seed {seed}: it never ends"));
-    assert!(cable.connections() > 150, "only {} connections", cable.connections());
-    cable.set_weather(None);
+    assert!(proxy.connections() > 150, "only {} connections", proxy.connections());
+    proxy.set_weather(None);
 }
 
 /// Starts a process in any weather: a start is never repeated by the client, so that this does it.

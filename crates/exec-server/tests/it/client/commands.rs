@@ -175,7 +175,7 @@ async fn kill_on_drop_ends_a_command_and_without_it_the_command_goes_on() {
 }
 
 #[tokio::test]
-async fn a_command_whose_output_nobody_waits_for_any_more_is_ended() {
+async fn a_command_whose_output_is_no_longer_awaited_is_ended() {
     let (_server, client) = connected().await;
     let mut command = client.command("sleep");
     command.arg("1000").process_id("abandoned");

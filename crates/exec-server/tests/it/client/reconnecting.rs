@@ -42,7 +42,7 @@ async fn a_cut_resumes_the_same_session_and_fills_the_gap_in_order() {
 }
 
 #[tokio::test]
-async fn everybody_shares_one_reconnect_attempt() {
+async fn all_callers_share_one_reconnect_attempt() {
     let (client, mut peers) = scripted_client();
     let (_process, peer) = started(&client, &mut peers).await;
     drop(peer);
@@ -65,7 +65,7 @@ async fn everybody_shares_one_reconnect_attempt() {
 }
 
 #[tokio::test]
-async fn everybody_shares_the_first_connection_too() {
+async fn all_callers_share_the_first_connection_too() {
     let (client, mut peers) = scripted_client();
     assert!(matches!(client.session().status(), SessionStatus::Idle));
     let calls: Vec<_> = (0..5)

@@ -14,7 +14,7 @@ use super::peer::{read_answer, scripted_client, with};
 const LINES: u64 = 8_000_000;
 const MEGABYTE: u64 = 1024 * 1024;
 
-/// A process whose output waits while nobody takes it, as much of it kept as can be on its way.
+/// A process whose output waits for its client, with as much retained as can be in flight.
 fn counting() -> ProcessStartParams {
     let params = json!({"processId": "count", "argv": ["seq", LINES.to_string()], "cwd": "file:///",
         "env": {}, "envPolicy": {"inherit": "core", "ignoreDefaultExcludes": false, "exclude": [], "set": {},
@@ -25,9 +25,9 @@ fn counting() -> ProcessStartParams {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_breaks_every_few_megabytes_brings_every_byte_once_and_in_order() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
-    cable.set_weather(Some(Weather {
+    let proxy = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
+    proxy.set_weather(Some(Weather {
         seed: 3,
         piece: 60_000..65_536,
         cut_every: Some(2_500_000..3_500_000),
@@ -47,9 +47,9 @@ async fn a_link_that_breaks_every_few_megabytes_brings_every_byte_once_and_in_or
         }
     };
     let done = timeout(4 * DEADLINE, reading).await;
-    assert!(done.is_ok(), "line {} after {} connections", expected.next, cable.connections());
+    assert!(done.is_ok(), "line {} after {} connections", expected.next, proxy.connections());
     assert_eq!((expected.next, expected.rest.as_str()), (LINES, ""));
-    assert!(cable.connections() > 20, "only {} connections", cable.connections());
+    assert!(proxy.connections() > 20, "only {} connections", proxy.connections());
 }
 
 /// The numbers from 1 on, a line each, made as they are needed.

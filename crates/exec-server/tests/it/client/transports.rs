@@ -74,7 +74,7 @@ impl std::fmt::Display for Chain<'_> {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_with_the_address() {
+async fn a_refused_connection_is_reported_with_the_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     drop(listener);

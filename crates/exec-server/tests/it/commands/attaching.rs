@@ -81,7 +81,7 @@ async fn attaching_replays_and_passes_input_on() {
         tokio::io::BufReader::new(attached.stdout.take().unwrap()).lines()
     };
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "before");
-    // Somebody is attached, so the next one is refused, unless it insists.
+    // The process is attached, so the next attach is refused unless it takes over.
     let refused = cli(&["attach", "-n", server.url(), "cat"]).await;
     assert_eq!(refused.code, 125);
     assert!(refused.err.contains("--take-over"), "{}", refused.err);

@@ -23,7 +23,7 @@ async fn several_processes_are_ended_by_one_kill_which_returns_when_they_have_en
     detached(&server, &["--name", "c"], "exec sleep 1000").await;
     wait_for_log(&server, "b", "ready").await;
     assert_eq!(on(&server, &["kill", "--grace", "100ms", "a", "b"]).await, ran(0, "", ""));
-    // Nobody waits here: what was killed is not listed any more.
+    // No waiting here: a killed process is no longer listed.
     assert_eq!(on(&server, &["ps", "-q"]).await, ran(0, "c\n", ""));
     let some = on(&server, &["kill", "nobody", "c", "a"]).await;
     assert_eq!(some.code, 1);

@@ -18,7 +18,7 @@ use crate::rendezvous::executor::{join_with, wait_for_presence};
 
 /// How the client gets to a server of the reference.
 #[derive(Clone, Copy)]
-enum Way {
+enum Transport {
     /// The server listens.
     Direct,
     /// The reference waits at our rendezvous.
@@ -37,7 +37,7 @@ struct Foreign {
 }
 
 impl Foreign {
-    async fn start(version: ReferenceVersion, way: Way) -> Option<Self> {
+    async fn start(version: ReferenceVersion, transport: Transport) -> Option<Self> {
         let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let client_state = state.path().join("client");
         std::fs::create_dir(&client_state).unwrap();
@@ -48,7 +48,7 @@ impl Foreign {
             _state: state,
             _running: Vec::new(),
         };
-        if let Way::Direct = way {
+        if let Transport::Direct = transport {
             let server = ReferenceServer::start(version).await?;
             foreign.target = server.url().to_owned();
             foreign._running.push(Box::new(server));
@@ -57,7 +57,7 @@ impl Foreign {
         let rendezvous = TestRendezvous::start().await;
         let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
         let token = rendezvous.token(TokenRole::Harness, "env").await;
-        if let Way::Forward = way {
+        if let Transport::Forward = transport {
             let server = ReferenceServer::start(version).await?;
             let state = foreign._state.path().join("forward");
             let forward = TestExecutor::builder().args(&["forward", "--connect", server.url()]);
@@ -106,12 +106,12 @@ impl Foreign {
     }
 }
 
-macro_rules! ways {
-    ($($name:ident $version:ident $way:ident)*) => {
+macro_rules! transports {
+    ($($name:ident $version:ident $transport:ident)*) => {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                let started = Foreign::start(ReferenceVersion::$version, Way::$way).await;
+                let started = Foreign::start(ReferenceVersion::$version, Transport::$transport).await;
                 let Some(foreign) = started else { return };
                 codes_of_commands(&foreign).await;
                 input(&foreign).await;
@@ -126,7 +126,7 @@ macro_rules! ways {
     };
 }
 
-ways! {
+transports! {
     the_reference_0_166_directly             V0_166 Direct
     the_reference_0_166_at_a_rendezvous      V0_166 Rendezvous
     the_reference_0_166_behind_a_forwarder   V0_166 Forward

@@ -182,7 +182,7 @@ async fn a_second_interrupt_ends_what_ignores_the_first() {
 }
 
 #[tokio::test]
-async fn whoever_stops_reading_ends_the_command_quietly() {
+async fn a_reader_that_closes_the_pipe_ends_the_command_quietly() {
     let server = TestExecutor::start().await;
     let process_count = Footprint::new();
     let run = ["run", "-e", &process_count.variable(), server.url(), "--", "yes"];

@@ -11,47 +11,47 @@ use exec_server_testkit::{TestClient, TestExecutor, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::surroundings::{How, names, server_with_mounts};
+use super::host::{How, names, server_with_mounts};
 
 const WRITERS: usize = 16;
 const MIB: usize = 1024 * 1024;
 
 #[tokio::test]
 async fn many_writers_of_one_file_never_mix_their_content() {
-    on_each_file_system(async |desk| {
-        let path = desk.put("f", vec![b'-'; MIB]);
+    on_each_file_system(async |fixture| {
+        let path = fixture.put("f", vec![b'-'; MIB]);
         let mut writers = Vec::new();
         for _ in 0..WRITERS {
-            writers.push(desk.server.client().await);
+            writers.push(fixture.server.client().await);
         }
         for how in How::ALL {
             let asked = write_all(&mut writers, how, &path).await;
             // A concurrent reader sees one of the two as well.
             for (writer, ids) in writers.iter_mut().zip(asked) {
-                is_of_one(&desk.get("f"), MIB);
+                is_of_one(&fixture.get("f"), MIB);
                 for id in ids {
                     assert_eq!(writer.reply(id).await.unwrap(), json!({}));
                 }
             }
-            is_of_one(&desk.get("f"), MIB);
+            is_of_one(&fixture.get("f"), MIB);
         }
-        assert_eq!(names(desk.root()), ["f"]);
+        assert_eq!(names(fixture.root()), ["f"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn neither_do_writers_of_one_file_under_two_names() {
-    on_each_file_system(async |desk| {
-        let two = [desk.put("one", vec![b'-'; MIB]), desk.path("two")];
+    on_each_file_system(async |fixture| {
+        let two = [fixture.put("one", vec![b'-'; MIB]), fixture.path("two")];
         std::fs::hard_link(&two[0], &two[1]).unwrap();
         let mut writers = Vec::new();
         for number in 0..4 {
-            let source = desk.put(&format!("source{number}"), vec![number as u8; 4 * MIB]);
+            let source = fixture.put(&format!("source{number}"), vec![number as u8; 4 * MIB]);
             let to = uri(&two[number % 2]);
             let copy =
                 json!({"sourcePath": uri(&source), "destinationPath": to, "recursive": false});
-            writers.push((desk.server.client().await, copy));
+            writers.push((fixture.server.client().await, copy));
         }
         for _ in 0..40 {
             let mut asked = Vec::new();
@@ -61,9 +61,9 @@ async fn neither_do_writers_of_one_file_under_two_names() {
             for ((writer, _), id) in writers.iter_mut().zip(asked) {
                 assert_eq!(writer.reply(id).await.unwrap(), json!({}));
             }
-            is_of_one(&desk.get("one"), 4 * MIB);
+            is_of_one(&fixture.get("one"), 4 * MIB);
         }
-        assert_eq!(names(desk.root()).len(), 2 + 4);
+        assert_eq!(names(fixture.root()).len(), 2 + 4);
     })
     .await;
 }
@@ -91,11 +91,11 @@ fn is_of_one(content: &[u8], size: usize) {
 
 #[tokio::test]
 async fn a_cut_before_the_close_leaves_the_old_file() {
-    on_each_file_system(async |desk| {
-        desk.put("old", "old");
+    on_each_file_system(async |fixture| {
+        fixture.put("old", "old");
         for name in ["old", "new"] {
-            let mut client = desk.server.client().await;
-            let open = json!({"handleId": "h", "path": desk.uri(name), "mode": "replace"});
+            let mut client = fixture.server.client().await;
+            let open = json!({"handleId": "h", "path": fixture.uri(name), "mode": "replace"});
             client.call("fs/open", open).await.unwrap();
             for block in 0..3 {
                 let chunk = base64::encode(&[b'x'; 1000]);
@@ -104,15 +104,18 @@ async fn a_cut_before_the_close_leaves_the_old_file() {
             }
             let session = client.session_id.clone();
             drop(client);
-            let pid = desk.server.serving_pid();
-            eventually("the server lets go of it", || !holds_any(pid, desk.root())).await;
+            let pid = fixture.server.serving_pid();
+            eventually("the server lets go of it", || !holds_any(pid, fixture.root())).await;
             // The handle belonged to the connection; a resumed session does not have it.
-            let mut client = TestClient::connect(desk.server.url()).await;
+            let mut client = TestClient::connect(fixture.server.url()).await;
             client.resume(&session).await.unwrap();
             let params = json!({"handleId": "h", "offset": 0, "chunk": "eA=="});
             assert_eq!(code(client.call("fs/writeBlock", params).await).0, -32004);
             client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
-            assert_eq!((names(desk.root()), desk.get("old")), (vec!["old".into()], b"old".into()));
+            assert_eq!(
+                (names(fixture.root()), fixture.get("old")),
+                (vec!["old".into()], b"old".into())
+            );
         }
     })
     .await;
@@ -135,10 +138,10 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
     let seed = std::env::var("CRASH_SEED").map_or(seed, |seed| seed.parse().expect("a number"));
     println!("CRASH_SEED={seed}");
     let random = Random(Cell::new(seed));
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for has_names in [false, true] {
             let kills = if has_names { KILLS_WITH_NAMES } else { KILLS };
-            let mut folder = Folder::new(desk.root());
+            let mut folder = Folder::new(fixture.root());
             let Some(mut usual) = folder.round(has_names, None).await else { continue };
             assert_eq!(folder.check(), (Folder::FILES, 0), "nobody killed it");
             let (mut partial, mut left) = (0, 0);
@@ -157,7 +160,7 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
             }
             println!(
                 "{}: {kills} kills, {partial} in the middle, {left} temporary names left",
-                desk.root().display()
+                fixture.root().display()
             );
             // Without `/proc` the server cannot tell its guardian where a name is.
             assert!(has_names || left == 0, "the guardian left something behind");

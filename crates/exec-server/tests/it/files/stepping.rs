@@ -10,7 +10,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::crashing::{requests, work};
-use super::surroundings::{How, names, skip};
+use super::host::{How, names, skip};
 
 /// Whatever a write may do with a file.
 const CALLS: [&str; 12] = [
@@ -42,8 +42,8 @@ async fn a_write_that_is_stopped_at_any_step_has_happened_or_not() {
     {
         return skip("only strace can stop a server at a step");
     }
-    on_each_file_system(async |desk| {
-        let path = desk.path("f");
+    on_each_file_system(async |fixture| {
+        let path = fixture.path("f");
         // Longer and shorter, so that no mixture looks like either.
         let (old, new) = (vec![b'o'; 90_000], vec![b'n'; 40_000]);
         for how in How::ALL {
@@ -60,7 +60,7 @@ async fn a_write_that_is_stopped_at_any_step_has_happened_or_not() {
                         let is_new = now.as_ref() == Some(&new);
                         assert!(is_new || now.as_ref() == before, "torn at {call} {step}");
                         let left: Vec<_> =
-                            names(desk.root()).into_iter().filter(|name| name != "f").collect();
+                            names(fixture.root()).into_iter().filter(|name| name != "f").collect();
                         assert!(left.is_empty(), "{left:?} left at {call} {step}");
                         if has_ended {
                             assert!(is_new, "nobody stopped it");

@@ -10,7 +10,7 @@ use exec_server_testkit::web::answer;
 use exec_server_testkit::{DEADLINE, RawClient, Web};
 use serde_json::json;
 
-use super::reach::with_file;
+use super::egress_policy::with_file;
 use super::{body, delta, get, request, server};
 
 /// What a client does not read, and what another does meanwhile.

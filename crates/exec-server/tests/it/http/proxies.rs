@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 
-use super::tls::MockIdp;
+use super::tls::TestCa;
 use super::{body, refusal, request, without_proxies};
 
 /// A proxy that answers every request itself, or tunnels bytes after `CONNECT`.
@@ -58,14 +58,11 @@ async fn plain_requests_go_to_the_proxy_with_their_whole_url() {
 
 #[tokio::test]
 async fn tls_goes_through_a_tunnel() {
-    let (proxy, authority) = (proxy().await, MockIdp::new());
-    let web = authority.web(|_| answer(200, &[], "inside")).await;
+    let (proxy, ca) = (proxy().await, TestCa::new());
+    let web = ca.web(|_| answer(200, &[], "inside")).await;
     let url = proxy.url("");
-    let server = without_proxies()
-        .env("ALL_PROXY", &url)
-        .env("SSL_CERT_FILE", authority.file())
-        .start()
-        .await;
+    let server =
+        without_proxies().env("ALL_PROXY", &url).env("SSL_CERT_FILE", ca.file()).start().await;
     let mut client = server.client().await;
     for _ in 0..2 {
         let answer = request(&mut client, &web.local_url("/x"), json!({})).await.unwrap();
@@ -83,19 +80,19 @@ async fn tls_goes_through_a_tunnel() {
 
 #[tokio::test]
 async fn a_proxy_may_want_tls_itself() {
-    let authority = MockIdp::new();
-    let proxy = authority.web(|request| answer(200, &[], &request.target)).await;
-    let with = |trusted: &MockIdp| {
+    let ca = TestCa::new();
+    let proxy = ca.web(|request| answer(200, &[], &request.target)).await;
+    let with = |trusted: &TestCa| {
         let builder = without_proxies().env("HTTP_PROXY", proxy.local_url(""));
         builder.env("SSL_CERT_FILE", trusted.file())
     };
-    let server = with(&authority).start().await;
+    let server = with(&ca).start().await;
     let mut client = server.client().await;
     for url in ["http://far.test/a", "http://farther.test/b"] {
         assert_eq!(body(&request(&mut client, url, json!({})).await.unwrap()), url);
     }
     assert_eq!(proxy.connections(), 1);
-    let server = with(&MockIdp::new()).start().await;
+    let server = with(&TestCa::new()).start().await;
     let mut client = server.client().await;
     assert_eq!(refusal(&mut client, "http://far.test/", json!({})).await.1, "tls");
 }

@@ -28,10 +28,10 @@ async fn a_process_that_ends_by_itself_says_so_and_what_it_used() {
 
 #[tokio::test]
 async fn memory_is_that_of_the_process_or_not_told() {
-    let desk = &mut FsFixture::new().await;
+    let fixture = &mut FsFixture::new().await;
     // The server's own memory grows well beyond what a small program takes.
-    desk.write("large", &vec![b'x'; 40 << 20], json!({})).await.unwrap();
-    let own = peak(desk.server.serving_pid());
+    fixture.write("large", &vec![b'x'; 40 << 20], json!({})).await.unwrap();
+    let own = peak(fixture.server.serving_pid());
     assert!(own > 40 << 20, "{own}");
     let confined = json!({
         "permissions": {"type": "managed", "network": "restricted", "file_system": {"type": "unrestricted"}},
@@ -39,13 +39,13 @@ async fn memory_is_that_of_the_process_or_not_told() {
     });
     for (id, sandbox) in [("plain", Value::Null), ("confined", confined)] {
         let more = json!({"sandbox": sandbox});
-        let small = desk.client.run(&format!("small {id}"), &["/bin/true"], more.clone()).await;
+        let small = fixture.client.run(&format!("small {id}"), &["/bin/true"], more.clone()).await;
         let told = small.exited["rusage"]["maxRssBytes"].as_u64();
         assert!(told.is_none_or(|told| told < 40 << 20), "{} of {own}", small.exited);
         assert!(small.exited["rusage"]["userMs"].is_u64(), "{}", small.exited);
         let block = format!("bs={}", 2 * own);
         let dd = ["/bin/dd", "if=/dev/zero", "of=/dev/null", "count=1", &block];
-        let large = desk.client.run(&format!("large {id}"), &dd, more).await;
+        let large = fixture.client.run(&format!("large {id}"), &dd, more).await;
         let told = large.exited["rusage"]["maxRssBytes"].as_u64();
         assert!(told.is_some_and(|told| told > 2 * own), "{} of {own}", large.exited);
     }
@@ -120,7 +120,7 @@ async fn an_interrupt_runs_the_trap_and_keeps_its_exit_code() {
 }
 
 #[tokio::test]
-async fn a_signal_for_nobody_is_no_error_but_an_unknown_one_is() {
+async fn a_signal_to_an_exited_process_is_no_error_but_an_unknown_signal_is() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     client.signal("gone", "interrupt").await;
@@ -195,7 +195,7 @@ async fn a_process_whose_client_is_slow_has_not_fallen_silent() {
     // More than all buffers between the child and this client hold.
     let script = "head -c 67108864 /dev/zero; exit 6";
     client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
-    // The clock of this test, during which nobody reads what the process says.
+    // This test measures time by its own clock, and the process's output is not read meanwhile.
     let mut other = server.client().await;
     other.start("clock", &["/bin/cat"], json!({"pipeStdin": true})).await.unwrap();
     other.read("clock", 0, 1000).await;

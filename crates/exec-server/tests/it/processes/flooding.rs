@@ -1,4 +1,4 @@
-//! Much output: nothing of it is lost, and nobody starves.
+//! Large output: no byte is lost, and no other process starves.
 
 use std::collections::HashMap;
 
@@ -110,7 +110,7 @@ async fn a_detached_flood_runs_to_its_end_and_its_last_words_can_be_read() {
     let session = client.session_id.clone();
     drop(client);
     gate.open().await;
-    // Nobody reads, and yet the child is not held up.
+    // The output is not read, and yet the child is not held up.
     assert_eq!(done.line().await, "done");
 
     let mut client = TestClient::connect(server.url()).await;

@@ -83,7 +83,7 @@ async fn a_long_poll_ends_with_output_then_exit_then_late_output_then_close() {
     assert_eq!((numbers(&closed), &closed["nextSeq"]), (vec![], &json!(5)));
     assert_eq!(closed["closed"], true);
     assert_eq!(client.finish("p").await.order, ["output", "exited", "output", "closed"]);
-    // After the close nobody waits.
+    // After the close, reads return at once.
     assert_eq!(client.read("p", 1000, u64::MAX).await["closed"], true);
 }
 

@@ -83,7 +83,7 @@ async fn a_child_that_closes_its_stdin_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_write_to_nobody_says_so() {
+async fn a_write_to_an_unknown_process_says_so() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     assert_eq!(status(client.write("gone", "1", "x").await), "unknownProcess");

@@ -73,7 +73,7 @@ async fn what_is_final_ends_the_session_at_once_with_the_reason() {
             }
         };
         assert!(failure.contains(says), "{says}: {failure}");
-        // Whoever asks for something new begins anew.
+        // A new request starts a new attempt.
         let output = client.command("echo").arg("again").output().await.unwrap();
         assert_eq!(output.stdout_text(), "again\n");
     }
@@ -88,7 +88,7 @@ fn coded(status: u16, code: &str) -> Vec<u8> {
     answer(status, &[], json!({"error": {"code": code}}).to_string())
 }
 
-/// A rendezvous with somebody in front of it, and an executor.
+/// A rendezvous with an HTTP proxy in front of it, and an executor.
 struct Place {
     front: Arc<Front>,
     web: Web,

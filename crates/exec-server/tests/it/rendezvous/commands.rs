@@ -147,7 +147,7 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
 async fn a_token_has_an_id_a_label_and_an_end() {
     let data = tempfile::tempdir().unwrap();
     let program = Program::start(data.path(), "http://127.0.0.1:0").await;
-    let place = data.path().display().to_string();
+    let data_dir = data.path().display().to_string();
     let admin = program.admin_token.clone().expect("the first start shows it");
     let admin = [("EXEC_SERVER_ADMIN_TOKEN", admin.as_str())];
     for (more, says) in [
@@ -163,7 +163,7 @@ async fn a_token_has_an_id_a_label_and_an_end() {
     ] {
         let mut create = vec!["token", "create", "--role", "executor", "--environment", "b"];
         if !more.contains(&"--remote") {
-            create.extend(["--data", &place]);
+            create.extend(["--data", &data_dir]);
         }
         let (code, line, stderr) = run(&[&create[..], &more].concat(), &admin).await;
         assert_eq!(code, 0, "{stderr}");
@@ -171,12 +171,12 @@ async fn a_token_has_an_id_a_label_and_an_end() {
         assert!(says.iter().any(|says| stderr.contains(says)), "{stderr}");
         assert!(line.starts_with("EXEC_SERVER_REMOTE_TOKEN=") && line.lines().count() == 1);
     }
-    let (_, table, _) = run(&["token", "list", "--data", &place], &[]).await;
+    let (_, table, _) = run(&["token", "list", "--data", &data_dir], &[]).await;
     assert!(
         table.contains("LABEL") && table.contains("rack 4") && table.contains("far"),
         "{table}"
     );
-    let bad = ["token", "create", "--role", "admin", "--data", &place, "--label", "a\nb"];
+    let bad = ["token", "create", "--role", "admin", "--data", &data_dir, "--label", "a\nb"];
     let (code, _, stderr) = run(&bad, &[]).await;
     assert!(code == 1 && stderr.contains("a label has"), "{stderr}");
 }
@@ -212,8 +212,8 @@ async fn the_owner_asks_over_tls_as_well() {
 async fn two_of_them_never_share_their_data() {
     let data = tempfile::tempdir().unwrap();
     let _first = Program::start(data.path(), "http://127.0.0.1:0").await;
-    let place = data.path().display().to_string();
-    let second = ["rendezvous", "--listen", "http://127.0.0.1:0", "--data", &place];
+    let data_dir = data.path().display().to_string();
+    let second = ["rendezvous", "--listen", "http://127.0.0.1:0", "--data", &data_dir];
     let (code, stdout, stderr) = run(&second, &[]).await;
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("another rendezvous uses"), "{stderr}");
@@ -223,13 +223,13 @@ async fn two_of_them_never_share_their_data() {
 async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
     let data = tempfile::tempdir().unwrap();
     let first = Program::start(&data.path().join("first"), "http://127.0.0.1:0").await;
-    let place = data.path().join("second");
-    let place_text = place.display().to_string();
+    let data_dir = data.path().join("second");
+    let place_text = data_dir.display().to_string();
     let again = ["rendezvous", "--listen", &first.url, "--data", &place_text];
     let (code, stdout, stderr) = run(&again, &[]).await;
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("choose another port") && stderr.lines().count() == 1, "{stderr}");
-    let second = Program::start(&place, "http://127.0.0.1:0").await;
+    let second = Program::start(&data_dir, "http://127.0.0.1:0").await;
     let admin = second.admin_token.clone().expect("nobody has seen one yet");
     let list = ["environments", "--remote", &second.url];
     let (code, _, stderr) = run(&list, &[("EXEC_SERVER_ADMIN_TOKEN", &admin)]).await;
@@ -237,16 +237,16 @@ async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
+async fn a_url_to_which_clients_send_no_token_is_warned_about() {
     for (public, is_remarked_upon) in [("http://192.0.2.1:1", true), ("https://192.0.2.1", false)] {
         let data = tempfile::tempdir().unwrap();
-        let place = data.path().display().to_string();
+        let data_dir = data.path().display().to_string();
         let arguments = [
             "rendezvous",
             "--listen",
             "http://127.0.0.1:0",
             "--data",
-            &place,
+            &data_dir,
             "--public-url",
             public,
         ];
@@ -265,8 +265,8 @@ async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
 #[tokio::test]
 async fn a_directory_that_is_for_others_too_is_not_closed_to_them() {
     use std::os::unix::fs::PermissionsExt;
-    let place = tempfile::tempdir().unwrap();
-    let shared = place.path().join("shared");
+    let data_dir = tempfile::tempdir().unwrap();
+    let shared = data_dir.path().join("shared");
     std::fs::create_dir_all(shared.join("of-others")).unwrap();
     std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o755)).unwrap();
     let text = shared.display().to_string();
@@ -306,9 +306,9 @@ async fn environments_are_listed_with_who_is_there() {
 #[cfg(unix)]
 #[tokio::test]
 async fn who_is_there_is_known_beside_the_data_while_it_runs() {
-    let place = tempfile::tempdir().unwrap();
+    let data_dir = tempfile::tempdir().unwrap();
     // Longer than the address of a socket can be.
-    let data = place.path().join("d".repeat(120));
+    let data = data_dir.path().join("d".repeat(120));
     let mut program = Program::start(&data, "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;
     let data_text = data.display().to_string();
@@ -319,7 +319,7 @@ async fn who_is_there_is_known_beside_the_data_while_it_runs() {
     let _socket = RelaySocket::open(super::url(&registered)).await;
     let (_, after, _) = run(&list, &[]).await;
     assert!(after.contains("online since"), "{after}");
-    // Nobody is called present by something that was left behind.
+    // A file that was left behind marks no executor as present.
     program.kill().await;
     let (code, killed, stderr) = run(&list, &[]).await;
     assert!(code == 0 && killed.contains("unknown"), "{killed}");
@@ -339,24 +339,24 @@ async fn a_token_is_listed_and_revoked_by_its_id() {
     let data = tempfile::tempdir().unwrap();
     let program = Program::start(data.path(), "http://127.0.0.1:0").await;
     let secret = program.token("executor").await;
-    let place = data.path().display().to_string();
-    let (_, json, _) = run(&["token", "list", "--data", &place, "-o", "json"], &[]).await;
+    let data_dir = data.path().display().to_string();
+    let (_, json, _) = run(&["token", "list", "--data", &data_dir, "-o", "json"], &[]).await;
     assert!(!json.contains(&secret));
     let tokens: Vec<Value> = serde_json::from_str(&json).unwrap();
     let token = tokens.iter().find(|token| token["role"] == "executor").unwrap();
     let id = token["id"].as_str().unwrap();
     let registered = program.register(&secret, &public_key(1)).await;
     let mut socket = RelaySocket::open(super::url(&registered)).await;
-    assert_eq!(run(&["token", "revoke", id, "--data", &place], &[]).await.0, 0);
+    assert_eq!(run(&["token", "revoke", id, "--data", &data_dir], &[]).await.0, 0);
     socket.expect_closed(1008, "token_revoked").await;
-    let (_, list, _) = run(&["token", "list", "--data", &place], &[]).await;
+    let (_, list, _) = run(&["token", "list", "--data", &data_dir], &[]).await;
     assert!(list.contains("revoked"), "{list}");
 }
 
 #[tokio::test]
 async fn what_cannot_be_done_is_said_in_one_line() {
     let data = tempfile::tempdir().unwrap();
-    let place = data.path().display().to_string();
+    let data_dir = data.path().display().to_string();
     let program = Program::start(&data.path().join("there"), "http://127.0.0.1:0").await;
     let wrong = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_wrong")];
     let secure = program.url.replacen("http", "https", 1);
@@ -364,7 +364,7 @@ async fn what_cannot_be_done_is_said_in_one_line() {
     std::fs::write(&file, "").unwrap();
     let nothing: [(&str, &str); 0] = [];
     for (arguments, environment, says) in [
-        (vec!["token", "list", "--data", &place], &nothing[..], "holds no rendezvous"),
+        (vec!["token", "list", "--data", &data_dir], &nothing[..], "holds no rendezvous"),
         (vec!["token", "list", "--remote", &program.url], &nothing, "EXEC_SERVER_ADMIN_TOKEN"),
         (
             vec!["token", "list", "--remote", &program.url],
@@ -386,12 +386,12 @@ async fn what_cannot_be_done_is_said_in_one_line() {
             "not a directory",
         ),
         (
-            vec!["rendezvous", "--listen", "http://0.0.0.0:0", "--data", &place],
+            vec!["rendezvous", "--listen", "http://0.0.0.0:0", "--data", &data_dir],
             &nothing,
             "--public-url",
         ),
         (
-            vec!["rendezvous", "--listen", "https://127.0.0.1:0", "--data", &place],
+            vec!["rendezvous", "--listen", "https://127.0.0.1:0", "--data", &data_dir],
             &nothing,
             "--tls-cert",
         ),
@@ -400,7 +400,8 @@ async fn what_cannot_be_done_is_said_in_one_line() {
         assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains(says) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
     }
-    let (code, ..) = run(&["token", "create", "--data", &place, "--role", "executor"], &[]).await;
+    let (code, ..) =
+        run(&["token", "create", "--data", &data_dir, "--role", "executor"], &[]).await;
     assert_eq!(code, 2, "an executor's token needs an environment");
 }
 

@@ -58,9 +58,9 @@ async fn a_thousand_executors_with_a_harness_each_fit_into_256_mib() {
 
     exec_server_os::raise_open_file_limit();
     let data = tempfile::tempdir().unwrap();
-    // Nobody reads what it would say about each of them.
+    // Replies are not read.
     let log = "exec_server::cli::rendezvous=info";
-    // Nor does anybody answer a ping before its turn comes.
+    // Pings are not answered before their turn.
     let more = ["--ping-interval", "1h"];
     let program = Program::start_logging(data.path(), "http://127.0.0.1:0", &more, log).await;
     let admin = program.admin_token.as_deref().expect("the first start shows it");

@@ -8,7 +8,7 @@ use exec_server_rendezvous::clock;
 use exec_server_rendezvous::store::{Store, TokenRole};
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::http::request_with_body;
-use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
 use exec_server_testkit::{TestHarness, TestRendezvous};
 use serde_json::{Value, json};
 
@@ -39,8 +39,8 @@ async fn runs_a_command_on_it(client: ReferenceClient) {
             .turn([ToolCall::exec("hello", command)])
             .turn([ToolCall::exec("token", "echo ${EXEC_SERVER_REMOTE_TOKEN-unknown}")])
             .say("done");
-        let place = Place::Rendezvous { url: &url, environment: "env", token: &token };
-        client.run_at(&place, scenario, DEADLINE)
+        let target = ClientTarget::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&target, scenario, DEADLINE)
     })
     .await;
     let hello = run.result("hello");
@@ -112,7 +112,7 @@ async fn it_waits_for_a_rendezvous_that_is_not_there_yet() {
 #[tokio::test]
 async fn sigterm_ends_it_with_0_while_it_waits_for_a_rendezvous() {
     let state = tempfile::tempdir().unwrap();
-    // Nobody listens on a port that was free a moment ago.
+    // No process listens on a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut executor = join(&format!("http://{free}"), state.path(), "t").piped_stderr().spawn();
     while !executor.next_stderr_line().await.expect("it runs").contains("trying again") {}
@@ -246,7 +246,7 @@ async fn it_keeps_its_key() {
         keys.push(key.split('"').next().map(str::to_owned));
     }
     assert_eq!(keys[0], keys[1]);
-    // Whoever could read it could be this machine.
+    // A process that could read the key could impersonate this machine.
     let file = state.path().join("identity.json");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     let mut executor = join(rendezvous.url(), state.path(), &token).piped_stderr().spawn();

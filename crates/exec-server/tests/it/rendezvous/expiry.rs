@@ -1,4 +1,4 @@
-//! What happens as time passes, and when somebody sets the clock.
+//! Expiry as time passes, and when the clock is set.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn what_a_token_was_given_does_not_outlive_it() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_back_cuts_nobody_off_and_opens_nothing_twice() {
+async fn a_clock_that_is_set_back_closes_no_socket_and_accepts_nothing_twice() {
     let (rendezvous, clock) = start().await;
     let env = env(&rendezvous, 2 * HOUR, HOUR).await;
     let mut executor = env.executor(&rendezvous).await;

@@ -11,7 +11,7 @@ use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::fault_proxy::Ending;
 use exec_server_testkit::harness::{client_over, hear, say};
 use exec_server_testkit::http::upgrade;
-use exec_server_testkit::reference::{Place as Meeting, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
 use exec_server_testkit::{DEADLINE, FaultProxy, TestClient, TestHarness, TestRendezvous};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
@@ -27,14 +27,14 @@ use crate::remote_client::connect;
 #[tokio::test]
 async fn a_harness_works_on_the_server_as_if_it_were_there() {
     let server = TestExecutor::start().await;
-    let place = Place::start(server.url()).await;
-    let mut client = place.harness.client().await;
+    let fixture = Fixture::start(server.url()).await;
+    let mut client = fixture.harness.client().await;
     client.initialize().await;
     assert_eq!(client.sh("p", "echo through; exit 3").await.text(), "through\n");
     let output = client.sh("many", "head -c 20000000 /dev/zero | tr '\\0' x").await;
     assert_eq!(output.text().len(), 20_000_000);
     // Larger than any frame on the way.
-    let file = place.state.path().join("large");
+    let file = fixture.state.path().join("large");
     let uri = format!("file://{}", file.display());
     let params = json!({"path": uri, "dataBase64": "eHh4".repeat(4 << 20)});
     client.call("fs/writeFile", params).await.expect("it is written");
@@ -44,9 +44,9 @@ async fn a_harness_works_on_the_server_as_if_it_were_there() {
 #[tokio::test]
 async fn each_key_has_its_own_sessions_on_the_server() {
     let server = TestExecutor::start().await;
-    let place = Place::start(server.url()).await;
-    let other = TestHarness::new(place.rendezvous.url(), "env", &place.token);
-    let mut first = place.harness.client().await;
+    let fixture = Fixture::start(server.url()).await;
+    let other = TestHarness::new(fixture.rendezvous.url(), "env", &fixture.token);
+    let mut first = fixture.harness.client().await;
     first.initialize().await;
     first.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.expect("it starts");
     let mut second = other.client().await;
@@ -62,7 +62,7 @@ async fn each_key_has_its_own_sessions_on_the_server() {
         let refused = stranger.resume(&session).await.expect_err("it is another's");
         assert!(refused["message"].as_str().unwrap().contains("unknown session"), "{refused}");
     }
-    let mut again = place.harness.client().await;
+    let mut again = fixture.harness.client().await;
     again.resume(&session).await.expect("it is its own");
     again.write("p", "w", "still\n").await.unwrap();
     again.wait_output("p", "still").await;
@@ -76,10 +76,10 @@ async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_ano
     let server =
         TestExecutor::start_with(&["--ws-auth", "capability-token", "--ws-token-file", &file])
             .await;
-    let place = Place::start_with(server.url(), &["--connect-token-file", &file]).await;
-    let mut first = place.harness.client().await;
+    let fixture = Fixture::start_with(server.url(), &["--connect-token-file", &file]).await;
+    let mut first = fixture.harness.client().await;
     first.initialize().await;
-    let other = TestHarness::new(place.rendezvous.url(), "env", &place.token);
+    let other = TestHarness::new(fixture.rendezvous.url(), "env", &fixture.token);
     let mut second = other.client().await;
     second.initialize().await;
     assert_eq!(sessions(&mut first).await, [first.session_id.clone()]);
@@ -102,15 +102,15 @@ async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_ano
 #[tokio::test]
 async fn a_client_that_says_for_whom_it_comes_gains_nothing() {
     let server = TestExecutor::start().await;
-    let mut everybody = server.client().await;
+    let mut unrestricted = server.client().await;
     let key = format!("SHA256:{}", "A".repeat(43));
     let narrowed = async || TestClient::try_connect(server.url(), &[(HEADER, &key)]).await.unwrap();
-    let refused = narrowed().await.resume(&everybody.session_id.clone()).await;
+    let refused = narrowed().await.resume(&unrestricted.session_id.clone()).await;
     assert!(refused.is_err(), "{refused:?}");
     let mut narrowed = narrowed().await;
     narrowed.initialize().await;
     assert_eq!(sessions(&mut narrowed).await, [narrowed.session_id.clone()]);
-    assert_eq!(sessions(&mut everybody).await, [everybody.session_id.clone()]);
+    assert_eq!(sessions(&mut unrestricted).await, [unrestricted.session_id.clone()]);
     for wrong in [&[""][..], &["SHA256:"], &["somebody"], &[&key, &key]] {
         let headers: Vec<_> = wrong.iter().map(|value| (HEADER, *value)).collect();
         let reply = upgrade(server.url(), &headers).await;
@@ -121,9 +121,9 @@ async fn a_client_that_says_for_whom_it_comes_gains_nothing() {
 #[tokio::test]
 async fn the_server_may_be_the_reference() {
     let Some(server) = ReferenceServer::start().await else { return };
-    let place = Place::start(&server.url).await;
-    let source = TokenSource::fixed(place.token.clone());
-    let client = connect(RelayConnectArgs::new(place.rendezvous.url(), "env", source)).await;
+    let fixture = Fixture::start(&server.url).await;
+    let source = TokenSource::fixed(fixture.token.clone());
+    let client = connect(RelayConnectArgs::new(fixture.rendezvous.url(), "env", source)).await;
     let mut shell = client.command("/bin/sh");
     let output = shell.args(["-c", "echo through; exit 3"]).output().await.unwrap();
     assert_eq!((output.stdout_text().as_ref(), output.status.code()), ("through\n", 3));
@@ -134,13 +134,13 @@ async fn the_server_may_be_the_reference() {
 #[tokio::test]
 async fn a_session_outlives_the_way_of_its_harness() {
     let server = TestExecutor::start().await;
-    let place = Place::start(server.url()).await;
-    let mut client = place.harness.client().await;
+    let fixture = Fixture::start(server.url()).await;
+    let mut client = fixture.harness.client().await;
     client.initialize().await;
     let session = client.session_id.clone();
     client.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.expect("it starts");
     drop(client);
-    let mut client = place.harness.client().await;
+    let mut client = fixture.harness.client().await;
     // The server may not have heard yet that the first one has gone.
     let resumed = client.resume(&session).await;
     assert!(resumed.is_ok(), "{resumed:?}");
@@ -151,15 +151,15 @@ async fn a_session_outlives_the_way_of_its_harness() {
 #[tokio::test]
 async fn a_server_that_cuts_ends_the_stream_and_the_next_one_gets_through() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let place = Place::start(cable.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
+    let fixture = Fixture::start(proxy.url()).await;
     for ending in [Ending::Reset, Ending::Close] {
-        let mut client = place.harness.client().await;
+        let mut client = fixture.harness.client().await;
         client.initialize().await;
-        cable.end_all(ending);
+        proxy.end_all(ending);
         assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
     }
-    let mut client = place.harness.client().await;
+    let mut client = fixture.harness.client().await;
     client.initialize().await;
     assert_eq!(client.sh("p", "echo here").await.text(), "here\n");
 }
@@ -167,8 +167,8 @@ async fn a_server_that_cuts_ends_the_stream_and_the_next_one_gets_through() {
 #[tokio::test]
 async fn messages_pass_as_they_are() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
-    let (stream, mut server) = tokio::join!(place.harness.open(), accept(&listener));
+    let fixture = Fixture::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (stream, mut server) = tokio::join!(fixture.harness.open(), accept(&listener));
     let mut stream = stream.unwrap();
     let odd = Bytes::from_static(&[0xff, 0, b'{', 0xfe]);
     say(&mut stream, odd.clone()).await.unwrap();
@@ -186,8 +186,8 @@ async fn messages_pass_as_they_are() {
 #[tokio::test]
 async fn what_a_server_said_before_its_goodbye_arrives() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
-    let (stream, mut server) = tokio::join!(place.harness.open(), accept(&listener));
+    let fixture = Fixture::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (stream, mut server) = tokio::join!(fixture.harness.open(), accept(&listener));
     let mut client = client_over(stream.unwrap()).await;
     for number in 0..100 {
         server.send(Message::text(format!("{number}").repeat(10_000))).await.unwrap();
@@ -205,9 +205,9 @@ async fn what_a_server_said_before_its_goodbye_arrives() {
 #[tokio::test]
 async fn a_harness_that_goes_takes_its_connection_with_it_and_no_other() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
-    let (first, mut first_server) = tokio::join!(place.harness.open(), accept(&listener));
-    let (second, mut second_server) = tokio::join!(place.harness.open(), accept(&listener));
+    let fixture = Fixture::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (first, mut first_server) = tokio::join!(fixture.harness.open(), accept(&listener));
+    let (second, mut second_server) = tokio::join!(fixture.harness.open(), accept(&listener));
     drop(first);
     // Without a goodbye: a server keeps the session of a client that was cut off.
     let end = timeout(DEADLINE, first_server.next()).await.expect("it hears in time");
@@ -220,19 +220,19 @@ async fn a_harness_that_goes_takes_its_connection_with_it_and_no_other() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_said_and_found_when_it_comes() {
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut place = Place::start(&format!("ws://{address}")).await;
-    let stream = place.harness.open().await.expect("the forwarder itself is there");
+    let mut fixture = Fixture::start(&format!("ws://{address}")).await;
+    let stream = fixture.harness.open().await.expect("the forwarder itself is there");
     let mut client = client_over(stream).await;
     assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
     let line = loop {
-        let line = place.forward.next_stderr_line().await.expect("it says so");
+        let line = fixture.forward.next_stderr_line().await.expect("it says so");
         if line.contains("could not reach the server") {
             break line;
         }
     };
     assert!(line.contains(&address.to_string()) && line.contains("refused"), "{line}");
     // One that comes while a harness waits is found without another stream.
-    let (stream, listener) = tokio::join!(place.harness.open(), async {
+    let (stream, listener) = tokio::join!(fixture.harness.open(), async {
         tokio::task::yield_now().await;
         TcpListener::bind(address).await.unwrap()
     });
@@ -252,14 +252,14 @@ async fn the_reference_as_harness_runs_a_command_on_the_server() {
 
 async fn runs_a_command_on_the_server(client: ReferenceClient) {
     let server = TestExecutor::start().await;
-    let place = Place::start(server.url()).await;
-    let rendezvous = &place.rendezvous;
+    let fixture = Fixture::start(server.url()).await;
+    let rendezvous = &fixture.rendezvous;
     wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
-    let (url, token) = (rendezvous.url().to_owned(), place.token.clone());
+    let (url, token) = (rendezvous.url().to_owned(), fixture.token.clone());
     let run = blocking(move || {
         let scenario = Scenario::new().turn([ToolCall::exec("hello", "echo forwarded; exit 3")]);
-        let place = Meeting::Rendezvous { url: &url, environment: "env", token: &token };
-        client.run_at(&place, scenario.say("done"), REFERENCE_DEADLINE)
+        let target = ClientTarget::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&target, scenario.say("done"), REFERENCE_DEADLINE)
     })
     .await;
     let hello = run.result("hello");
@@ -267,15 +267,15 @@ async fn runs_a_command_on_the_server(client: ReferenceClient) {
 }
 
 #[tokio::test]
-async fn sigterm_lets_everybody_go_and_ends_it_with_0() {
+async fn sigterm_closes_all_connections_and_exits_with_0() {
     let server = TestExecutor::start().await;
-    let mut place = Place::start(server.url()).await;
-    let mut client = place.harness.client().await;
+    let mut fixture = Fixture::start(server.url()).await;
+    let mut client = fixture.harness.client().await;
     client.initialize().await;
-    place.forward.signal(Signal::TERM);
-    assert_eq!(place.forward.wait().await.code(), Some(0));
+    fixture.forward.signal(Signal::TERM);
+    assert_eq!(fixture.forward.wait().await.code(), Some(0));
     assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
-    let rendezvous = &place.rendezvous;
+    let rendezvous = &fixture.rendezvous;
     wait_for_presence(rendezvous.url(), rendezvous.admin_token(), false).await;
     let mut direct = server.client().await;
     assert_eq!(direct.sh("p", "echo it lives").await.text(), "it lives\n");
@@ -304,7 +304,7 @@ async fn what_cannot_be_forwarded_is_said_in_one_line() {
 }
 
 /// A rendezvous, a forwarder at it, and a harness that may come.
-struct Place {
+struct Fixture {
     rendezvous: TestRendezvous,
     harness: TestHarness,
     token: String,
@@ -312,7 +312,7 @@ struct Place {
     state: tempfile::TempDir,
 }
 
-impl Place {
+impl Fixture {
     async fn start(server: &str) -> Self {
         Self::start_with(server, &[]).await
     }

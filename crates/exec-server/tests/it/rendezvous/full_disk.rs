@@ -61,15 +61,15 @@ async fn token(url: &str, admin: &str, arguments: &[&str]) -> (bool, String) {
 /// A small file system that only processes in its mount namespace see.
 struct SmallDisk {
     holder: Child,
-    place: tempfile::TempDir,
+    data_dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
     async fn mount() -> Option<Self> {
-        let place = tempfile::tempdir().unwrap();
+        let data_dir = tempfile::tempdir().unwrap();
         let script = format!(
             "mount -t tmpfs -o size=400k none '{0}' && mkdir -m 700 '{0}/data' && exec sleep 1000",
-            place.path().display()
+            data_dir.path().display()
         );
         let holder = Command::new("unshare")
             .args(["-m", "sh", "-c", &script])
@@ -77,7 +77,7 @@ impl SmallDisk {
             .kill_on_drop(true)
             .spawn()
             .ok()?;
-        let mut disk = Self { holder, place };
+        let mut disk = Self { holder, data_dir };
         let mut is_over = false;
         eventually("the disk is there, or cannot be", || {
             is_over = disk.holder.try_wait().is_ok_and(|status| status.is_some());
@@ -93,12 +93,12 @@ impl SmallDisk {
 
     /// The file system as it is seen from here.
     fn seen(&self) -> PathBuf {
-        let inside = self.place.path().strip_prefix("/").expect("it is absolute");
+        let inside = self.data_dir.path().strip_prefix("/").expect("it is absolute");
         Path::new("/proc").join(self.pid()).join("root").join(inside)
     }
 
     fn data(&self) -> PathBuf {
-        self.place.path().join("data")
+        self.data_dir.path().join("data")
     }
 
     fn inside(&self) -> Command {

@@ -240,20 +240,23 @@ async fn where_the_first_wins_another_executor_waits_until_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_way_leads_there_once_and_only_while_somebody_is_there() {
+async fn a_connect_url_works_once_and_only_while_the_executor_is_attached() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;
     let bundle = rendezvous.connect("env", &env.harness, &public_key(2)).await;
-    let way = url(&bundle).to_owned();
-    let mut harness = RelaySocket::open(&way).await;
-    assert_eq!(rejection(&way).await, (401, "expired".to_owned()), "a second time");
-    assert_eq!(rejection(&way.replace("harness", "king")).await, (401, "invalid_role".to_owned()));
-    let more = format!("{way}&more=1");
+    let connect_url = url(&bundle).to_owned();
+    let mut harness = RelaySocket::open(&connect_url).await;
+    assert_eq!(rejection(&connect_url).await, (401, "expired".to_owned()), "a second time");
+    assert_eq!(
+        rejection(&connect_url.replace("harness", "king")).await,
+        (401, "invalid_role".to_owned())
+    );
+    let more = format!("{connect_url}&more=1");
     assert_eq!(rejection(&more).await, (401, "extra_query_param".to_owned()));
-    let elsewhere = way.replace("/environment/env?", "/environment/other?");
+    let elsewhere = connect_url.replace("/environment/env?", "/environment/other?");
     assert_eq!(rejection(&elsewhere).await, (401, "invalid_signature".to_owned()));
-    assert_eq!(rejection(&way.replace("sig=", "sig=0")).await.1, "invalid_signature");
+    assert_eq!(rejection(&connect_url.replace("sig=", "sig=0")).await.1, "invalid_signature");
 
     let bundle = rendezvous.connect("env", &env.harness, &public_key(2)).await;
     harness.resume("a").await;
@@ -285,7 +288,7 @@ async fn a_token_has_no_more_streams_than_it_may_have() {
 }
 
 #[tokio::test]
-async fn ways_that_nobody_takes_are_not_handed_out_for_ever() {
+async fn unused_connect_urls_are_limited() {
     let rendezvous =
         TestRendezvous::start_with(|config| config.limits.unused_authorizations = 2).await;
     let env = env(&rendezvous, "env").await;

@@ -25,7 +25,7 @@ async fn frames_pass_in_order_and_unchanged_in_both_directions() {
 }
 
 #[tokio::test]
-async fn nobody_speaks_on_a_foreign_stream() {
+async fn frames_for_a_foreign_stream_are_dropped() {
     let rendezvous = TestRendezvous::start().await;
     let one = env(&rendezvous, "one").await;
     let two = env(&rendezvous, "two").await;
@@ -138,10 +138,11 @@ async fn a_harness_that_claims_nothing_is_sent_away() {
 }
 
 #[tokio::test]
-async fn a_harness_that_reads_nothing_holds_up_nobody_for_long() {
-    let rendezvous =
-        TestRendezvous::start_with(|config| config.timings.patience = Duration::from_millis(200))
-            .await;
+async fn a_harness_that_reads_nothing_is_closed_and_delays_no_other_for_long() {
+    let rendezvous = TestRendezvous::start_with(|config| {
+        config.timings.slow_timeout = Duration::from_millis(200)
+    })
+    .await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;
     let mut stuck = env.harness(&rendezvous).await;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_long, c_void, syscall};
 
-use super::ground::Ground;
+use super::fixture::SandboxFixture;
 use super::*;
 
 /// The names of the attacks that this process is to try, with a space between them.
@@ -34,11 +34,11 @@ pub fn command(names: &str) -> String {
 
 /// What came of each attack: `ok` or the name of an error.
 pub async fn outcomes(
-    ground: &mut Ground,
+    fixture: &mut SandboxFixture,
     sandbox: &Value,
     names: &[&str],
 ) -> BTreeMap<String, String> {
-    let finished = ground.run(sandbox, &command(&names.join(" "))).await;
+    let finished = fixture.run(sandbox, &command(&names.join(" "))).await;
     let lines = finished.text();
     let all: BTreeMap<_, _> = lines
         .lines()
@@ -51,20 +51,20 @@ pub async fn outcomes(
 
 /// Without the sandbox none of these is refused, and inside all of them are.
 pub async fn are_refused(
-    ground: &mut Ground,
+    fixture: &mut SandboxFixture,
     sandbox: &Value,
     names: &[&str],
     as_root_only: &[&str],
 ) {
     let all = [names, as_root_only].concat();
-    let free = outcomes(ground, &Value::Null, &all).await;
+    let free = outcomes(fixture, &Value::Null, &all).await;
     // Some kernels are built without some calls.
     let is_there = |name: &&&str| free[**name] != "ENOSYS";
-    let mine = names.iter().chain(as_root_only.iter().filter(|_| ground.is_root()));
+    let mine = names.iter().chain(as_root_only.iter().filter(|_| fixture.is_root()));
     for name in mine.filter(is_there) {
         assert!(!is_refusal(&free[*name]), "{name} is refused without a sandbox: {}", free[*name]);
     }
-    for (name, outcome) in outcomes(ground, sandbox, &all).await {
+    for (name, outcome) in outcomes(fixture, sandbox, &all).await {
         assert!(is_refusal(&outcome), "{name} got through: {outcome}");
     }
 }
@@ -161,7 +161,7 @@ pub fn perform(name: &str) -> io::Result<()> {
                 check(libc::sethostname(name.as_ptr().cast(), length))
             }
             // Privileges.
-            "setuid" => in_child(|| nobody_there(check(libc::setresuid(12345, 12345, 12345)))),
+            "setuid" => in_child(|| no_listener(check(libc::setresuid(12345, 12345, 12345)))),
             "setgroups" => in_child(|| check(libc::setgroups(0, null()))),
             "chmod_suid" => made(&work, |path| check(libc::chmod(path, 0o4755))),
             "chmod_sgid" => made(&work, |path| check(libc::chmod(path, 0o2755))),
@@ -189,7 +189,7 @@ pub fn perform(name: &str) -> io::Result<()> {
                 let name = c"security.capability".as_ptr();
                 check(libc::setxattr(path, name, value.as_ptr().cast(), 20, 0))
             }),
-            "chown" => made(&work, |path| nobody_there(check(libc::chown(path, 12345, 12345)))),
+            "chown" => made(&work, |path| no_listener(check(libc::chown(path, 12345, 12345)))),
             "mknod_device" => made(&work, |path| {
                 libc::unlink(path);
                 check(libc::mknod(path, libc::S_IFCHR | 0o666, libc::makedev(1, 5)))
@@ -365,8 +365,8 @@ fn made(work: &CString, act: impl FnOnce(*const libc::c_char) -> io::Result<()>)
     act(path.as_ptr())
 }
 
-/// Inside there is nobody with the number, which is as good as a refusal.
-fn nobody_there(result: io::Result<()>) -> io::Result<()> {
+/// No process inside has this number, which is as good as a refusal.
+fn no_listener(result: io::Result<()>) -> io::Result<()> {
     result.map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => io::Error::from_raw_os_error(libc::EPERM),
         _ => error,

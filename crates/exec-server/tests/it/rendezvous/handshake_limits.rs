@@ -1,4 +1,4 @@
-//! Who comes in at our own executor, how many at once, and what is known of those who do not.
+//! Admission of harness streams at our executor: limits, rejection reasons in logs and metrics.
 
 use std::collections::BTreeMap;
 
@@ -13,68 +13,68 @@ use crate::metrics::{metrics_url, scrape};
 
 #[tokio::test]
 async fn no_more_than_128_streams_are_open_and_no_more_than_32_are_being_checked() {
-    let mut place = Place::start().await;
-    place.stage.judge(None);
+    let mut fixture = Fixture::start().await;
+    fixture.registry.judge(None);
     for number in 0..33 {
-        place.knock(&format!("stream-{number}")).await;
+        fixture.knock(&format!("stream-{number}")).await;
     }
-    assert_eq!(place.next().await, ("stream-32".to_owned(), false));
-    eventually("the registry was asked", || place.stage.count("validate") == 32).await;
-    // Those who went before the answer still have a question on its way.
+    assert_eq!(fixture.next().await, ("stream-32".to_owned(), false));
+    eventually("the registry was asked", || fixture.registry.count("validate") == 32).await;
+    // A harness that left before the answer still has a request pending.
     for number in 0..16 {
         let reset = RelayBody::Reset { reason: "gone".to_owned() };
-        place.socket.send(&format!("stream-{number}"), reset).await;
+        fixture.socket.send(&format!("stream-{number}"), reset).await;
     }
-    place.knock("stream-33").await;
-    assert_eq!(place.next().await, ("stream-33".to_owned(), false));
-    place.stage.judge(Some(true));
+    fixture.knock("stream-33").await;
+    assert_eq!(fixture.next().await, ("stream-33".to_owned(), false));
+    fixture.registry.judge(Some(true));
     for _ in 16..32 {
-        assert!(place.next().await.1);
+        assert!(fixture.next().await.1);
     }
     for number in 34..=146 {
-        place.knock(&format!("stream-{number}")).await;
+        fixture.knock(&format!("stream-{number}")).await;
         let is_one_too_many = number == 146;
-        assert_eq!(place.next().await, (format!("stream-{number}"), !is_one_too_many));
+        assert_eq!(fixture.next().await, (format!("stream-{number}"), !is_one_too_many));
     }
-    let counts = place.handshakes().await;
+    let counts = fixture.handshakes().await;
     assert_eq!((counts["ok"], counts["too_many_streams"]), (128.0, 1.0), "{counts:?}");
     assert_eq!(counts["too_many_pending"], 2.0, "{counts:?}");
     // One that goes makes room for another.
-    place.socket.send("stream-20", RelayBody::Reset { reason: "gone".to_owned() }).await;
-    place.knock("newcomer").await;
-    assert_eq!(place.next().await, ("newcomer".to_owned(), true));
+    fixture.socket.send("stream-20", RelayBody::Reset { reason: "gone".to_owned() }).await;
+    fixture.knock("newcomer").await;
+    assert_eq!(fixture.next().await, ("newcomer".to_owned(), true));
 }
 
 #[tokio::test]
 async fn a_handshake_that_fails_is_logged_with_its_stream_and_counted_by_its_reason() {
-    let mut place = Place::start().await;
+    let mut fixture = Fixture::start().await;
     let nonsense = RelayBody::Handshake(vec![7; 3600].into());
-    place.socket.send("malformed", nonsense.clone()).await;
-    assert_eq!(place.next().await, ("malformed".to_owned(), false));
-    place.log("malformed", "a handshake failed").await;
-    place.stage.judge(None);
-    place.knock("hasty").await;
-    eventually("the registry was asked", || place.stage.count("validate") == 1).await;
-    place.socket.send("hasty", nonsense).await;
-    assert_eq!(place.next().await, ("hasty".to_owned(), false));
-    place.log("hasty", "a handshake failed").await;
-    place.stage.judge(Some(false));
-    place.knock("refused").await;
-    assert_eq!(place.next().await, ("refused".to_owned(), false));
-    place.log("refused", "the registry refused a harness").await;
-    place.stage.judge(Some(true));
-    place.knock("welcome").await;
-    assert_eq!(place.next().await, ("welcome".to_owned(), true));
-    place.log("welcome", "a harness came in").await;
-    place.socket.send("welcome", RelayBody::Reset { reason: "\u{1b}[2J".to_owned() }).await;
-    let left = place.log("welcome", "a harness left").await;
+    fixture.socket.send("malformed", nonsense.clone()).await;
+    assert_eq!(fixture.next().await, ("malformed".to_owned(), false));
+    fixture.log("malformed", "a handshake failed").await;
+    fixture.registry.judge(None);
+    fixture.knock("hasty").await;
+    eventually("the registry was asked", || fixture.registry.count("validate") == 1).await;
+    fixture.socket.send("hasty", nonsense).await;
+    assert_eq!(fixture.next().await, ("hasty".to_owned(), false));
+    fixture.log("hasty", "a handshake failed").await;
+    fixture.registry.judge(Some(false));
+    fixture.knock("refused").await;
+    assert_eq!(fixture.next().await, ("refused".to_owned(), false));
+    fixture.log("refused", "the registry refused a harness").await;
+    fixture.registry.judge(Some(true));
+    fixture.knock("welcome").await;
+    assert_eq!(fixture.next().await, ("welcome".to_owned(), true));
+    fixture.log("welcome", "a harness came in").await;
+    fixture.socket.send("welcome", RelayBody::Reset { reason: "\u{1b}[2J".to_owned() }).await;
+    let left = fixture.log("welcome", "a harness left").await;
     assert_eq!(left["why"], "the stream was reset (\\u{1b}[2J)");
-    let counts = place.handshakes().await;
+    let counts = fixture.handshakes().await;
     for result in ["ok", "bad_handshake", "early_frame", "refused"] {
         assert_eq!(counts[result], 1.0, "{result}: {counts:?}");
     }
-    // Whoever asks the registry says for which stream.
-    let validations = place.stage.requests().into_iter();
+    // The request to the registry names the stream.
+    let validations = fixture.registry.requests().into_iter();
     let validations = validations.filter(|request| request.target.ends_with("/validate"));
     let streams: Vec<_> = validations
         .map(|request| request.header("x-codex-noise-stream-id").unwrap_or_default().to_owned())
@@ -83,7 +83,7 @@ async fn a_handshake_that_fails_is_logged_with_its_stream_and_counted_by_its_rea
 }
 
 #[tokio::test]
-async fn a_registry_that_has_no_word_on_a_harness_lets_nobody_in_and_costs_nobody_else() {
+async fn a_registry_that_does_not_answer_admits_no_harness_and_delays_no_other() {
     // Each is for the stream of its number.
     let answers = [
         answer(200, &[], "{}"),
@@ -95,54 +95,54 @@ async fn a_registry_that_has_no_word_on_a_harness_lets_nobody_in_and_costs_nobod
         Vec::new(),
     ];
     let count = answers.len();
-    let stage = MockRegistry::saying(move |request| {
+    let registry = MockRegistry::saying(move |request| {
         let stream = request.header("x-codex-noise-stream-id")?;
         answers.get(stream.parse::<usize>().ok()?).cloned()
     });
-    let mut place = Place::at(stage.await).await;
-    place.knock("open").await;
-    assert_eq!(place.next().await, ("open".to_owned(), true));
+    let mut fixture = Fixture::at(registry.await).await;
+    fixture.knock("open").await;
+    assert_eq!(fixture.next().await, ("open".to_owned(), true));
     for number in 0..count {
-        place.knock(&number.to_string()).await;
-        assert_eq!(place.next().await, (number.to_string(), false));
-        place.log(&number.to_string(), "a harness could not be checked").await;
+        fixture.knock(&number.to_string()).await;
+        assert_eq!(fixture.next().await, (number.to_string(), false));
+        fixture.log(&number.to_string(), "a harness could not be checked").await;
     }
-    let counts = place.handshakes().await;
+    let counts = fixture.handshakes().await;
     assert_eq!((counts["ok"], counts["unchecked"]), (1.0, 7.0), "{counts:?}");
     // It is asked once for each, and never again.
-    assert_eq!(place.stage.count("validate"), count + 1);
-    place.knock("another").await;
-    assert_eq!(place.next().await, ("another".to_owned(), true));
-    assert_eq!(place.stage.count("register"), 1);
+    assert_eq!(fixture.registry.count("validate"), count + 1);
+    fixture.knock("another").await;
+    assert_eq!(fixture.next().await, ("another".to_owned(), true));
+    assert_eq!(fixture.registry.count("register"), 1);
 }
 
 /// An executor whose registry and relay are played here.
-struct Place {
-    stage: MockRegistry,
+struct Fixture {
+    registry: MockRegistry,
     executor: TestExecutor,
     socket: RelaySocket<Box<dyn Link>>,
     metrics: String,
     _state: tempfile::TempDir,
 }
 
-impl Place {
+impl Fixture {
     async fn start() -> Self {
         Self::at(MockRegistry::start().await).await
     }
 
-    async fn at(stage: MockRegistry) -> Self {
+    async fn at(registry: MockRegistry) -> Self {
         let state = tempfile::tempdir().unwrap();
-        let builder = join(&stage.url(), state.path(), "token").env("RUST_LOG", "info");
+        let builder = join(&registry.url(), state.path(), "token").env("RUST_LOG", "info");
         let builder = builder.args(&["--metrics-listen", "127.0.0.1:0"]);
         let mut executor = builder.piped_stderr().spawn();
         let metrics = metrics_url(&mut executor).await;
-        let socket = stage.socket().await;
-        Self { stage, executor, socket, metrics, _state: state }
+        let socket = registry.socket().await;
+        Self { registry, executor, socket, metrics, _state: state }
     }
 
-    /// Somebody new asks to be let in.
+    /// A new harness starts a handshake.
     async fn knock(&mut self, stream_id: &str) {
-        let frame = self.stage.handshake(stream_id, &self.stage.executor_key());
+        let frame = self.registry.handshake(stream_id, &self.registry.executor_key());
         self.socket.send_bytes(frame).await;
     }
 

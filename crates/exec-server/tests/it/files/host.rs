@@ -1,4 +1,4 @@
-//! What is around the files in a test: other users, other mounts, special files, what is left in a directory.
+//! Host fixtures of the file tests: other users, mounts, special files, directory listings.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
@@ -60,11 +60,11 @@ pub fn as_nobody(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
     if is_root() {
         builder.command().arg("--allow-other-users");
     }
-    for_nobody_alone(builder)
+    for_the_nobody_user_alone(builder)
 }
 
 /// A server that is not root, if there can be one.
-pub fn for_nobody_alone(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
+pub fn for_the_nobody_user_alone(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
     if !is_root() {
         return Some(builder);
     }

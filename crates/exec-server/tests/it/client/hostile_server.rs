@@ -1,4 +1,4 @@
-//! The Rust client and a server that lies about names, counts and sizes.
+//! The Rust client against a server that sends false names, counts and sizes.
 
 use exec_server::ExecServerError;
 use exec_server::protocol::base64;

@@ -1,4 +1,4 @@
-//! What strangers send: slowly, too much, to places that are not there, under names that mean something to a path.
+//! Hostile requests from the network: slow, oversized, to unknown paths, with names that path syntax treats specially.
 
 use std::time::Duration;
 

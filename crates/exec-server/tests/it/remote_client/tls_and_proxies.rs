@@ -1,4 +1,4 @@
-//! The way to a rendezvous: certificates, proxies, a path in front of everything.
+//! Certificates, proxies and URL paths between a client and a rendezvous.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Where the attacks happen: a workspace, a place outside with canaries, and a server of either kind of user.
+//! Fixture of the attack tests: a workspace, a directory outside with canaries, and a server per kind of user.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,10 +11,10 @@ use exec_server_testkit::{Finished, TestClient, TestExecutor};
 use tempfile::TempDir;
 
 use super::*;
-use crate::files::surroundings::{NOBODY, as_nobody};
+use crate::files::host::{NOBODY, as_nobody};
 
-/// A workspace and a place outside of it, both of which belong to the server's user, so that only a sandbox protects.
-pub struct Ground {
+/// A workspace and a directory outside of it. Both belong to the server's user, so only the sandbox protects them.
+pub struct SandboxFixture {
     /// The server.
     pub server: TestExecutor,
     /// A client of the server.
@@ -33,35 +33,35 @@ pub fn users() -> Vec<Option<u32>> {
 }
 
 /// Runs a test with a server of the tests' own user, which is often root, and with one of an ordinary user.
-pub async fn as_each_user(test: impl AsyncFn(&mut Ground)) {
+pub async fn as_each_user(test: impl AsyncFn(&mut SandboxFixture)) {
     as_each_user_of(TestExecutor::builder, test).await;
 }
 
 /// The same with servers that are started in a special way.
 pub async fn as_each_user_of(
     builder: impl Fn() -> ExecutorBuilder,
-    test: impl AsyncFn(&mut Ground),
+    test: impl AsyncFn(&mut SandboxFixture),
 ) {
-    let mut own = Ground::new(builder().start().await, None).await;
+    let mut own = SandboxFixture::new(builder().start().await, None).await;
     test(&mut own).await;
     drop(own);
     if rustix::process::geteuid().is_root()
         && let Some(builder) = as_nobody(builder())
     {
-        test(&mut Ground::new(builder.start().await, Some(NOBODY)).await).await;
+        test(&mut SandboxFixture::new(builder.start().await, Some(NOBODY)).await).await;
     }
 }
 
-impl Ground {
+impl SandboxFixture {
     /// A ground for a server that was started in a special way.
     pub async fn new(server: TestExecutor, user: Option<u32>) -> Self {
         let root = tempfile::Builder::new().prefix("exec-server-ground-").tempdir();
         let root = root.expect("a temporary directory can be made");
         let client = server.client().await;
-        let ground = Self { server, client, root, user, runs: 0, env: BTreeMap::new() };
-        ground.give(ground.root.path());
-        ground.reset();
-        ground
+        let fixture = Self { server, client, root, user, runs: 0, env: BTreeMap::new() };
+        fixture.give(fixture.root.path());
+        fixture.reset();
+        fixture
     }
 
     /// Another server of the same user.
