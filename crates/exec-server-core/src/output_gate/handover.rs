@@ -1,4 +1,4 @@
-//! Holds output back until a client that was away has read what it missed, and until it has what would be evicted.
+//! Pauses output until a resumed client has read what it missed, and while unconfirmed events would be evicted.
 
 use std::time::{Duration, Instant};
 
@@ -8,15 +8,15 @@ use super::{Confirmation, GateInput};
 use crate::delivery::Delivery;
 use crate::process_log::ProcessLog;
 
-/// How long a client that came back may take from the receipt of one answer to its next read of missed output.
-/// Output is read again after that.
+/// Time from the receipt of one answer to the next read of missed output by a resumed client. Output is read again
+/// after that.
 pub(super) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How far the client of one process is.
+/// Catch-up state of the client of one process.
 #[derive(Debug)]
 pub(super) struct Handover {
     delivery: Delivery,
-    /// When the wait for the next read ends; none until the client has the latest answer.
+    /// End of the wait for the next read; `None` until the client has the latest answer.
     catch_up_until: Option<Instant>,
     awaits_confirmation: bool,
 }
@@ -97,7 +97,7 @@ impl Handover {
         log.would_evict(MAX_OUTPUT_CHUNK_BYTES, self.delivery.confirmed())
     }
 
-    /// Patience begins when the client has what was sent until now, so an earlier mark no longer matters.
+    /// The timeout starts when the client has what was sent until now, so an earlier mark no longer matters.
     fn expect_read(&mut self) {
         self.catch_up_until = None;
         self.awaits_confirmation = false;

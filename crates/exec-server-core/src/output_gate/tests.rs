@@ -68,7 +68,7 @@ enum Rules {
     WaitWhenDetached,
 }
 
-/// A client that came back after it missed a log full of output.
+/// A client that resumed after it missed a full log of output.
 const MISSED: &str = "out\n out\n detach\n attach\n";
 
 #[test]
