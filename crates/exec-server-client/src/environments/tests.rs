@@ -134,10 +134,10 @@ fn a_registry_knows_environments() {
         r#"
         [[environments]]
         id = "build"
-        registry = "https://meet.example.org"
+        registry = "https://relay.example.org"
         [[environments]]
         id = "other"
-        registry = "https://meet.example.org"
+        registry = "https://relay.example.org"
         environment_id = "a b"
         token_file = "token"
         executor_key = "any"
@@ -149,7 +149,7 @@ fn a_registry_knows_environments() {
         Endpoint::Relay(place) => place.clone(),
         endpoint => panic!("{endpoint:?}"),
     };
-    assert_eq!(place("build"), RelayTarget::new("https://meet.example.org", "build"));
+    assert_eq!(place("build"), RelayTarget::new("https://relay.example.org", "build"));
     let other = place("other");
     assert_eq!(other.environment_id, "a b");
     assert_eq!(other.token, Some(TokenSource::File("/home/me/token".into())));

@@ -45,7 +45,7 @@ fn check(rules: Rules, script: &str, expected: &str) {
             "cut" => gate.handle_confirmation(now, Confirmation::LinkLost),
             "end" => is_ending = true,
             "wait" => now += Duration::from_millis(number()),
-            "patience" => now += CATCH_UP_TIMEOUT,
+            "timeout" => now += CATCH_UP_TIMEOUT,
             "state" => {
                 let input = GateInput { now, log: &log, is_attached, is_ending };
                 let state = if gate.is_open(input) { "open" } else { "shut" };
@@ -119,14 +119,14 @@ fn output_is_read_again_when_the_client_has_what_it_missed() {
 #[test]
 fn the_catch_up_timeout_begins_when_the_answer_has_arrived() {
     let script = format!(
-        "{MISSED} pong\n wait 5000\n state\n read 0 1\n patience\n patience\n state\n pong\n state"
+        "{MISSED} pong\n wait 5000\n state\n read 0 1\n timeout\n timeout\n state\n pong\n state"
     );
     check(Rules::WaitWhenDetached, &script, "shut(5000) shut+mark shut(10000)");
 }
 
 #[test]
 fn a_client_that_does_not_read_gives_up_what_it_missed() {
-    let script = format!("{MISSED} pong\n state\n patience\n state\n pong\n state");
+    let script = format!("{MISSED} pong\n state\n timeout\n state\n pong\n state");
     check(Rules::WaitWhenDetached, &script, "shut(10000) shut+mark open");
 }
 

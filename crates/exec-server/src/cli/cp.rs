@@ -3,7 +3,7 @@
 //! | look here | for |
 //! |---|---|
 //! | this file | resolving sources and the destination |
-//! | `dest` | a destination path: the part that the user named, and the part below it |
+//! | `destination_path` | a destination path: the part that the user named, and the part below it |
 //! | `endpoint` | file operations on this machine or on a server |
 //! | `local`, `remote` | the two implementations |
 //! | `unfinished` | incomplete local files, removed when the command ends |
@@ -121,7 +121,7 @@ async fn copy_all(arguments: CpArguments, progress: Arc<Progress>) -> Result<u8,
             End::Files(to) => to,
             End::Stream(stream) => return pour(&from, entry, stream, &progress).await,
         };
-        let dest = target_place(operand, &from, to, entry.kind, many).await?;
+        let dest = target_path(operand, &from, to, entry.kind, many).await?;
         let transfer = Transfer {
             from: from.side,
             to: to.side.clone(),
@@ -256,7 +256,7 @@ async fn store(
         _ => Vec::new(),
     };
     let from = Location { side: Endpoint::Local, path: from };
-    let dest = target_place(operand, &from, to, Kind::Stream, many).await?;
+    let dest = target_path(operand, &from, to, Kind::Stream, many).await?;
     streams::store(stream, to, &dest, progress).await
 }
 
@@ -265,7 +265,7 @@ fn is_dash(operand: &CpPath) -> bool {
 }
 
 /// The destination of one source: below `to` if that is an existing directory, else `to` itself.
-async fn target_place(
+async fn target_path(
     operand: &CpPath,
     from: &Location,
     to: &Location,

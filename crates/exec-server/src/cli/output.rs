@@ -60,14 +60,14 @@ impl Written {
 /// A stream that is not writable within this time is skipped.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Longest wait for the write itself.
-const LONG_PATIENCE: Duration = Duration::from_secs(1);
+const BLOCKED_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes a message to stderr without blocking on a stopped terminal.
 pub fn say(text: &str) {
     write_soon(io::stderr(), text.as_bytes().to_vec());
 }
 
-/// The same to stdout.
+/// Writes a message to stdout in the same way.
 pub fn show(text: &str) {
     write_soon(io::stdout(), text.as_bytes().to_vec());
 }
@@ -86,7 +86,7 @@ fn write_soon(mut stream: impl Write + std::os::fd::AsFd + Send + 'static, bytes
         let _ = stream.write_all(&bytes).and_then(|()| stream.flush());
         let _ = done.send(());
     });
-    let _ = is_done.recv_timeout(LONG_PATIENCE);
+    let _ = is_done.recv_timeout(BLOCKED_WRITE_TIMEOUT);
 }
 
 #[cfg(not(unix))]

@@ -39,7 +39,7 @@ pub struct TargetOptions {
     /// Certificates to trust for wss:// in place of the system's, in PEM form.
     #[arg(long, value_name = "FILE", env = "EXEC_SERVER_CA_FILE", help_heading = HEADING)]
     ca_file: Option<PathBuf>,
-    /// The list of named targets [default: ~/.config/exec-server/environments.toml, then that of the Codex CLI].
+    /// File with named targets [default: ~/.config/exec-server/environments.toml, then that of the Codex CLI].
     #[arg(long, value_name = "FILE", env = "EXEC_SERVER_ENVIRONMENTS", help_heading = HEADING)]
     environments: Option<PathBuf>,
     /// Timeout for connecting and for the first answer.
@@ -68,7 +68,7 @@ impl Targeted {
     }
 
     /// Requests the environment info as raw JSON.
-    pub async fn said_environment(&self) -> Result<Value, Failure> {
+    pub async fn raw_environment(&self) -> Result<Value, Failure> {
         let client =
             self.options.connect(self.target.as_deref(), &ResumeOptions::default()).await?;
         Ok(client.call(Method::EnvironmentInfo.name(), &Value::Null).await?)
@@ -207,7 +207,7 @@ impl TargetOptions {
         }
     }
 
-    /// An environment by the name that its registry knows, or under which it is listed.
+    /// Resolves an environment by its name at a registry, or by its entry in environments.toml.
     fn registered(
         &self,
         name: &str,
@@ -291,7 +291,7 @@ impl TargetOptions {
         Ok(over(Arc::new(server), self.connect_timeout, resume_options))
     }
 
-    /// From a file or a variable, never from arguments, which every local user can read.
+    /// Read from a file or a variable, never from arguments, which every local user can read.
     fn token(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.token_file else {
             return Ok(std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()));

@@ -152,7 +152,7 @@ async fn what_cannot_be_joined_is_said_in_one_line() {
     let home = state.path().display().to_string();
     for (url, token, says) in [
         ("http://192.0.2.1:7780", "t", "refusing to send a credential to 192.0.2.1 without TLS"),
-        ("http://meet.example.org", "t", "credential to meet.example.org without TLS"),
+        ("http://relay.example.org", "t", "credential to relay.example.org without TLS"),
         ("ws://127.0.0.1:7780", "t", "is not a registry URL"),
         ("http://127.0.0.1:7780", "", "set EXEC_SERVER_REMOTE_TOKEN"),
         ("http://127.0.0.1:7780", "a b", "characters that a header cannot carry"),
