@@ -1,4 +1,4 @@
-//! A harness that finds an executor through a rendezvous, with a key of its own.
+//! A harness that connects to an executor through a rendezvous, with its own key.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::rendezvous::connect_body;
 /// Longer than any test.
 const NO_PINGS: KeepaliveConfig =
     KeepaliveConfig { interval: Duration::from_secs(3600), deadline: Duration::from_secs(3600) };
-/// The largest message that a test hands over.
+/// Largest message of a test.
 const MAX_MESSAGE: usize = 128 << 20;
 
 /// A harness with a key and a token.
@@ -88,13 +88,13 @@ impl TestHarness {
         self.open_at(&self.connect().await).await
     }
 
-    /// A client whose every message goes through a stream of its own; it has no session yet.
+    /// A client over its own stream; it has no session yet.
     pub async fn client(&self) -> TestClient {
         client_over(self.open().await.expect("the executor lets it in")).await
     }
 }
 
-/// A client that speaks through a stream.
+/// A client over an open stream.
 pub async fn client_over(stream: HarnessWire) -> TestClient {
     let (here, there) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move {
@@ -105,14 +105,14 @@ pub async fn client_over(stream: HarnessWire) -> TestClient {
     TestClient::over(here, "ws://localhost/", &[]).await.expect("it is taken")
 }
 
-/// Sends a message, whatever it is.
-pub async fn say(stream: &mut HarnessWire, message: impl Into<Bytes>) -> Result<(), WireError> {
+/// Sends a message.
+pub async fn send(stream: &mut HarnessWire, message: impl Into<Bytes>) -> Result<(), WireError> {
     stream.start_send(message.into())?;
     timeout(DEADLINE, poll_fn(|cx| stream.poll_flush(cx))).await.expect("it is taken in time")
 }
 
-/// The next message, or why there is none.
-pub async fn hear(stream: &mut HarnessWire) -> Result<Bytes, WireError> {
+/// Receives the next message.
+pub async fn receive(stream: &mut HarnessWire) -> Result<Bytes, WireError> {
     loop {
         let next = poll_fn(|cx| stream.poll_next(cx));
         match timeout(DEADLINE, next).await.expect("something comes in time") {

@@ -56,7 +56,7 @@ async fn a_stalled_direction_waits_while_the_other_flows() {
     let mut early = [0; 5];
     client.read_exact(&mut early).await.unwrap();
     assert_eq!((&early, proxy.carried(Toward::Server)), (b"early", 0));
-    proxy.flow();
+    proxy.resume();
     let mut late = [0; 4];
     server.read_exact(&mut late).await.unwrap();
     assert_eq!(&late, b"late");
@@ -93,14 +93,14 @@ async fn an_unplugged_cable_turns_connections_away() {
 #[tokio::test]
 async fn bad_weather_changes_no_byte_and_cuts_where_the_seed_says() {
     let sent: Vec<u8> = (0..200_000_u32).map(|index| (index % 251) as u8).collect();
-    let weather = Weather {
+    let faults = FaultSchedule {
         seed: 7,
         delay: Duration::ZERO..Duration::from_micros(50),
         piece: 1..5000,
         cut_every: None,
     };
     let (proxy, listener) = tcp().await;
-    proxy.set_weather(Some(weather.clone()));
+    proxy.set_faults(Some(faults.clone()));
     let (mut client, mut server) = connect(&proxy, &listener).await;
     let sending = async {
         client.write_all(&sent).await.unwrap();
@@ -109,10 +109,10 @@ async fn bad_weather_changes_no_byte_and_cuts_where_the_seed_says() {
     let (_, received) = tokio::join!(sending, read_all(&mut server));
     assert!(received.unwrap() == sent);
 
-    proxy.set_weather(Some(Weather { cut_every: Some(1000..50_000), ..weather }));
+    proxy.set_faults(Some(FaultSchedule { cut_every: Some(1000..50_000), ..faults }));
     let (mut client, mut server) = connect(&proxy, &listener).await;
     let sending = async {
-        // The cut comes in the middle of it.
+        // The cut happens in the middle of the write.
         let _ = client.write_all(&sent).await;
     };
     let (_, received) = tokio::join!(sending, read_until_it_ends(&mut server));
@@ -161,7 +161,7 @@ async fn read_all(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(all)
 }
 
-/// What came before the end, however it ended.
+/// Bytes received before the end, however the stream ended.
 async fn read_until_it_ends(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let _ = timeout(DEADLINE, stream.read_to_end(&mut all)).await.expect("it ends in time");

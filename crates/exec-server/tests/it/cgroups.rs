@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::{Footprint, TestClient, TestExecutor, eventually};
+use exec_server_testkit::{ProcessMarker, TestClient, TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 use serde_json::json;
 
@@ -21,7 +21,7 @@ pub const HOG: &str = "echo up; read _; exec tail /dev/zero";
 async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() {
     let Some((cgroup, server)) = server_with("memory").await else { return };
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut more = process_count.params();
     more["pipeStdin"] = json!(true);
     more["limits"] = json!({"memoryBytes": 64 * MIB});
@@ -47,7 +47,7 @@ async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() 
 async fn the_children_of_a_tree_are_counted_by_its_cgroup() {
     let Some((cgroup, server)) = server_with("pids").await else { return };
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut more = process_count.params();
     more["limits"] = json!({"pids": 16});
     let script = "i=1; while [ $i -lt 40 ]; do sleep 1000 >/dev/null 2>&1 & i=$((i+1)); echo $i; done; echo all";
@@ -194,8 +194,8 @@ async fn when_memory_runs_out_a_child_dies_and_the_server_lives() {
 }
 
 /// A process that is closed, and left a daemon behind.
-async fn start_with_daemon(client: &mut TestClient, id: &str) -> Footprint {
-    let process_count = Footprint::new();
+async fn start_with_daemon(client: &mut TestClient, id: &str) -> ProcessMarker {
+    let process_count = ProcessMarker::new();
     let script = "setsid sleep 1000 </dev/null >/dev/null 2>&1 &";
     client.start(id, &["/bin/sh", "-c", script], process_count.params()).await.unwrap();
     assert_eq!(client.finish(id).await.exit_code, 0);

@@ -120,7 +120,7 @@ async fn options_of_the_reference_are_refused_with_the_reason() {
         "--environment-id",
         "e",
     ];
-    for (option, says) in [
+    for (option, answers) in [
         (&["--linux-sandbox-pid-namespace", "inherit"][..], "process ids of its own"),
         (&["--remote-transport", "direct"], "use `noise`"),
         (&["--chatgpt-token-stdin"], "use --registration-bearer-stdin"),
@@ -134,7 +134,7 @@ async fn options_of_the_reference_are_refused_with_the_reason() {
             let (code, stdout, stderr) = run(&[before, option].concat()).await;
             assert_eq!((code, stdout.as_str()), (1, ""), "{option:?}: {stderr}");
             let start = format!("exec-server: {}", option[0]);
-            assert!(stderr.starts_with(&start) && stderr.contains(says), "{option:?}: {stderr}");
+            assert!(stderr.starts_with(&start) && stderr.contains(answers), "{option:?}: {stderr}");
             assert_eq!(stderr.lines().count(), 1, "{stderr}");
         }
     }

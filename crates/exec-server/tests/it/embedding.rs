@@ -10,7 +10,7 @@ use exec_server::{
     DEFAULT_LISTEN_URL, ExecServerClient, ExecServerRuntimePaths, Listener, Server, ServerConfig,
 };
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::process_count::{children, spares};
+use exec_server_testkit::process_count::{children, warm_sandboxes};
 use exec_server_testkit::{DEADLINE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::{Mutex, MutexGuard};
@@ -84,7 +84,7 @@ async fn a_program_that_embeds_a_server_names_the_one_that_starts_sandboxes() {
 /// The sandboxes of this process that wait for a command: launchers, and the first processes inside.
 fn waiting() -> BTreeSet<i32> {
     let with_first = |pid: i32| [vec![pid], children(pid.cast_unsigned())].concat();
-    spares(std::process::id()).into_iter().flat_map(with_first).collect()
+    warm_sandboxes(std::process::id()).into_iter().flat_map(with_first).collect()
 }
 
 fn send(pids: &BTreeSet<i32>, signal: Signal) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use exec_server_testkit::{Fifo, Footprint, TestClient, TestExecutor};
+use exec_server_testkit::{Fifo, ProcessMarker, TestClient, TestExecutor};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -81,7 +81,7 @@ async fn a_start_that_waits_for_a_profile_can_be_terminated() {
     };
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let env = process_count.params()["env"].take();
     let params = home.params("p", "scope", "echo never", env);
     let start = client.send("process/start", params).await;

@@ -1,7 +1,7 @@
 //! Processes with a terminal.
 
 use exec_server_testkit::client::chunk;
-use exec_server_testkit::{Footprint, TestClient, TestExecutor, eventually};
+use exec_server_testkit::{ProcessMarker, TestClient, TestExecutor, eventually};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn the_end_of_a_terminals_input_comes_after_what_was_written() {
 async fn an_interactive_shell_has_job_control() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut more = process_count.params();
     more["tty"] = json!(true);
     more["env"]["PS1"] = json!("prompt> ");
@@ -243,7 +243,7 @@ async fn the_last_words_before_the_exit_are_never_lost() {
 async fn a_background_process_keeps_the_terminal_open_until_it_is_ended() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut more = process_count.params();
     more["tty"] = json!(true);
     let script = "trap '' HUP; sleep 1000 & echo started; exit 6";

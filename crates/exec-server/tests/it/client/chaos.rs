@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exec_server::{Child, ExecServerClient, ProcessEvent, Stdin};
-use exec_server_testkit::fault_proxy::Weather;
+use exec_server_testkit::fault_proxy::FaultSchedule;
 use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor};
 use tokio::time::timeout;
 
@@ -17,7 +17,7 @@ async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
     let proxy = FaultProxy::to(server.url()).await;
     let client = ExecServerClient::connect(proxy.url()).await.unwrap();
     let seed = 20_261_116;
-    proxy.set_weather(Some(Weather {
+    proxy.set_faults(Some(FaultSchedule {
         seed,
         delay: Duration::ZERO..Duration::from_millis(1),
         piece: 1..3000,
@@ -39,7 +39,7 @@ async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
     };
     timeout(10 * DEADLINE, all).await.unwrap_or_else(|_| panic!("seed {seed}: it never ends"));
     assert!(proxy.connections() > 150, "only {} connections", proxy.connections());
-    proxy.set_weather(None);
+    proxy.set_faults(None);
 }
 
 /// Starts a process in any weather: a start is never repeated by the client, so that this does it.

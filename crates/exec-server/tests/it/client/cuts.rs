@@ -138,7 +138,7 @@ async fn an_idle_client_notices_a_dead_link_too() {
     let connection = client.remote().session().live_connection().unwrap();
     let reason = timeout(DEADLINE, connection.closed()).await.expect("it is noticed");
     assert_eq!(&*reason, "the server did not answer a ping in time");
-    proxy.flow();
+    proxy.resume();
     let output = timeout(DEADLINE, client.command("echo").arg("hello").output()).await.unwrap();
     assert_eq!(output.unwrap().stdout_text(), "hello\n");
 }

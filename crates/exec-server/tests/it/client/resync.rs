@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use exec_server::{ExecServerClient, ProcessEvent, ProcessStartParams};
-use exec_server_testkit::fault_proxy::Weather;
+use exec_server_testkit::fault_proxy::FaultSchedule;
 use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor};
 use serde_json::json;
 use tokio::time::timeout;
@@ -27,11 +27,11 @@ async fn a_link_that_breaks_every_few_megabytes_brings_every_byte_once_and_in_or
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let client = ExecServerClient::connect(proxy.url()).await.unwrap();
-    proxy.set_weather(Some(Weather {
+    proxy.set_faults(Some(FaultSchedule {
         seed: 3,
         piece: 60_000..65_536,
         cut_every: Some(2_500_000..3_500_000),
-        ..Weather::default()
+        ..FaultSchedule::default()
     }));
     let process = client.start(counting()).await.unwrap();
     let mut events = process.paced_events_after(0);

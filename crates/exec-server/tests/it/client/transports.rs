@@ -8,7 +8,7 @@ use exec_server::{
     StdioServer,
 };
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::{DEADLINE, Footprint, TestExecutor, eventually};
+use exec_server_testkit::{DEADLINE, ProcessMarker, TestExecutor, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -136,7 +136,7 @@ async fn a_proxy_is_asked_for_a_tunnel() {
 
 #[tokio::test]
 async fn a_child_on_stdio_is_started_and_ends_with_its_client() {
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let state = tempfile::tempdir().unwrap();
     let mut server = StdioServer::new(binary())
         .args(["--listen", "stdio", "--state-dir", state.path().to_str().unwrap()])

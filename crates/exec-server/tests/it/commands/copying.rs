@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use exec_server_testkit::fault_proxy::{Toward, Weather};
+use exec_server_testkit::fault_proxy::{FaultSchedule, Toward};
 use exec_server_testkit::{FaultProxy, Terminal, TestExecutor, eventually};
 
 use super::{cli, command, finish, ran};
@@ -176,7 +176,7 @@ async fn a_line_on_the_terminal_tells_how_far_it_is_and_goes_when_it_is_done() {
     proxy.stall(Toward::Client);
     terminal.expect("0/1 files").await;
     terminal.expect("of 20.0 MB").await;
-    proxy.flow();
+    proxy.resume();
     let (code, shown) = terminal.finish().await;
     assert_eq!(code, 0, "{shown}");
     assert!(shown.ends_with("\r\u{1b}[K"), "{shown:?}");
@@ -192,10 +192,10 @@ async fn without_a_terminal_there_is_no_line_however_long_it_takes() {
     std::fs::write(path("large"), vec![0x5a; 3_000_000]).unwrap();
     let remote = format!("{}:{}", proxy.url(), path("large"));
     // Together about a second, several times what a line would wait for.
-    proxy.set_weather(Some(Weather {
+    proxy.set_faults(Some(FaultSchedule {
         delay: Duration::from_millis(15)..Duration::from_millis(20),
         piece: 60_000..65_536,
-        ..Weather::default()
+        ..FaultSchedule::default()
     }));
     assert_eq!(cli(&["cp", &remote, &path("copy")]).await, ran(0, "", ""));
 }

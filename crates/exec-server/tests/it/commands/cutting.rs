@@ -2,7 +2,7 @@
 
 use std::process::Stdio;
 
-use exec_server_testkit::fault_proxy::{Toward, Weather};
+use exec_server_testkit::fault_proxy::{FaultSchedule, Toward};
 use exec_server_testkit::{FaultProxy, Fifo, Terminal, TestExecutor};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
@@ -56,10 +56,10 @@ async fn no_byte_of_a_flood_is_lost_or_doubled_when_its_link_is_cut() {
 async fn no_byte_of_input_is_lost_or_doubled_when_its_link_is_cut() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
-    proxy.set_weather(Some(Weather {
+    proxy.set_faults(Some(FaultSchedule {
         seed: 7,
         cut_every: Some(1_000_000..4_000_000),
-        ..Weather::default()
+        ..FaultSchedule::default()
     }));
     let input: Vec<u8> = (0..8_000_000_u32).map(|index| (index % 253) as u8).collect();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &input);

@@ -168,7 +168,7 @@ async fn what_is_typed_before_the_start_is_not_lost() {
     let mut terminal = terminal(&["run", "-it", proxy.url(), "--", "sh"]).await;
     proxy.wait_for_connections(1).await;
     terminal.type_keys("echo typed ah''ead; exit 5\r").await;
-    proxy.flow();
+    proxy.resume();
     terminal.expect("typed ahead").await;
     assert_eq!(terminal.finish().await.0, 5);
 }
@@ -247,7 +247,7 @@ async fn a_copy_is_interrupted_on_a_frozen_link_and_leaves_nothing() {
         send(&child, Signal::INT);
         let status = timeout(DEADLINE, child.wait()).await.unwrap().unwrap();
         assert_eq!(status.code(), Some(130), "{more}");
-        proxy.flow();
+        proxy.resume();
         proxy.wait_for_silence().await;
         let names = |path: &std::path::Path| std::fs::read_dir(path).unwrap().count();
         assert_eq!(names(&here), 1, "{more}");

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use exec_server_testkit::executor::{Signal, binary};
-use exec_server_testkit::{Footprint, TestExecutor};
+use exec_server_testkit::{ProcessMarker, TestExecutor};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
@@ -184,7 +184,7 @@ async fn a_second_interrupt_ends_what_ignores_the_first() {
 #[tokio::test]
 async fn a_reader_that_closes_the_pipe_ends_the_command_quietly() {
     let server = TestExecutor::start().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let run = ["run", "-e", &process_count.variable(), server.url(), "--", "yes"];
     // The program itself does not carry the mark, since it is only an argument to it.
     let mut child = command(&run).spawn().unwrap();

@@ -227,7 +227,7 @@ async fn silent() -> (Web, mpsc::Receiver<&'static str>) {
         async move {
             if visit.head().await.is_some() {
                 tell.send("asked").await.unwrap();
-                visit.hung_up().await;
+                visit.closed().await;
                 tell.send("left").await.unwrap();
             }
         }

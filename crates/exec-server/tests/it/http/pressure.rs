@@ -39,7 +39,7 @@ async fn a_client_that_does_not_read_does_not_fill_our_memory() {
                         written.fetch_add(piece.len(), Ordering::SeqCst);
                     }
                 }
-                visit.hung_up().await;
+                visit.closed().await;
             }
         }
     })
@@ -79,7 +79,7 @@ async fn bodies_count_with_the_memory_that_they_take() {
         let length = ALMOST_ALL + 1;
         visit.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n")).await;
         visit.send(vec![0; ALMOST_ALL]).await;
-        visit.hung_up().await;
+        visit.closed().await;
     })
     .await;
     let mut client = server.client().await;

@@ -110,7 +110,7 @@ async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
 
 #[tokio::test]
 async fn a_proxy_that_opens_no_tunnel_is_told_apart_from_the_server_behind_it() {
-    for (says, reason) in [
+    for (answers, reason) in [
         ("", "broke the connection"),
         ("SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP"),
         ("HTTP/1.1 407 Who?\r\ncontent-length: 0\r\n\r\n", "refused to connect: status 407"),
@@ -119,8 +119,8 @@ async fn a_proxy_that_opens_no_tunnel_is_told_apart_from_the_server_behind_it() 
     ] {
         let proxy = Web::start(move |mut visit: Visit| async move {
             visit.request().await;
-            visit.send(says).await;
-            while says.ends_with("endless") && visit.send("y".repeat(1000)).await {}
+            visit.send(answers).await;
+            while answers.ends_with("endless") && visit.send("y".repeat(1000)).await {}
         })
         .await;
         let url = format!("http://user:s3cret@{}", proxy.address());

@@ -49,7 +49,7 @@ async fn what_may_pass_is_waited_for_and_the_session_goes_on() {
 #[tokio::test]
 async fn what_is_final_ends_the_session_at_once_with_the_reason() {
     let place = Place::start().await;
-    for (answer, says) in [
+    for (answer, answers) in [
         (coded(400, "bad_request"), "answered 400 bad_request"),
         (coded(401, "invalid_token"), "refused the credential (401)"),
         (coded(403, "forbidden"), "refused the credential (403)"),
@@ -72,7 +72,7 @@ async fn what_is_final_ends_the_session_at_once_with_the_reason() {
                 None => panic!("the end is told"),
             }
         };
-        assert!(failure.contains(says), "{says}: {failure}");
+        assert!(failure.contains(answers), "{answers}: {failure}");
         // A new request starts a new attempt.
         let output = client.command("echo").arg("again").output().await.unwrap();
         assert_eq!(output.stdout_text(), "again\n");

@@ -71,7 +71,7 @@ async fn a_wrong_token_or_registry_is_said_at_once_with_the_next_step() {
         command.env("EXEC_SERVER_REMOTE_TOKEN", token);
         async move { finish(command.spawn().unwrap()).await }
     };
-    for (url, token, name, says) in [
+    for (url, token, name, answers) in [
         (url, "xs_harness_wrong", "env:env", ["(401)", "token create --environment env"]),
         (url, other.as_str(), "env:env", ["(403)", "another environment or role"]),
         (url, fixture.executor_token.as_str(), "env:env", ["(403)", "--role harness"]),
@@ -84,7 +84,7 @@ async fn a_wrong_token_or_registry_is_said_at_once_with_the_next_step() {
         let (code, out, err) = run(url, token, name).await;
         assert!(code == 255 || code == 125, "{code}: {err}");
         assert_eq!(out, "");
-        assert!(says.iter().all(|words| err.contains(words)), "{says:?}: {err}");
+        assert!(answers.iter().all(|words| err.contains(words)), "{answers:?}: {err}");
         assert!(token.len() < 4 || !err.contains(token), "{err}");
     }
     let child = command(&["run", "env:env", "--", "true"], fixture.state.path()).spawn().unwrap();
@@ -126,7 +126,7 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
     // The registry's answer to each connect request (a status and a code, or a relay URL for this environment), and the
     // relay's answer to a client that uses the URL.
     const WAY: (u16, &str) = (200, "env");
-    for (says, relay, ending) in [
+    for (answers, relay, ending) in [
         (&[(400, "whatever")][..], 0, "answered 400"),
         (&[(200, "<html>")], 0, "is not JSON"),
         (&[(200, "{}")], 0, "is missing"),
@@ -146,7 +146,7 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
         (&[WAY, (403, "forbidden")], 401, "(403)"),
         (&[WAY, (403, "forbidden")], 503, "(403)"),
     ] {
-        let (status, next) = (relay, Mutex::new(says.iter()));
+        let (status, next) = (relay, Mutex::new(answers.iter()));
         let web = Web::answering(move |request| {
             if request.method == "GET" {
                 return answer(status, &[], "");
@@ -170,10 +170,10 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
         let connecting = ExecServerClient::connect_relay(args(&web.url(""), "token", state.path()));
         let error = connecting.await.unwrap_err();
         let text = exec_server::logging::chain(&error);
-        assert!(text.contains(ending), "{says:?}: {text}");
+        assert!(text.contains(ending), "{answers:?}: {text}");
         let requests = web.requests();
         let asked: Vec<_> = requests.iter().filter(|request| request.method == "POST").collect();
-        assert_eq!(asked.len(), says.len(), "{says:?}: {text}");
+        assert_eq!(asked.len(), answers.len(), "{answers:?}: {text}");
         for request in &asked {
             assert_eq!(request.target, "/cloud/environment/env/connect");
             assert_eq!(request.header("authorization"), Some("Bearer token"));
@@ -189,7 +189,7 @@ async fn a_first_connection_takes_no_longer_than_14_seconds_whichever_end_is_sil
         let web = Web::start(move |mut visit: Visit| async move {
             while let Some(request) = visit.request().await {
                 if is_registry_silent || request.method == "GET" {
-                    return visit.hung_up().await;
+                    return visit.closed().await;
                 }
                 visit.send(&answer(200, &[], connect_response("env", &request))).await;
             }

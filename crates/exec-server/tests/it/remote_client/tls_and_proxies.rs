@@ -118,7 +118,7 @@ async fn both_sides_go_through_the_proxy_that_the_environment_names() {
 
 #[tokio::test]
 async fn a_relay_without_tls_is_reached_through_the_proxy_for_that() {
-    let stage = MockRegistry::saying(|request| {
+    let stage = MockRegistry::with_answers(|request| {
         let text = exec_server_testkit::mock_registry::registration(request);
         let text = text.replace("ws://127.0.0.1", "ws://0.0.0.0");
         let is_register = request.target.ends_with("/register");

@@ -29,7 +29,7 @@ async fn every_request_is_signed_for_one_task() {
 async fn a_task_may_be_told_to_the_agent_alone() {
     for form in [TaskForm::CamelCase, TaskForm::Sealed, TaskForm::SealedCamelCase] {
         let fixture = Fixture::start().await;
-        fixture.idp.tell_tasks(form);
+        fixture.idp.set_task_form(form);
         let mut executor = fixture.join(&json!({})).spawn();
         let token = fixture.rendezvous.token(TokenRole::Harness, "env").await;
         // The identity provider rejects a request that does not name the task.
@@ -61,7 +61,7 @@ async fn every_request_says_what_kind_of_account_it_is_for() {
 #[tokio::test]
 async fn an_authority_that_is_out_for_a_while_is_waited_for() {
     let fixture = Fixture::start().await;
-    fixture.idp.break_for(2);
+    fixture.idp.fail_next(2);
     let mut executor = fixture.join(&json!({})).piped_stderr().spawn();
     while !executor.next_stderr_line().await.expect("it runs").contains("trying again") {}
     let token = fixture.rendezvous.token(TokenRole::Harness, "env").await;
@@ -73,7 +73,7 @@ async fn an_authority_that_is_out_for_a_while_is_waited_for() {
 #[tokio::test]
 async fn what_proves_nothing_ends_it_with_1() {
     let fixture = Fixture::start().await;
-    for (claims, says) in [
+    for (claims, answers) in [
         (json!({"exp": 1_000_000_000}), "the agent identity is not valid: ExpiredSignature"),
         (json!({"aud": "somebody else"}), "the agent identity is not valid: InvalidAudience"),
         (json!({"iss": "https://example.org"}), "the agent identity is not valid: InvalidIssuer"),
@@ -82,7 +82,7 @@ async fn what_proves_nothing_ends_it_with_1() {
     ] {
         let (code, stdout, stderr) = fixture.join(&claims).run().await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+        assert!(stderr.contains(answers) && stderr.lines().count() == 1, "{stderr}");
     }
     let other = MockIdp::start(fixture.rendezvous.url(), "t").await;
     let document = other.document(&json!({}));

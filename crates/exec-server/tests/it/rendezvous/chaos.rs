@@ -7,7 +7,7 @@ use exec_server_protocol::base64;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::fault_proxy::{Ending, Toward};
-use exec_server_testkit::harness::{hear, say};
+use exec_server_testkit::harness::{receive, send};
 use exec_server_testkit::{DEADLINE, FaultProxy, TestHarness, TestRendezvous, eventually};
 use serde_json::{Value, json};
 
@@ -121,14 +121,17 @@ impl Fixture {
         let mut next_id = 0;
         let mut ask = async |method: &str, params: Value| -> Option<Value> {
             if params.is_null() {
-                say(&mut stream, json!({"method": method, "params": {}}).to_string()).await.ok()?;
+                send(&mut stream, json!({"method": method, "params": {}}).to_string())
+                    .await
+                    .ok()?;
                 return Some(Value::Null);
             }
             next_id += 1;
             let request = json!({"id": next_id, "method": method, "params": params});
-            say(&mut stream, request.to_string()).await.ok()?;
+            send(&mut stream, request.to_string()).await.ok()?;
             loop {
-                let message: Value = serde_json::from_slice(&hear(&mut stream).await.ok()?).ok()?;
+                let message: Value =
+                    serde_json::from_slice(&receive(&mut stream).await.ok()?).ok()?;
                 if message["id"] == next_id {
                     return message.get("result").cloned();
                 }

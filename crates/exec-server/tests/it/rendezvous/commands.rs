@@ -127,8 +127,9 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
         ["token", "create", "--remote", &program.url, "--environment", "build-1", "--role", role]
     };
     let (code, line, stderr) = run(&create("executor"), &admin).await;
-    let says = "leads to this machine only; for others, start the rendezvous with --public-url\n";
-    assert!(code == 0 && stderr.ends_with(says), "{stderr}");
+    let answers =
+        "leads to this machine only; for others, start the rendezvous with --public-url\n";
+    assert!(code == 0 && stderr.ends_with(answers), "{stderr}");
     let start = "EXEC_SERVER_REMOTE_TOKEN=xs_exec_";
     let end = format!(" exec-server --remote {} --environment-id build-1\n", program.url);
     assert!(line.starts_with(start) && line.ends_with(&end) && line.lines().count() == 1, "{line}");
@@ -150,7 +151,7 @@ async fn a_token_has_an_id_a_label_and_an_end() {
     let data_dir = data.path().display().to_string();
     let admin = program.admin_token.clone().expect("the first start shows it");
     let admin = [("EXEC_SERVER_ADMIN_TOKEN", admin.as_str())];
-    for (more, says) in [
+    for (more, answers) in [
         (
             vec!["--label", "rack 4"],
             [" (rack 4); it expires in 90d; --expires", " (rack 4); it expires in 89d; --expires"],
@@ -168,7 +169,7 @@ async fn a_token_has_an_id_a_label_and_an_end() {
         let (code, line, stderr) = run(&[&create[..], &more].concat(), &admin).await;
         assert_eq!(code, 0, "{stderr}");
         assert!(stderr.starts_with("exec-server: made token tok_"), "{stderr}");
-        assert!(says.iter().any(|says| stderr.contains(says)), "{stderr}");
+        assert!(answers.iter().any(|answers| stderr.contains(answers)), "{stderr}");
         assert!(line.starts_with("EXEC_SERVER_REMOTE_TOKEN=") && line.lines().count() == 1);
     }
     let (_, table, _) = run(&["token", "list", "--data", &data_dir], &[]).await;
@@ -363,7 +364,7 @@ async fn what_cannot_be_done_is_said_in_one_line() {
     let file = data.path().join("file").display().to_string();
     std::fs::write(&file, "").unwrap();
     let nothing: [(&str, &str); 0] = [];
-    for (arguments, environment, says) in [
+    for (arguments, environment, answers) in [
         (vec!["token", "list", "--data", &data_dir], &nothing[..], "holds no rendezvous"),
         (vec!["token", "list", "--remote", &program.url], &nothing, "EXEC_SERVER_ADMIN_TOKEN"),
         (
@@ -398,7 +399,7 @@ async fn what_cannot_be_done_is_said_in_one_line() {
     ] {
         let (code, stdout, stderr) = run(&arguments, environment).await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(answers) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
     }
     let (code, ..) =
         run(&["token", "create", "--data", &data_dir, "--role", "executor"], &[]).await;
@@ -427,7 +428,7 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
     .await;
     let url = web.local_url("");
     let admin = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_1")];
-    for (arguments, expected, says) in [
+    for (arguments, expected, answers) in [
         (vec!["token", "list"], 0, "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
         (vec!["token", "list", "-o", "json"], 0, "\\u009b2J"),
         (vec!["environments"], 0, "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
@@ -443,7 +444,7 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
         let (code, stdout, stderr) = run(&arguments, &admin).await;
         let all = format!("{stdout}{stderr}");
         assert_eq!(code, expected, "{arguments:?}: {all:?}");
-        assert!(all.contains(says), "{arguments:?}: {all:?}");
+        assert!(all.contains(answers), "{arguments:?}: {all:?}");
         let is_bad = |letter: char| letter.is_control() && letter != '\n';
         assert!(!all.contains(is_bad), "{arguments:?}: {all:?}");
         assert!(stderr.len() < 1000 && stderr.lines().count() <= 1, "{stderr}");

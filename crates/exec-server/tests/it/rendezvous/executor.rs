@@ -128,9 +128,9 @@ async fn a_token_that_the_registry_refuses_ends_it_with_1() {
     for (token, status) in [("xs_exec_wrong", "(401)"), (harness.as_str(), "(403)")] {
         let (code, stdout, stderr) = join(rendezvous.url(), state.path(), token).run().await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-        let says = "exec-server: could not register environment `env`: \
+        let answers = "exec-server: could not register environment `env`: \
                     the registry refused the credential ";
-        assert!(stderr.starts_with(says) && stderr.contains(status), "{stderr}");
+        assert!(stderr.starts_with(answers) && stderr.contains(status), "{stderr}");
         assert!(stderr.lines().count() == 1 && !stderr.contains(token), "{stderr}");
     }
 }
@@ -150,7 +150,7 @@ async fn it_ends_with_1_when_its_token_is_revoked() {
 async fn what_cannot_be_joined_is_said_in_one_line() {
     let state = tempfile::tempdir().unwrap();
     let home = state.path().display().to_string();
-    for (url, token, says) in [
+    for (url, token, answers) in [
         ("http://192.0.2.1:7780", "t", "refusing to send a credential to 192.0.2.1 without TLS"),
         ("http://relay.example.org", "t", "credential to relay.example.org without TLS"),
         ("ws://127.0.0.1:7780", "t", "is not a registry URL"),
@@ -160,7 +160,7 @@ async fn what_cannot_be_joined_is_said_in_one_line() {
         let builder = join(url, state.path(), token).env("CODEX_HOME", &home);
         let (code, stdout, stderr) = builder.run().await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{url}: {stderr}");
-        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{url}: {stderr}");
+        assert!(stderr.contains(answers) && stderr.lines().count() == 1, "{url}: {stderr}");
     }
     for name in [".", "..", " "] {
         let builder = TestExecutor::builder().args(&["--remote", "http://127.0.0.1:7780"]);

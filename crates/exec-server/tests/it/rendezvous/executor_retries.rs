@@ -16,7 +16,7 @@ const MANY: usize = 60;
 
 #[tokio::test]
 async fn a_relay_that_rejects_every_socket_is_retried_with_growing_pauses() {
-    for relay in [Relay::HangsUp, Relay::Says(404), Relay::Says(502), Relay::Drops] {
+    for relay in [Relay::HangsUp, Relay::Answers(404), Relay::Answers(502), Relay::Drops] {
         let web = Web::start(move |visit| serve(visit, relay)).await;
         let state = tempfile::tempdir().unwrap();
         let mut executor = join(&web.url(""), state.path(), "token").piped_stderr().spawn();
@@ -35,7 +35,8 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
     let detail = |code: &str| json!({"detail": {"code": code, "message": "hm"}}).to_string();
     for status in [401, 403, 410] {
         for body in [code("whatever"), detail("registration_conflict"), String::new()] {
-            let registry = MockRegistry::saying(move |_| Some(answer(status, &[], &body))).await;
+            let registry =
+                MockRegistry::with_answers(move |_| Some(answer(status, &[], &body))).await;
             let state = tempfile::tempdir().unwrap();
             let (code, _, stderr) = join(&registry.url(), state.path(), TOKEN).run().await;
             assert_eq!((code, registry.count("register")), (1, 1), "{status}: {stderr}");
@@ -101,7 +102,8 @@ async fn what_a_registry_says_cannot_do_anything_to_a_terminal_or_give_the_token
         "code": format!("\u{1b}]0;{}", "c".repeat(500)),
         "message": format!("\u{1b}[2Jline\nline {}", "x".repeat(100_000)),
     }});
-    let registry = MockRegistry::saying(move |_| Some(answer(403, &[], said.to_string()))).await;
+    let registry =
+        MockRegistry::with_answers(move |_| Some(answer(403, &[], said.to_string()))).await;
     let state = tempfile::tempdir().unwrap();
     let (code, _, stderr) = join(&registry.url(), state.path(), TOKEN).run().await;
     assert_eq!(code, 1);
@@ -109,14 +111,15 @@ async fn what_a_registry_says_cannot_do_anything_to_a_terminal_or_give_the_token
     assert!(stderr.lines().count() == 1 && stderr.len() < 1000, "{stderr}");
     assert!(!stderr.trim_end().contains(char::is_control), "{stderr}");
     let said = json!({"error": {"code": TOKEN, "message": format!("bad token {TOKEN}")}});
-    let registry = MockRegistry::saying(move |_| Some(answer(410, &[], said.to_string()))).await;
+    let registry =
+        MockRegistry::with_answers(move |_| Some(answer(410, &[], said.to_string()))).await;
     let (code, _, stderr) = join(&registry.url(), state.path(), TOKEN).run().await;
     assert!(code == 1 && stderr.contains("410") && !stderr.contains(TOKEN), "{stderr}");
 }
 
 #[tokio::test]
 async fn a_name_cannot_lead_the_token_elsewhere() {
-    let registry = MockRegistry::saying(|_| Some(answer(410, &[], ""))).await;
+    let registry = MockRegistry::with_answers(|_| Some(answer(410, &[], ""))).await;
     let state = tempfile::tempdir().unwrap();
     let builder = TestExecutor::builder().args(&["--remote", &registry.url(), "--state-dir"]);
     let builder = builder.args(&[&state.path().display().to_string()]);
@@ -132,7 +135,7 @@ const TOKEN: &str = "xs_exec_the-token-of-this-test";
 /// The first registration gets this answer; the executor waits and comes in with the next.
 async fn comes_in_after(hiccup: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static) {
     let is_first = AtomicBool::new(true);
-    let registry = MockRegistry::saying(move |request| {
+    let registry = MockRegistry::with_answers(move |request| {
         let is_register = request.target.ends_with("/register");
         (is_register && is_first.swap(false, Ordering::Relaxed)).then(|| hiccup(request))
     })
@@ -152,7 +155,7 @@ enum Relay {
     /// No answer, only the end.
     HangsUp,
     /// This status.
-    Says(u16),
+    Answers(u16),
     /// They get it, and then it is gone.
     Drops,
 }
@@ -164,7 +167,7 @@ async fn serve(mut visit: Visit, relay: Relay) {
                 visit.send(&answer(200, &[], registration(&request))).await;
             }
             Relay::HangsUp => return,
-            Relay::Says(status) => {
+            Relay::Answers(status) => {
                 visit.send(&answer(status, &[], "")).await;
             }
             Relay::Drops => {

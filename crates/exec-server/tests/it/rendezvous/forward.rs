@@ -9,7 +9,7 @@ use exec_server_relay::registry_types::FORWARDED_FOR_HEADER as HEADER;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::fault_proxy::Ending;
-use exec_server_testkit::harness::{client_over, hear, say};
+use exec_server_testkit::harness::{client_over, receive, send};
 use exec_server_testkit::http::upgrade;
 use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
 use exec_server_testkit::{DEADLINE, FaultProxy, TestClient, TestHarness, TestRendezvous};
@@ -89,13 +89,13 @@ async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_ano
     assert!(refused["message"].as_str().unwrap().contains("unknown session"), "{refused}");
     let token = ["--connect-token-file", file.as_str()];
     let state = folder.path();
-    for (connect, more, says) in [
+    for (connect, more, answers) in [
         ("ws://192.0.2.1:1", token, "without TLS"),
         ("ws://127.0.0.1:1", ["--connect-token-file", "/dev/null"], "is empty"),
     ] {
         let builder = forward(connect, "http://127.0.0.1:7780", state, "t").args(&more);
         let (code, _, stderr) = builder.run().await;
-        assert!(code == 1 && stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+        assert!(code == 1 && stderr.contains(answers) && stderr.lines().count() == 1, "{stderr}");
     }
 }
 
@@ -171,7 +171,7 @@ async fn messages_pass_as_they_are() {
     let (stream, mut server) = tokio::join!(fixture.harness.open(), accept(&listener));
     let mut stream = stream.unwrap();
     let odd = Bytes::from_static(&[0xff, 0, b'{', 0xfe]);
-    say(&mut stream, odd.clone()).await.unwrap();
+    send(&mut stream, odd.clone()).await.unwrap();
     let came = next(&mut server).await;
     assert!(came.is_binary(), "{came:?}");
     assert_eq!(came.as_payload()[..], odd);
@@ -179,7 +179,7 @@ async fn messages_pass_as_they_are() {
     for message in [Message::text("text"), Message::binary(odd.clone())] {
         let expected = Bytes::copy_from_slice(message.as_payload());
         server.send(message).await.unwrap();
-        assert_eq!(hear(&mut stream).await.unwrap(), expected);
+        assert_eq!(receive(&mut stream).await.unwrap(), expected);
     }
 }
 
@@ -284,14 +284,14 @@ async fn sigterm_closes_all_connections_and_exits_with_0() {
 #[tokio::test]
 async fn what_cannot_be_forwarded_is_said_in_one_line() {
     let state = tempfile::tempdir().unwrap();
-    for (connect, url, says) in [
+    for (connect, url, answers) in [
         ("http://127.0.0.1:1", "http://127.0.0.1:7780", "--connect: unsupported scheme"),
         ("nowhere", "http://127.0.0.1:7780", "is no URL"),
         ("ws://127.0.0.1:1", "http://192.0.2.1:7780", "without TLS"),
     ] {
         let (code, stdout, stderr) = forward(connect, url, state.path(), "t").run().await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+        assert!(stderr.contains(answers) && stderr.lines().count() == 1, "{stderr}");
     }
     for missing in ["--connect", "--remote", "--environment-id"] {
         let all = ["--connect", "ws://h", "--remote", "http://h", "--environment-id", "e"];

@@ -14,7 +14,7 @@ use crate::metrics::{metrics_url, scrape};
 #[tokio::test]
 async fn no_more_than_128_streams_are_open_and_no_more_than_32_are_being_checked() {
     let mut fixture = Fixture::start().await;
-    fixture.registry.judge(None);
+    fixture.registry.set_verdict(None);
     for number in 0..33 {
         fixture.knock(&format!("stream-{number}")).await;
     }
@@ -27,7 +27,7 @@ async fn no_more_than_128_streams_are_open_and_no_more_than_32_are_being_checked
     }
     fixture.knock("stream-33").await;
     assert_eq!(fixture.next().await, ("stream-33".to_owned(), false));
-    fixture.registry.judge(Some(true));
+    fixture.registry.set_verdict(Some(true));
     for _ in 16..32 {
         assert!(fixture.next().await.1);
     }
@@ -52,17 +52,17 @@ async fn a_handshake_that_fails_is_logged_with_its_stream_and_counted_by_its_rea
     fixture.socket.send("malformed", nonsense.clone()).await;
     assert_eq!(fixture.next().await, ("malformed".to_owned(), false));
     fixture.log("malformed", "a handshake failed").await;
-    fixture.registry.judge(None);
+    fixture.registry.set_verdict(None);
     fixture.knock("hasty").await;
     eventually("the registry was asked", || fixture.registry.count("validate") == 1).await;
     fixture.socket.send("hasty", nonsense).await;
     assert_eq!(fixture.next().await, ("hasty".to_owned(), false));
     fixture.log("hasty", "a handshake failed").await;
-    fixture.registry.judge(Some(false));
+    fixture.registry.set_verdict(Some(false));
     fixture.knock("refused").await;
     assert_eq!(fixture.next().await, ("refused".to_owned(), false));
     fixture.log("refused", "the registry refused a harness").await;
-    fixture.registry.judge(Some(true));
+    fixture.registry.set_verdict(Some(true));
     fixture.knock("welcome").await;
     assert_eq!(fixture.next().await, ("welcome".to_owned(), true));
     fixture.log("welcome", "a harness came in").await;
@@ -95,7 +95,7 @@ async fn a_registry_that_does_not_answer_admits_no_harness_and_delays_no_other()
         Vec::new(),
     ];
     let count = answers.len();
-    let registry = MockRegistry::saying(move |request| {
+    let registry = MockRegistry::with_answers(move |request| {
         let stream = request.header("x-codex-noise-stream-id")?;
         answers.get(stream.parse::<usize>().ok()?).cloned()
     });

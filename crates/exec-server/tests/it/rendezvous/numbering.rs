@@ -9,7 +9,7 @@ use super::trust::Fixture;
 async fn both_ends_take_records_that_are_numbered_from_one() {
     let fixture = Fixture::start().await;
     // Whatever an end sends leaves as if it counted from 1, and what it hears of that is counted back.
-    fixture.relay.meddle(|leg, bytes| {
+    fixture.relay.set_filter(|leg, bytes| {
         let Ok(mut frame) = RelayFrame::decode(bytes.clone()) else { return vec![bytes] };
         match leg {
             Leg::FromHarness | Leg::FromExecutor => {
@@ -34,7 +34,7 @@ async fn both_ends_take_records_that_are_numbered_from_one() {
 #[tokio::test]
 async fn a_frame_with_an_unknown_body_passes_the_relay_without_harm() {
     let fixture = Fixture::start().await;
-    fixture.relay.meddle(|leg, bytes| match leg {
+    fixture.relay.set_filter(|leg, bytes| match leg {
         Leg::FromHarness | Leg::FromExecutor => {
             let stream = RelayFrame::decode(bytes.clone()).map(|frame| frame.stream_id);
             let unknown = stream.map(|stream| with_unknown_body(&stream).into());

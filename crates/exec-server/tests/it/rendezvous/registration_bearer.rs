@@ -66,7 +66,7 @@ async fn what_is_no_token_is_refused_before_anything_is_sent() {
         assert_eq!(executor.next_stderr_line().await, None);
         said
     };
-    for (line, says) in [
+    for (line, answers) in [
         ("", no_line),
         ("token", no_line),
         (long.as_str(), no_line),
@@ -77,7 +77,7 @@ async fn what_is_no_token_is_refused_before_anything_is_sent() {
         ("tökén\n", invalid),
     ] {
         let said = refused("http://127.0.0.1:1", line).await;
-        assert!(said.contains(says), "{line:?}: {said}");
+        assert!(said.contains(answers), "{line:?}: {said}");
     }
     let said = refused("http://192.0.2.1:7780", "token\n").await;
     assert!(said.contains("without TLS"), "{said}");

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::TestExecutor;
-use exec_server_testkit::harness::{client_over, hear, say};
+use exec_server_testkit::harness::{client_over, receive, send};
 use exec_server_testkit::{HostileRelay, Leg, TestClient, TestHarness, TestRendezvous, eventually};
 use futures_util::FutureExt;
 use serde_json::json;
@@ -42,11 +42,11 @@ async fn a_relay_reads_nothing() {
 async fn frames_that_come_twice_or_in_another_order_change_nothing() {
     let fixture = Fixture::start().await;
     let mut client = fixture.client().await;
-    fixture.relay.meddle(|_, frame| vec![frame.clone(), frame]);
+    fixture.relay.set_filter(|_, frame| vec![frame.clone(), frame]);
     assert_eq!(client.sh("twice", "seq 1 2000 | tail -1").await.text(), "2000\n");
     // Full records wait for each other and leave the last one first.
     let held = Mutex::new(Vec::new());
-    fixture.relay.meddle(move |leg, frame| {
+    fixture.relay.set_filter(move |leg, frame| {
         if !(leg == Leg::ToHarness && data(&frame).is_some()) {
             return vec![frame];
         }
@@ -69,7 +69,7 @@ async fn frames_that_are_kept_back_come_late_and_whole() {
     let mut client = fixture.client().await;
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeping = kept.clone();
-    fixture.relay.meddle(move |leg, frame| {
+    fixture.relay.set_filter(move |leg, frame| {
         if leg == Leg::ToHarness {
             keeping.lock().unwrap().push(frame);
             return Vec::new();
@@ -79,7 +79,7 @@ async fn frames_that_are_kept_back_come_late_and_whole() {
     let id = client.send("environment/status", json!({})).await;
     eventually("the answer was kept back", || !kept.lock().unwrap().is_empty()).await;
     // Others are not held up by that.
-    fixture.relay.meddle({
+    fixture.relay.set_filter({
         let kept = kept.clone();
         let stream = stream_of(&kept.lock().unwrap()[0]);
         move |leg, frame| {
@@ -93,7 +93,7 @@ async fn frames_that_are_kept_back_come_late_and_whole() {
     let mut other = fixture.client().await;
     assert_eq!(other.sh("p", "echo meanwhile").await.text(), "meanwhile\n");
     assert!(client.raw_message().now_or_never().is_none(), "nothing has come");
-    fixture.relay.behave();
+    fixture.relay.clear_filter();
     for frame in kept.lock().unwrap().drain(..) {
         fixture.relay.inject(Leg::ToHarness, frame);
     }
@@ -107,20 +107,20 @@ async fn a_frame_that_is_lost_stops_its_stream_and_no_other() {
         let mut stream = fixture.harness.open().await.unwrap();
         let lost = Arc::new(Mutex::new(0));
         let losing = lost.clone();
-        fixture.relay.meddle(move |at, frame| {
+        fixture.relay.set_filter(move |at, frame| {
             if at == leg && data(&frame).is_some() && *losing.lock().unwrap() == 0 {
                 *losing.lock().unwrap() += 1;
                 return Vec::new();
             }
             vec![frame]
         });
-        say(&mut stream, INITIALIZE).await.unwrap();
+        send(&mut stream, INITIALIZE).await.unwrap();
         eventually("a frame was lost", || *lost.lock().unwrap() == 1).await;
-        fixture.relay.behave();
-        say(&mut stream, INITIALIZED).await.unwrap();
+        fixture.relay.clear_filter();
+        send(&mut stream, INITIALIZED).await.unwrap();
         let mut other = fixture.client().await;
         assert_eq!(other.sh("p", "echo still").await.text(), "still\n");
-        assert!(hear(&mut stream).now_or_never().is_none(), "what came later is not shown");
+        assert!(receive(&mut stream).now_or_never().is_none(), "what came later is not shown");
     }
 }
 
@@ -138,7 +138,7 @@ async fn a_frame_that_is_changed_ends_its_stream_and_is_not_believed() {
     for leg in [Leg::ToExecutor, Leg::ToHarness] {
         for (what, change) in changes {
             let mut stream = fixture.harness.open().await.unwrap();
-            fixture.relay.meddle(move |at, frame| match data(&frame) {
+            fixture.relay.set_filter(move |at, frame| match data(&frame) {
                 Some((stream_id, mut data)) if at == leg => {
                     let mut payload = data.payload.to_vec();
                     change(&mut payload);
@@ -147,10 +147,10 @@ async fn a_frame_that_is_changed_ends_its_stream_and_is_not_believed() {
                 }
                 _ => vec![frame],
             });
-            say(&mut stream, INITIALIZE).await.unwrap();
-            let heard = hear(&mut stream).await;
+            send(&mut stream, INITIALIZE).await.unwrap();
+            let heard = receive(&mut stream).await;
             assert!(heard.is_err(), "{what} on {leg:?}: {heard:?}");
-            fixture.relay.behave();
+            fixture.relay.clear_filter();
         }
     }
     assert_eq!(fixture.client().await.sh("p", "echo fine").await.text(), "fine\n");
@@ -177,8 +177,8 @@ async fn what_a_relay_makes_up_ends_a_stream_at_most() {
         let leg = if seed % 2 == 0 { Leg::ToExecutor } else { Leg::ToHarness };
         fixture.relay.inject(leg, made_up);
         // Whatever the stream says is what the executor said, or it is over.
-        if say(&mut stream, INITIALIZE).await.is_ok()
-            && let Ok(answer) = hear(&mut stream).await
+        if send(&mut stream, INITIALIZE).await.is_ok()
+            && let Ok(answer) = receive(&mut stream).await
         {
             let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
             assert!(answer["result"]["sessionId"].is_string(), "{answer}");
@@ -232,7 +232,7 @@ async fn records_of_one_stream_mean_nothing_on_another() {
     let file = fixture.state.path().join("crossed");
     // What the first one says next arrives as the second one's.
     let (from, to) = (first_id.clone(), second_id.clone());
-    fixture.relay.meddle(move |leg, frame| match data(&frame) {
+    fixture.relay.set_filter(move |leg, frame| match data(&frame) {
         Some((stream, data)) if leg == Leg::ToExecutor && stream == from => {
             vec![RelayFrame::new(&*to, RelayBody::Data(data)).encode().into()]
         }
@@ -246,7 +246,7 @@ async fn records_of_one_stream_mean_nothing_on_another() {
     fixture.relay.wait_for(Leg::FromExecutor, |frame| is_reset(frame, &second_id)).await;
     let ended = second.raw_message().await;
     assert!(ended.is_none_or(|message| message.is_err()), "the second one is over");
-    fixture.relay.behave();
+    fixture.relay.clear_filter();
     assert_eq!(fixture.client().await.sh("p", "echo new").await.text(), "new\n");
     assert!(!file.exists(), "nobody did what was said on the wrong stream");
 }
@@ -290,7 +290,7 @@ async fn a_flood_fills_no_memory_and_blocks_no_other_client() {
     for seq in 1_000..1_064 {
         fixture.relay.inject(Leg::ToExecutor, data_frame(&stream, seq, random.bytes(61_000)));
     }
-    assert!(hear(&mut ahead).await.is_err());
+    assert!(receive(&mut ahead).await.is_err());
     assert_eq!(client.sh("last", "echo here").await.text(), "here\n");
     let after = rss(fixture.executor.serving_pid());
     assert!(after < before + (64 << 20), "{before} became {after}");
@@ -326,7 +326,7 @@ async fn an_authorization_that_was_kept_back_too_long_is_refused() {
     let fixture = Fixture::start_at(relay).await;
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeping = kept.clone();
-    fixture.relay.meddle(move |leg, frame| {
+    fixture.relay.set_filter(move |leg, frame| {
         let handshake = RelayFrame::decode(frame.clone()).unwrap().body;
         if leg == Leg::ToExecutor && matches!(handshake, RelayBody::Handshake(_)) {
             keeping.lock().unwrap().push(frame);

@@ -1,6 +1,6 @@
 //! What a sandbox can use up: with a bound that was seen to hold before anything goes off.
 
-use exec_server_testkit::{Footprint, eventually};
+use exec_server_testkit::{ProcessMarker, eventually};
 
 use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
@@ -13,7 +13,7 @@ const COUNT: &str =
     "i=1; while [ $i -lt 128 ]; do sleep 1000 & i=$((i+1)); echo $i; done; echo all";
 
 /// Params of a start that leave a mark and are bounded.
-fn bounded(fixture: &SandboxFixture, process_count: &Footprint) -> Value {
+fn bounded(fixture: &SandboxFixture, process_count: &ProcessMarker) -> Value {
     let mut params = fixture.params(&fixture.workspace("restricted"));
     for (name, value) in process_count.params()["env"].as_object().unwrap() {
         if name != "PATH" {
@@ -26,7 +26,7 @@ fn bounded(fixture: &SandboxFixture, process_count: &Footprint) -> Value {
 
 /// Whether this sandbox has just as many processes as it may.
 async fn is_bounded(fixture: &mut SandboxFixture) -> bool {
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let params = bounded(fixture, &process_count);
     let started = match fixture.client.start("count", &["/bin/sh", "-c", COUNT], params).await {
         Ok(started) => started,
@@ -50,7 +50,7 @@ async fn a_fork_bomb_stays_small_and_ends_at_once() {
         if !is_bounded(fixture).await {
             return;
         }
-        let process_count = Footprint::new();
+        let process_count = ProcessMarker::new();
         let params = bounded(fixture, &process_count);
         let bomb = attempt::command("bomb");
         fixture.client.start("bomb", &["/bin/sh", "-c", &bomb], params).await.unwrap();
@@ -75,7 +75,7 @@ async fn a_fork_bomb_stays_small_and_ends_at_once() {
 async fn a_cgroup_bounds_a_sandbox_without_counting_what_is_around_it() {
     let Some((_cgroup, server)) = cgroups::server_with("pids").await else { return };
     let mut fixture = SandboxFixture::new(server, None).await;
-    let params = bounded(&fixture, &Footprint::new());
+    let params = bounded(&fixture, &ProcessMarker::new());
     let started = fixture.client.start("p", &["/bin/true"], params).await.unwrap();
     assert_eq!(started["limits"]["by"]["pids"], "cgroup");
     fixture.client.finish("p").await;

@@ -1,8 +1,8 @@
 //! Whatever way a sandbox ends, nothing of it is left: no process, no mount, no name in the workspace.
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::process_count::{children, is_unused, spares, state};
-use exec_server_testkit::{Footprint, TestExecutor, eventually};
+use exec_server_testkit::process_count::{children, is_unused, state, warm_sandboxes};
+use exec_server_testkit::{ProcessMarker, TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 
 use super::fixture::{SandboxFixture, as_each_user};
@@ -20,8 +20,8 @@ const DAEMONS: &str = "
 ";
 
 /// Starts the daemons and waits until they are there.
-async fn start_daemons(fixture: &mut SandboxFixture, id: &str, then: &str) -> Footprint {
-    let process_count = Footprint::new();
+async fn start_daemons(fixture: &mut SandboxFixture, id: &str, then: &str) -> ProcessMarker {
+    let process_count = ProcessMarker::new();
     let mut params = fixture.params(&fixture.workspace("restricted"));
     params["pipeStdin"] = json!(true);
     let mark = process_count.params();
@@ -126,7 +126,7 @@ async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_w
         for _ in 0..3 {
             assert_eq!(fixture.run(&sandbox, "echo in").await.text(), "in\n");
             // What has just been copied still looks like a zygote.
-            eventually("the next sandboxes wait", || spares(server).len() == 2).await;
+            eventually("the next sandboxes wait", || warm_sandboxes(server).len() == 2).await;
             for zygote in zygotes() {
                 kill_process(Pid::from_raw(zygote).unwrap(), Signal::KILL).unwrap();
             }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::process_count::spares;
+use exec_server_testkit::process_count::warm_sandboxes;
 use exec_server_testkit::{TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 
@@ -22,7 +22,7 @@ async fn prepared(server: &TestExecutor) -> BTreeSet<String> {
     let host = ipc_namespace("self");
     let mut found = BTreeSet::new();
     eventually("two sandboxes are prepared", || {
-        let namespaces = spares(server.serving_pid()).into_iter().filter_map(ipc_namespace);
+        let namespaces = warm_sandboxes(server.serving_pid()).into_iter().filter_map(ipc_namespace);
         found = namespaces.filter(|it| Some(it) != host.as_ref()).collect();
         found.len() == 2
     })
@@ -57,10 +57,10 @@ async fn a_start_uses_a_warm_sandbox_that_no_other_start_gets() {
         let policy = fixture.workspace("restricted");
         fixture.run(&policy, "true").await;
         let before = prepared(&fixture.server).await;
-        let waiting = spares(fixture.server.serving_pid());
+        let waiting = warm_sandboxes(fixture.server.serving_pid());
         let first = fixture.run(&policy, WHERE_AM_I).await;
         assert!(before.contains(first.text().trim()), "{first:?} is none of {before:?}");
-        let left = spares(fixture.server.serving_pid());
+        let left = warm_sandboxes(fixture.server.serving_pid());
         assert!(waiting.iter().any(|pid| !left.contains(pid)), "{waiting:?} {left:?}");
         let left = prepared(&fixture.server).await;
         let second = fixture.run(&policy, WHERE_AM_I).await;
@@ -168,7 +168,7 @@ async fn a_prepared_sandbox_that_is_killed_harms_no_start() {
         let policy = fixture.workspace("restricted");
         fixture.run(&policy, "true").await;
         prepared(&fixture.server).await;
-        for pid in spares(fixture.server.serving_pid()) {
+        for pid in warm_sandboxes(fixture.server.serving_pid()) {
             kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
             let status = || std::fs::read_to_string(format!("/proc/{pid}/status"));
             let is_over = || status().map_or(true, |status| status.contains("State:\tZ"));
@@ -199,13 +199,13 @@ async fn a_mount_that_came_or_went_since_a_sandbox_was_prepared_is_noticed() {
     };
     for (change, seen) in [("mount -t tmpfs none $0; touch $0/file", "file\n"), ("umount $0", "")] {
         prepared(&fixture.server).await;
-        let old = spares(fixture.server.serving_pid());
+        let old = warm_sandboxes(fixture.server.serving_pid());
         in_its_mounts(&fixture.server, change.replace("$0", place.to_str().unwrap()));
         assert_eq!(fixture.run(&policy, &script).await.text(), seen);
         // None of the others stays and keeps what is not mounted any more.
         let is_old = |pid: &i32| old.contains(pid);
         eventually("old ones have ended", || {
-            !spares(fixture.server.serving_pid()).iter().any(is_old)
+            !warm_sandboxes(fixture.server.serving_pid()).iter().any(is_old)
         })
         .await;
     }
