@@ -1,4 +1,4 @@
-//! The client: commands, files and HTTP over links that break, against real servers and against scripted ones.
+//! The Rust client: commands, files and HTTP over links that break, against real and scripted servers.
 
 mod chaos;
 mod commands;

@@ -1,4 +1,4 @@
-//! What the command line says: help, versions, and why a server does not start.
+//! Help, versions, and start-up errors.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -206,7 +206,7 @@ async fn run(arguments: &[&str]) -> (i32, String, String) {
     TestExecutor::builder().args(arguments).run().await
 }
 
-/// The server ends with code 1, says nothing on stdout and one line on stderr.
+/// The server exits with 1, prints nothing on stdout and one line on stderr.
 pub async fn refused(arguments: &[&str], start: &str, end: &str) {
     let (code, stdout, stderr) = run(arguments).await;
     assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");

@@ -1,4 +1,4 @@
-//! The client commands as a person uses them: from pipes, on a terminal, over a link that breaks.
+//! The client commands: with pipes, on a terminal, over a link that breaks.
 
 mod attaching;
 mod completing;
@@ -25,7 +25,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// What came of an invocation.
+/// Result of an invocation.
 #[derive(Debug, PartialEq)]
 struct Ran {
     code: i32,
@@ -33,7 +33,7 @@ struct Ran {
     err: String,
 }
 
-/// A command that is not started yet: no input, and nothing of the user's own settings.
+/// A command without input and without settings of the user.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
     isolate(command.as_std_mut());

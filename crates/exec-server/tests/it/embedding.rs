@@ -1,4 +1,4 @@
-//! A server inside of a program of one's own, which is this test.
+//! A server embedded in another program, which is this test.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ struct Embedded {
     client: ExecServerClient,
     work: PathBuf,
     _directory: tempfile::TempDir,
-    /// Their launchers are children of this process, so the tests come one after the other.
+    /// Launchers are children of this process, so the tests run one at a time.
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -50,7 +50,7 @@ impl Embedded {
         Self { server, serving, client, work, _directory: directory, _turn: turn }
     }
 
-    /// What a script says under a policy that writes nothing, or why it was not started.
+    /// Output of a script under a read-only policy, or the start error.
     async fn run(&self, script: &str) -> Result<String, String> {
         let policy = NamedPolicy {
             writes_workspace: false,
@@ -81,7 +81,7 @@ async fn a_program_that_embeds_a_server_names_the_one_that_starts_sandboxes() {
     embedded.end().await;
 }
 
-/// The sandboxes of this process that wait for a command: launchers, and the first processes inside.
+/// Warm sandboxes of this process: launchers and init processes.
 fn waiting() -> BTreeSet<i32> {
     let with_first = |pid: i32| [vec![pid], children(pid.cast_unsigned())].concat();
     warm_sandboxes(std::process::id()).into_iter().flat_map(with_first).collect()
@@ -106,7 +106,7 @@ async fn a_sandbox_that_never_gets_ready_is_given_up_with_the_reason() {
             hanging.len() == 4
         })
         .await;
-        // They hang like a look at a file system that does not answer.
+        // They block, as on a file system that does not answer.
         send(&hanging, Signal::STOP);
         match embedded.run("echo never").await {
             Err(error) => break error,

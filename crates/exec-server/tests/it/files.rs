@@ -47,7 +47,7 @@ fn refused(result: Result<Value, Value>, code: i64, word: &str) {
     assert!(data["errno"] == word || data["kind"] == word, "{word}: {error}");
 }
 
-/// Both ways to treat links.
+/// Both modes for links.
 fn both_ways() -> [Value; 2] {
     [json!({}), json!({"followSymlinks": false})]
 }
@@ -74,7 +74,7 @@ fn put_link(fixture: &FsFixture, name: &str, target: impl AsRef<Path>) {
     std::os::unix::fs::symlink(target, fixture.path(name)).expect("a link can be made");
 }
 
-/// Serves the desk as an unprivileged user, because root ignores permissions; `None` if that is impossible here.
+/// Serves the fixture as an unprivileged user, because root ignores permissions; `None` if that is impossible here.
 async fn serve_as_ordinary_user(fixture: &mut FsFixture) -> bool {
     start_as_ordinary_user(fixture, TestExecutor::builder()).await
 }
@@ -99,7 +99,7 @@ fn give_to(path: &Path, user: u32) {
     }
 }
 
-/// Waits until the server has no file below the desk open.
+/// Waits until the server has no open file in the fixture.
 async fn let_go(fixture: &FsFixture) {
     let open = PathBuf::from(format!("/proc/{}/fd", fixture.server.serving_pid()));
     eventually("the server lets go of the files", || {
@@ -109,7 +109,7 @@ async fn let_go(fixture: &FsFixture) {
     .await;
 }
 
-/// The names in the desk, sorted.
+/// Sorted names in the fixture's directory.
 fn names(fixture: &FsFixture) -> Vec<String> {
     host::names(fixture.root())
 }

@@ -37,7 +37,7 @@ fn any_params_for_any_method_get_one_reply_and_leave_the_connection_usable() {
 struct Fuzzed {
     client: TestClient,
     next_id: i64,
-    /// How many replies each request has had.
+    /// Number of replies to each request.
     replies: HashMap<i64, usize>,
     fixture: TempDir,
 }
@@ -45,7 +45,7 @@ struct Fuzzed {
 impl Fuzzed {
     async fn new(server: &TestExecutor) -> Self {
         let mut client = server.client().await;
-        // What waits for this process waits for nothing: it is over.
+        // Reads of this process return at once, because it is closed.
         client.run("p", &["true"], json!({})).await;
         let fixture = tempfile::tempdir().unwrap();
         Self { client, next_id: 1000, replies: HashMap::new(), fixture }
@@ -99,7 +99,7 @@ impl WorkDir {
         Self { path }
     }
 
-    /// Puts the directory into the params, and makes sure that they name nothing outside of it.
+    /// Inserts the directory into the params, and checks that they name nothing outside of it.
     fn take_in(&self, params: &mut Value) {
         match params {
             Value::Array(items) => items.iter_mut().for_each(|item| self.take_in(item)),
@@ -144,7 +144,7 @@ impl Drop for WorkDir {
 /// What `process/start` runs unless a case says otherwise.
 const PROGRAM: &str = "/bin/true";
 
-/// Params that fit, with something about them changed; or anything at all.
+/// Valid params with a mutation, or arbitrary JSON.
 fn params(method: Method) -> impl Strategy<Value = Value> {
     let fitting = fitting(method);
     let members = fitting.as_object().into_iter().flatten();
@@ -165,7 +165,7 @@ fn params(method: Method) -> impl Strategy<Value = Value> {
     prop_oneof![4 => changed, 1 => any_value()]
 }
 
-/// Members that need not be there, at least not for every method.
+/// Optional members.
 fn optional(method: Method) -> &'static [&'static str] {
     match method {
         Method::FsReadDirectory => &["sandbox", "detailed", "limit", "cursor"],

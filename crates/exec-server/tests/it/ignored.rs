@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::client::peer::scripted_client_with;
 
-/// A client that wants to know.
+/// A client with `reportIgnored`.
 async fn asking(server: &TestExecutor) -> TestClient {
     let mut client = TestClient::connect(server.url()).await;
     let params =

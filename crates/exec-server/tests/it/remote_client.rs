@@ -1,4 +1,4 @@
-//! Our own client finds our own executor through a rendezvous, and finds it again.
+//! Our client reaches our executor through a rendezvous, and reconnects.
 
 mod answers;
 mod commands;
@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use crate::rendezvous::executor::{join, wait_for_presence};
 
-/// A rendezvous, an executor that waits there as `env`, and a place for the state of clients.
+/// A rendezvous, an executor registered as `env`, and a state directory for clients.
 struct RelayFixture {
     executor: TestExecutor,
     rendezvous: TestRendezvous,
@@ -56,7 +56,7 @@ impl RelayFixture {
         wait_for_presence(self.rendezvous.url(), self.rendezvous.admin_token(), true).await;
     }
 
-    /// Crashes the executor, and starts another in its place that keeps its state here.
+    /// Kills the executor, and starts another one with the state directory here.
     async fn replace_executor(&mut self, state: &Path) {
         let pid = Pid::from_raw(self.executor.serving_pid().cast_signed()).expect("it runs");
         kill_process(pid, Signal::KILL).expect("it runs");
@@ -66,12 +66,12 @@ impl RelayFixture {
         self.wait_for_executor().await;
     }
 
-    /// What a client of this user says.
+    /// Client options of this user.
     fn args(&self) -> RelayConnectArgs {
         self.args_of(self.state.path())
     }
 
-    /// What a client says that keeps its state here.
+    /// Client options with the state directory here.
     fn args_of(&self, state: &Path) -> RelayConnectArgs {
         args(self.rendezvous.url(), &self.harness_token, state)
     }

@@ -1,4 +1,4 @@
-//! What a sandboxed process can and cannot do, decided by the kernel.
+//! Sandbox tests: what the kernel allows and denies a sandboxed process.
 //!
 //! Each attack runs twice: with the sandbox off it must succeed, or it proves nothing; with the sandbox on it must not.
 //!

@@ -140,14 +140,14 @@ async fn an_interactive_shell_has_job_control() {
     client.write("p", "3", "jobs; echo do''ne\n").await.unwrap();
     let jobs = client.wait_output("p", "done\r\n").await;
     assert!(jobs.contains("Stopped"), "{jobs:?}");
-    // In front again, it is the job that reads and that is interrupted, and the shell goes on.
+    // In the foreground again, the job reads input and gets the interrupt, and the shell continues.
     client.write("p", "4", "fg\npong\n").await.unwrap();
     client.wait_output("p", "got:pong\r\n").await;
     client.write("p", "5", "\u{3}").await.unwrap();
     client.wait_output("p", "prompt> ").await;
     client.write("p", "6", "echo status=$?\n").await.unwrap();
     client.wait_output("p", "status=130\r\n").await;
-    // A signal reaches the job in front although it has a group of its own.
+    // A signal reaches the foreground job although it has its own process group.
     client.write("p", "7", job).await.unwrap();
     client.wait_output("p", "got:ping\r\n").await;
     client.signal("p", "interrupt").await;
@@ -248,7 +248,7 @@ async fn a_background_process_keeps_the_terminal_open_until_it_is_ended() {
     more["tty"] = json!(true);
     let script = "trap '' HUP; sleep 1000 & echo started; exit 6";
     client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
-    // A terminal hands its text over in its own time, so the exit may be told first.
+    // Terminal output arrives asynchronously, so the exit may be reported first.
     let (mut text, mut exit_code) = (Vec::new(), Value::Null);
     while text != b"started\r\n" || exit_code.is_null() {
         let event = client.process_event("p").await;

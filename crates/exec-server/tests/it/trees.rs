@@ -1,4 +1,4 @@
-//! Whole trees: what a process started ends with it, wherever it went.
+//! Process trees: all descendants end with the process, whatever group or session they are in.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ const FAMILY: &str = r#"
     (setsid sh -c 'echo up >"$FIFO"; exec sleep 1000' &) ; up
     (setsid sh -c 'sh -c "echo up >$FIFO; exec sleep 1000" & exec sleep 1000' </dev/null >/dev/null 2>&1 &) ; up
 "#;
-/// Processes in a family, without the root.
+/// Number of descendants.
 const FAMILY_SIZE: usize = 5;
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn terminate_ends_every_descendant() {
     }
 }
 
-/// What a server leaves that was killed with its guardian is ended by the next one, and nothing else.
+/// The next server ends exactly the processes of a server that was killed with its guardian.
 #[tokio::test]
 async fn the_next_server_ends_what_one_left_that_was_killed_with_its_guardian() {
     let state = tempfile::tempdir().unwrap();
@@ -51,7 +51,7 @@ async fn the_next_server_ends_what_one_left_that_was_killed_with_its_guardian() 
     let kept = Family::start(&mut clients.1, "p", false, "wait").await;
     left.process_count.counts(FAMILY_SIZE + 1).await;
     kept.process_count.counts(FAMILY_SIZE + 1).await;
-    // A limit like a tag, by a process that has to do with no server.
+    // The same limit as a tag, in a process of no server.
     let similar = (1u64 << 60) | 0x0fff_fff0 << 32 | 1;
     let mut bystander = tokio::process::Command::new("prlimit")
         .args([&format!("--rttime={similar}:unlimited"), "sleep", "1000"])
@@ -95,7 +95,7 @@ async fn a_server_inside_of_what_was_left_lives_on() {
     eventually("the inner server listens", || read().ends_with('\n')).await;
     gone.cut_power().await;
     let mut next = with_state().start().await;
-    // Its own look is over when the file of the one that is gone is removed.
+    // Its search is complete when the file of the killed server is removed.
     let servers = state.path().join("servers");
     eventually("the file is removed", || std::fs::read_dir(&servers).unwrap().count() == 2).await;
     let mut inner = TestClient::connect(read().trim()).await;
@@ -235,7 +235,7 @@ async fn a_process_forked_during_the_search_of_the_tree_is_found() {
     let mut client = server.client().await;
     let process_count = ProcessMarker::new();
     let folder = Fifo::new();
-    // A single line of descendants, each in a session of its own and with a life of a moment.
+    // A chain of short-lived descendants, each in its own session.
     std::fs::write(folder.folder().join("line"), "setsid sh \"$0\" &").unwrap();
     let script = "exec sh \"${FIFO%fifo}line\" >/dev/null 2>&1";
     for round in 0..10 {
@@ -411,7 +411,7 @@ async fn a_tree_can_be_stopped_and_continued() {
     eventually("all are stopped", || members.iter().all(|pid| state(*pid) == Some('T'))).await;
     client.signal("p", "continue").await;
     eventually("none is stopped", || members.iter().all(|pid| state(*pid) == Some('S'))).await;
-    // Who is stopped can be killed all the same.
+    // A stopped process can be killed.
     client.signal("p", "stop").await;
     client.terminate("p", None).await;
     client.finish("p").await;

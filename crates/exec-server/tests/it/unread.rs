@@ -1,4 +1,4 @@
-//! A client that reads nothing costs little memory, holds up nothing else, and gets everything once it reads.
+//! A client that reads nothing costs little memory, blocks no other, and gets everything once it reads.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use exec_server_testkit::{RawClient, TestClient, TestExecutor, Web, eventually};
 use rustix::process::{Pid, Resource, Rlimit};
 use serde_json::{Value, json};
 
-/// What a client that reads nothing may cost.
+/// Memory limit for a client that reads nothing.
 const BAR_KIB: usize = 32 * 1024;
 
 #[tokio::test]
@@ -37,7 +37,7 @@ async fn replies_of_small_files_wait_as_well() {
 #[tokio::test]
 async fn files_without_a_size_are_bounded_as_well() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    // A file of no size with much in it: the server's own mappings, or else the kernel's symbols.
+    // A file with a size of zero and much content: the server's mappings, or the kernel's symbols.
     let large = ["/proc/self/smaps", "/proc/kallsyms"];
     let uri = large.iter().find(|path| fs::read(path).is_ok_and(|text| text.len() > 4096));
     let uri = format!("file://{}", uri.expect("a process can read its own mappings"));
@@ -199,7 +199,7 @@ async fn answers_of_other_servers_wait_until_they_are_read() {
             None => assert_eq!(reply["error"]["data"]["kind"], "tooLarge", "{reply}"),
         }
     }
-    // As many as one connection may have in memory at once.
+    // As many as one connection may have in memory.
     assert!(whole >= 100, "{whole}");
 }
 
@@ -336,7 +336,7 @@ impl Unread {
         }
     }
 
-    /// Waits until the server has nothing more to do.
+    /// Waits until the server is idle.
     async fn settle(&self) {
         let server = self.server.serving_pid();
         let mut quiet = 0;
@@ -347,7 +347,7 @@ impl Unread {
         eventually("the server has nothing to do", look).await;
     }
 
-    /// What the server took at most since the client came.
+    /// Peak memory growth of the server since the client connected.
     fn cost_kib(&self) -> usize {
         status(self.server.serving_pid(), "VmHWM:").saturating_sub(self.before_kib)
     }
@@ -359,7 +359,7 @@ impl Unread {
         assert!(cost < BAR_KIB, "{cost} KiB for a client that reads nothing");
     }
 
-    /// The replies to everything that was asked.
+    /// The replies to all requests.
     async fn replies(&mut self) -> Vec<Value> {
         let mut replies = Vec::new();
         let mut missing = std::mem::take(&mut self.asked);

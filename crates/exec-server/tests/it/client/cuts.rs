@@ -1,4 +1,4 @@
-//! A real server behind a cable that is cut, stalled and half-closed.
+//! A real server behind a proxy that cuts, stalls and half-closes connections.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ async fn output_that_fell_out_of_retention_is_reported_and_the_process_goes_on()
     assert!(session.failure().is_none());
 }
 
-/// Both ends keep a connection that is dead; only the client's pings can tell.
+/// Both ends keep a dead connection open; only the client's pings detect it.
 #[tokio::test]
 async fn a_link_that_is_dead_without_a_word_is_noticed_and_replaced_by_another() {
     let server = TestExecutor::start().await;

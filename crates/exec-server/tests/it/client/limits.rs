@@ -1,4 +1,4 @@
-//! What a client holds back, and what it does not.
+//! Client-side limits: buffered output and pending calls.
 
 use exec_server::{ExecServerClient, ExecServerError, ProcessEvent};
 use exec_server_testkit::{DEADLINE, TestExecutor};

@@ -1,4 +1,4 @@
-//! The same client against the reference server, as far as its protocol goes.
+//! The Rust client against the reference server.
 
 use std::process::Stdio;
 
@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// A reference server; it ends with the test.
+/// A reference server; killed when the test ends.
 pub struct ReferenceServer {
     _child: Child,
     pub url: String,
@@ -20,7 +20,7 @@ pub struct ReferenceServer {
 }
 
 impl ReferenceServer {
-    /// None where there is no reference, after a message that says so.
+    /// `None`, after a message, where the reference is not available.
     pub async fn start() -> Option<Self> {
         let program = ReferenceClient::find(ReferenceVersion::V0_169)?;
         let home = tempfile::tempdir().unwrap();

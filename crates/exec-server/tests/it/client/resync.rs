@@ -1,4 +1,4 @@
-//! What was missed is read in pages, so that a link that breaks again and again still brings everything.
+//! Missed output is read in pages, so that a link that breaks repeatedly still delivers everything.
 
 use std::fmt::Write;
 
@@ -52,7 +52,7 @@ async fn a_link_that_breaks_every_few_megabytes_brings_every_byte_once_and_in_or
     assert!(proxy.connections() > 20, "only {} connections", proxy.connections());
 }
 
-/// The numbers from 1 on, a line each, made as they are needed.
+/// Numbered lines, generated on demand.
 #[derive(Default)]
 struct Lines {
     next: u64,

@@ -1,4 +1,4 @@
-//! The ways to a server: unix sockets, TLS, tokens, proxies, a child on stdio.
+//! Transports of the client: unix sockets, TLS, tokens, proxies, a child on stdio.
 
 use std::sync::Arc;
 
@@ -95,7 +95,7 @@ async fn a_server_that_never_answers_is_given_up() {
     assert!(matches!(error, ExecServerError::ConnectTimeout { .. }), "{error}");
 }
 
-/// A proxy that makes tunnels to `server`, whatever is asked for, and tells what was.
+/// A proxy that tunnels every request to `server`, and reports the requested targets.
 async fn proxy(server: &str) -> (String, tokio::task::JoinHandle<String>) {
     let server = server.trim_start_matches("ws://").to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -119,7 +119,7 @@ async fn a_proxy_is_asked_for_a_tunnel() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "a-token-of-some-length").unwrap();
-    // Without a token, a server on loopback answers to no name from elsewhere.
+    // Without a token, a loopback server rejects foreign host names.
     let token = token.to_str().unwrap();
     let arguments = ["--ws-auth", "capability-token", "--ws-token-file", token];
     let server = TestExecutor::start_with(&arguments).await;
@@ -176,7 +176,7 @@ async fn a_child_that_ignores_the_request_to_end_is_killed_with_its_group() {
     eventually("both are gone", || {
         pids.iter().all(|pid| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // A zombie that its new parent has not reaped yet is gone as well.
+            // A zombie that is not reaped yet counts as gone.
             stat.is_empty() || stat.contains(") Z ")
         })
     })

@@ -1,4 +1,4 @@
-//! What shells offer at a key press: `__complete`, and the script for bash.
+//! Shell completion: `__complete`, and the script for bash.
 
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::executor::binary;

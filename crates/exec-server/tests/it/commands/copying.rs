@@ -1,4 +1,4 @@
-//! `cp`: trees there and back, and what goes wrong on the way.
+//! `cp`: trees in both directions, and failures.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -23,7 +23,7 @@ async fn a_tree_there_and_back_is_the_same_tree() {
     for copy in ["there", "back", "other"] {
         assert_eq!(list(&directory.path().join(copy)), list(&tree), "{copy}");
     }
-    // Into a directory that is there, it goes under its own name.
+    // An existing destination directory gets the source as an entry.
     assert_eq!(cli(&["cp", "-r", &local("tree"), &remote("there")]).await, ran(0, "", ""));
     assert!(directory.path().join("there/tree/small").exists());
 }
@@ -49,7 +49,7 @@ async fn a_file_keeps_what_it_should_and_never_shows_half() {
             "{copy}"
         );
     }
-    // A file that was there keeps its own rights.
+    // An existing file keeps its mode.
     assert_eq!(cli(&["cp", &remote("script"), &local("private")]).await, ran(0, "", ""));
     assert_eq!(std::fs::metadata(path("private")).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::read(path("private")).unwrap(), b"#!/bin/sh\n");
@@ -94,7 +94,7 @@ async fn a_file_never_replaces_a_directory_nor_a_directory_a_file() {
         assert_eq!(refused.code, 1);
         assert!(refused.err.contains("a directory cannot be copied there"), "{}", refused.err);
     }
-    // The same further down: the rest is copied, and what is in the way stays as it is.
+    // Deeper in the tree: the rest is copied, and the existing entry stays.
     for side in ["up", "down"] {
         std::fs::create_dir_all(path(&format!("{side}/tree/y"))).unwrap();
         std::fs::write(path(&format!("{side}/tree/x")), "in the way").unwrap();
@@ -191,7 +191,7 @@ async fn without_a_terminal_there_is_no_line_however_long_it_takes() {
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(path("large"), vec![0x5a; 3_000_000]).unwrap();
     let remote = format!("{}:{}", proxy.url(), path("large"));
-    // Together about a second, several times what a line would wait for.
+    // About a second in total, several times the delay of the progress line.
     proxy.set_faults(Some(FaultSchedule {
         delay: Duration::from_millis(15)..Duration::from_millis(20),
         piece: 60_000..65_536,
@@ -245,7 +245,7 @@ fn millis(metadata: &std::fs::Metadata) -> u128 {
     metadata.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Everything that should be the same: names, kinds, modes, times, content.
+/// All compared attributes: names, kinds, modes, times, content.
 fn list(root: &Path) -> Vec<String> {
     let metadata = std::fs::symlink_metadata(root).unwrap();
     let mut all = vec![format!("/ {:o} {}", metadata.permissions().mode(), millis(&metadata))];

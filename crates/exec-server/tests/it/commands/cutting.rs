@@ -1,4 +1,4 @@
-//! A link that breaks under a command.
+//! Links that break while a command runs.
 
 use std::process::Stdio;
 
@@ -79,7 +79,7 @@ async fn a_link_that_never_comes_back_is_told_and_is_no_success() {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "ready");
-    // The session ends with its link, so that there is nothing to come back to.
+    // The session has no linger, so it cannot be resumed.
     proxy.cut();
     let ran = finish(child).await;
     assert_eq!(ran.code, 255, "{}", ran.err);

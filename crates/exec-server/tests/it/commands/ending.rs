@@ -53,7 +53,7 @@ async fn waiting_gives_the_exit_codes() {
     let server = TestExecutor::start().await;
     let mut fifo = Fifo::new();
     detached(&server, &["--name", "seven"], &format!("read _ < {}; exit 7", fifo.path())).await;
-    // What holds its output is not waited for.
+    // A descendant that holds the output open is not waited for.
     detached(&server, &["--name", "three"], "sleep 1000 & exit 3").await;
     let waiting = command(&["wait", server.url(), "seven", "three"]).spawn().unwrap();
     fifo.open().await;
@@ -78,7 +78,7 @@ async fn a_name_belongs_to_one_live_process() {
         assert!(again.err.contains("`job` is running already"), "{}", again.err);
     }
     assert_eq!(on(&server, &["kill", "job"]).await, ran(0, "", ""));
-    // What has ended gives its name away, and the newer process is meant by it.
+    // The name of an exited process can be reused, and then means the newer process.
     detached(&server, &["--name", "job"], "echo second; exec sleep 1000").await;
     wait_for_log(&server, "job", "second").await;
     assert_eq!(on(&server, &["kill", "job"]).await, ran(0, "", ""));

@@ -14,7 +14,7 @@ use super::{cli, ran};
 
 type Answer = dyn Fn(&str, &Value) -> Option<Value> + Send + Sync;
 
-/// A server whose answers a test makes up; it ends with the test.
+/// A scripted server; it stops with the test.
 pub struct HostileServer {
     pub url: String,
     task: tokio::task::JoinHandle<()>,
@@ -85,7 +85,7 @@ fn metadata(kind: &str, size: u64) -> Value {
         "gid": 0, "nlink": 1, "inode": 1, "versionTag": "x"})
 }
 
-/// An entry of a directory, with an address or without one.
+/// A directory entry, with or without a URI.
 fn entry(name: &str, kind: &str, uri: Option<&str>) -> Value {
     let mut entry = json!({"fileName": name, "isDirectory": kind == "directory",
         "isFile": kind == "file", "isSymlink": kind == "symlink", "metadata": metadata(kind, 4)});

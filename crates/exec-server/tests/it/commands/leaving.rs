@@ -1,7 +1,7 @@
-//! A user who wants out: by keys or by a signal, whatever the link does.
+//! Leaving a command by keys or by a signal, whatever the state of the link.
 //!
-//! A link that is frozen is noticed after ten seconds at the earliest, and then told. Where a test says that no loss was
-//! told, the client has not waited for that.
+//! A stalled link is detected and reported after ten seconds at the earliest. A test that asserts that no loss was
+//! reported shows that the client left before that.
 
 use std::process::Stdio;
 
@@ -24,7 +24,7 @@ async fn terminal(arguments: &[&str]) -> Terminal {
     Terminal::start(&argv, &[HOME]).await
 }
 
-/// A shell on a terminal, at the other end of a cable.
+/// A shell on a terminal, behind a fault proxy.
 async fn shell(proxy: &FaultProxy) -> Terminal {
     let mut terminal = terminal(&["run", "-it", "--name", "shell", proxy.url(), "--", "sh"]).await;
     terminal.type_keys("PS1=; X=kept; echo rea''dy\n").await;
@@ -60,7 +60,7 @@ async fn other_escapes_list_send_a_tilde_and_detach() {
     first.type_keys("\r~?").await;
     first.expect("~.   leave at once").await;
     first.type_keys("\r~~.x\r").await;
-    // The shell says that it knows no such command.
+    // The shell reports an unknown command.
     first.expect("~.x").await;
     first.type_keys("\r~d").await;
     first
@@ -89,7 +89,7 @@ async fn a_frozen_link_is_left_by_keys_whatever_is_queued() {
         let proxy = FaultProxy::to(server.url()).await;
         let mut terminal = shell(&proxy).await;
         freeze(&proxy);
-        // More than the queues in front of a link ever held.
+        // More than all queues hold.
         for _ in 0..20 {
             terminal.type_keys(&"x".repeat(50_000)).await;
         }
@@ -125,7 +125,7 @@ async fn a_terminal_that_shows_nothing_more_is_left_by_keys() {
     let program = binary();
     let script =
         format!("{} run -it {} -- yes; echo $? > {}", program.display(), proxy.url(), ended.path());
-    // Nothing is read from this terminal before the end, so that its writers have to wait.
+    // Output of this terminal is not read before the end, so its writers block.
     let mut terminal = Terminal::start(&["/bin/sh", "-c", &script], &[HOME]).await;
     proxy.wait_for_carried(Toward::Client, 2_000_000).await;
     terminal.type_keys("\r~.").await;
@@ -256,14 +256,14 @@ async fn a_copy_is_interrupted_on_a_frozen_link_and_leaves_nothing() {
     }
 }
 
-/// Takes connections and says nothing.
+/// Accepts connections and never answers.
 async fn silent_server() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     (listener, url)
 }
 
-/// A command that runs and ignores signals, at the other end of a cable.
+/// A command that ignores signals, behind a fault proxy.
 async fn running(proxy: &FaultProxy) -> Child {
     let script = "trap '' INT TERM; echo ready; sleep 1000";
     let mut child = command(&["run", proxy.url(), "--", "sh", "-c", script]).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! `cp` with pipes, devices and `-`: bytes go into them, and nothing takes their place.
+//! `cp` with pipes, devices and `-`: they are written to, and never replaced.
 
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, symlink};
@@ -10,7 +10,7 @@ use rustix::fs::{CWD, FileType, Mode, mkfifoat, mknodat};
 
 use super::{Ran, cli, cli_with, command, finish, ran};
 
-/// A server, and a folder that both sides use.
+/// A server and a directory that both sides use.
 struct CopyFixture {
     server: TestExecutor,
     folder: tempfile::TempDir,
@@ -40,7 +40,7 @@ impl CopyFixture {
     }
 }
 
-/// Reads a pipe to its end, beside a copy that writes to it.
+/// Reads a pipe to its end while a copy writes to it.
 fn read_to_end(path: &Path) -> tokio::task::JoinHandle<Vec<u8>> {
     let path = path.to_owned();
     tokio::task::spawn_blocking(move || std::fs::read(path).unwrap())
@@ -90,7 +90,7 @@ async fn a_device_is_written_to_and_stays_a_device() {
     std::fs::write(fixture.path("file"), "content").unwrap();
     let device = fixture.path("null");
     let mode = Mode::from_raw_mode(0o666);
-    // The numbers of the device that swallows everything.
+    // Device numbers of `/dev/null`.
     let made = mknodat(CWD, &device, FileType::CharacterDevice, mode, rustix::fs::makedev(1, 3));
     if made.is_err() || std::fs::OpenOptions::new().write(true).open(&device).is_err() {
         eprintln!("skipped: only root can make and use a device in this place");
@@ -236,7 +236,7 @@ async fn a_copy_that_waits_for_a_pipe_ends_with_a_signal() {
     let copying =
         command(&["cp", &fixture.remote("file"), &fixture.local("pipe")]).spawn().unwrap();
     let pid = rustix::process::Pid::from_raw(copying.id().unwrap().cast_signed()).unwrap();
-    // The thread that waits in the open is the sign that everything before it is done.
+    // A thread that blocks in open shows that everything before is done.
     exec_server_testkit::eventually("the copy waits for a reader", || {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
         tasks.flatten().any(|task| {

@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::{cli, command, finish, ran};
 
-/// One connection finds the process, one attaches; whatever is asked again needs another one.
+/// One connection finds the process, one attaches; each retry needs another one.
 const CONNECTIONS: u64 = 2;
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Which server is meant: URLs, names, variables, tokens.
+//! Target resolution: URLs, names, variables, tokens.
 
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::executor::binary;

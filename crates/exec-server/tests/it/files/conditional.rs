@@ -1,4 +1,4 @@
-//! Writes on conditions, and changes of a file that stays the same: append and truncate.
+//! Conditional writes; append and truncate.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -24,7 +24,7 @@ async fn if_absent_creates_and_never_replaces() {
         }
         let open = json!({"handleId": "h", "mode": "replace", "ifAbsent": true});
         assert_eq!(code(fixture.call("fs/open", "f", open.clone()).await).1, "EEXIST");
-        // It counts whether the file is there when the content is.
+        // The condition is checked when the content is published.
         fixture.call("fs/open", "g", open).await.unwrap();
         fixture.put("g", "somebody else");
         let refused = fixture.client.call("fs/close", json!({"handleId": "h"})).await;
@@ -99,7 +99,7 @@ async fn if_match_replaces_only_the_version_that_is_meant() {
             let params = json!({"dataBase64": "eA==", "size": 1, "ifMatch": first});
             assert_eq!(kind(fixture.call(method, "f", params).await), mismatch);
         }
-        // It counts which version is there when the content is.
+        // The version is checked when the content is published.
         let open = json!({"handleId": "h", "mode": "replace", "ifMatch": second, "detailed": true});
         fixture.call("fs/open", "f", open).await.unwrap();
         fixture.put("f", "changed");
@@ -116,7 +116,7 @@ async fn a_counter_that_many_count_up_loses_nothing() {
     const CLIENTS: usize = 8;
     const EACH: usize = 25;
     on_each_file_system(async |fixture| {
-        // In place, too: there the version is all that tells two contents apart.
+        // Also in place, where only the version distinguishes two contents.
         for links in [1, 2] {
             let path = fixture.put(&format!("counter{links}"), "0");
             if links == 2 {
@@ -142,7 +142,7 @@ async fn count_up(client: &mut TestClient, path: &Path, times: usize) {
     for _ in 0..times {
         let mut known = client.call("fs/readFile", params.clone()).await.unwrap();
         loop {
-            // A reader of a file that is written in place may find it cut off; the version tells.
+            // A reader of an in-place write may see partial content; the version tag reveals it.
             let text = String::from_utf8(content(&known["dataBase64"])).unwrap();
             let next = text.parse::<u64>().unwrap_or_default() + 1;
             let write = json!({
@@ -255,7 +255,7 @@ async fn append_and_truncate_change_the_file_that_is_there() {
         }
         let huge = fixture.call("fs/truncate", "f", json!({"size": 1_u64 << 63})).await;
         assert_eq!(code(huge), (-32600, "EINVAL".into()));
-        // A file that may only get longer does.
+        // An append-only file accepts appends.
         let Some(_flagged) = Flagged::new(&fixture.path("g"), IFlags::APPEND) else { return };
         fixture.call("fs/append", "g", append(" longer")).await.unwrap();
         assert_eq!(fixture.get("g"), b"made longer");

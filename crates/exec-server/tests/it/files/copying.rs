@@ -29,7 +29,7 @@ async fn a_copy_has_the_content_and_the_permission_bits() {
                 assert_eq!(mode(&fixture.path("copy")), bits & 0o777);
                 assert_eq!(mode(&source), bits);
                 std::fs::remove_file(fixture.path("source")).unwrap();
-                // The next one finds an existing copy that it must not keep anything of, and then none.
+                // The next copy replaces an existing one, and then creates a new one.
                 if bits == 0o755 {
                     std::fs::remove_file(fixture.path("copy")).unwrap();
                 }
@@ -218,7 +218,7 @@ async fn holes_are_copied_as_zeros_or_holes() {
         let copied = fixture.get("copy");
         assert_eq!(copied.len() as u64, SIZE);
         assert!(copied == fixture.get("sparse"));
-        // Nothing but a hole has no content, and is still of some length.
+        // A sparse file without data still has a length.
         file.set_len(0).unwrap();
         file.set_len(1 << 20).unwrap();
         copies(copy(fixture, "sparse", "copy").await);
@@ -230,7 +230,7 @@ async fn holes_are_copied_as_zeros_or_holes() {
 #[tokio::test]
 async fn files_that_the_kernel_makes_up_are_copied_whole() {
     on_each_file_system(async |fixture| {
-        // They claim to be empty.
+        // These files report a size of zero.
         for from in ["/proc/self/limits", "/proc/cpuinfo"] {
             let Ok(content) = std::fs::read(from) else { continue };
             copies(copy(fixture, from, "copy").await);

@@ -128,7 +128,7 @@ async fn a_link_that_is_there_already_ends_the_copy_which_says_how_far_it_came()
         );
         assert_eq!(error["message"], text);
         assert_eq!(fixture.get("dst/sub/link"), b"dst/sub/link");
-        // The same link is in the way of itself; and where nothing was done, nothing is said about it.
+        // The link conflicts with itself; if nothing was copied, no count is reported.
         symlink("target", fixture.path("top/link")).unwrap();
         copy(fixture, "top", "top2").await.unwrap();
         let refusal = copy(fixture, "top", "top2").await;
@@ -179,7 +179,7 @@ async fn a_directory_is_not_copied_into_itself_by_any_name() {
             assert_eq!(kind(refusal), (-32600, "into_itself".into()), "{into}");
         }
         assert_eq!(tree(&fixture.path("src")), before);
-        // What is only named alike, and what holds the source, is another directory.
+        // A similar name, or a parent of the source, is another directory.
         copy(fixture, "src", "src2").await.unwrap();
         assert_eq!(tree(&fixture.path("src2")), before);
         copy(fixture, "src/sub", "src").await.unwrap();

@@ -1,4 +1,4 @@
-//! Many writers at once, lost connections, and a server that is killed at any moment: no file is ever torn.
+//! Concurrent writers, lost connections and killed servers: no file is ever torn.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ async fn many_writers_of_one_file_never_mix_their_content() {
         }
         for how in How::ALL {
             let asked = write_all(&mut writers, how, &path).await;
-            // A concurrent reader sees one of the two as well.
+            // A concurrent reader sees one of the two contents as well.
             for (writer, ids) in writers.iter_mut().zip(asked) {
                 is_of_one(&fixture.get("f"), MIB);
                 for id in ids {
@@ -127,9 +127,9 @@ fn holds_any(pid: u32, dir: &Path) -> bool {
     open.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file.starts_with(dir)))
 }
 
-/// Servers that are killed on each file system.
+/// Number of killed servers per file system.
 const KILLS: usize = 50;
-/// And without files that have no name; these start more slowly.
+/// The same without O_TMPFILE; these start more slowly.
 const KILLS_WITH_NAMES: usize = 10;
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
                 let (written, litter) = folder.check();
                 partial += usize::from((1..Folder::FILES).contains(&written));
                 left += litter;
-                // Other tests come and go, and with them the time that a round takes.
+                // Other tests affect the duration of a round.
                 if written == Folder::FILES {
                     usual = took.expect("it was possible before").min(usual * 2);
                 } else {
@@ -170,26 +170,26 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
     .await;
 }
 
-/// Files that get new content in every round.
+/// Files that are rewritten in every round.
 struct Folder {
     dir: PathBuf,
     round: u32,
-    /// What is in them.
+    /// Their content.
     known: BTreeMap<PathBuf, Vec<u8>>,
-    /// What the last round wanted to write.
+    /// The content that the last round tried to write.
     wanted: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Folder {
     const SIZES: [usize; 4] = [20, 5_000, 60_000, 400_000];
-    /// By either way of writing, and once a new name each.
+    /// With each write method, and once with a new name each.
     const FILES: usize = Self::SIZES.len() * How::ALL.len() * 2;
 
     fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), round: 0, known: BTreeMap::new(), wanted: BTreeMap::new() }
     }
 
-    /// Lets a new server write to all files and kills it at some moment; says how long it worked.
+    /// Lets a new server write all files, kills it at a random moment, and returns how long it ran.
     async fn round(&mut self, has_names: bool, moment: Option<Duration>) -> Option<Duration> {
         self.round += 1;
         let mut texts = Vec::new();
@@ -226,7 +226,7 @@ impl Folder {
         Some(took)
     }
 
-    /// Every file is as it was or as it should be: counts those that are as they should be, and what else is there.
+    /// Every file has its old or its new content: counts the new ones, and other entries.
     fn check(&mut self) -> (usize, usize) {
         let mut written = 0;
         for (path, wanted) in std::mem::take(&mut self.wanted) {
@@ -241,7 +241,7 @@ impl Folder {
             let path = self.dir.join(&name);
             let is_temporary = name.starts_with(".exec-server-") && name.ends_with(".tmp");
             assert!(is_temporary || self.known.contains_key(&path), "what is {name}?");
-            // Names that are used once have been looked at.
+            // Names that are used once are checked already.
             if is_temporary || name.contains('-') {
                 std::fs::remove_file(&path).expect("it is there");
                 self.known.remove(&path);
@@ -273,7 +273,7 @@ pub fn requests(how: How, path: &Path, content: &[u8], texts: &mut Vec<String>) 
     ask("fs/close", json!({"handleId": handle}));
 }
 
-/// Asks for everything and reads all answers; says whether the server was there to the end.
+/// Sends all requests and reads all replies; returns whether the server survived.
 pub async fn work(client: &mut TestClient, texts: &[String]) -> bool {
     let mut open = 0;
     for text in texts {
@@ -281,7 +281,7 @@ pub async fn work(client: &mut TestClient, texts: &[String]) -> bool {
             return false;
         }
         open += 1;
-        // Blocks may only follow when their handle is there, and the end has to be waited for.
+        // Blocks must follow the open, and the close is awaited.
         let is_last = std::ptr::eq(text, &texts[texts.len() - 1]);
         while open > 0 && (is_last || text.contains("\"fs/open\"")) {
             let Some(Ok(_)) = client.raw_message().await else { return false };
@@ -291,7 +291,7 @@ pub async fn work(client: &mut TestClient, texts: &[String]) -> bool {
     true
 }
 
-/// Numbers that are the same for the same seed.
+/// A deterministic random number generator.
 struct Random(Cell<u64>);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! File handles: their names and number, reading through them, and their end.
+//! File handles: names, limits, reading, and closing.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -121,7 +121,7 @@ async fn a_handle_id_is_taken_until_its_close_and_late_calls_change_nothing() {
             (names(fixture), fixture.get("g")),
             (vec!["f".into(), "g".into()], b"second".to_vec())
         );
-        // What could not be opened leaves the name free.
+        // A failed open frees the name.
         close(fixture, "h").await.unwrap();
         refused(open(fixture, "h", "nope").await, -32004, "ENOENT");
         open(fixture, "h", "g").await.unwrap();
@@ -150,7 +150,7 @@ async fn a_connection_has_128_handles() {
         refused(open(fixture, "more", "nope").await, -32600, "too_many_handles");
         let replace = json!({"handleId": "more", "mode": "replace"});
         refused(fixture.call("fs/open", "new", replace).await, -32600, "too_many_handles");
-        // A taken name is still a taken name, and others have their own.
+        // A name in use stays in use, and other names are free.
         refused(open(fixture, "5", "f").await, -32600, "handle_exists");
         let mut other = fixture.server.client().await;
         let params = json!({"handleId": "5", "path": fixture.uri("f")});
@@ -229,7 +229,7 @@ async fn a_handle_stays_with_its_file_whatever_becomes_of_the_name() {
             let result = block(fixture, id, 0, 7).await.unwrap();
             assert_eq!(content(&result["chunk"]), b"content", "{id}");
         }
-        // What is added to the file can be read as well.
+        // Appended data can be read as well.
         fixture.put("f", "one");
         open(fixture, "h", "f").await.unwrap();
         fixture.put("f", "one, two");
@@ -346,7 +346,7 @@ async fn a_close_right_behind_an_open_leaves_nothing_open() {
             refused(block(fixture, "h", 0, 1).await, -32004, "unknown_handle");
         }
         let_go(fixture).await;
-        // No slot was lost on the way.
+        // No slot was leaked.
         for id in 0..128 {
             open(fixture, &id.to_string(), "f").await.unwrap();
         }

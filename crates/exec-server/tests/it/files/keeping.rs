@@ -1,4 +1,4 @@
-//! What stays of a file that gets new content, and when it stays the same file.
+//! Attributes that a rewritten file keeps, and when it keeps its inode.
 
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::Path;
@@ -22,7 +22,7 @@ async fn the_mode_stays_and_a_new_file_gets_what_the_mask_leaves() {
         let mut client = umask.client().await;
         for how in How::ALL {
             for bits in [0o600, 0o444, 0o755, 0o666, 0o4755, 0o2770, 0o000] {
-                // The kernel takes the right to run as another from what an ordinary user writes.
+                // The kernel clears setuid bits when an ordinary user writes.
                 if (bits & 0o200 == 0 || bits & 0o6000 != 0) && !is_root() {
                     continue;
                 }
@@ -47,7 +47,7 @@ async fn owner_group_attributes_and_rights_stay() {
         return;
     }
     on_each_file_system(async |fixture| {
-        // Whatever is made in the directory gets these rights; the file has others, or none.
+        // Default ACLs of the directory; the file has another ACL, or none.
         let inherited = acl(&[(1, 7), (2, 7), (4, 7), (16, 7), (32, 7)]);
         let own = acl(&[(1, 6), (2, 4), (4, 0), (16, 4), (32, 0)]);
         let dir = fixture.root().to_owned();
@@ -72,7 +72,7 @@ async fn owner_group_attributes_and_rights_stay() {
                 assert_eq!((mode(&path), fixture.get("f")), (bits, b"new".to_vec()));
                 std::fs::remove_file(&path).unwrap();
             }
-            // A new file is like one that any other program makes.
+            // A new file has the usual attributes.
             let (new, other) = (fixture.path("new"), fixture.put("other", ""));
             replaces(how.write(&mut fixture.client, &new, b"new").await);
             let rights = |path| (get(path, "system.posix_acl_access").unwrap(), mode(path));
@@ -205,7 +205,7 @@ async fn durability_is_one_of_three() {
     .await;
 }
 
-/// A list of rights as the kernel stores it; the second kind of entry is for one user.
+/// An ACL in the kernel's format; the second kind of entry is for one user.
 fn acl(entries: &[(u16, u16)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, rights) in entries {

@@ -1,4 +1,4 @@
-//! `fs/readFile` of files that are large, and too large.
+//! `fs/readFile` of large files, and of files that exceed the limit.
 
 use std::fs::File;
 
@@ -56,7 +56,7 @@ async fn the_largest_file_fits_into_one_message_and_one_byte_more_is_told_a_way(
                 refused(result, -32600, "file_too_large");
             }
         }
-        // That way leads to the end.
+        // Reading by blocks still works.
         let open = json!({"handleId": "h", "detailed": true});
         assert_eq!(fixture.call("fs/open", "f", open).await.unwrap()["size"], 1_u64 << 40);
         let last = json!({"handleId": "h", "offset": (1_u64 << 40) - 2, "len": 3});
@@ -86,7 +86,7 @@ async fn a_whole_file_takes_little_more_memory_than_its_text() {
     .await;
 }
 
-/// The most memory that the server ever had.
+/// Peak memory of the server.
 fn peak_memory(fixture: &FsFixture) -> usize {
     let status = format!("/proc/{}/status", fixture.server.serving_pid());
     let status = std::fs::read_to_string(status).expect("the server runs");

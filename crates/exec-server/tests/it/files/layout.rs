@@ -1,4 +1,4 @@
-//! Trees for tests to begin with.
+//! Creates directory trees for tests.
 
 use exec_server_testkit::fs_fixture::FsFixture;
 

@@ -93,7 +93,7 @@ async fn names_that_are_not_utf8_can_be_told_apart_and_used() {
         assert_eq!(names(&listed), ["bad-\u{fffd}"; 3]);
         let mut found = Vec::new();
         for entry in listed["entries"].as_array().unwrap() {
-            // A name that says it all needs no URI.
+            // A UTF-8 name needs no URI.
             let own = fixture.uri(entry["fileName"].as_str().unwrap());
             let uri = entry.get("uri").map_or(own, |uri| uri.as_str().unwrap().to_owned());
             let read = fixture.client.call("fs/readFile", json!({"path": uri})).await.unwrap();
@@ -187,7 +187,7 @@ async fn pages_hold_every_name_once_while_others_come_and_go() {
             assert_eq!(entries.len(), 7, "only the last page may be short");
             cursor = next.clone();
             pages += 1;
-            // Before and behind the cursor; also the name that the cursor stands for.
+            // Changes before and after the cursor, and to the cursor's own name.
             for name in [format!("a{pages}"), format!("sz{pages}"), format!("z{pages}")] {
                 std::fs::write(root.join(name), "").unwrap();
             }
@@ -220,7 +220,7 @@ async fn what_says_no_page_is_refused() {
             json!({"limit": 0, "cursor": "Zg=="}),
             json!({"detailed": "yes"}),
         ] {
-            // Whether the directory is there does not matter.
+            // Independent of whether the directory exists.
             for name in ["", "missing"] {
                 let refusal = kind(list(fixture, name, more.clone()).await);
                 assert_eq!(refusal, (-32602, "invalid_params".to_owned()), "{more}");
@@ -276,7 +276,7 @@ fn by_name(listed: &Value) -> BTreeMap<String, Value> {
     names(listed).into_iter().zip(listed["entries"].as_array().unwrap().iter().cloned()).collect()
 }
 
-/// The bytes of a name; the URI alone tells them all.
+/// Exact bytes of a name, taken from its URI.
 fn name_in_uri(root: &Path, entry: &Value) -> Vec<u8> {
     let uri = PathUri::parse(entry["uri"].as_str().unwrap());
     let path = uri.unwrap().to_posix(NativePaths::Reject).unwrap();

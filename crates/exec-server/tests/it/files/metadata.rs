@@ -29,7 +29,7 @@ async fn a_file_and_a_directory_are_told_as_the_system_knows_them() {
                 "size": known.size(), "createdAtMs": created,
                 "modifiedAtMs": millis(known.modified().unwrap().duration_since(UNIX_EPOCH)),
             });
-            // Once from wherever it is, once from memory.
+            // Once cold, once from the page cache.
             for more in both_ways().into_iter().chain(both_ways()) {
                 assert_eq!(stat(fixture, name, more).await.as_ref(), Ok(&expected), "{name}");
             }
@@ -87,7 +87,7 @@ async fn a_link_is_told_as_what_it_leads_to() {
                 assert_eq!(stat(fixture, link, json!({})).await.as_ref(), Ok(&expected), "{link}");
             }
         }
-        // A link on the way is not a link at the end.
+        // A link in the parent path does not make the path a link.
         let file = stat(fixture, "to dir/f", json!({})).await.unwrap();
         assert_eq!((&file["isSymlink"], &file["size"]), (&json!(false), &json!(3)));
         refused(stat(fixture, "dangling", json!({})).await, -32004, "ENOENT");
@@ -181,7 +181,7 @@ async fn a_detailed_answer_tells_everything() {
                     "kind": kind, "mode": mode, "uid": known.uid(), "gid": known.gid(),
                     "nlink": known.nlink(), "inode": known.ino(), "versionTag": found["versionTag"],
                 });
-                // A name is told only where the number has one.
+                // A name is reported only where the number has one.
                 for (member, file, id) in [
                     ("ownerName", "/etc/passwd", known.uid()),
                     ("groupName", "/etc/group", known.gid()),

@@ -1,4 +1,4 @@
-//! Names and their rights: `fs/rename`, `fs/symlink`, `fs/readLink`, `fs/setPermissions`.
+//! Names and permissions: `fs/rename`, `fs/symlink`, `fs/readLink`, `fs/setPermissions`.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;

@@ -1,4 +1,4 @@
-//! New content where it cannot just take the place of the old one: other owners, flags, limits, a full disk.
+//! Writes to files that cannot be replaced: other owners, flags, limits, a full disk.
 
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
@@ -60,7 +60,7 @@ async fn an_ordinary_user_gains_nothing_by_replacing() {
         let mut client = server.client().await;
         set_mode(fixture.root(), 0o777);
         for how in How::ALL {
-            // The directory would let them replace it, but the file would not let them write to it.
+            // The directory allows the replacement, but the file denies writing.
             let path = fixture.put("f", "old");
             for (owner, bits) in [(0, 0o644), (NOBODY, 0o444)] {
                 chown(&path, Some(owner), Some(owner)).unwrap();
@@ -69,7 +69,7 @@ async fn an_ordinary_user_gains_nothing_by_replacing() {
                 assert_eq!(code(refused), (-32600, "EACCES".into()));
                 assert_eq!(fixture.get("f"), b"old");
             }
-            // What they cannot give the new file keeps the old one in its place.
+            // Attributes that cannot be set on a new file force an in-place write.
             for (owner, group) in [(0, 0), (NOBODY, 0)] {
                 chown(&path, Some(owner), Some(group)).unwrap();
                 set_mode(&path, 0o666);
@@ -77,12 +77,12 @@ async fn an_ordinary_user_gains_nothing_by_replacing() {
                 let now = std::fs::metadata(&path).unwrap();
                 assert_eq!((now.uid(), now.gid()), (owner, group));
             }
-            // As with every write, a program no longer runs as its owner.
+            // As with every write, setuid bits are cleared.
             chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
             set_mode(&path, 0o4755);
             replaces(how.write(&mut client, &path, b"new").await);
             assert_eq!(mode(&path), 0o755);
-            // Neither reading the file nor listing the directory is needed.
+            // Neither reading the file nor listing the directory is required.
             set_mode(&path, 0o200);
             set_mode(fixture.root(), 0o333);
             for durability in ["none", "data", "full"] {
@@ -110,7 +110,7 @@ async fn flags_that_bind_even_root_are_heeded() {
                 assert_eq!(code(refused), (-32600, "EPERM".into()));
                 assert_eq!(fixture.get("f"), b"old");
             }
-            // In a directory that only grows no name can be taken away, not even a temporary one.
+            // In an append-only directory no name can be removed, not even a temporary one.
             let Some(_flagged) = Flagged::new(fixture.root(), IFlags::APPEND) else { return };
             keeps(how.write(&mut fixture.client, &path, b"new").await);
             assert_eq!(
@@ -143,7 +143,7 @@ async fn a_full_disk_leaves_the_old_file() {
                 assert_eq!(refused.as_ref().unwrap_err()["code"], -32603, "{refused:?}");
                 assert_eq!(std::fs::read(seen.join("f")).unwrap(), b"old");
                 assert_eq!(names(seen).len(), links);
-                // What was written in vain takes no room any more.
+                // The failed write leaves no data on the disk.
                 let written = how.write(&mut client, &fixture.path("f"), &[b'n'; 100_000]).await;
                 written.unwrap();
                 names(seen).iter().for_each(|name| std::fs::remove_file(seen.join(name)).unwrap());
@@ -169,7 +169,7 @@ async fn a_limit_of_the_size_of_files_ends_a_write_and_not_the_server() {
                 (vec!["f".into()], b"old".to_vec())
             );
         }
-        // What the server starts is told as usual.
+        // Children of the server get the signal as usual.
         let script =
             format!("ulimit -f 1; head -c 100000 /dev/zero >{}", fixture.path("g").display());
         client.start("p", &["/bin/sh", "-c", &script], json!({})).await.unwrap();
@@ -181,7 +181,7 @@ async fn a_limit_of_the_size_of_files_ends_a_write_and_not_the_server() {
 #[tokio::test]
 async fn files_without_a_name_are_not_needed() {
     on_each_file_system(async |fixture| {
-        // Without it no file can be given a name later.
+        // Without /proc an unnamed file cannot be linked.
         let Some(server) = server_with_mounts("mount -t tmpfs none /proc").await else { return };
         let mut client = server.client().await;
         for how in How::ALL {

@@ -1,4 +1,4 @@
-//! Params of `fs/*`: their forms, what is missing in them, when they may be sent, and under what policy.
+//! Params of `fs/*`: valid forms, missing members, phases and policies.
 
 use exec_server_testkit::TestClient;
 use exec_server_testkit::fs_fixture::on_each_file_system;

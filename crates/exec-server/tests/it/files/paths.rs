@@ -1,4 +1,4 @@
-//! Paths on the wire, as far as the disk.
+//! Path URIs on the wire and on disk.
 
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::fs_fixture::{FsFixture, content, on_each_file_system};
@@ -35,7 +35,7 @@ async fn one_file_has_many_spellings() {
             format!("{uri}/nothing/../f"),
             format!("{uri}/nothing/%2e%2E/f"),
             format!("{uri}/nothing/x/..%2F..%2Ff"),
-            // By text alone, so it is not what is beside the target of the link.
+            // Resolved lexically, so it is not the sibling of the link's target.
             format!("{uri}/link/../f"),
             format!("{uri}/link%2F..%2Ff"),
             format!("{uri}/%66"),
@@ -96,7 +96,7 @@ async fn the_root_has_short_names() {
     .await;
 }
 
-/// Methods that take a path, and what else they need; none that would do harm where a path means too much.
+/// Methods with a path and their other params; none that could do harm with a wrong path.
 fn methods(uri: &str) -> Vec<(&'static str, Value)> {
     let path = json!({"path": uri});
     let options = json!({
@@ -165,11 +165,11 @@ async fn a_path_of_another_system_is_refused_by_every_method() {
             }
         }
         refused(read(fixture, "file:///c:/x").await, -32600, "foreign_path");
-        // What a name decodes to is no matter of convention any more.
+        // A decoded name is not checked for foreign conventions.
         refused(read(fixture, "file:///tmp/..%2FC:/x").await, -32004, "ENOENT");
-        // What has no ordinary spelling has this one, and the disk is asked about it.
+        // A path without an ordinary form uses this one.
         refused(read(fixture, "file:///%00/bad/path/L0M6L2gyeA").await, -32004, "ENOENT");
-        // Only the first name can be taken for a drive.
+        // Only the first component can look like a drive.
         std::fs::create_dir(fixture.path("C:")).unwrap();
         fixture.put("C:/x", "");
         fixture.read("C:/x").await.unwrap();
@@ -189,7 +189,7 @@ async fn native_paths_are_taken_on_request() {
             let result = read(fixture, &format!("{root}{path}")).await;
             assert_eq!(result, Ok(json!({"dataBase64": "Zg=="})), "{path}");
         }
-        // Nothing is decoded in it.
+        // Its percent signs are not decoded.
         let result = read(fixture, &format!("{root}/%66")).await.unwrap();
         assert_eq!(content(&result["dataBase64"]), b"percent");
         let open = json!({"handleId": "h", "path": format!("{root}/f")});

@@ -19,7 +19,7 @@ async fn a_file_is_read_whole_whatever_its_size() {
         for size in [0, 1, 2, 3, 4096, 3_000_000].into_iter().chain(edges.into_iter().flatten()) {
             let bytes: Vec<u8> = (0..size).map(|at| (at * 31 % 251) as u8).collect();
             fixture.put("f", &bytes);
-            // Once from wherever it is, once from memory.
+            // Once cold, once from the page cache.
             for more in both_ways().into_iter().chain(both_ways()) {
                 let result = read(fixture, "f", more).await.unwrap();
                 assert_eq!(result.as_object().unwrap().len(), 1);
@@ -84,7 +84,7 @@ async fn a_pipe_or_a_socket_is_refused_without_waiting_for_it() {
             refused(read(fixture, "sock", more).await, -32603, "ENXIO");
         }
         refused(read(fixture, "to fifo", json!({})).await, -32600, "not_a_file");
-        // Nothing is read from a filled pipe.
+        // No byte is read from the pipe.
         let mut pipe = OpenOptions::new().read(true).write(true).open(fifo).unwrap();
         pipe.write_all(b"precious").unwrap();
         refused(read(fixture, "fifo", json!({})).await, -32600, "not_a_file");
@@ -107,7 +107,7 @@ async fn links_are_followed_unless_that_is_refused() {
         put_link(fixture, "loop", "loop");
         let followed =
             [json!({}), json!({"followSymlinks": true}), json!({"followSymlinks": null})];
-        // A name that is not known is ignored, even if it looks familiar.
+        // An unknown member is ignored, even if it resembles a known one.
         for more in followed.into_iter().chain([json!({"follow_symlinks": false})]) {
             for name in ["link", "second", "dl/f", "dir/f"] {
                 let result = read(fixture, name, more.clone()).await.unwrap();
@@ -174,10 +174,10 @@ async fn files_that_the_kernel_makes_up_are_read_to_their_end() {
                 assert_eq!(content(&result["dataBase64"]), bytes, "{name}");
             }
         }
-        // A file of many pages that says its size is zero.
+        // A file of many pages with a reported size of zero.
         if let Ok(bytes) = std::fs::read("/proc/kallsyms") {
             let result = read(fixture, "/proc/kallsyms", json!({})).await.unwrap();
-            // Symbols come and go, but not most of them.
+            // Symbols change, but not most of them.
             assert!(content(&result["dataBase64"]).len() > bytes.len() / 2);
         }
     })

@@ -145,7 +145,7 @@ async fn without_links_only_real_names_in_real_directories_go() {
 async fn a_tree_cannot_go_without_links() {
     on_each_file_system(async |fixture| {
         make(fixture, &["d/x", "f"]);
-        // `recursive` is true unless said otherwise, also here.
+        // `recursive` defaults to true here as well.
         for more in
             [json!({"followSymlinks": false, "recursive": true}), json!({"followSymlinks": false})]
         {
@@ -163,7 +163,7 @@ async fn a_tree_cannot_go_without_links() {
 #[tokio::test]
 async fn the_root_has_no_name_to_remove() {
     on_each_file_system(async |fixture| {
-        // Never with other params: if this failed, so would the machine.
+        // Only with these params: a failure of the check would remove everything.
         let params = json!({"path": "file:///", "recursive": false, "followSymlinks": false});
         let refusal = fixture.client.call("fs/remove", params).await;
         assert_eq!(kind(refusal), (-32600, "no_name".into()));
@@ -239,7 +239,7 @@ async fn a_removal_that_fails_halfway_says_how_far_it_came() {
         );
         assert_eq!(error["message"], text);
         assert!(kept && !is_left("tree/a") && !is_left("tree/b"));
-        // Where nothing was done there is nothing to say about it.
+        // Without progress, no count is reported.
         assert_eq!(kind(at_once), (-32600, "permission_denied".into()));
     })
     .await;
@@ -250,7 +250,7 @@ async fn remove(fixture: &mut FsFixture, name: &str, more: Value) -> Result<Valu
     fixture.call("fs/remove", name, more).await
 }
 
-/// The names in the desk's directory.
+/// Names in the fixture's directory.
 fn left(fixture: &FsFixture) -> Vec<String> {
     let names = std::fs::read_dir(fixture.root()).unwrap();
     let mut names: Vec<_> =

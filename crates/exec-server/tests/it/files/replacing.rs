@@ -49,7 +49,7 @@ async fn the_old_file_is_there_until_the_close_and_the_new_one_after_it() {
             assert_eq!(close(fixture, "w").await, Ok(json!({})));
         }
         assert_eq!(names(fixture), ["new", "old"]);
-        // Nothing written is a file with nothing in it.
+        // A close without writes creates an empty file.
         open(fixture, "w", "old").await.unwrap();
         close(fixture, "w").await.unwrap();
         assert_eq!(fixture.get("old"), b"");
@@ -67,7 +67,7 @@ async fn blocks_may_overlap_and_come_in_any_order() {
         }
         close(fixture, "w").await.unwrap();
         assert_eq!(fixture.get("f"), b"abcdefghij");
-        // A full block, and a hole that takes no room.
+        // A full block, and a sparse hole.
         open(fixture, "w", "f").await.unwrap();
         write(fixture, "w", 1 << 32, &vec![7; 1024 * 1024]).await.unwrap();
         close(fixture, "w").await.unwrap();
@@ -119,12 +119,12 @@ async fn a_handle_is_for_one_direction() {
         fixture.put("f", "f");
         fixture.call("fs/open", "f", json!({"handleId": "r"})).await.unwrap();
         let read = |id| json!({"handleId": id, "offset": 0, "len": 1});
-        // A write leaves the handle as it is,
+        // A failed write keeps the handle open,
         for _ in 0..2 {
             refused(write(fixture, "r", 0, b"x").await, -32603, "EBADF");
         }
         fixture.client.call("fs/readBlock", read("r")).await.unwrap();
-        // but a read that fails ends it, and with it the new content.
+        // but a failed read closes it and discards the new content.
         open(fixture, "w", "f").await.unwrap();
         write(fixture, "w", 0, b"lost").await.unwrap();
         refused(fixture.client.call("fs/readBlock", read("w")).await, -32603, "EBADF");
@@ -152,7 +152,7 @@ async fn new_content_may_be_thrown_away() {
         }
         let_go(fixture).await;
         assert_eq!((names(fixture), fixture.get("old")), (vec!["old".into()], b"old".to_vec()));
-        // A handle for reading has nothing to throw away.
+        // A handle for reading has no content to discard.
         fixture.call("fs/open", "old", json!({"handleId": "r"})).await.unwrap();
         let discard = json!({"handleId": "r", "discard": true});
         assert_eq!(fixture.client.call("fs/close", discard).await, Ok(json!({})));
@@ -199,7 +199,7 @@ async fn blocks_and_the_close_may_be_sent_without_waiting() {
             open(fixture, "w", "f").await.unwrap();
             let mut asked = Vec::new();
             for place in 0..BLOCKS {
-                // Each overwrites the end of the one before it.
+                // Each overwrites the end of the previous one.
                 let text = format!("{place:08}!");
                 let params = block("w", place * 8, text.as_bytes());
                 asked.push(fixture.client.send("fs/writeBlock", params).await);
@@ -295,7 +295,7 @@ async fn the_new_file_has_the_mode_and_the_owner_of_the_old_one() {
             (metadata.mode() & 0o7777, metadata.uid(), metadata.gid()),
             (0o751, owner.0, owner.1)
         );
-        // A new one has what the umask leaves.
+        // A new file has the mode that the umask leaves.
         fixture.server = TestExecutor::builder().after("umask 027").start().await;
         fixture.client = fixture.server.client().await;
         assert_eq!(replace(fixture, "new").await.mode() & 0o7777, 0o640);

@@ -1,4 +1,4 @@
-//! Replacing a file on conditions, through links, and when something goes wrong.
+//! Conditional replacement, replacement through links, and failures.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -132,7 +132,7 @@ async fn the_last_to_close_wins() {
             fixture.client.call("fs/close", json!({"handleId": id})).await.unwrap();
             assert_eq!(fixture.get("f"), id.as_bytes());
         }
-        // One that goes away meanwhile is there again.
+        // A file that is removed meanwhile is created again.
         open(fixture, "f", json!({})).await.unwrap();
         std::fs::remove_file(fixture.path("f")).unwrap();
         close(fixture).await.unwrap();

@@ -222,7 +222,7 @@ async fn pruned_directories_are_listed_and_leave_their_content_to_other_names() 
         let expected =
             ["f .env", "d .git", "d src", "d z", "d src/.cache", "f src/.keep", "f z/config"];
         assert_eq!(walk(fixture, "", both.clone()).await, expected);
-        // The root is not pruned, whatever its name.
+        // The root is never pruned.
         assert_eq!(walk(fixture, ".git", both).await, ["f .git/config"]);
     })
     .await;
@@ -278,7 +278,7 @@ async fn ask(fixture: &mut FsFixture, name: &str, more: Value) -> Result<Value, 
     fixture.call("fs/walk", name, json!({"options": options(more)})).await
 }
 
-/// One line for each thing that the answer says, with paths below the desk's directory.
+/// One line for each entry of the reply, with paths relative to the fixture.
 async fn walk(fixture: &mut FsFixture, name: &str, more: Value) -> Vec<String> {
     let answer = ask(fixture, name, more).await.unwrap();
     let root = fixture.uri("");

@@ -7,7 +7,7 @@ use exec_server_testkit::{TestClient, eventually};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Value, json};
 
-/// A change that another process makes to the desk.
+/// A change by another process.
 type Deed = fn(&FsFixture);
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn it_is_told_once_and_not_of_what_is_unrelated() {
         std::fs::remove_dir_all(fixture.path("d/c")).unwrap();
         fixture.put(".git", "");
         fixture.put("present/.git", "");
-        // What comes later is told to another client, so all of that was seen before.
+        // A later change is reported to another client, so all earlier ones were processed.
         fixture.put("later", "");
         assert_eq!(fired(&mut other).await, 1);
         is_quiet(&mut fixture.client).await;
@@ -157,13 +157,13 @@ async fn only_a_higher_id_takes_the_place_of_a_watch() {
         fixture.put("lower", "");
         fixture.put("five", "");
         assert_eq!(fired(&mut fixture.client).await, 5);
-        // The ids stay used up when the watch is over.
+        // Ids are not reusable after the watch has ended.
         assert_eq!(watch(fixture, 5, &["missing"], None).await["watching"], false);
 
         watching(fixture, 6, &["six"], None).await;
         watching(fixture, 8, &["eight"], None).await;
         fixture.put("six", "");
-        // Refused for its paths, a higher id still ends the watch, and is used up.
+        // A higher id whose paths are rejected still ends the watch, and is used up.
         assert_eq!(watch(fixture, 9, &["six"], None).await["watching"], false);
         fixture.put("eight", "");
         assert_eq!(watch(fixture, 9, &["nine"], None).await["watching"], false);
@@ -217,7 +217,7 @@ async fn the_reply_comes_before_the_notification() {
             let name = format!("marker{round}");
             let params = json!({"watchId": round, "missing": [fixture.uri(&name)]});
             let id = fixture.client.send("fs/watchMissing", params).await;
-            // From before the server has read the request until after it has answered.
+            // From before the request until after the reply.
             (0..round * 20).for_each(|_| std::thread::yield_now());
             fixture.put(&name, "");
             let reply = fixture.client.next_json().await;
@@ -308,7 +308,7 @@ async fn params_of_another_shape_are_refused_and_leave_the_watch() {
     .await;
 }
 
-/// Does each deed on a fresh desk, and sees that it is told, once, to the watch of that time.
+/// Makes each change in a fresh directory, and expects one notification for the current watch.
 async fn each_fires(
     fixture: &mut FsFixture,
     missing: &[&str],
@@ -324,7 +324,7 @@ async fn each_fires(
     is_quiet(&mut fixture.client).await;
 }
 
-/// Leaves nothing but the directory `d` and the file `present` in it.
+/// Removes everything but the directory `d` and the file `present` in it.
 fn fresh(fixture: &FsFixture) {
     for entry in std::fs::read_dir(fixture.root()).unwrap() {
         let path = entry.unwrap().path();
@@ -356,7 +356,7 @@ async fn fired(client: &mut TestClient) -> u64 {
     notification["params"]["watchId"].as_u64().unwrap()
 }
 
-/// Nothing has been told that was not asked for, until the server has answered once more.
+/// Asserts that no notification arrives before the next reply.
 async fn is_quiet(client: &mut TestClient) {
     client.call("environment/status", json!({})).await.unwrap();
     assert_eq!(client.pending_notifications(), 0);

@@ -1,4 +1,4 @@
-//! `fs/writeFile` and `fs/createDirectory`: what can be written and made, and what is refused.
+//! `fs/writeFile` and `fs/createDirectory`.
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -23,7 +23,7 @@ async fn a_file_gets_exactly_the_new_content() {
         let params = json!([fixture.uri("g"), "aGk=", null, null]);
         assert_eq!(fixture.client.call("fs/writeFile", params).await.unwrap(), json!({}));
         assert_eq!(fixture.get("g"), b"hi");
-        // Names may be anything.
+        // Names may be any bytes.
         let params = json!({"path": fixture.uri_of_bytes(b"bad-\xff"), "dataBase64": "aGk="});
         assert_eq!(fixture.client.call("fs/writeFile", params).await.unwrap(), json!({}));
         assert_eq!(names(fixture.root()), ["bad-\u{fffd}", "f", "g"]);
@@ -72,7 +72,7 @@ async fn links_are_followed_to_their_end() {
         for link in ["one", "d/two", "d/e/three", "four", "here"] {
             assert!(fixture.path(link).is_symlink(), "{link}");
         }
-        // The end of a chain is made where it would be.
+        // The target of a dangling chain of links is created.
         std::fs::remove_file(fixture.path("real")).unwrap();
         fixture.write("one", b"new", json!({})).await.unwrap();
         assert_eq!(fixture.get("real"), b"new");
@@ -92,7 +92,7 @@ async fn as_many_links_are_followed_as_the_kernel_follows() {
         for number in 0..41 {
             symlink(format!("l{}", number + 1), fixture.path(&format!("l{number}"))).unwrap();
         }
-        // From l1 on it is forty links, first with nothing behind them, then with a file.
+        // From l1 on there are forty links, first dangling, then to a file.
         for content in ["first", "second"] {
             fixture.write("l1", content.as_bytes(), json!({})).await.unwrap();
             assert_eq!(fixture.get("l41"), content.as_bytes());
@@ -221,7 +221,7 @@ async fn the_links_in_proc_lead_to_files_without_a_name() {
         let inside = format!("/proc/self/root{}", path.display());
         assert_eq!(fixture.write(&inside, b"found", json!({})).await.unwrap(), json!({}));
         assert_eq!(fixture.get("f"), b"found");
-        // What the kernel makes up is written in place.
+        // Kernel files are written in place.
         let comm = format!("/proc/{}/comm", fixture.server.serving_pid());
         let written = fixture.write(&comm, b"renamed", json!({})).await.unwrap();
         assert_eq!(written, json!({"inPlace": true}));
@@ -247,7 +247,7 @@ async fn a_running_program_is_replaced() {
         let now = std::fs::metadata(&path).unwrap();
         assert_eq!((mode(&path), now.ino() == inode), (0o751, false));
         assert_eq!(Command::new(&path).output().unwrap().stdout, b"new\n");
-        // The old one has no name any more and is still running.
+        // The old file is unlinked and still running.
         let old = format!("/proc/{}/exe", child.id().unwrap());
         assert_eq!(code(fixture.write(&old, b"x", json!({})).await), (-32603, "ETXTBSY".into()));
         assert_eq!(names(fixture.root()), ["link", "program"]);

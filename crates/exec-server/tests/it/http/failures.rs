@@ -1,4 +1,4 @@
-//! Every way to fail has a word of its own, and no text gives a secret away.
+//! Every failure has its own kind, and no error text contains a secret.
 
 use exec_server_testkit::Web;
 use exec_server_testkit::web::answer;

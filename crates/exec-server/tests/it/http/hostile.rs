@@ -1,4 +1,4 @@
-//! Answers that no honest server gives: each is an error with its word, or does no harm.
+//! Responses of hostile servers: each is an error of the right kind, or harmless.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{body, deltas, refusal, request, server};
 
-/// Gives every request the same bytes for an answer, and leaves the connection open.
+/// Answers every request with the same bytes, and keeps the connection open.
 async fn with_answers(bytes: impl Into<Vec<u8>>) -> Web {
     let bytes = bytes.into();
     Web::answering(move |_| bytes.clone()).await
@@ -184,7 +184,7 @@ async fn what_follows_an_answer_without_a_body_is_not_the_next_answer() {
     assert_eq!(web.connections(), 1);
 }
 
-/// Answers the first request of a connection; the next it takes and closes. After `stop` it closes at every request.
+/// Answers the first request of a connection and closes at the second. After `stop` it closes at every request.
 async fn fickle() -> (Web, Arc<AtomicBool>) {
     let stop = Arc::new(AtomicBool::new(false));
     let web = Web::start({
@@ -220,7 +220,7 @@ async fn a_request_that_may_have_arrived_is_sent_again_once_and_only_if_that_is_
         assert_eq!(web.requests().len(), 2 + usize::from(is_repeated), "{method}");
     }
 
-    // Several connections are kept, and every one of them will be closed.
+    // Several connections are pooled, and all of them will be closed.
     let (web, stop) = fickle().await;
     let params = |id: usize| super::get(&web.url("/"), json!({"requestId": id.to_string()}));
     let mut asked = Vec::new();

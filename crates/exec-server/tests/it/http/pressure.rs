@@ -13,7 +13,7 @@ use serde_json::json;
 use super::egress_policy::with_file;
 use super::{body, delta, get, request, server};
 
-/// What a client does not read, and what another does meanwhile.
+/// An unread response, and a concurrent request of another client.
 const UNREAD: usize = 1 << 30;
 const READ: usize = 256 << 20;
 
@@ -69,7 +69,7 @@ async fn a_client_that_does_not_read_does_not_fill_our_memory() {
     assert!(memory < idle + 64 * 1024, "{idle} KiB became {memory} KiB");
 }
 
-/// Bodies in memory are counted as what they have become there: text of base64.
+/// Buffered bodies are counted by their base64 length.
 #[tokio::test]
 async fn bodies_count_with_the_memory_that_they_take() {
     const ALMOST_ALL: usize = 30 << 20;
@@ -92,7 +92,7 @@ async fn bodies_count_with_the_memory_that_they_take() {
     let error = &refused["error"];
     assert_eq!(error["data"]["kind"], "tooLarge", "{refused}");
     assert!(error["message"].as_str().unwrap().ends_with("ask with streamResponse"), "{refused}");
-    // That leaves room for the others, and they are all that is waited for.
+    // That leaves room for the others, which are awaited.
     asked.retain(|id| refused["id"] != *id);
     assert_eq!(asked.len(), 7);
     client.call("http/cancel", json!({"requestId": "r"})).await.unwrap();
@@ -117,7 +117,7 @@ async fn unanswered_dns_lookups_do_not_delay_files_or_other_clients() {
         let more = json!({"requestId": "names"});
         client.send("http/request", get(&format!("http://n{number}.test/"), more)).await;
     }
-    // Each name is asked for from a thread of its own; a socket that is not read at once has room for some of them.
+    // Each lookup uses its own thread; the socket buffers some of the queries.
     let mut names = HashSet::new();
     while names.len() < 40 {
         let mut message = [0; 512];
@@ -129,7 +129,7 @@ async fn unanswered_dns_lookups_do_not_delay_files_or_other_clients() {
     let path = format!("file://{}/written", folder.path().display());
     let params = json!({"path": path, "dataBase64": "aGk="});
     client.call("fs/writeFile", params).await.unwrap();
-    // Nor other clients, who have names of their own.
+    // Nor other clients, which have their own lookup limits.
     let web = Web::answering(|_| answer(200, &[], "quick")).await;
     let mut other = server.client().await;
     let reply = request(&mut other, &web.local_url("/"), json!({})).await.unwrap();

@@ -44,7 +44,7 @@ async fn plain_requests_go_to_the_proxy_with_their_whole_url() {
     assert_eq!(sent.header("host"), Some("far.test:81"));
     assert_eq!(sent.header("proxy-authorization"), Some("Basic dXM6cGE="));
     assert_eq!(sent.header("authorization"), Some("Basic bWU6cHc="));
-    // Names mean what the proxy makes of them, so that only literal addresses and known names can be refused.
+    // The proxy resolves names, so only literal addresses and known names can be rejected.
     for url in ["http://169.254.169.254/", "http://metadata.google.internal/"] {
         assert_eq!(refusal(&mut client, url, json!({})).await.1, "forbidden");
     }

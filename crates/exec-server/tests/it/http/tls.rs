@@ -35,7 +35,7 @@ impl TestCa {
         self.folder.path().join("authority.pem")
     }
 
-    /// A server named `localhost` that it vouches for.
+    /// A server named `localhost` with a certificate of this CA.
     pub async fn web(
         &self,
         answer: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static,

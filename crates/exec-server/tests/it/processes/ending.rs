@@ -1,4 +1,4 @@
-//! How a process ended, told truthfully.
+//! Exit codes, reasons and resource usage.
 
 use std::time::Instant;
 
@@ -97,7 +97,7 @@ async fn terminate_kills_at_once_and_says_whether_there_was_something_to_kill() 
         assert!(!client.terminate(id, None).await);
         assert_told_everywhere(&mut client, id, &exited).await;
     }
-    // A process that had ended by itself keeps its story.
+    // A process that exited on its own keeps its reason.
     let exited = client.sh("done", "exit 3").await.exited;
     assert!(!client.terminate("done", None).await);
     assert_told_everywhere(&mut client, "done", &exited).await;
@@ -143,7 +143,7 @@ async fn a_process_that_takes_too_long_is_ended() {
     assert_eq!(exited["signal"], "SIGTERM");
     assert!(exited["durationMs"].as_u64().unwrap() >= 200, "{exited}");
     assert_told_everywhere(&mut client, "p", &exited).await;
-    // In time is in time.
+    // A process that exits in time is not affected.
     let finished = client.run("quick", &["/bin/true"], json!({"timeoutMs": 600_000})).await;
     assert_eq!(finished.exited["reason"], "exited");
 }
@@ -177,13 +177,13 @@ async fn a_process_that_falls_silent_is_ended() {
     let more = json!({"idleTimeoutMs": 1500, "pipeStdin": true});
     client.start("p", &argv, more).await.unwrap();
     client.wait_output("p", "one").await;
-    // The clock of this test: nothing comes in this time.
+    // Nothing arrives within this time.
     client.read("p", 1, 400).await;
     client.write("p", "1", "\n").await.unwrap();
     client.wait_output("p", "two").await;
     let exited = client.finish("p").await.exited;
     assert_eq!((&exited["reason"], &exited["signal"]), (&json!("idleTimeout"), &json!("SIGTERM")));
-    // The second word began the time anew.
+    // The second output restarted the idle timeout.
     assert!(exited["durationMs"].as_u64().unwrap() >= 1900, "{exited}");
 }
 
@@ -224,7 +224,7 @@ async fn the_end_of_the_server_is_told_before_the_connection_closes() {
     assert_eq!(server.wait().await.code(), Some(0));
 }
 
-/// `process/read` and `process/list` tell of the end what `process/exited` told.
+/// `process/read` and `process/list` report the exit as `process/exited` does.
 async fn assert_told_everywhere(client: &mut TestClient, id: &str, exited: &Value) {
     let read = client.read(id, 0, 0).await;
     let list = client.call("process/list", json!({})).await.unwrap();

@@ -79,7 +79,7 @@ async fn what_was_left_running_is_found_again_by_the_next_command() {
     assert_eq!((code, id.as_str()), (0, "job\n"), "{err}");
     assert_eq!(fixture.run(&["ps", "-q", "env:env"]).await.1, "job\n");
     while fixture.run(&["logs", "env:env", "job"]).await.1 != "one\n" {}
-    // Another user's key shows nothing of it.
+    // Another user's key does not see it.
     let stranger = tempfile::tempdir().unwrap();
     let child = fixture
         .command(&["ps", "-q", "env:env"])
@@ -111,7 +111,7 @@ async fn a_list_names_environments_with_their_registry_token_and_key() {
         let child = super::command(&run, fixture.state.path()).spawn().unwrap();
         assert_eq!(finish(child).await, (0, "hi\n".to_owned(), String::new()), "{target:?}");
     }
-    // What the command line says counts more than the list.
+    // Arguments override the entry in environments.toml.
     let elsewhere = ["run", "--remote", "http://192.0.2.1", "--", "true"];
     let child =
         super::command(&[&elsewhere[..3], &list, &elsewhere[3..]].concat(), fixture.state.path());

@@ -1,4 +1,4 @@
-//! What cannot be reached, and what to do about it.
+//! Errors of unreachable environments, with their hints.
 
 use std::sync::Mutex;
 
@@ -153,7 +153,7 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
             }
             let (status, word) = *next.lock().unwrap().next().expect("it does not ask once more");
             if status == 0 {
-                // Half of an answer, and then nothing.
+                // Half of a reply, and then nothing.
                 return b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 9\r\n\r\n{"
                     .to_vec();
             }
@@ -184,7 +184,7 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
 
 #[tokio::test]
 async fn a_first_connection_takes_no_longer_than_14_seconds_whichever_end_is_silent() {
-    // The registry answers nothing; or it does, and its relay does not.
+    // The registry does not answer; or it does, and its relay does not.
     let connect = async |is_registry_silent: bool| {
         let web = Web::start(move |mut visit: Visit| async move {
             while let Some(request) = visit.request().await {
@@ -199,7 +199,7 @@ async fn a_first_connection_takes_no_longer_than_14_seconds_whichever_end_is_sil
         let began = std::time::Instant::now();
         let connecting = ExecServerClient::connect_relay(args(&web.url(""), "token", state.path()));
         let error = connecting.await.unwrap_err();
-        // Without an end to all attempts together it would be more than 20 seconds.
+        // Without an overall timeout it would be more than 20 seconds.
         assert!(began.elapsed().as_secs() < 19, "{:?}", began.elapsed());
         let text = exec_server::logging::chain(&error);
         assert!(text.contains("did not answer within"), "{text}");

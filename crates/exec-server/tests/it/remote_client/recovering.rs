@@ -1,4 +1,4 @@
-//! A link through a relay breaks in more places than one, and comes back.
+//! Reconnects through a relay, after breaks at every place of the link.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -16,7 +16,7 @@ pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A conversation during which something happens; nothing is lost and nothing comes twice.
+/// Runs an exchange during which `event` happens; no byte is lost or repeated.
 pub async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut(u32)) {
     let session_id = client.session_id();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();

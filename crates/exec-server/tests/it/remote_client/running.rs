@@ -1,4 +1,4 @@
-//! What works over a wire works through a relay: commands, input, files, HTTP, much output, two at once.
+//! Commands, input, files, HTTP, large output and concurrency through a relay.
 
 use exec_server::{HttpRequestParams, Parents, Removal, Stdin};
 use exec_server_testkit::web::answer;

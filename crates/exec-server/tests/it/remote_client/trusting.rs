@@ -1,4 +1,4 @@
-//! Who is believed: the executor that was met first, and only the harness that opened a session.
+//! Trust on first use: the stored executor key, and the harness that opened a session.
 
 use exec_server::client::relay::{KeyFingerprint, RelayError};
 use exec_server::client::{ExecutorTrust, TokenSource};
@@ -25,7 +25,7 @@ async fn a_session_is_resumed_by_the_key_that_opened_it_and_by_no_other() {
     assert!(matches!(error, ExecServerError::Server { .. }), "{error:?}");
     assert!(error.to_string().contains("unknown session"), "{error}");
 
-    // Another process of the same user has nothing but the files.
+    // Another process of the same user has only the files.
     let mut again = fixture.args();
     again.options.resume_session_id = Some(session_id.clone());
     let again = connect(again).await;
@@ -69,7 +69,7 @@ async fn another_executor_is_refused_until_the_first_is_forgotten() {
     let (code, out, err) = fixture.run(&["run", "env:env", "--", "echo", "hi"]).await;
     assert_eq!((code, out.as_str()), (255, ""), "{err}");
     assert!(err.contains("WARNING") && err.contains("is expected"), "{err}");
-    // What it says is to be typed works.
+    // The command in the hint works.
     let next = err.lines().last().unwrap().trim();
     let words: Vec<_> = next.split(' ').collect();
     assert_eq!(words[..3], ["exec-server", "known-hosts", "forget"], "{err}");

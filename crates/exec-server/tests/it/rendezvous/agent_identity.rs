@@ -1,4 +1,4 @@
-//! An executor that proves itself with an agent's identity.
+//! Executors that authenticate with an agent identity.
 
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, TestExecutor};
@@ -20,7 +20,7 @@ async fn every_request_is_signed_for_one_task() {
         let script = "echo ${CODEX_ACCESS_TOKEN-unknown}";
         assert_eq!(client.sh("p", script).await.text(), "unknown\n");
     }
-    // One registration, and a question for each harness.
+    // One registration, and one validation for each harness.
     assert_eq!(fixture.idp.counts(), (1, 3));
     end(&mut executor).await;
 }
@@ -111,7 +111,7 @@ impl Fixture {
         Self { rendezvous, idp, state: tempfile::tempdir().unwrap() }
     }
 
-    /// An executor whose registry is the authority, with some claims laid over the usual ones.
+    /// An executor whose registry is the mock identity provider; the arguments override claims.
     fn join(&self, claims: &Value) -> ExecutorBuilder {
         let url = self.idp.url();
         join(&url, self.state.path(), "")

@@ -16,7 +16,7 @@ use super::executor::join;
 #[tokio::test]
 async fn an_executor_comes_in_wherever_its_first_attempt_is_cut() {
     let fixture = Fixture::start().await;
-    // Along the way: the request to register, its answer, the websocket, the handshake of a harness, its first words.
+    // Cuts at each step: register request, response, websocket, harness handshake, first messages.
     for (toward, bytes) in [
         (Toward::Server, 1),
         (Toward::Server, 700),
@@ -72,7 +72,7 @@ async fn a_session_lives_through_cuts_and_leaves_nothing_behind() {
     fixture.rendezvous.wait_for_metric("exec_server_relay_executors_active 1").await;
 }
 
-/// A rendezvous whose executors come through a cable; harnesses come straight.
+/// A rendezvous with executors behind a fault proxy and harnesses without one.
 struct Fixture {
     rendezvous: TestRendezvous,
     proxy: FaultProxy,
@@ -100,7 +100,7 @@ impl Fixture {
         join(self.rendezvous.url(), state.path(), &token).spawn()
     }
 
-    /// Tries until a session was begun, or resumed and its process has said what it was told; returns the session.
+    /// Retries until a session is opened, or resumed and its process has answered; returns the session.
     async fn insist(&self, session: Option<&str>, number: u64) -> String {
         let trying = async {
             loop {

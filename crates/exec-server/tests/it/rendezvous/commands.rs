@@ -1,4 +1,4 @@
-//! The commands of its owner, and the program itself.
+//! Administrative commands, and the rendezvous program.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ impl Program {
         Self::start_logging(data, listen, more, "info").await
     }
 
-    /// A rendezvous that logs this, and at least that it listens.
+    /// A rendezvous with this log level, and at least its start.
     pub async fn start_logging(data: &Path, listen: &str, more: &[&str], log: &str) -> Self {
         let directory = data.display().to_string();
         let arguments = ["rendezvous", "--listen", listen, "--data", &directory];
@@ -35,7 +35,7 @@ impl Program {
         let mut process = builder.piped_stderr().start().await;
         let url = process.url().to_owned();
         let mut admin_token = None;
-        // Its log says that it listens after everything else that it has to say.
+        // It logs its address last.
         while let Some(line) = process.next_stderr_line().await {
             if line.trim().starts_with("xs_admin_") {
                 admin_token = Some(line.trim().to_owned());
@@ -47,7 +47,7 @@ impl Program {
         Self { process, data: data.to_owned(), url, admin_token }
     }
 
-    /// Makes a token for the environment `env` with the command, on the data.
+    /// Creates a token for the environment `env` with the command, on the data directory.
     pub async fn token(&self, role: &str) -> String {
         let data = self.data.display().to_string();
         let arguments = [
@@ -76,7 +76,7 @@ impl Program {
         self.post("/cloud/environment/env/connect", token, connect_body(key)).await
     }
 
-    /// A request that is answered with what was asked for.
+    /// A successful request.
     pub async fn post(&self, path: &str, token: &str, body: Value) -> Value {
         let authorization = format!("Bearer {token}");
         let headers = [("Authorization", authorization.as_str())];
@@ -86,7 +86,7 @@ impl Program {
         serde_json::from_str(&reply.body).unwrap()
     }
 
-    /// Waits until its log says this.
+    /// Waits until its log contains this.
     pub async fn wait_for_log(&mut self, words: &str) {
         while !self.next_log_line().await.contains(words) {}
     }
@@ -277,7 +277,7 @@ async fn a_directory_that_is_for_others_too_is_not_closed_to_them() {
     assert!(stderr.contains("holds other things") && stderr.lines().count() == 1, "{stderr}");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&shared), 0o755);
-    // An empty one was made for it.
+    // An empty directory was created for it.
     std::fs::remove_dir(shared.join("of-others")).unwrap();
     let _program = Program::start(&shared, "http://127.0.0.1:0").await;
     assert_eq!(mode(&shared), 0o700);
@@ -308,7 +308,7 @@ async fn environments_are_listed_with_who_is_there() {
 #[tokio::test]
 async fn who_is_there_is_known_beside_the_data_while_it_runs() {
     let data_dir = tempfile::tempdir().unwrap();
-    // Longer than the address of a socket can be.
+    // Longer than a unix socket address may be.
     let data = data_dir.path().join("d".repeat(120));
     let mut program = Program::start(&data, "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;

@@ -1,4 +1,4 @@
-//! Our own executor waits at our rendezvous.
+//! Our executor at our rendezvous.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -47,7 +47,7 @@ async fn runs_a_command_on_it(client: ReferenceClient) {
     assert_eq!(hello.exit_code, Some(3), "{hello:?}");
     assert!(hello.output.contains("through the relay\n20000\n"), "{hello:?}");
     assert_eq!(run.result("token").output, "unknown\n");
-    // Nothing is left open, so that it can go in order.
+    // Close everything, so that the shutdown is orderly.
     executor.signal(Signal::TERM);
     assert_eq!(executor.wait().await.code(), Some(0));
 }
@@ -280,7 +280,7 @@ pub fn join_with(
         .env("EXEC_SERVER_REMOTE_TOKEN", token)
 }
 
-/// Waits until the rendezvous says that the executor is there, or is not.
+/// Waits until the rendezvous reports the executor as attached, or as detached.
 pub async fn wait_for_presence(url: &str, admin: &str, is_online: bool) {
     let authorization = format!("Bearer {admin}");
     let headers = [("Authorization", authorization.as_str())];

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::executor::join;
 
-/// Pauses grow so fast that fewer attempts than this come before one of more than a second.
+/// Pauses grow fast: fewer attempts than this precede a pause of more than a second.
 const MANY: usize = 60;
 
 #[tokio::test]
@@ -48,7 +48,7 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
         answer(502, &[], code("authentication_service_unavailable")),
         answer(502, &[], detail("authentication_service_unavailable")),
         answer(302, &location, ""),
-        // No answer at all, and half of one.
+        // No response, and half of one.
         Vec::new(),
         b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\nconnection: close\r\n\r\n{".to_vec(),
     ];
@@ -63,7 +63,7 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
 
 #[tokio::test]
 async fn a_registry_that_falls_silent_is_asked_again() {
-    // Before the first byte that matters, and in the middle of the answer.
+    // Before the first byte of the response, and in the middle of it.
     let in_head = b"HTTP/1.1 2".to_vec();
     let in_body = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec();
     tokio::join!(
@@ -132,7 +132,7 @@ async fn a_name_cannot_lead_the_token_elsewhere() {
 
 const TOKEN: &str = "xs_exec_the-token-of-this-test";
 
-/// The first registration gets this answer; the executor waits and comes in with the next.
+/// The first registration gets this response; the executor retries and succeeds.
 async fn comes_in_after(hiccup: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static) {
     let is_first = AtomicBool::new(true);
     let registry = MockRegistry::with_answers(move |request| {
@@ -149,14 +149,14 @@ async fn comes_in_after(hiccup: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 
     assert_eq!(registry.count("register"), 2, "{line}");
 }
 
-/// What becomes of those who want a websocket.
+/// Handling of websocket requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Relay {
-    /// No answer, only the end.
+    /// Closes without a response.
     HangsUp,
-    /// This status.
+    /// Answers with this status.
     Answers(u16),
-    /// They get it, and then it is gone.
+    /// Upgrades, then closes.
     Drops,
 }
 

@@ -68,7 +68,7 @@ async fn a_clock_that_is_set_back_closes_no_socket_and_accepts_nothing_twice() {
     assert!(!super::registry::valid(&rendezvous, &env, &validate).await, "it was used");
     harness.resume("s").await;
     executor.expect("s", RelayBody::Resume { next_seq: 0 }).await;
-    // Who is revoked by the new time is cut off all the same.
+    // A token that is expired by the new time is still cut off.
     super::revoke_all(&rendezvous).await;
     executor.expect_closed(1008, "token_revoked").await;
 }
@@ -82,7 +82,7 @@ async fn start() -> (TestRendezvous, Clock) {
     (rendezvous.await, clock)
 }
 
-/// An environment whose tokens last for so many seconds.
+/// An environment whose tokens expire after this many seconds.
 async fn env(rendezvous: &TestRendezvous, executor: Seconds, harness: Seconds) -> Env {
     let token = async |role, lasts: Seconds| {
         rendezvous

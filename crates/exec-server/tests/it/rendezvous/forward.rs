@@ -1,4 +1,4 @@
-//! `exec-server forward` brings harnesses to a server that listens elsewhere.
+//! `exec-server forward`: connects harnesses with a server elsewhere.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ async fn a_harness_works_on_the_server_as_if_it_were_there() {
     assert_eq!(client.sh("p", "echo through; exit 3").await.text(), "through\n");
     let output = client.sh("many", "head -c 20000000 /dev/zero | tr '\\0' x").await;
     assert_eq!(output.text().len(), 20_000_000);
-    // Larger than any frame on the way.
+    // Larger than any relay frame.
     let file = fixture.state.path().join("large");
     let uri = format!("file://{}", file.display());
     let params = json!({"path": uri, "dataBase64": "eHh4".repeat(4 << 20)});
@@ -141,7 +141,7 @@ async fn a_session_outlives_the_way_of_its_harness() {
     client.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.expect("it starts");
     drop(client);
     let mut client = fixture.harness.client().await;
-    // The server may not have heard yet that the first one has gone.
+    // The server may not have noticed yet that the first one disconnected.
     let resumed = client.resume(&session).await;
     assert!(resumed.is_ok(), "{resumed:?}");
     client.write("p", "w", "still there\n").await.expect("it is written");
@@ -175,7 +175,7 @@ async fn messages_pass_as_they_are() {
     let came = next(&mut server).await;
     assert!(came.is_binary(), "{came:?}");
     assert_eq!(came.as_payload()[..], odd);
-    // Text or not, it is the same for a stream.
+    // A stream carries text and binary messages alike.
     for message in [Message::text("text"), Message::binary(odd.clone())] {
         let expected = Bytes::copy_from_slice(message.as_payload());
         server.send(message).await.unwrap();
@@ -209,7 +209,7 @@ async fn a_harness_that_goes_takes_its_connection_with_it_and_no_other() {
     let (first, mut first_server) = tokio::join!(fixture.harness.open(), accept(&listener));
     let (second, mut second_server) = tokio::join!(fixture.harness.open(), accept(&listener));
     drop(first);
-    // Without a goodbye: a server keeps the session of a client that was cut off.
+    // Without a close frame: a server keeps the session of a client that was cut off.
     let end = timeout(DEADLINE, first_server.next()).await.expect("it hears in time");
     assert!(end.is_none_or(|message| message.is_err()));
     let mut client = client_over(second.unwrap()).await;
@@ -231,7 +231,7 @@ async fn a_server_that_is_not_there_is_said_and_found_when_it_comes() {
         }
     };
     assert!(line.contains(&address.to_string()) && line.contains("refused"), "{line}");
-    // One that comes while a harness waits is found without another stream.
+    // A server that starts while a harness waits is found without another stream.
     let (stream, listener) = tokio::join!(fixture.harness.open(), async {
         tokio::task::yield_now().await;
         TcpListener::bind(address).await.unwrap()
@@ -303,7 +303,7 @@ async fn what_cannot_be_forwarded_is_said_in_one_line() {
     }
 }
 
-/// A rendezvous, a forwarder at it, and a harness that may come.
+/// A rendezvous, a forwarder registered there, and a harness.
 struct Fixture {
     rendezvous: TestRendezvous,
     harness: TestHarness,

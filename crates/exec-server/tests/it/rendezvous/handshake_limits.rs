@@ -39,7 +39,7 @@ async fn no_more_than_128_streams_are_open_and_no_more_than_32_are_being_checked
     let counts = fixture.handshakes().await;
     assert_eq!((counts["ok"], counts["too_many_streams"]), (128.0, 1.0), "{counts:?}");
     assert_eq!(counts["too_many_pending"], 2.0, "{counts:?}");
-    // One that goes makes room for another.
+    // A harness that disconnects frees its slot.
     fixture.socket.send("stream-20", RelayBody::Reset { reason: "gone".to_owned() }).await;
     fixture.knock("newcomer").await;
     assert_eq!(fixture.next().await, ("newcomer".to_owned(), true));
@@ -84,7 +84,7 @@ async fn a_handshake_that_fails_is_logged_with_its_stream_and_counted_by_its_rea
 
 #[tokio::test]
 async fn a_registry_that_does_not_answer_admits_no_harness_and_delays_no_other() {
-    // Each is for the stream of its number.
+    // Each verdict belongs to the stream with its number.
     let answers = [
         answer(200, &[], "{}"),
         answer(200, &[], "<html>"),
@@ -109,14 +109,14 @@ async fn a_registry_that_does_not_answer_admits_no_harness_and_delays_no_other()
     }
     let counts = fixture.handshakes().await;
     assert_eq!((counts["ok"], counts["unchecked"]), (1.0, 7.0), "{counts:?}");
-    // It is asked once for each, and never again.
+    // Each harness is validated once.
     assert_eq!(fixture.registry.count("validate"), count + 1);
     fixture.knock("another").await;
     assert_eq!(fixture.next().await, ("another".to_owned(), true));
     assert_eq!(fixture.registry.count("register"), 1);
 }
 
-/// An executor whose registry and relay are played here.
+/// An executor with a mock registry and relay.
 struct Fixture {
     registry: MockRegistry,
     executor: TestExecutor,
@@ -146,7 +146,7 @@ impl Fixture {
         self.socket.send_bytes(frame).await;
     }
 
-    /// The next answer: to whom, and whether it was let in.
+    /// The next verdict: stream id, and whether the harness was admitted.
     async fn next(&mut self) -> (String, bool) {
         match self.socket.next().await {
             Relayed::Frame(RelayFrame { stream_id, body: RelayBody::Handshake(_), .. }) => {
@@ -159,7 +159,7 @@ impl Fixture {
         }
     }
 
-    /// The line of the log about a stream that says this.
+    /// The log line of a stream with this message.
     async fn log(&mut self, stream_id: &str, message: &str) -> Value {
         loop {
             let line = self.executor.next_stderr_line().await.expect("it says so");
@@ -170,7 +170,7 @@ impl Fixture {
         }
     }
 
-    /// What was counted, by its result.
+    /// Handshake counters by result.
     async fn handshakes(&self) -> BTreeMap<String, f64> {
         let counts = scrape(&self.metrics).await.into_iter().filter_map(|(name, count)| {
             let result = name.strip_prefix("exec_server_noise_handshakes_total{result=\"")?;

@@ -1,4 +1,4 @@
-//! Starting, stopping and being killed.
+//! Start, shutdown and crashes of a rendezvous.
 
 use exec_server_relay::frame::RelayBody;
 use exec_server_testkit::http::{HttpConnection, UPGRADE};
@@ -21,7 +21,7 @@ async fn a_rendezvous_that_stops_sends_a_close_frame_to_every_socket() {
     assert_eq!(waiting.request("GET", "/readyz", &[]).await.status, 200);
     rendezvous.begin_stop();
     executor.expect_closed(1001, "draining").await;
-    // The executor may be told first, and then the harness hears of that.
+    // The executor may be closed first; the harness then gets that as the reason.
     match harness.next().await {
         exec_server_testkit::Relayed::Closed(1001 | 1012, _) => {}
         other => panic!("{other:?}"),
@@ -51,7 +51,7 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
         socket.write_all(head.as_bytes()).await.unwrap();
         asking.push(socket);
     }
-    // With the one that asks.
+    // Including the one that asks.
     rendezvous.wait_for_metric("exec_server_connections_active 6").await;
     rendezvous.begin_stop();
     executor.expect_closed(1001, "draining").await;
@@ -62,7 +62,8 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
         socket.read_to_string(&mut answer).await.unwrap();
         answers.push(answer);
     }
-    // An executor comes back to the same URL; a harness would give up on anything but 401, on which it asks for a new way.
+    // An executor reconnects to the same URL; a harness gives up on every status but 401, on which it sends a new
+    // connect request.
     for (answer, status) in [(&answers[0], 503), (&answers[1], 401)] {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(answer.contains("x-codex-rendezvous-rejection-reason: pod_draining"), "{answer}");

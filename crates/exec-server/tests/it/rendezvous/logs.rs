@@ -136,12 +136,12 @@ async fn who_comes_by_a_proxy_is_in_the_log_as_the_proxy_says() {
     assert_eq!([&span["forwarded_for"], &span["request_id"]], ["192.0.2.7", "req_9"], "{line}");
 }
 
-/// Everything that a rendezvous has said.
+/// The complete log of a rendezvous.
 #[derive(Default)]
 struct Log(Vec<Value>);
 
 impl Log {
-    /// The first line that is meant, among those that were not meant before; it may still come.
+    /// Waits for the first new line that matches.
     async fn until(&mut self, program: &mut Program, is_meant: impl Fn(&Value) -> bool) -> Value {
         loop {
             if let Some(at) = self.0.iter().position(&is_meant) {

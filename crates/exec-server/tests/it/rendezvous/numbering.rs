@@ -1,4 +1,4 @@
-//! What may come in later versions of the protocol: records that are numbered from 1, and bodies that are not known yet.
+//! Later protocol versions: records numbered from 1, and unknown bodies.
 
 use exec_server_relay::frame::{RelayBody, RelayFrame};
 use exec_server_testkit::Leg;
@@ -8,7 +8,7 @@ use super::trust::Fixture;
 #[tokio::test]
 async fn both_ends_take_records_that_are_numbered_from_one() {
     let fixture = Fixture::start().await;
-    // Whatever an end sends leaves as if it counted from 1, and what it hears of that is counted back.
+    // Outgoing records are renumbered from 1, and acknowledgements are mapped back.
     fixture.relay.set_filter(|leg, bytes| {
         let Ok(mut frame) = RelayFrame::decode(bytes.clone()) else { return vec![bytes] };
         match leg {

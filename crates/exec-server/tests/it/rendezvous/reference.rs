@@ -1,4 +1,4 @@
-//! The unmodified reference meets itself at our rendezvous.
+//! The unmodified reference as executor and harness at our rendezvous.
 
 use std::path::Path;
 
@@ -82,7 +82,7 @@ pub(super) async fn run_across_a_crash(
     let url = program.url.clone();
     program.wait_for_log("\"attached\"").await;
     let reference_url = url.clone();
-    // The command itself kills what stands between the two. The reference never repeats a request, so this one is lost.
+    // The command itself kills the rendezvous. The reference never repeats a request, so this one is lost.
     let command = format!("kill -9 {}", program.pid());
     let running = tokio::task::spawn_blocking(move || {
         let scenario = Scenario::new()

@@ -1,4 +1,4 @@
-//! Register, connect and validate: every answer that decides what a peer does next.
+//! Register, connect and validate: every reply that decides a peer's next step.
 
 use std::time::Duration;
 
@@ -224,7 +224,7 @@ async fn where_the_first_wins_another_executor_waits_until_it_is_gone() {
     let taken =
         rendezvous.post("env/register", &env.executor, &register_body(&public_key(9))).await;
     assert_eq!(refusal(&taken), (409, "environment_in_use".to_owned()));
-    // The same executor may come again.
+    // The same executor may register again.
     let again = rendezvous.register("env", &env.executor, &public_key(1)).await;
     let again = RelaySocket::open(url(&again)).await;
     drop((executor, again));
@@ -311,7 +311,7 @@ async fn a_full_environment_asks_harnesses_to_come_back() {
     assert_eq!(refusal(&reply), (503, "environment_busy".to_owned()));
 }
 
-/// What the executor of an environment would post to validate a harness with this key.
+/// Body of a validate request for a harness with this key.
 pub(super) fn validate_body(bundle: &Value, key: u8) -> Value {
     json!({
         "executor_registration_id": bundle["executor_registration_id"],

@@ -1,4 +1,4 @@
-//! Health, version, metrics and the owner's requests.
+//! Health, version, metrics and admin routes.
 
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::TestRendezvous;

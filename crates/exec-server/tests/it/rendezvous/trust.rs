@@ -28,7 +28,7 @@ async fn a_relay_reads_nothing() {
     client.call("fs/readFile", json!({"path": uri})).await.unwrap();
     let captured = fixture.relay.captured();
     assert!(captured.len() > 10, "the relay saw frames");
-    // The canary as it is, and as base64 has it wherever it begins.
+    // The plaintext, and its base64 at every alignment.
     let words = [CANARY, "Y2FuYXJ5", "NhbmFye", "jYW5hcn", "process/", "initialize", "sessionId"];
     for (leg, frame) in &captured {
         for word in words {
@@ -78,7 +78,7 @@ async fn frames_that_are_kept_back_come_late_and_whole() {
     });
     let id = client.send("environment/status", json!({})).await;
     eventually("the answer was kept back", || !kept.lock().unwrap().is_empty()).await;
-    // Others are not held up by that.
+    // Other streams are not affected.
     fixture.relay.set_filter({
         let kept = kept.clone();
         let stream = stream_of(&kept.lock().unwrap()[0]);
@@ -176,7 +176,7 @@ async fn what_a_relay_makes_up_ends_a_stream_at_most() {
         };
         let leg = if seed % 2 == 0 { Leg::ToExecutor } else { Leg::ToHarness };
         fixture.relay.inject(leg, made_up);
-        // Whatever the stream says is what the executor said, or it is over.
+        // Every message is one that the executor sent, or the stream ends.
         if send(&mut stream, INITIALIZE).await.is_ok()
             && let Ok(answer) = receive(&mut stream).await
         {
@@ -204,14 +204,14 @@ async fn what_was_said_once_is_done_once() {
         .filter(|(leg, frame)| *leg == Leg::ToExecutor && stream_of(frame) == id)
         .map(|(_, frame)| frame)
         .collect();
-    // While the stream is open its records are old; the handshake would be a second one, so it is left out here.
+    // While the stream is open, replayed records are old; the handshake would be a second one and is left out.
     for frame in said.iter().filter(|frame| data(frame).is_some()) {
         fixture.relay.inject(Leg::ToExecutor, frame.clone());
     }
     assert_eq!(client.sh("q", "echo on").await.text(), "on\n");
     drop(client);
     fixture.relay.wait_for(Leg::ToExecutor, |frame| is_reset(frame, &id)).await;
-    // Afterwards all of it is played again: the authorization in it is used up.
+    // Afterwards everything is replayed: its authorization is used up.
     for frame in said {
         fixture.relay.inject(Leg::ToExecutor, frame);
     }
@@ -230,7 +230,7 @@ async fn records_of_one_stream_mean_nothing_on_another() {
     let mut second = fixture.client().await;
     let second_id = fixture.newest_stream().await;
     let file = fixture.state.path().join("crossed");
-    // What the first one says next arrives as the second one's.
+    // The next message of the first harness is delivered as the second one's.
     let (from, to) = (first_id.clone(), second_id.clone());
     fixture.relay.set_filter(move |leg, frame| match data(&frame) {
         Some((stream, data)) if leg == Leg::ToExecutor && stream == from => {
@@ -275,7 +275,7 @@ async fn a_flood_fills_no_memory_and_blocks_no_other_client() {
     let before = rss(fixture.executor.serving_pid());
     let mut random = Random(7);
     for round in 0..20 {
-        // New streams with handshakes that are none, and records of streams that are none.
+        // Invalid handshakes on new streams, and records on unknown streams.
         for number in 0..500_u32 {
             let id = format!("flood-{round}-{number}");
             let payload = random.bytes(3600);
@@ -283,10 +283,10 @@ async fn a_flood_fills_no_memory_and_blocks_no_other_client() {
             fixture.relay.inject(Leg::ToExecutor, RelayFrame::new(&*id, body).encode());
             fixture.relay.inject(Leg::ToExecutor, data_frame(&id, number, payload));
         }
-        // Each round is taken before the next one.
+        // Each round is processed before the next one.
         assert_eq!(client.sh(&format!("p{round}"), "echo here").await.text(), "here\n");
     }
-    // Records far ahead of their time, on a stream that is open: it ends, and what was kept of them with it.
+    // Records far ahead on an open stream: it ends, and its buffered records are dropped.
     for seq in 1_000..1_064 {
         fixture.relay.inject(Leg::ToExecutor, data_frame(&stream, seq, random.bytes(61_000)));
     }
@@ -337,7 +337,7 @@ async fn an_authorization_that_was_kept_back_too_long_is_refused() {
     let opening = fixture.harness.open();
     let releasing = async {
         eventually("the handshake was kept back", || !kept.lock().unwrap().is_empty()).await;
-        // Its time is counted in whole seconds.
+        // Expiry is counted in whole seconds.
         tokio::time::sleep(2 * second).await;
         fixture.relay.inject(Leg::ToExecutor, kept.lock().unwrap().remove(0));
     };
@@ -390,7 +390,7 @@ const INITIALIZE: &str =
     r#"{"id":1,"method":"initialize","params":{"clientName":"test","resumeSessionId":null}}"#;
 const INITIALIZED: &str = r#"{"method":"initialized","params":{}}"#;
 
-/// A hostile relay, our executor behind it, and a harness before it.
+/// A hostile relay between our executor and a harness.
 pub(super) struct Fixture {
     pub(super) relay: HostileRelay,
     executor: TestExecutor,
@@ -463,7 +463,7 @@ pub(super) fn rss(pid: u32) -> u64 {
     kib * 1024
 }
 
-/// The same bytes for the same seed.
+/// Deterministic bytes for a seed.
 struct Random(u64);
 
 impl Random {

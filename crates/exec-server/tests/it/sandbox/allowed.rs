@@ -11,7 +11,7 @@ use super::attempt::{check, in_child, outcomes};
 use super::fixture::{SandboxFixture, as_each_user_of};
 use super::*;
 
-/// Attacks that are none where the operator allows them.
+/// Calls that succeed where the operator allows them.
 const OPENED: [(&str, &[&str]); 4] = [
     ("debugging", &["ptrace", "kcmp", "trace_child"]),
     ("namespaces", &["unshare_user", "clone_user"]),

@@ -1,4 +1,4 @@
-//! What a sandbox can use up: with a bound that was seen to hold before anything goes off.
+//! Resource bounds of a sandbox; each bound is verified before the attack starts.
 
 use exec_server_testkit::{ProcessMarker, eventually};
 
@@ -8,11 +8,11 @@ use crate::cgroups;
 
 const PIDS: u64 = 64;
 
-/// Starts processes until that fails, but never more than twice the bound, and says how many there were.
+/// Starts processes until that fails, at most twice the bound, and prints the number.
 const COUNT: &str =
     "i=1; while [ $i -lt 128 ]; do sleep 1000 & i=$((i+1)); echo $i; done; echo all";
 
-/// Params of a start that leave a mark and are bounded.
+/// Params of a start with a marker and limits.
 fn bounded(fixture: &SandboxFixture, process_count: &ProcessMarker) -> Value {
     let mut params = fixture.params(&fixture.workspace("restricted"));
     for (name, value) in process_count.params()["env"].as_object().unwrap() {
@@ -24,7 +24,7 @@ fn bounded(fixture: &SandboxFixture, process_count: &ProcessMarker) -> Value {
     params
 }
 
-/// Whether this sandbox has just as many processes as it may.
+/// Whether this sandbox has reached its process limit.
 async fn is_bounded(fixture: &mut SandboxFixture) -> bool {
     let process_count = ProcessMarker::new();
     let params = bounded(fixture, &process_count);
@@ -54,10 +54,10 @@ async fn a_fork_bomb_stays_small_and_ends_at_once() {
         let params = bounded(fixture, &process_count);
         let bomb = attempt::command("bomb");
         fixture.client.start("bomb", &["/bin/sh", "-c", &bomb], params).await.unwrap();
-        // A few of the ids are threads of the first of them.
+        // A few of the ids are threads of the first process.
         let has_gone_off = || (60..=64).contains(&process_count.living().len());
         eventually("it has gone off", has_gone_off).await;
-        // Others are served as if nothing was.
+        // Other clients are served normally.
         let mut other = fixture.server.client().await;
         for number in 0..5 {
             let said = other.sh(&format!("p{number}"), "echo calm").await;
@@ -102,7 +102,7 @@ async fn a_sandbox_beyond_its_memory_is_killed_and_the_client_is_told() {
 async fn a_sandbox_is_bounded_without_asking() {
     as_each_user(async |fixture| {
         let params = fixture.params(&fixture.workspace("restricted"));
-        // What bounds it cannot be lifted from inside.
+        // The limits cannot be raised from inside.
         let script = "(echo 99999 > /proc/sys/kernel/pid_max) 2>/dev/null; (ulimit -p 9999) 2>/dev/null; \
                       ulimit -c; ulimit -p; cat /proc/sys/kernel/pid_max; stat -f -c '%b %S' /dev/shm; \
                       cat /proc/self/oom_score_adj";
@@ -178,7 +178,7 @@ async fn files_are_bounded_inside_as_outside() {
         assert_eq!(started["limits"]["applied"]["fileSizeBytes"], 1000);
         let finished = fixture.client.finish("p").await;
         assert_eq!(finished.text(), "50\n153\n1000\n");
-        // What was lowered cannot be raised again, by root neither: it has no capabilities.
+        // A lowered limit cannot be raised again, not even by root without capabilities.
         assert_ne!(finished.exit_code, 0, "{}", finished.error_text());
     })
     .await;

@@ -1,4 +1,4 @@
-//! A sandboxed process that shares the machine's network does not get at the server itself.
+//! A sandboxed process with network access cannot connect to a server.
 
 use exec_server_testkit::{TestExecutor, eventually};
 
@@ -85,14 +85,14 @@ async fn who_says_everything_and_hangs_up_at_once_is_not_served_either() {
         std::fs::write(&request, start_by_hand(&["/bin/mkdir", "-p"], &inside)).unwrap();
         let policy = fixture.workspace("enabled");
         assert_eq!(fixture.run(&policy, &script).await.text(), "dialled\n");
-        // Whatever waits to be accepted was dialled before.
+        // Pending connections were dialled before.
         fixture.server.client().await.call("environment/status", json!({})).await.unwrap();
         assert!(!inside.exists());
     })
     .await;
 }
 
-/// A request to become a websocket, and behind it what starts a process, without waiting for any answer.
+/// An upgrade request and a process start, pipelined without waiting for replies.
 fn start_by_hand(argv: &[&str], path: &Path) -> Vec<u8> {
     let argv: Vec<&str> = argv.iter().copied().chain(path.to_str()).collect();
     let start = json!({
@@ -149,7 +149,7 @@ async fn the_socket_of_the_server_is_out_of_reach() {
     }
 }
 
-/// Where a server listens, as `DIAL` says it.
+/// Address of a server in the form of `DIAL`.
 fn dialled(server: &TestExecutor) -> String {
     server.url().trim_start_matches("ws://").trim_end_matches('/').to_owned()
 }
@@ -233,7 +233,7 @@ async fn the_sandbox_command_does_not_get_at_a_server() {
     {
         let builder = TestExecutor::builder().args(flags).args(&command);
         let (code, said, errors) = builder.run().await;
-        // What was written to a connection that is closed may end the shell.
+        // Output to a closed connection may end the shell.
         assert!([0, 141].contains(&code), "{code} {errors}");
         assert!(!said.contains("HTTP"), "{said}");
     }

@@ -1,4 +1,4 @@
-//! Whatever way a sandbox ends, nothing of it is left: no process, no mount, no name in the workspace.
+//! However a sandbox ends, no process, mount or placeholder is left.
 
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::process_count::{children, is_unused, state, warm_sandboxes};
@@ -9,7 +9,7 @@ use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
 use crate::files::host::names;
 
-/// A daemon of each kind that a command could leave behind, each of which would like to make a protected name.
+/// Daemons of each kind, each of which tries to create a protected name.
 const DAEMONS: &str = "
     keep() { while :; do true > .git; true > .codex; done 2>/dev/null; }
     (setsid sh -c 'echo up; exec sleep 1000' &)
@@ -19,7 +19,7 @@ const DAEMONS: &str = "
     echo up
 ";
 
-/// Starts the daemons and waits until they are there.
+/// Starts the daemons and waits until they run.
 async fn start_daemons(fixture: &mut SandboxFixture, id: &str, then: &str) -> ProcessMarker {
     let process_count = ProcessMarker::new();
     let mut params = fixture.params(&fixture.workspace("restricted"));
@@ -41,7 +41,7 @@ async fn start_daemons(fixture: &mut SandboxFixture, id: &str, then: &str) -> Pr
     process_count
 }
 
-/// The children of a process, except for those that launchers are copied from and sandboxes that wait for a command.
+/// Children of a process, without zygotes and warm sandboxes.
 fn launched(pid: u32) -> Vec<i32> {
     children(pid).into_iter().filter(|child| !is_zygote(*child) && !is_unused(*child)).collect()
 }
@@ -94,7 +94,7 @@ async fn the_end_of_the_command_ends_everything_else() {
 #[tokio::test]
 async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
     as_each_user(async |fixture| {
-        // The launcher, and the first process inside.
+        // The launcher and init.
         for depth in [0, 1] {
             let id = format!("p{depth}");
             let process_count = start_daemons(fixture, &id, "wait").await;
@@ -125,7 +125,7 @@ async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_w
         let zygotes = || children(server).into_iter().filter(|pid| is_zygote(*pid));
         for _ in 0..3 {
             assert_eq!(fixture.run(&sandbox, "echo in").await.text(), "in\n");
-            // What has just been copied still looks like a zygote.
+            // A fresh fork still looks like a zygote.
             eventually("the next sandboxes wait", || warm_sandboxes(server).len() == 2).await;
             for zygote in zygotes() {
                 kill_process(Pid::from_raw(zygote).unwrap(), Signal::KILL).unwrap();

@@ -1,4 +1,4 @@
-//! A command that was approved to run with fewer limits: it may write everything, and what was denied stays denied.
+//! Approved commands with fewer restrictions: everything is writable, and denials still apply.
 //!
 //! The reference client asks for this only if `linuxApprovedRootWritePreservesRestrictions` is announced.
 
@@ -18,7 +18,7 @@ fn approved(denied: &[&Path]) -> Value {
     policy
 }
 
-/// Each would show the secret, if anything did.
+/// Each script prints the secret unless it is stopped.
 const ATTACKS: [&str; 9] = [
     "cat $OUT/secret/file",
     "cat $WORK/link/file",

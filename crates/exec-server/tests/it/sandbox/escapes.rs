@@ -1,4 +1,4 @@
-//! Changing what lies outside of the workspace, by every name and every way to it.
+//! Writes outside of the workspace, by every name and path to it.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Stdio;
@@ -47,7 +47,7 @@ pub const ATTACKS: [(&str, &str); 27] = [
     ("the working directory", "cd $OUT && echo evil > file"),
 ];
 
-/// The same, by system calls that no usual program makes.
+/// The same, by unusual system calls.
 pub const CALLS: [&str; 9] = [
     "exchange",
     "exchange_outside",
@@ -178,7 +178,7 @@ async fn descriptors_that_a_process_was_given_lead_to_no_file_of_the_host() {
 #[tokio::test]
 async fn the_program_of_the_server_cannot_be_reached_through_the_launcher() {
     as_each_user(async |fixture| {
-        // It belongs to its user, as in an installation for one user.
+        // It belongs to the user, as in a per-user installation.
         let program = fixture.root().join("exec-server");
         std::fs::copy(binary(), &program).unwrap();
         fixture.give(&program);
@@ -196,7 +196,7 @@ async fn the_program_of_the_server_cannot_be_reached_through_the_launcher() {
             let mut params = fixture.params(&policy);
             params["pipeStdin"] = json!(true);
             fixture.client.start(id, &argv, params).await.expect("it starts");
-            // What runs is a server, so it can be asked to run something with itself as the parent.
+            // The zygote program is a server, which could be asked to run something as its child.
             let inner =
                 "chmod 700 /proc/$PPID/exe; touch -d 2001-01-01 /proc/$PPID/exe; echo done >&2";
             let inner = start_params("inner", &["/bin/sh", "-c", inner], json!({}));

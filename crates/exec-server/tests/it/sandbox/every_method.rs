@@ -38,7 +38,7 @@ fn params_of(method: Method, path: &str, url: &str) -> Value {
     }
 }
 
-/// A policy under which nothing of the ground can be seen, and nothing can be reached.
+/// A policy that hides the fixture and the network.
 fn nothing(fixture: &SandboxFixture) -> Value {
     with_entries(&[&fixture.work()], "restricted", &[special("minimal", "read")])
 }
@@ -96,7 +96,7 @@ async fn a_method_without_a_sandbox_says_so_and_takes_null() {
                 fixture.client.call(method, with).await.expect(method);
             }
         }
-        // However the name is written.
+        // In every spelling of the name.
         let text = format!(
             r#"{{"id":77,"method":"fs/batch","params":{{"requests":[],"sand\u0062ox":{policy}}}}}"#
         );

@@ -1,4 +1,4 @@
-//! The attacks again, by requests about files: every method, and every name of the same place.
+//! The attacks by `fs/*` requests: every method, and every name of the same path.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -10,10 +10,10 @@ use exec_server_testkit::fs_fixture::content;
 use super::fixture::{SandboxFixture, as_each_user, as_each_user_of, snapshot};
 use super::*;
 
-/// Requests one after the other, all about one place.
+/// Consecutive requests about one path.
 type Steps = Vec<(&'static str, Value)>;
 
-/// Names of the outside directory; the first is its own.
+/// Names of the directory outside; the first is its canonical name.
 fn names_of_outside(fixture: &SandboxFixture) -> Vec<String> {
     let outside = fixture.outside().display().to_string();
     let server = fixture.server.serving_pid();
@@ -30,7 +30,7 @@ fn names_of_outside(fixture: &SandboxFixture) -> Vec<String> {
     names
 }
 
-/// Each would change something in this directory.
+/// Each sequence changes something in this directory unless it is stopped.
 fn changes(dir: &str, work: &Path) -> Vec<Steps> {
     let there = |name: &str| uri(Path::new(&format!("{dir}/{name}")));
     let here = |name: &str| uri(&work.join(name));
@@ -65,7 +65,7 @@ fn changes(dir: &str, work: &Path) -> Vec<Steps> {
     ]
 }
 
-/// Each would tell of what is in this directory.
+/// Each sequence reads something from this directory unless it is stopped.
 fn looks(dir: &str, work: &Path) -> Vec<Steps> {
     let there = |name: &str| uri(Path::new(&format!("{dir}/{name}")));
     let here = |name: &str| uri(&work.join(name));
@@ -95,7 +95,7 @@ fn looks(dir: &str, work: &Path) -> Vec<Steps> {
     ]
 }
 
-/// Takes the steps, and says what was answered.
+/// Sends the requests and returns the replies.
 async fn take(fixture: &mut SandboxFixture, sandbox: &Value, steps: Steps) -> String {
     let mut said = String::new();
     for (method, mut params) in steps {

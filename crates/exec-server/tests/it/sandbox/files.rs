@@ -1,4 +1,4 @@
-//! Requests about files under a sandbox, carried out by a confined worker.
+//! `fs/*` requests under a sandbox, performed by a confined worker.
 
 use std::os::unix::fs::symlink;
 
@@ -7,7 +7,7 @@ use exec_server_testkit::fs_fixture::content;
 
 use super::*;
 
-/// A desk with a workspace and something beside it, and the policy that keeps to the workspace.
+/// A fixture with a workspace and a directory beside it, and a policy for the workspace.
 fn furnish(fixture: &FsFixture) -> Value {
     for name in ["work", "outside"] {
         std::fs::create_dir(fixture.path(name)).unwrap();
@@ -16,7 +16,7 @@ fn furnish(fixture: &FsFixture) -> Value {
     workspace_write(&[&fixture.path("work")], "restricted")
 }
 
-/// Asserts that the sandbox is named as the reason, and gives the code.
+/// Asserts that the error names the sandbox, and returns its code.
 #[track_caller]
 fn denied(result: Result<Value, Value>) -> i64 {
     let error = result.expect_err("the sandbox forbids it");
@@ -117,7 +117,7 @@ async fn protected_names_are_kept_whether_they_are_there_or_not() {
     symlink(".", fixture.path("work/here")).unwrap();
     denied(fixture.write("work/here/.codex/f", b"x", more.clone()).await);
     assert_eq!(fixture.get("work/.git/config"), b"mine");
-    // A look makes no placeholder, and what a write made goes with the connection.
+    // A lookup creates no placeholder, and the placeholders of a write are removed with the connection.
     fixture.client = fixture.server.client().await;
     let gone = || !fixture.path("work/.codex").exists() && !fixture.path("work/.agents").exists();
     exec_server_testkit::eventually("the placeholders are gone", gone).await;

@@ -52,12 +52,12 @@ fn step(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// Lets everything pass.
+/// A filter that allows everything.
 fn open() -> Vec<sock_filter> {
     vec![step(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW)]
 }
 
-/// Asks about what leads out.
+/// A filter that notifies about network calls.
 fn asking() -> Vec<sock_filter> {
     vec![
         step(LOAD, 0, 0, 0),
@@ -89,7 +89,7 @@ fn install(steps: &[sock_filter], flags: u64) -> io::Result<RawFd> {
 
 /// Leaves a process behind that waits until the sandbox's notifier is gone, and then answers itself.
 ///
-/// What came of it is in `came-of-it` in the workspace.
+/// The result is written to `came-of-it` in the workspace.
 fn outlive_the_launcher() -> io::Result<()> {
     // SAFETY: with one test there is one thread; the copy makes descriptors of its own, and ends.
     unsafe {

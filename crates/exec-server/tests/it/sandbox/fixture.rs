@@ -22,22 +22,22 @@ pub struct SandboxFixture {
     root: TempDir,
     user: Option<u32>,
     runs: u32,
-    /// More variables for what runs.
+    /// Additional variables for processes.
     pub env: BTreeMap<String, String>,
 }
 
-/// The users that a server can have here: the tests' own, and beside root an ordinary one.
+/// The users that a server can run as: the tests' user, and as root also an unprivileged one.
 pub fn users() -> Vec<Option<u32>> {
     let ordinary = rustix::process::geteuid().is_root().then_some(Some(NOBODY));
     std::iter::once(None).chain(ordinary).collect()
 }
 
-/// Runs a test with a server of the tests' own user, which is often root, and with one of an ordinary user.
+/// Runs a test with a server of the tests' user, and as root also with one of an unprivileged user.
 pub async fn as_each_user(test: impl AsyncFn(&mut SandboxFixture)) {
     as_each_user_of(TestExecutor::builder, test).await;
 }
 
-/// The same with servers that are started in a special way.
+/// The same with servers from `builder`.
 pub async fn as_each_user_of(
     builder: impl Fn() -> ExecutorBuilder,
     test: impl AsyncFn(&mut SandboxFixture),
@@ -53,7 +53,7 @@ pub async fn as_each_user_of(
 }
 
 impl SandboxFixture {
-    /// A ground for a server that was started in a special way.
+    /// A fixture for a running server.
     pub async fn new(server: TestExecutor, user: Option<u32>) -> Self {
         let root = tempfile::Builder::new().prefix("exec-server-ground-").tempdir();
         let root = root.expect("a temporary directory can be made");
@@ -74,10 +74,10 @@ impl SandboxFixture {
         builder.start().await
     }
 
-    /// Makes workspace and outside anew.
+    /// Recreates both directories.
     pub fn reset(&self) {
         for dir in [self.work(), self.outside()] {
-            // Whatever an attack left there, also directories that an ordinary user has to open first.
+            // Attacks may leave directories that an ordinary user must make accessible first.
             let open = ["-R", "u+rwX"].map(OsStr::new).into_iter().chain([dir.as_os_str()]);
             let _ = Command::new("chmod").args(open).stderr(Stdio::null()).status();
             let _ = std::fs::remove_dir_all(&dir);
@@ -99,7 +99,7 @@ impl SandboxFixture {
         self.user.is_none()
     }
 
-    /// The directory of everything.
+    /// Parent of both directories.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
@@ -129,7 +129,7 @@ impl SandboxFixture {
         }
     }
 
-    /// Gives something to the server's user.
+    /// Changes the owner to the server's user.
     pub fn give(&self, path: &Path) {
         if let Some(user) = self.user {
             lchown(path, Some(user), Some(user)).expect("root may give things away");
@@ -175,7 +175,7 @@ impl SandboxFixture {
         self.run(&Value::Null, script).await
     }
 
-    /// What the script does outside is undone by a sandbox: it changes something there only without one.
+    /// Asserts that the script changes the outside directory only without a sandbox.
     pub async fn cannot_change_outside(&mut self, sandbox: &Value, name: &str, script: &str) {
         self.reset();
         let before = snapshot(&self.outside());
@@ -190,7 +190,7 @@ impl SandboxFixture {
     }
 }
 
-/// Everything about a tree that an attack could change.
+/// All attributes of a tree that an attack could change.
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     add(dir, &mut all);

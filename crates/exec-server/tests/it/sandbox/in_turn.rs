@@ -1,4 +1,4 @@
-//! One sandboxed start after the other: most of them find a sandbox that was prepared ahead, and none may notice.
+//! Consecutive sandboxed starts, most of which use a warm sandbox.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn ipc_namespace(pid: impl std::fmt::Display) -> Option<String> {
     Some(link.to_str()?.to_owned())
 }
 
-/// The namespaces of all spares, once there are two: one for the session, and one for a session that is yet to come.
+/// Namespaces of both warm sandboxes: one for the session, and one for the next session.
 async fn prepared(server: &TestExecutor) -> BTreeSet<String> {
     let host = ipc_namespace("self");
     let mut found = BTreeSet::new();
@@ -202,7 +202,7 @@ async fn a_mount_that_came_or_went_since_a_sandbox_was_prepared_is_noticed() {
         let old = warm_sandboxes(fixture.server.serving_pid());
         in_its_mounts(&fixture.server, change.replace("$0", place.to_str().unwrap()));
         assert_eq!(fixture.run(&policy, &script).await.text(), seen);
-        // None of the others stays and keeps what is not mounted any more.
+        // No warm sandbox stays that keeps an unmounted file system in use.
         let is_old = |pid: &i32| old.contains(pid);
         eventually("old ones have ended", || {
             !warm_sandboxes(fixture.server.serving_pid()).iter().any(is_old)

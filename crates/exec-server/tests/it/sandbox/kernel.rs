@@ -1,4 +1,4 @@
-//! The kernel's surface: interfaces that a sandbox has no use for, and foreign ways to call it.
+//! Kernel interfaces that a sandbox does not need, and foreign system call ABIs.
 #![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
 
 use std::io::{self, Write};
@@ -162,7 +162,7 @@ fn getpid_of_i386() -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
-/// Runs a shell that is in no directory.
+/// Runs a shell without a working directory.
 fn execute_from_memory() -> io::Result<()> {
     // SAFETY: a new descriptor, owned by the file.
     let mut memory = unsafe {

@@ -1,6 +1,6 @@
-//! The same attacks where no namespace can be made and Landlock is the only lock.
+//! The attacks where user namespaces are unavailable and Landlock is the only mechanism.
 //!
-//! The server runs under a filter such as containers have, which refuses user namespaces.
+//! The server runs under a seccomp filter that refuses user namespaces, as in containers.
 #![allow(
     unsafe_code,
     reason = "what a sandbox must refuse are system calls, and the server is to be refused some, too"
@@ -26,7 +26,7 @@ pub use attempts::{Segment, perform};
 
 const FALLBACK: [&str; 2] = ["--sandbox-fallback", "landlock"];
 
-/// Takes the right to make user namespaces away from what is started.
+/// Denies user namespaces to the started program.
 fn without_namespaces(mut builder: ExecutorBuilder) -> ExecutorBuilder {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -131,7 +131,7 @@ async fn everyday_work_is_done_inside() {
         let said = (finished.text(), finished.exit_code);
         assert_eq!(said, ("One\n4\none\n".to_owned(), 0), "{finished:?}");
         assert_eq!(outcomes(fixture, &policy, &["pair_stream"]).await["pair_stream"], "ok");
-        // Signals among relatives.
+        // Signals between processes of one sandbox.
         let script = "sleep 1000 & kill $!; wait $!; echo $?";
         assert_eq!(fixture.run(&policy, script).await.text(), "143\n");
         let mut params = fixture.params(&policy);
@@ -234,7 +234,7 @@ async fn other_processes_can_be_seen_but_not_touched() {
     at_this_level(async |fixture| {
         let mut stranger = Stranger::start(fixture);
         let policy = workspace(fixture);
-        // That they are there, and how many descriptors they have, is all that Landlock does not hide.
+        // Their existence and number of descriptors is all that Landlock does not hide.
         let is_a_look = |script: &&str| script.starts_with("test -d") || script.contains("/fd >");
         let scripts = super::processes::ATTACKS.into_iter().filter(|script| !is_a_look(script));
         let more = [
@@ -242,7 +242,7 @@ async fn other_processes_can_be_seen_but_not_touched() {
             "readlink /proc/$STRANGER/exe >&2 && echo reached",
         ];
         for script in scripts.chain(more) {
-            // A server conceals itself from its own user, too.
+            // A server's memory is not readable even by its own user.
             let is_possible = fixture.is_root() || !script.contains("$SERVER/fd");
             let free = fixture.run_free(script).await.text();
             assert_eq!(free, if is_possible { "reached\n" } else { "" }, "{script}");

@@ -1,4 +1,4 @@
-//! Denied and read-only places that are not there yet cannot be made either, where everything around them is writable.
+//! Missing denied and read-only paths inside writable directories cannot be created.
 
 use exec_server_protocol::base64;
 
@@ -6,7 +6,7 @@ use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
 use crate::files::host::names;
 
-/// Each would give `$NAME` a content.
+/// Each script creates `$NAME` unless it is stopped.
 const ATTACKS: [&str; 8] = [
     "mkdir -p $NAME && echo evil > $NAME/x",
     "mkdir -p $(dirname $NAME); echo evil > $NAME",
@@ -18,7 +18,7 @@ const ATTACKS: [&str; 8] = [
     "cd .. && mv work other && mkdir -p work/$NAME && echo evil > work/$NAME/x",
 ];
 
-/// A workspace in which one path is different.
+/// A workspace policy with another access for one path.
 fn except(fixture: &SandboxFixture, name: &str, access: &str) -> Value {
     let place = at(&fixture.work().join(name), access);
     let entries = [special("root", "read"), special("project_roots", "write"), place];
@@ -87,7 +87,7 @@ async fn a_missing_path_is_held_while_a_sandbox_needs_it_and_then_freed() {
             assert_ne!(finished.exit_code, 0, "{finished:?}");
             assert_eq!(names(&fixture.work()).len(), left);
         }
-        // Who may, can make it afterwards.
+        // Without a sandbox it can be created afterwards.
         let policy = fixture.workspace("restricted");
         assert_eq!(fixture.run(&policy, "mkdir -p a/secret").await.exit_code, 0);
     })

@@ -1,4 +1,4 @@
-//! Random policies: what the kernel allows is what the model of the policy says, for every path and both kinds of access.
+//! Random policies: the kernel enforces what the model predicts, for every path, read and write.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::*;
 /// Directories, each of which holds a file `f`.
 const DIRECTORIES: [&str; 7] = ["a", "a/b", "a/b/c", "a/d", "e", "e/b", "e/b/c"];
 
-/// One entry of a policy: which directory or file, and what may be done there.
+/// One policy entry: a directory or file, and its access.
 #[derive(Debug, Clone)]
 struct Entry {
     place: String,

@@ -1,4 +1,4 @@
-//! Several servers on one workspace: what one of them needs no other takes away, and the last one leaves nothing.
+//! Several servers on one workspace: shared placeholders are kept while one needs them, and removed by the last.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -156,7 +156,7 @@ async fn what_a_power_cut_has_left_can_be_used_and_is_removed_with_its_last_user
     let params = fixture.params(&fixture.workspace("restricted"));
     start_waiting(&mut fixture.client, "p", params.clone(), "true").await;
     fixture.server.cut_power().await;
-    // A server that does not know of them leaves them alone.
+    // A server without sandboxes leaves them alone.
     let stranger = other.server().await;
     let finished = stranger.client().await.run("p", &["/bin/true"], params.clone()).await;
     assert_eq!(finished.exit_code, 0);

@@ -56,7 +56,7 @@ impl Outside {
         outside
     }
 
-    /// Who was reached, each once.
+    /// The reached listeners, each once.
     pub fn reached(&self) -> Vec<&str> {
         let mut buffer = [0; 16];
         let heard = [
@@ -181,7 +181,7 @@ async fn sockets_of_other_kinds_are_refused() {
         let as_root = ["socket_packet", "socket_raw"];
         for policy in [fixture.workspace("restricted"), fixture.workspace("enabled")] {
             are_refused(fixture, &policy, &always, &as_root).await;
-            // Whether a kernel has these at all differs.
+            // Not every kernel has these.
             let exotic =
                 ["socket_vsock", "socket_alg", "socket_xdp", "socket_bluetooth", "socket_tipc"];
             let inside = outcomes(fixture, &policy, &exotic).await;

@@ -1,4 +1,4 @@
-//! What servers keep secret is denied inside every sandbox, whatever its policy says.
+//! Secrets of servers are denied inside every sandbox, whatever its policy.
 
 use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::{TestClient, TestExecutor};
@@ -32,7 +32,7 @@ impl SecretsFixture {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Every policy that would show them.
+    /// Policies that would expose them.
     fn policies(&self, files: &[&str]) -> Vec<Value> {
         let work = self.path("work");
         let minimal = ["read", "write"].map(|access| {
@@ -46,7 +46,7 @@ impl SecretsFixture {
             workspace_write(&[&self.path("")], "restricted"),
             unrestricted("restricted"),
             unrestricted("enabled"),
-            // Last: from here on a sandbox could have made every link of the machine.
+            // Last: from here on, every link of the machine could come from a sandbox.
             with_entries(&[&work], "enabled", &[special("root", "write")]),
         ];
         minimal.into_iter().chain(wide).collect()

@@ -1,11 +1,11 @@
-//! Placeholders are made by the server, so a sandbox that exchanges names must not be able to choose where.
+//! A sandbox that swaps names cannot choose where the server creates placeholders.
 
 use std::os::unix::fs::symlink;
 
 use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
 
-/// Enough to meet every moment at which names can be exchanged a few times.
+/// Enough rounds to hit every moment at which names can be swapped.
 const STARTS: usize = 60;
 
 /// A time in the past, which every name that is made or removed in a directory changes.
@@ -21,7 +21,7 @@ fn is_old(dir: &Path) -> bool {
     dir.metadata().unwrap().modified().unwrap() == long_ago()
 }
 
-/// A process that exchanges the directory `x` and the link `y` to the outside for ever.
+/// A process that swaps the directory `x` and the link `y` to the outside forever.
 async fn start_swapping(fixture: &mut SandboxFixture, policy: &Value) -> String {
     let work = fixture.work();
     fixture.make_dir(&work.join("x"));

@@ -1,4 +1,4 @@
-//! What a policy means for a process.
+//! Policies of processes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -10,7 +10,7 @@ use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
 use crate::files::host::names;
 
-/// What a script may do in each directory, as `r`, `w`, both or nothing.
+/// Access of a script to each directory: `r`, `w`, both or nothing.
 async fn access(fixture: &mut SandboxFixture, policy: &Value, dirs: &[&str]) -> Vec<String> {
     let script = format!(
         "for dir in {}; do a=; cat $WORK/$dir/f >/dev/null && a=r; \
@@ -74,7 +74,7 @@ async fn older_forms_mean_what_they_meant() {
         ] {
             let policy = json!({"permissions": permissions, "windowsSandboxLevel": "disabled", "cwd": cwd});
             let (id, params) = (fixture.next_id(), fixture.params(&policy));
-            // Whether they are still understood is the protocol's affair; never is one of them no sandbox.
+            // Older forms may be rejected, but never mean "no sandbox".
             match fixture.client.start(&id, &["/bin/true"], params).await {
                 Ok(started) => {
                     assert_eq!(started["sandboxType"], "linuxSeccomp");

@@ -1,4 +1,4 @@
-//! Getting privileges, or leaving some behind for others.
+//! Gaining privileges, or leaving privileged files behind.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -87,7 +87,7 @@ async fn a_command_has_no_capabilities_and_cannot_get_any() {
     .await;
 }
 
-/// What root may write without any capability.
+/// Files that root may write without any capability.
 pub const KERNEL_FILES: [&str; 9] = [
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",

@@ -1,4 +1,4 @@
-//! Seeing, touching or outliving other processes.
+//! Seeing, signalling, tracing or outliving other processes.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use super::landlock_level::Segment;
 use super::*;
 use crate::files::host::NOBODY;
 
-/// A process of the server's user that is none of its business.
+/// A process of the server's user outside of the sandbox.
 pub struct Stranger(Child);
 
 impl Stranger {
@@ -42,7 +42,7 @@ impl Drop for Stranger {
     }
 }
 
-/// Each says `reached` if it got anywhere.
+/// Each script prints `reached` if it succeeds.
 pub const ATTACKS: [&str; 9] = [
     "kill -0 $STRANGER && echo reached",
     "kill -0 $SERVER && echo reached",
@@ -60,7 +60,7 @@ async fn processes_outside_cannot_be_seen_or_touched() {
     as_each_user(async |fixture| {
         let mut stranger = Stranger::start(fixture);
         for attack in ATTACKS {
-            // A server conceals itself from its own user, too.
+            // A server's memory is not readable even by its own user.
             let is_possible = fixture.is_root() || !attack.contains("$SERVER/fd");
             let free = fixture.run_free(attack).await.text();
             assert_eq!(free, if is_possible { "reached\n" } else { "" }, "{attack}");

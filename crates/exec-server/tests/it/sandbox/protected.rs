@@ -1,4 +1,4 @@
-//! Names in a workspace that decide what tools do outside: they cannot be made, changed or replaced.
+//! Protected names of a workspace cannot be created, changed or replaced.
 
 use std::os::unix::fs::symlink;
 
@@ -8,7 +8,7 @@ use crate::files::host::names;
 
 const NAMES: [&str; 4] = [".git", ".agents", ".codex", ".aws"];
 
-/// Each would change something at `$NAME`.
+/// Each script changes `$NAME` unless it is stopped.
 const ATTACKS: [&str; 11] = [
     "mkdir -p $NAME/hooks; echo evil > $NAME/config",
     "rm -rf $NAME; mkdir $NAME; echo evil > $NAME/config",
@@ -100,7 +100,7 @@ async fn what_a_git_file_names_cannot_be_made_either() {
         let script = "mkdir -p main/.git/worktrees/x; echo evil > main/.git/worktrees/x/config; echo fine";
         assert_eq!(fixture.run(&policy, script).await.text(), "fine\n");
         assert_eq!(names(&fixture.work()), [".git"]);
-        // Where it is there, what it shares with other worktrees is protected, too.
+        // An existing one also protects the directory that it shares with other worktrees.
         let own = fixture.work().join("main/.git/worktrees/x");
         fixture.make_dir(&own);
         fixture.put(&own.join("commondir"), "../..\n");

@@ -1,4 +1,4 @@
-//! Names that a process swaps while requests about files use them: no request ever gets at what is outside.
+//! Names that a process swaps during `fs/*` requests: no request reaches the outside.
 
 use std::os::unix::fs::symlink;
 
@@ -8,13 +8,13 @@ use exec_server_testkit::{DEADLINE, TestClient};
 use super::fixture::{SandboxFixture, as_each_user, snapshot};
 use super::*;
 
-/// What is in the outside file, as it is sent.
+/// Content of the outside file, as base64.
 const CANARY: &str = "c2FmZQo";
 
-/// Enough for every method to meet every state of the names many times.
+/// Enough rounds for every method to see every state of the names.
 const ROUNDS: usize = 60;
 
-/// Every way to use `x/file` and `x`, which leads outside half of the time.
+/// Requests with `x/file` and `x`, which points outside half of the time.
 fn requests(work: &Path) -> Vec<(&'static str, Value)> {
     let at = |name: &str| uri(&work.join(name));
     let data = base64::encode(b"evil");
@@ -59,7 +59,7 @@ fn requests(work: &Path) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Makes all requests, and returns what told of the outside.
+/// Sends all requests, and returns the replies that reveal the outside.
 async fn make(client: &mut TestClient, work: &Path, sandbox: &Value) -> Vec<String> {
     let mut told = Vec::new();
     for (method, mut params) in requests(work) {
@@ -120,7 +120,7 @@ async fn requests_about_names_that_are_swapped_never_reach_the_outside() {
             assert!(told.is_empty(), "{told:?}");
         }
         assert_eq!(snapshot(&fixture.outside()), before);
-        // It went on all the time, and gets at everything that no sandbox protects.
+        // The swapping never stopped, and unsandboxed requests reach the outside.
         eventually_swapping(&work).await;
         let free = async {
             while snapshot(&fixture.outside()) == before {

@@ -1,4 +1,4 @@
-//! What one sandbox could take from all others of its user, and what a command could leave on the host's own objects.
+//! Per-user kernel resources that a sandbox could exhaust, and host objects that it could change.
 #![allow(unsafe_code, reason = "what a sandbox must bound are system calls")]
 
 use std::io::{self, Read, Write};
@@ -15,9 +15,9 @@ use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
 use crate::files::host::as_nobody;
 
-/// As many as a message takes.
+/// Maximum number of descriptors per message.
 const PER_MESSAGE: usize = 253;
-/// More than any limit on open files that tests are run with leaves room for, and no burden.
+/// More descriptors than any open-file limit of the tests.
 const MOST_IN_FLIGHT: usize = 200_000;
 
 /// The attacks of this file.
@@ -56,7 +56,7 @@ pub fn perform(name: &str) -> io::Result<()> {
     }
 }
 
-/// Says something and stays until the input ends, so that what was taken is kept.
+/// Prints a line and waits for the end of input, so that its resources stay in use.
 fn hold(said: &str) -> io::Result<()> {
     println!("@ held {said}");
     io::stdout().flush()?;
@@ -64,7 +64,7 @@ fn hold(said: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends descriptors to itself, and receives none, until the kernel refuses more.
+/// Sends descriptors to itself, without receiving, until the kernel rejects more.
 fn fill() -> io::Result<(Vec<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)>, usize)> {
     // Its descriptors are few, but it may raise its own limit as far as it can.
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -102,7 +102,7 @@ fn fill() -> io::Result<(Vec<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)>, usiz
     Ok((pairs, count))
 }
 
-/// Tries to give the limit on core dumps another value; an error if it stays as it was.
+/// Tries to change the core dump limit; an error if it stays.
 fn core_limit(value: u64) -> io::Result<()> {
     let wanted = libc::rlimit { rlim_cur: value, rlim_max: value };
     let mut now = libc::rlimit { rlim_cur: 7, rlim_max: 7 };
@@ -118,7 +118,7 @@ fn core_limit(value: u64) -> io::Result<()> {
     if now.rlim_cur == value { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }
 
-/// Starts an attack that stays, and returns the number that it came to.
+/// Starts a lasting attack, and returns the number that it reached.
 async fn start_holding(fixture: &mut SandboxFixture, sandbox: &Value, name: &str) -> (String, u64) {
     let (id, mut params) = (fixture.next_id(), fixture.params(sandbox));
     params["pipeStdin"] = json!(true);
@@ -258,7 +258,7 @@ async fn the_mode_of_a_terminal_of_the_host_cannot_be_changed() {
     .await;
 }
 
-/// Denies as many names in the workspace, none of which is there.
+/// Denies this many missing names in the workspace.
 fn denying(fixture: &SandboxFixture, count: usize, below: &Path) -> Value {
     let denied = (0..count).map(|number| at(&below.join(format!("none-{number}")), "deny"));
     let entries: Vec<Value> = [special("root", "read"), special("project_roots", "write")]
@@ -296,7 +296,7 @@ async fn a_policy_is_refused_above_its_size_and_kept_below() {
 #[tokio::test]
 async fn a_policy_that_takes_long_to_look_up_is_given_up() {
     let mut fixture = SandboxFixture::new(TestExecutor::builder().start().await, None).await;
-    // Every name on the way to each of them is looked up, a few million in all.
+    // Every parent of each is looked up, a few million in total.
     let deep: std::path::PathBuf = std::iter::repeat_n("d", 1800).collect();
     fixture.make_dir(&fixture.work().join("d"));
     std::fs::create_dir_all(fixture.work().join(&deep)).unwrap();
@@ -305,7 +305,7 @@ async fn a_policy_that_takes_long_to_look_up_is_given_up() {
     let error = fixture.client.start("p", &["/bin/true"], params).await.unwrap_err();
     assert!(error["message"].as_str().unwrap().contains("CPU time"), "{error}");
     assert_eq!(fixture.client.sh("q", "echo calm").await.text(), "calm\n");
-    // Nothing is left by what was given up.
+    // A rejected start leaves nothing behind.
     let left = || std::fs::read_dir(fixture.work().join(&deep)).unwrap().next().is_none();
     exec_server_testkit::eventually("the placeholders are gone", left).await;
 }

@@ -1,4 +1,4 @@
-//! Processes in a sandbox work like others, and end like others.
+//! Processes in a sandbox behave like others.
 
 use super::fixture::as_each_user;
 use super::*;
@@ -34,7 +34,7 @@ async fn what_a_sandbox_holds_is_told_before_and_with_every_start() {
     assert_eq!(fixture.client.finish("p").await.exit_code, 0);
 }
 
-/// Each says the same with and without a sandbox, and nothing on stderr.
+/// Each prints the same with and without a sandbox, and nothing on stderr.
 const WORKS: [(&str, &str); 17] = [
     (
         "files",
@@ -73,7 +73,7 @@ async fn everyday_work_is_the_same_inside() {
                 unrestricted("restricted"),
             ] {
                 let inside = fixture.run(&policy, script).await;
-                // The protected names are there while it runs.
+                // Placeholders of protected names exist while it runs.
                 let expected = match (name, policy == unrestricted("restricted")) {
                     ("files", false) => free.text().replace("0\n", "4\n").replace("604\n", "600\n"),
                     _ => free.text(),
@@ -190,14 +190,14 @@ async fn a_denial_is_reported_as_such() {
 async fn a_refused_network_is_reported_whatever_the_program_says() {
     as_each_user(async |fixture| {
         let policy = fixture.workspace("restricted");
-        // This program keeps what came of it to itself.
+        // This program does not print its result.
         let quietly = |names| format!("{} >/dev/null; exit 3", attempt::command(names));
         let finished = fixture.run(&policy, &quietly("socket_inet")).await;
         assert_eq!(finished.exited["sandboxDenied"], true, "{finished:?}");
         let id = format!("run-{}", fixture.runs());
         let read = fixture.client.call("process/read", json!({"processId": id})).await.unwrap();
         assert_eq!(read["sandboxDenied"], true, "{read}");
-        // What others do in its place counts for it, too.
+        // Refusals of its children count as well.
         let script = format!(
             "for i in 1 2; do {} >/dev/null & done; wait; exit 3",
             attempt::command("unix")
@@ -210,7 +210,7 @@ async fn a_refused_network_is_reported_whatever_the_program_says() {
             let finished = fixture.run(&policy, &quietly(harmless)).await;
             assert_eq!(finished.exited["sandboxDenied"], false, "{harmless}: {finished:?}");
         }
-        // The C library looks for a server of names whenever a name is asked for.
+        // The C library tries to connect to a name service for every lookup.
         let finished = fixture.run(&policy, "id nobody-of-this-name 2>/dev/null; exit 3").await;
         assert_eq!(finished.exited["sandboxDenied"], false, "{finished:?}");
     })

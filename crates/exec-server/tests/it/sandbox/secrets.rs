@@ -1,4 +1,4 @@
-//! Reading what is denied, by every name and every way to it.
+//! Reads of denied files, by every name and path to them.
 
 use std::os::unix::fs::symlink;
 

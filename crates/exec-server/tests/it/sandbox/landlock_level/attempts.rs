@@ -1,4 +1,4 @@
-//! What only namespaces would keep apart, and the attacks on it.
+//! Attacks that only namespaces prevent.
 
 use std::ffi::CStr;
 use std::io;
@@ -10,7 +10,7 @@ use super::super::attempt::{check, text, variable};
 use super::super::fixture::SandboxFixture;
 use crate::files::host::NOBODY;
 
-/// A new terminal that is none of the sandbox's business, and its path.
+/// A terminal outside of the sandbox, and its path.
 pub fn terminal() -> (OwnedFd, PathBuf) {
     // SAFETY: a new descriptor, owned from then on; the name is copied before another call can ask for one.
     unsafe {
