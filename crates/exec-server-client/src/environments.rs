@@ -177,7 +177,7 @@ pub struct Environment {
     /// The id in the file, or [`REMOTE_ID`].
     pub id: String,
     /// The endpoint to connect to.
-    pub way: Endpoint,
+    pub endpoint: Endpoint,
     /// Timeout for the answer to `initialize`.
     pub initialize_timeout: Duration,
 }
@@ -294,15 +294,15 @@ impl Environments {
             return Ok(Self { default: Choice::Disabled, ..Self::default() });
         }
         check_url(REMOTE_ID, url)?;
-        let way =
+        let endpoint =
             Endpoint::Url { url: url.to_owned(), token: None, connect_timeout: DEFAULT_TIMEOUT };
-        Ok(Self::only(way))
+        Ok(Self::only(endpoint))
     }
 
     /// A list with the one environment that the variables define.
-    fn only(way: Endpoint) -> Self {
+    fn only(endpoint: Endpoint) -> Self {
         let id = REMOTE_ID.to_owned();
-        let remote = Environment { id, way, initialize_timeout: DEFAULT_TIMEOUT };
+        let remote = Environment { id, endpoint, initialize_timeout: DEFAULT_TIMEOUT };
         let default = Choice::Id(REMOTE_ID.to_owned());
         Self { environments: vec![remote], default, ..Self::default() }
     }
@@ -353,7 +353,7 @@ impl Environment {
     ) -> Result<RemoteExecServerClient, ExecServerError> {
         let client_name = client_name.into();
         let initialize_timeout = self.initialize_timeout;
-        match &self.way {
+        match &self.endpoint {
             Endpoint::Url { url, connect_timeout, token } => {
                 let mut args = RemoteExecServerConnectArgs::new(url)
                     .client_name(client_name)

@@ -1,12 +1,12 @@
 //! Bounds how many ordinary requests of a connection run at once; control requests always run.
 //!
-//! Owner: the connection task. Waiting requests start in the order in which they came.
+//! Owner: the connection task. Waiting requests start in order of arrival.
 
 use std::collections::VecDeque;
 
 use exec_server_protocol::methods::Lane;
 
-/// The requests of one connection.
+/// Request slots and the waiting queue of one connection.
 #[derive(Debug)]
 pub struct Admission<T> {
     limit: usize,
@@ -15,7 +15,7 @@ pub struct Admission<T> {
     waiting: VecDeque<T>,
 }
 
-/// The decision about a request.
+/// Outcome for a new request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admitted<T> {
     /// The request starts now.
@@ -53,7 +53,7 @@ impl<T> Admission<T> {
         self.waiting.is_empty() && self.running < self.limit
     }
 
-    /// `count` ordinary requests have been answered since the last call.
+    /// Frees the slots of `count` ordinary requests that were answered since the last call.
     pub fn handle_finished(&mut self, count: usize) {
         self.running -= count;
     }

@@ -12,7 +12,7 @@ pub struct ByteQueue {
     limit: usize,
 }
 
-/// Small enough that a process with a line of output costs little.
+/// Small, so that a process with one line of output costs little memory.
 const FIRST_CAPACITY: usize = 512;
 
 impl ByteQueue {
@@ -21,17 +21,17 @@ impl ByteQueue {
         Self { bytes: VecDeque::new(), limit }
     }
 
-    /// The number of bytes in the queue.
+    /// Number of bytes in the queue.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there are none.
+    /// Whether the queue holds no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// How many more fit.
+    /// Number of bytes that still fit.
     pub fn room(&self) -> usize {
         self.limit - self.bytes.len()
     }
@@ -64,7 +64,7 @@ impl ByteQueue {
         copy
     }
 
-    /// Gives back memory that only pays while bytes keep coming.
+    /// Shrinks the buffer when the output has stopped.
     pub fn trim(&mut self) {
         self.bytes.shrink_to_fit();
     }

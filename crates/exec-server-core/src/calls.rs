@@ -1,14 +1,14 @@
-//! Keeps the calls of one client connection that wait for an answer.
+//! Table of the calls of one client connection that have no answer yet.
 //!
-//! Owner: the client's connection. Ids count from 1, as every server of this protocol knows them.
-//! Invariant: at most `limit` ordinary calls are in flight, and one more that cleans up after another.
+//! Owner: the client's connection. Ids count from 1, as all servers of this protocol expect.
+//! Invariant: at most `limit` ordinary calls are in flight, plus one cleanup call.
 
 use std::collections::HashMap;
 
-/// Calls that may wait for an answer at once; more are the sign of a caller that does not wait.
+/// Limit of pending calls; a caller that reaches it does not wait for answers.
 pub const MAX_CALLS: usize = 1024;
 
-/// The calls of one connection.
+/// Pending calls of one connection.
 #[derive(Debug)]
 pub struct Calls<T> {
     limit: usize,
@@ -18,7 +18,7 @@ pub struct Calls<T> {
     cleanups: usize,
 }
 
-/// What a call is for.
+/// Purpose of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallKind {
     /// The caller waits for the result.
@@ -27,11 +27,11 @@ pub enum CallKind {
     Cleanup,
 }
 
-/// There is no room for another call.
+/// The limit of pending calls is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("reached the limit of {limit} pending requests")]
 pub struct TooManyCalls {
-    /// How many may wait at once.
+    /// The limit.
     pub limit: usize,
 }
 
@@ -42,12 +42,12 @@ struct Waiting<T> {
 }
 
 impl<T> Calls<T> {
-    /// No calls yet, and at most `limit` at once.
+    /// An empty table for at most `limit` calls.
     pub fn new(limit: usize) -> Self {
         Self { limit, last_id: 0, waiting: HashMap::new(), ordinary: 0, cleanups: 0 }
     }
 
-    /// Takes a call in, and returns its id.
+    /// Adds a call and returns its id.
     pub fn begin(&mut self, kind: CallKind, answer: T) -> Result<i64, TooManyCalls> {
         let is_full = self.ordinary + self.cleanups >= self.limit;
         let has_room = match kind {
@@ -63,24 +63,24 @@ impl<T> Calls<T> {
         Ok(self.last_id)
     }
 
-    /// The answer to a call came, or its caller went away; returns who waited.
+    /// Removes a call that was answered or cancelled; returns its waiter.
     pub fn end(&mut self, id: i64) -> Option<T> {
         let Waiting { kind, answer } = self.waiting.remove(&id)?;
         *self.count(kind) -= 1;
         Some(answer)
     }
 
-    /// Whether a call of this id has been made, be it answered or not.
+    /// Whether a call with this id was ever made.
     pub fn has_issued(&self, id: i64) -> bool {
         (1..=self.last_id).contains(&id)
     }
 
-    /// How many wait.
+    /// Number of pending calls.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Whether none waits.
+    /// Whether no call is pending.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

@@ -1,47 +1,47 @@
 //! Tracks which events the client has received; undelivered events are not evicted.
 //!
-//! Owner: the process task, for a process whose output waits for its client.
-//! Invariant: `confirmed` ≤ `sent`. An event that was handed to a socket is sent; only the client confirms it.
+//! Owner: the process task, for a process with `waitWhenDetached`.
+//! Invariant: `confirmed` ≤ `sent`. An event is sent when the socket accepts it; only the client confirms it.
 //!
 //! ```text
-//! pushed, or in a page ▶ sent ─mark answered, or a read goes on behind it▶ confirmed ▶ may be evicted
-//! link lost ▶ what is not confirmed counts as missed until the client reads it, says that it has it, or gives it up
+//! pushed, or in a page ▶ sent ─mark answered, or a later read▶ confirmed ▶ may be evicted
+//! link lost ▶ unconfirmed events count as missed until the client reads, acknowledges or gives them up
 //! ```
 
 use exec_server_protocol::limits::MAX_RETAINED_CHUNKS;
 
-/// A mark follows each such part of what the log keeps, so that marks are answered before the log is full.
+/// A mark follows each quarter of the log, so that marks are answered before the log is full.
 const MARKS_PER_LOG: usize = 4;
 
-/// How far the events of one process have come.
+/// Delivery progress of the events of one process.
 #[derive(Debug)]
 pub struct Delivery {
     /// The client has every event up to this number.
     confirmed: u64,
-    /// Every event up to this number is confirmed or was sent over the present link.
+    /// Every event up to this number is confirmed or was sent over the current link.
     sent: u64,
-    /// What was sent before the latest mark, until it is answered.
+    /// Last event before the pending mark; `None` once the mark is answered.
     mark: Option<u64>,
-    /// What was sent before the latest mark.
+    /// Last event before the latest mark.
     marked: u64,
     unmarked_bytes: usize,
     mark_every: usize,
 }
 
 impl Delivery {
-    /// Nothing was sent of a process of whose output `retain_bytes` are kept.
+    /// Progress of a process that has sent nothing; `retain_bytes` is the size of its log.
     pub fn new(retain_bytes: usize) -> Self {
         let mark_every = retain_bytes / MARKS_PER_LOG;
         Self { confirmed: 0, sent: 0, mark: None, marked: 0, unmarked_bytes: 0, mark_every }
     }
 
-    /// Another link, or none: what was on its way over the old one may be lost.
+    /// The link changed or was lost: unconfirmed events may be lost.
     pub fn handle_attached(&mut self) {
         self.sent = self.confirmed;
         self.mark = None;
     }
 
-    /// An event with `bytes` of output was pushed.
+    /// Records a pushed event with `bytes` of output.
     pub fn handle_pushed(&mut self, seq: u64, bytes: usize) {
         self.unmarked_bytes += bytes;
         if seq == self.sent + 1 {
@@ -49,9 +49,9 @@ impl Delivery {
         }
     }
 
-    /// The client reads on behind `after`, and is answered with everything up to `through`; the latest event is `last`.
+    /// Records a read after `after` that is answered up to `through`; `last` is the latest event.
     pub fn handle_read(&mut self, after: u64, through: u64, last: u64) {
-        // A cursor behind the latest event says nothing about what has come.
+        // A cursor beyond the latest event confirms nothing.
         if after > last {
             return;
         }
@@ -59,19 +59,19 @@ impl Delivery {
         self.sent = self.sent.max(self.confirmed).max(through.min(last));
     }
 
-    /// A mark was sent behind everything that was sent so far.
+    /// Records that a mark was sent.
     pub fn handle_marked(&mut self) {
         self.mark = Some(self.sent);
         self.marked = self.sent;
         self.unmarked_bytes = 0;
     }
 
-    /// The client answered the mark, so it has everything that was sent before.
+    /// The client answered the mark, so it has everything that was sent before the mark.
     pub fn handle_answered(&mut self) {
         self.confirmed = self.confirmed.max(self.mark.take().unwrap_or(0));
     }
 
-    /// The client does without what it missed.
+    /// The client skips the events that it missed.
     pub fn handle_given_up(&mut self, last: u64) {
         self.sent = last;
     }
@@ -81,12 +81,12 @@ impl Delivery {
         self.confirmed
     }
 
-    /// Whether the client misses something before `last`, the latest event.
+    /// Whether the client misses an event up to `last`, the latest event.
     pub fn has_missed(&self, last: u64) -> bool {
         self.sent < last
     }
 
-    /// Whether a mark should follow what was sent; `is_full` if the log can evict nothing more until then.
+    /// Whether a mark should be sent now; `is_full` if the log can evict nothing until the next confirmation.
     pub fn wants_mark(&self, is_full: bool) -> bool {
         let unmarked = usize::try_from(self.sent.saturating_sub(self.marked)).unwrap_or(usize::MAX);
         let is_due = self.unmarked_bytes >= self.mark_every

@@ -2,64 +2,64 @@
 //!
 //! Owner: the client's process. A slow reader costs no extra memory: once its events are dropped, it gets
 //! [`Found::Behind`] and reads them from the server.
-//! Invariant: at most [`MAX_LOGGED_EVENTS`] and [`MAX_LOGGED_BYTES`] are kept, and always the latest; but a reader that
-//! collects everything can pin what it has not read yet.
+//! Invariant: the log keeps the latest events, at most [`MAX_LOGGED_EVENTS`] and [`MAX_LOGGED_BYTES`]; a reader that
+//! collects everything can pin its unread events.
 
 use std::collections::VecDeque;
 
 use crate::event_order::ProcessEvent;
 
-/// Many small events between two turns of a busy reader.
+/// Bound for many small events between two polls of a busy reader.
 pub const MAX_LOGGED_EVENTS: usize = 4096;
-/// More than a link brings between two turns of a busy reader, so that only one that has stopped falls behind.
+/// More than a link delivers between two polls of a busy reader, so that only a stopped reader falls behind.
 pub const MAX_LOGGED_BYTES: usize = 8 * 1024 * 1024;
 
 /// The latest events of one process.
 #[derive(Debug)]
 pub struct EventLog {
     events: VecDeque<ProcessEvent>,
-    /// The place of the first event that is kept.
+    /// Position of the oldest event in the log.
     first_place: u64,
     bytes: usize,
     max_events: usize,
     max_bytes: usize,
-    /// The highest number that was dropped.
+    /// Highest sequence number that was dropped.
     dropped_through: u64,
     last_seq: u64,
-    /// Everything from this place on is kept, whatever the bounds say.
+    /// Events from this position on are kept regardless of the bounds.
     pinned: Option<u64>,
 }
 
-/// Where a reader is.
+/// Read position of one reader.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogCursor {
     place: u64,
     seq: u64,
 }
 
-/// What a reader finds at its place.
+/// Result of a read at the cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// The next event.
     Event(ProcessEvent),
-    /// The reader fell behind: what is after `after` and before `until` must be read from the server.
+    /// The reader fell behind: events after `after` and before `until` must be read from the server.
     Behind {
-        /// The last number that the reader has seen.
+        /// Last sequence number that the reader has seen.
         after: u64,
-        /// The first number that is kept.
+        /// First sequence number in the log.
         until: u64,
     },
-    /// Nothing yet.
+    /// No new event.
     Nothing,
 }
 
 impl LogCursor {
-    /// A reader that has seen everything up to `seq`.
+    /// Cursor of a reader that has seen everything up to `seq`.
     pub fn after(seq: u64) -> Self {
         Self { place: 0, seq }
     }
 
-    /// The last number that the reader has seen.
+    /// Last sequence number that the reader has seen.
     pub fn seq(self) -> u64 {
         self.seq
     }
@@ -76,7 +76,7 @@ impl EventLog {
         Self::with_bounds(seq, MAX_LOGGED_EVENTS, MAX_LOGGED_BYTES)
     }
 
-    /// An empty log with bounds of its own.
+    /// An empty log with custom bounds.
     pub fn with_bounds(seq: u64, max_events: usize, max_bytes: usize) -> Self {
         Self {
             events: VecDeque::new(),
@@ -90,19 +90,19 @@ impl EventLog {
         }
     }
 
-    /// Keeps everything from a reader's place on: for a reader that collects it all anyway.
+    /// Keeps all events from the cursor on, for a reader that collects everything.
     pub fn pin(&mut self, cursor: &LogCursor) {
         self.pinned = Some(cursor.place);
         self.shrink();
     }
 
-    /// Keeps no more than the bounds say.
+    /// Applies the bounds again.
     pub fn unpin(&mut self) {
         self.pinned = None;
         self.shrink();
     }
 
-    /// Appends an event; the oldest fall out.
+    /// Appends an event and drops the oldest ones beyond the bounds.
     pub fn push(&mut self, event: ProcessEvent) {
         self.bytes += event.len();
         self.last_seq = event.seq().unwrap_or(self.last_seq);
@@ -110,12 +110,12 @@ impl EventLog {
         self.shrink();
     }
 
-    /// The highest number so far.
+    /// Highest sequence number so far.
     pub fn last_seq(&self) -> u64 {
         self.last_seq
     }
 
-    /// What a reader finds at its place; an event moves it on.
+    /// Reads at the cursor and advances it past the event.
     pub fn next(&self, cursor: &mut LogCursor) -> Found {
         if cursor.place < self.first_place || self.first_place == 0 {
             if self.dropped_through > cursor.seq {

@@ -1,12 +1,12 @@
 //! Reorders the events of one process, detects gaps and requests the missing pages.
 //!
 //! Owner: the client's process (`exec-server-client/src/process.rs`).
-//! Invariant: what comes out has every number once, in order; an unrecoverable number is reported in a
-//! [`Gap`]. A complete stream in order needs no read at all.
+//! Invariant: every sequence number comes out once, in order; an unrecoverable number is reported in a [`Gap`]. A
+//! complete stream in order needs no read.
 //!
 //! ```text
-//! pushed event ─in order▶ out;   ─early▶ pending ─what was missing comes, or a read tells▶ out
-//! link lost ▶ behind ─a page, and another▶ … ─the last page, or a page that reaches what is pushed again▶ up to date
+//! pushed event ─in order▶ out;   ─early▶ pending ─missing event arrives, or a read covers it▶ out
+//! link lost ▶ behind ─pages of process/read▶ … ─last page, or a page that reaches the pushed events▶ up to date
 //! ```
 
 mod events;
@@ -17,77 +17,77 @@ use std::sync::Arc;
 
 pub use events::{Gap, ProcessEvent, ProcessExit};
 
-/// Events that came too early and wait for an earlier one; more are dropped here and read again later.
+/// Limit of early events that wait for an earlier one; events beyond it are dropped and read again later.
 pub const MAX_PENDING_EVENTS: usize = 256;
-/// The bytes behind [`MAX_PENDING_EVENTS`], unless the server was asked to keep more.
+/// Limit of early output in bytes, unless the server retains more.
 pub const MAX_PENDING_BYTES: usize = 1024 * 1024;
-/// However much the server keeps, no more than this waits here.
+/// Upper limit of early output, whatever the server retains.
 const MOST_PENDING_BYTES: usize = 64 * 1024 * 1024;
-/// What one read asks for: a link that breaks every few megabytes still brings it through.
+/// Size of one read; small enough for a link that breaks every few megabytes.
 pub const PAGE_BYTES: u64 = 1024 * 1024;
-/// Reads in a row that bring nothing of what is missing, before a server is taken for broken.
+/// Consecutive reads without missing events before the server counts as faulty.
 const MAX_FRUITLESS_READS: u32 = 8;
 
-/// What confines the process, as far as its exit may have to be explained.
+/// Whether a sandbox can explain the exit of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confinement {
-    /// Nothing, so that nothing can have been denied.
+    /// No sandbox, so nothing can have been denied.
     None,
-    /// A sandbox, or the server did not say.
+    /// A sandbox, or the server did not report it.
     Possible,
 }
 
-/// A `process/read` that is needed to go on.
+/// A `process/read` that must be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeededRead {
-    /// The cursor.
+    /// The `afterSeq` of the read.
     pub after: u64,
-    /// Whether the missing event may only be late, so that it pays to wait a little first.
+    /// Whether the missing event may only be late, so that the caller should wait briefly first.
     pub may_be_late: bool,
 }
 
-/// A server said something about a process that cannot be.
+/// A server reported impossible facts about a process.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
-    /// A chunk behind the end of its own answer.
+    /// A chunk after the end of its own page.
     #[error("process/read returned output {seq} behind its own end {end}")]
     BehindTheEnd {
-        /// The chunk's number.
+        /// Sequence number of the chunk.
         seq: u64,
-        /// The last number of the answer.
+        /// Last sequence number of the page.
         end: u64,
     },
-    /// Something else has the number of the close.
+    /// Another event has the sequence number of the close.
     #[error("process/read returned output at the closing number {0}")]
     OutputAtClose(u64),
-    /// Events that the server sent, but cannot account for.
+    /// Events that were pushed but that no page covers.
     #[error("the server does not account for event {0}")]
     NeverToldOf(u64),
 }
 
-/// The events of one process, on their way into order.
+/// Reordering state of one process.
 #[derive(Debug)]
 pub struct EventOrder {
-    /// Everything up to here is out.
+    /// Last sequence number that came out.
     last: u64,
     pending: BTreeMap<u64, ProcessEvent>,
     pending_bytes: usize,
     max_pending_events: usize,
     max_pending_bytes: usize,
-    /// The highest number that was dropped because too much was pending.
+    /// Highest number dropped because too many events were pending.
     dropped_through: u64,
-    /// All events that were new when they came.
+    /// Number of events that were new on arrival.
     received: u64,
     out: VecDeque<ProcessEvent>,
-    /// None until the start was answered.
+    /// `None` until the start was answered.
     confinement: Option<Confinement>,
     has_exited: bool,
     is_reading: bool,
-    /// Whether the link broke and nothing was read since.
+    /// Whether the link broke and no read has succeeded since.
     is_lost: bool,
-    /// Whether more may have been missed than the pages so far have brought.
+    /// Whether more events may be missing than the pages so far contained.
     is_behind: bool,
-    /// The lowest number that was pushed since then; what follows it is pushed as well.
+    /// Lowest number pushed on the current link; all later events are pushed as well.
     pushed_from: Option<u64>,
     doubt: Option<Doubt>,
     fruitless_reads: u32,
@@ -95,31 +95,31 @@ pub struct EventOrder {
     link: LinkNumber,
 }
 
-/// Tells the links of one process apart, so that an answer that outlives its link is recognised.
+/// Identifies a link of one process, so that an answer from an earlier link is recognised.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkNumber(u64);
 
-/// An exit that may have its number in a gap; the gap and all behind it wait until a later page tells.
+/// An exit whose number may lie in a gap; the gap and all later events wait until a page decides.
 #[derive(Debug)]
 struct Doubt {
-    /// The first number of the gap.
+    /// First number of the gap.
     gap: u64,
     exit: ProcessExit,
 }
 
 impl EventOrder {
-    /// A process whose start has not been answered yet.
+    /// State of a process whose start has not been answered yet.
     pub fn new() -> Self {
         Self::after(0, None)
     }
 
-    /// A process that runs already, of which everything up to `seq` is known, and of which the rest must be read.
+    /// State of a running process that is known up to `seq`; later events must be read.
     pub fn attached(seq: u64) -> Self {
         let is_reading = true;
         Self { is_reading, is_behind: true, ..Self::after(seq, Some(Confinement::Possible)) }
     }
 
-    /// What was missed after `seq` of a process whose end is known; `exit` is the exit if it is among that.
+    /// State for events after `seq` of a process whose end is known; `exit` is its exit if it lies after `seq`.
     pub fn again(seq: u64, exit: Option<(u64, ProcessExit)>) -> Self {
         let mut order = Self::after(seq, Some(Confinement::None));
         match exit {
@@ -152,52 +152,51 @@ impl EventOrder {
         }
     }
 
-    /// The server keeps this much output, so that as much may wait here for what is read meanwhile.
-    ///
-    /// More would be of no use: by then the server has dropped what is missing.
+    /// Sets the server's retention in bytes as the limit of early output.
+    /// | A larger limit would not help: by then the server has evicted the missing events.
     pub fn expect_retention(&mut self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.max_pending_bytes = bytes.clamp(MAX_PENDING_BYTES, MOST_PENDING_BYTES);
         self.max_pending_events = self.max_pending_bytes / MAX_PENDING_BYTES * MAX_PENDING_EVENTS;
     }
 
-    /// Everything up to this number is out.
+    /// Last sequence number that came out.
     pub fn last_seq(&self) -> u64 {
         self.last
     }
 
-    /// Where the next read goes on.
+    /// The cursor of the next read.
     pub fn read_after(&self) -> u64 {
         if self.is_behind { self.known_through() } else { self.last }
     }
 
-    /// The present link, for [`EventOrder::handle_late_read`].
+    /// The current link, for [`EventOrder::handle_late_read`].
     pub fn link(&self) -> LinkNumber {
         self.link
     }
 
-    /// How many events have come in so far; a link on which it grows is worth something.
+    /// Number of events received so far; growth shows that a link makes progress.
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Whether something was missed that only reads can bring back.
+    /// Whether events were missed that must be read from the server.
     pub fn is_behind(&self) -> bool {
         self.is_behind
     }
 
-    /// Whether nothing more will come out.
+    /// Whether no further event will come out.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The start was answered.
+    /// The start request was answered.
     pub fn handle_started(&mut self, confinement: Confinement) {
         self.confinement = Some(confinement);
         self.settle();
     }
 
-    /// The server sent an event.
+    /// The server pushed an event.
     pub fn handle_event(&mut self, event: ProcessEvent) {
         let Some(seq) = event.seq() else { return };
         self.pushed_from = Some(self.pushed_from.map_or(seq, |from| from.min(seq)));
@@ -210,7 +209,7 @@ impl EventOrder {
         }
         let is_next = seq == self.last + 1;
         if !is_next && self.is_full_for(&event) {
-            // Whatever is in doubt must not keep everything from coming out.
+            // An undecided exit must not block later events.
             self.settle_doubt();
             if self.is_full_for(&event) {
                 self.dropped_through = self.dropped_through.max(seq);
@@ -221,14 +220,14 @@ impl EventOrder {
         self.settle();
     }
 
-    /// The link broke; until a read is answered, or has failed, no other is asked for.
+    /// The link broke; no further read is requested until one succeeds or fails.
     pub fn handle_lost(&mut self) {
         if self.is_over {
             return;
         }
         (self.is_reading, self.is_behind, self.pushed_from) = (true, true, None);
         self.link.0 += 1;
-        // Another link that broke before anything was read makes no difference.
+        // A second loss before any read makes no difference.
         if !std::mem::replace(&mut self.is_lost, true) {
             self.out.push_back(ProcessEvent::ResyncRequired);
         }
@@ -244,7 +243,7 @@ impl EventOrder {
         self.out.push_back(ProcessEvent::Failed(reason.into()));
     }
 
-    /// A read failed for good: what it was to bring will not come.
+    /// A read failed permanently: the missing events will not come.
     pub fn handle_read_failed(&mut self) {
         (self.is_reading, self.is_lost) = (false, false);
         if self.is_over {
@@ -266,14 +265,14 @@ impl EventOrder {
         self.settle();
     }
 
-    /// A read that is needed to go on, once until it is answered.
+    /// Returns a required read once, until it is answered.
     pub fn poll_read(&mut self) -> Option<NeededRead> {
         if self.is_over || self.is_reading {
             return None;
         }
         let may_be_late = match self.pending.first_key_value() {
             _ if self.is_behind => false,
-            // The exit is held back until it can be explained.
+            // The exit is held back until its denial flag is known.
             Some((seq, _)) if *seq == self.last + 1 => {
                 self.confinement?;
                 false
@@ -286,7 +285,7 @@ impl EventOrder {
         Some(NeededRead { after: self.read_after(), may_be_late })
     }
 
-    /// Whether a needed read is still needed; what was late may have come meanwhile.
+    /// Whether a required read is still required; the late event may have arrived.
     pub fn still_needs_read(&mut self) -> bool {
         let was_reading = std::mem::take(&mut self.is_reading);
         was_reading && self.poll_read().is_some()
@@ -297,7 +296,7 @@ impl EventOrder {
         self.out.pop_front()
     }
 
-    /// The end of the row of events that begins with the next one.
+    /// Last number of the consecutive pending events after the last output.
     fn known_through(&self) -> u64 {
         let mut known = self.last;
         for (first, event) in &self.pending {
@@ -309,7 +308,7 @@ impl EventOrder {
         known
     }
 
-    /// Whether the number waits already, as an event or in a gap.
+    /// Whether the number is pending, as an event or in a gap.
     fn covers(&self, seq: u64) -> bool {
         let before = self.pending.range(..=seq).next_back();
         before.is_some_and(|(_, event)| event.seq().is_some_and(|last| last >= seq))
@@ -326,7 +325,7 @@ impl EventOrder {
         self.pending.insert(first, event);
     }
 
-    /// Lets everything out that is in order now.
+    /// Releases all events that are in order now.
     fn settle(&mut self) {
         while let Some(entry) = self.pending.first_entry()
             && *entry.key() == self.last + 1

@@ -1,17 +1,17 @@
-//! The file handles of one connection: named by the client, reserved before anything is opened.
+//! File handles of one connection: the client chooses the name, which is reserved before the file is opened.
 //!
 //! ```text
 //! free ─reserve▶ opening ─opened▶ open ─close▶ free
 //!                   └─failed▶ free
 //! ```
 //!
-//! Invariant: calls for one name are carried out in the order in which they came. While a name is being opened every
-//! call for it waits, also a close and the next open. The owner must carry out the calls that come back from
-//! `handle_opened` or `handle_failed` before the table takes a later call.
+//! Invariant: calls for one name run in order of arrival. While a name is being opened, every call for it waits,
+//! including a close and the next open. The owner must run the calls returned by `handle_opened` or `handle_failed`
+//! before it passes a later call to the table.
 
 use std::collections::HashMap;
 
-/// The handles of one connection, and the calls that wait for one.
+/// Handles of one connection, and the calls that wait for one.
 #[derive(Debug)]
 pub struct HandleTable<T, W> {
     handles: HashMap<String, State<T, W>>,
@@ -24,22 +24,22 @@ enum State<T, W> {
     Open(T),
 }
 
-/// Why a handle is not to be had.
+/// Why a name cannot be reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotReserved {
-    /// The name is taken.
+    /// The name is in use.
     Exists,
-    /// There are as many as there may be.
+    /// The limit of handles is reached.
     Full,
 }
 
 impl<T, W> HandleTable<T, W> {
-    /// Room for `limit` handles, open or being opened.
+    /// A table for `limit` handles, open or being opened.
     pub fn new(limit: usize) -> Self {
         Self { handles: HashMap::new(), limit }
     }
 
-    /// Gives a call back that can be carried out now; a call for a handle that is being opened waits.
+    /// Returns a call that can run now; a call for a handle that is being opened waits.
     pub fn admit(&mut self, id: &str, call: W) -> Option<W> {
         match self.handles.get_mut(id) {
             Some(State::Opening { waiting }) => {
@@ -50,7 +50,7 @@ impl<T, W> HandleTable<T, W> {
         }
     }
 
-    /// Takes a name before its file is opened; the owner must follow up with what came of it.
+    /// Reserves a name before its file is opened; `handle_opened` or `handle_failed` must follow.
     pub fn reserve(&mut self, id: &str) -> Result<(), NotReserved> {
         if self.handles.contains_key(id) {
             return Err(NotReserved::Exists);
@@ -62,17 +62,17 @@ impl<T, W> HandleTable<T, W> {
         Ok(())
     }
 
-    /// The file of a reserved name is open: gives back the calls that waited for it, in their order.
+    /// The file of a reserved name is open; returns the calls that waited for it, in order.
     pub fn handle_opened(&mut self, id: &str, value: T) -> Vec<W> {
         self.handles.insert(id.to_owned(), State::Open(value)).map_or_else(Vec::new, State::waiting)
     }
 
-    /// The file of a reserved name could not be opened: gives back the calls that waited for it, in their order.
+    /// The file of a reserved name could not be opened; returns the calls that waited for it, in order.
     pub fn handle_failed(&mut self, id: &str) -> Vec<W> {
         self.handles.remove(id).map_or_else(Vec::new, State::waiting)
     }
 
-    /// What is open under this name.
+    /// The open handle with this name.
     pub fn find(&self, id: &str) -> Option<&T> {
         match self.handles.get(id)? {
             State::Open(value) => Some(value),
@@ -80,7 +80,7 @@ impl<T, W> HandleTable<T, W> {
         }
     }
 
-    /// Frees a name whose file is open, and gives back what it stood for.
+    /// Frees the name of an open handle and returns the handle.
     pub fn close(&mut self, id: &str) -> Option<T> {
         self.find(id)?;
         match self.handles.remove(id)? {

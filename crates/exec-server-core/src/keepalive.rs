@@ -1,21 +1,21 @@
 //! Decides when to ping a peer and when to treat it as unresponsive.
 //!
-//! Owner: the connection task. A peer counts as alive while it sends anything, or takes anything that we send: one
-//! that is busy reading a long backlog cannot answer a ping that stands behind it.
+//! Owner: the connection task. A peer counts as alive while it sends or accepts data: a peer that reads a long backlog
+//! cannot answer the ping behind it.
 
 use std::time::{Duration, Instant};
 
-/// The pings of one connection.
+/// Ping state of one connection.
 #[derive(Debug)]
 pub struct Keepalive {
     interval: Duration,
     deadline: Duration,
     next_ping: Instant,
-    /// Since when an answer is due.
+    /// When the unanswered ping was sent.
     waiting_since: Option<Instant>,
 }
 
-/// What the owner must do.
+/// Action for the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepaliveAction {
     /// Send a ping.
@@ -25,17 +25,17 @@ pub enum KeepaliveAction {
 }
 
 impl Keepalive {
-    /// Pings every `interval`, and gives up `deadline` after a ping that nothing followed.
+    /// Pings every `interval`, and gives up `deadline` after a ping without activity.
     pub fn new(now: Instant, interval: Duration, deadline: Duration) -> Self {
         Self { interval, deadline, next_ping: now + interval, waiting_since: None }
     }
 
-    /// The peer sent or took something.
+    /// The peer sent or accepted data.
     pub fn handle_activity(&mut self) {
         self.waiting_since = None;
     }
 
-    /// When [`Keepalive::handle_timeout`] wants to be called.
+    /// When [`Keepalive::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Instant {
         match self.waiting_since {
             Some(since) => self.next_ping.min(since + self.deadline),
@@ -43,7 +43,7 @@ impl Keepalive {
         }
     }
 
-    /// Time has passed.
+    /// Returns the action that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) -> Option<KeepaliveAction> {
         if self.waiting_since.is_some_and(|since| now >= since + self.deadline) {
             return Some(KeepaliveAction::GiveUp);

@@ -1,4 +1,4 @@
-//! Checks the names that a server gives for one directory, before any of them becomes part of a path.
+//! Checks the names in a server's directory listing before they become part of a path.
 //!
 //! Owner: the client call that lists the directory.
 //! Invariant: every admitted name is one path component, and an exact name is admitted once.
@@ -16,30 +16,30 @@ pub enum BadListing {
     /// An entry without a name.
     #[error("a directory entry has an empty name")]
     Empty,
-    /// A name that leads to the directory itself or out of it.
+    /// `.` or `..`.
     #[error("a directory entry is named `{0}`")]
     Dots(String),
-    /// A name that is a path.
+    /// A name with a slash.
     #[error("the name {0:?} of a directory entry contains a slash")]
     Slash(String),
-    /// A name that no file system can hold.
+    /// A name with a NUL byte.
     #[error("the name {0:?} of a directory entry contains a NUL byte")]
     Nul(String),
-    /// A name that no file system can hold.
+    /// A name longer than any file system allows.
     #[error("the name of a directory entry is longer than {MAX_NAME_BYTES} bytes")]
     TooLong,
     /// Two entries of one directory with the same name.
     #[error("the directory entry {0:?} is listed twice")]
     Duplicate(String),
-    /// An address that belongs to another name.
+    /// A URI whose last component differs from the name.
     #[error("the directory entry {name:?} has the address of {address:?}")]
     Address {
         /// The name as text.
         name: String,
-        /// The name in the address.
+        /// Last component of the URI.
         address: String,
     },
-    /// More entries than a client keeps.
+    /// More entries than [`MAX_ENTRIES`].
     #[error("a directory has more than {MAX_ENTRIES} entries")]
     TooMany,
     /// A page without entries that announces another page.
@@ -47,7 +47,7 @@ pub enum BadListing {
     EmptyPage,
 }
 
-/// The names of one directory so far.
+/// Names of one directory that were admitted so far.
 #[derive(Debug, Default)]
 pub struct Listing {
     seen: HashSet<Vec<u8>>,

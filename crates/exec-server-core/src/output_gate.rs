@@ -1,6 +1,6 @@
 //! Decides when output of a process may be read, so that its client gets all of it.
 //!
-//! Owner: the process task. It asks only while output is ready; room in the outbox is a condition of its own.
+//! Owner: the process task. It asks only while output is ready; room in the outbox is a separate condition.
 //!
 //! ```text
 //! reference client: open ─512 KiB read▶ shut ─50 ms after the start▶ open
@@ -8,7 +8,7 @@
 //!                   open ─log full of unconfirmed events▶ shut ─client confirms some▶ open
 //! ```
 //!
-//! A process without either rule has a gate that is always open.
+//! Without either rule, the gate is always open.
 
 mod handover;
 
@@ -19,7 +19,7 @@ use handover::Handover;
 use crate::process_log::ProcessLog;
 
 /// The reference client keeps 1 MiB of a process's events until its listener is attached, and drops the rest.
-/// Only half of that may be sent before the listener can be expected.
+/// Only half of that may be sent before the listener is expected.
 const HEAD_START: Duration = Duration::from_millis(50);
 const HEAD_START_BYTES: u64 = 512 * 1024;
 
@@ -35,9 +35,9 @@ pub struct OutputGate {
 pub struct GateRules {
     /// When the process started.
     pub started: Instant,
-    /// How much output its log keeps.
+    /// Size of the process log in bytes.
     pub retain_bytes: usize,
-    /// Whether the client may begin to listen some time after the start was answered.
+    /// Whether the client attaches its listener some time after the start was answered.
     pub is_reference_client: bool,
     /// Whether output waits while no client is attached.
     pub waits_when_detached: bool,
@@ -56,7 +56,7 @@ pub struct GateInput<'a> {
     pub is_ending: bool,
 }
 
-/// The answer to a mark.
+/// Result of a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Confirmation {
     /// The client has everything that was sent before the mark.
@@ -87,13 +87,13 @@ impl OutputGate {
             && !self.handover.as_ref().is_some_and(|handover| handover.holds_output(input))
     }
 
-    /// When a gate that is shut may open without another event.
+    /// When a shut gate may open without another event.
     pub fn poll_timeout(&self, input: GateInput<'_>) -> Option<Instant> {
         let handover = self.handover.as_ref().and_then(|handover| handover.poll_timeout(input));
         [self.head_start_end(input), handover].into_iter().flatten().min()
     }
 
-    /// The process has another link to a client, or none.
+    /// The process got another link, or lost its link.
     pub fn handle_link_changed(&mut self) {
         if let Some(handover) = &mut self.handover {
             handover.handle_link_changed();
@@ -114,14 +114,14 @@ impl OutputGate {
         }
     }
 
-    /// The attached client asked for what follows `after`, and is answered with everything up to `through`.
+    /// The attached client sent a read after `after`, which is answered up to `through`.
     pub fn handle_read(&mut self, after: u64, through: u64, log: &ProcessLog) {
         if let Some(handover) = &mut self.handover {
             handover.handle_read(after, through, log);
         }
     }
 
-    /// Whether a mark has to be sent now, behind everything that was sent to the attached client.
+    /// Whether a mark must be sent now, after everything that was sent to the attached client.
     pub fn poll_mark(&mut self, input: GateInput<'_>) -> bool {
         self.handover.as_mut().is_some_and(|handover| handover.poll_mark(input))
     }

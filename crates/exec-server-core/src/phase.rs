@@ -8,19 +8,19 @@
 
 use exec_server_protocol::methods::Family;
 
-/// How far the handshake of a connection has come.
+/// Handshake progress of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing yet.
+    /// No handshake yet.
     #[default]
     New,
     /// `initialize` was answered with a session.
     Named,
-    /// `initialized` came.
+    /// `initialized` was received.
     Ready,
 }
 
-/// A request or notification that came too early or too often.
+/// A message that is not allowed in this phase.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PhaseError {
     /// A family method before `initialize`.
@@ -38,12 +38,12 @@ pub enum PhaseError {
 }
 
 impl Phase {
-    /// Whether `initialize` may come now.
+    /// Whether `initialize` is allowed now.
     pub fn check_initialize(self) -> Result<(), PhaseError> {
         if self == Self::New { Ok(()) } else { Err(PhaseError::AlreadyInitialized) }
     }
 
-    /// Whether a method of `family` may come now.
+    /// Whether a method of `family` is allowed now.
     pub fn check(self, family: Family) -> Result<(), PhaseError> {
         match self {
             Self::New => Err(PhaseError::NotInitialized(family)),
@@ -57,7 +57,7 @@ impl Phase {
         *self = Self::Named;
     }
 
-    /// `initialized` came; repeating it is harmless.
+    /// `initialized` was received; repeating it is harmless.
     pub fn handle_initialized(&mut self) -> Result<(), PhaseError> {
         if *self == Self::New {
             return Err(PhaseError::InitializedTooEarly);

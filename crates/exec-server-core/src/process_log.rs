@@ -1,6 +1,6 @@
 //! Keeps one process's events in order and replays its output to late readers.
 //!
-//! Owner: the process task (`exec-server/src/processes/owner.rs`).
+//! Owner: the process task (`exec-server-executor/src/process/task.rs`).
 //! Invariant: sequence numbers start at 1 and have no gaps; output, exit and close share them; close has the last.
 //!
 //! ```text
@@ -52,7 +52,7 @@ struct Chunk {
 #[derive(Debug, Default)]
 struct Evicted {
     bytes: u64,
-    /// The highest number that was dropped.
+    /// Highest sequence number that was evicted.
     through: u64,
 }
 
@@ -63,9 +63,9 @@ impl Evicted {
     }
 }
 
-/// What a chunk takes in the text of a read beside its bytes in whole groups of base64.
+/// JSON bytes around a chunk in a read response, beside its base64 text.
 const AROUND_CHUNK_BYTES: usize = 110;
-/// What the text of a read has beside its chunks.
+/// JSON bytes around all chunks of a read response.
 const AROUND_READ_BYTES: usize = 1024;
 
 impl ProcessLog {
@@ -82,7 +82,7 @@ impl ProcessLog {
         }
     }
 
-    /// Records output that came at `at_ms` since 1970, and returns its number.
+    /// Records output received at `at_ms` since 1970 and returns its sequence number.
     pub fn handle_output(&mut self, stream: OutputStream, bytes: &[u8], at_ms: u64) -> u64 {
         debug_assert!(self.closed_at.is_none(), "output never follows close");
         let seq = self.next();
@@ -101,14 +101,14 @@ impl ProcessLog {
         seq
     }
 
-    /// Records the end of the root process and returns its number.
+    /// Records the exit of the root process and returns its sequence number.
     pub fn handle_exit(&mut self, exit: Exit) -> u64 {
         debug_assert!(self.exit.is_none(), "a process exits once");
         self.exit = Some(exit);
         self.next()
     }
 
-    /// Records that nothing more will come and returns the last number.
+    /// Records the close and returns the last sequence number.
     pub fn handle_closed(&mut self, now: Instant) -> u64 {
         debug_assert!(
             self.exit.is_some() && self.closed_at.is_none(),
@@ -120,7 +120,7 @@ impl ProcessLog {
         self.next()
     }
 
-    /// The retained output after `after`, about `max_bytes` of it, with the present state.
+    /// Retained output after `after`, about `max_bytes` of it, with the current state.
     pub fn read(&self, after: u64, max_bytes: Option<u64>) -> ProcessReadResponse {
         let mut chunks = Vec::new();
         let mut offset = 0;
@@ -162,7 +162,7 @@ impl ProcessLog {
         }
     }
 
-    /// Adds to the chunks of an answer when they came.
+    /// Adds the receive times to the chunks of an answer.
     pub fn add_times(&self, answer: &mut ProcessReadResponse) {
         for chunk in &mut answer.chunks {
             let found = self.chunks.binary_search_by_key(&chunk.seq, |kept| kept.seq);
@@ -170,20 +170,20 @@ impl ProcessLog {
         }
     }
 
-    /// The present state without output, for a reader that waits for an end.
+    /// The current state without output, for a reader that waits for the exit or close.
     pub fn state(&self) -> ProcessReadResponse {
         let mut state = self.read(u64::MAX, None);
         state.gap = None;
         state
     }
 
-    /// How much text [`ProcessLog::read`] would give at most.
+    /// Upper bound for the JSON text of [`ProcessLog::read`] in bytes.
     pub fn read_bytes(&self, after: u64, max_bytes: Option<u64>) -> usize {
         let late = self.chunks.partition_point(|chunk| chunk.seq <= after);
         let count = self.chunks.len() - late;
         let all: usize = self.chunks.range(late..).map(|chunk| chunk.len as usize).sum();
         let most = max_bytes.and_then(|max| usize::try_from(max).ok()).unwrap_or(usize::MAX);
-        // The first chunk is given even if it is longer, and each has at least one byte.
+        // The first chunk is returned even if it is longer, and each has at least one byte.
         let first = self.chunks.get(late).map_or(0, |chunk| chunk.len as usize);
         let bytes = all.min(most.max(first));
         base64::encoded_len(bytes)
@@ -191,7 +191,7 @@ impl ProcessLog {
             + AROUND_READ_BYTES
     }
 
-    /// Whether a reader at `after` would learn anything, so that its long poll ends.
+    /// Whether a read after `after` has something to return, so that its long poll ends.
     pub fn has_news(&self, after: u64) -> bool {
         self.chunks.back().is_some_and(|chunk| chunk.seq > after)
             || self.gap(after).is_some()
@@ -199,7 +199,7 @@ impl ProcessLog {
             || (self.exit.is_some() && after < self.last_seq)
     }
 
-    /// How the root process ended, once it has.
+    /// Exit of the root process, once it has exited.
     pub fn exit(&self) -> Option<&Exit> {
         self.exit.as_ref()
     }
@@ -220,17 +220,17 @@ impl ProcessLog {
         false
     }
 
-    /// Whether nothing more will come.
+    /// Whether the process is closed.
     pub fn is_closed(&self) -> bool {
         self.closed_at.is_some()
     }
 
-    /// The number that the next event will have.
+    /// Sequence number of the next event.
     pub fn next_seq(&self) -> u64 {
         self.last_seq + 1
     }
 
-    /// When the record may be forgotten.
+    /// When the log may be dropped.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.closed_at.map(|at| at + self.retain_closed)
     }

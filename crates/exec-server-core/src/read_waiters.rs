@@ -15,7 +15,7 @@ use exec_server_protocol::process::{ProcessReadParams, ReadUntil};
 
 use crate::process_log::ProcessLog;
 
-/// The reads of one process that wait for news.
+/// Pending long polls of one process.
 #[derive(Debug)]
 pub struct ReadWaiters<T> {
     waiting: Vec<Waiter<T>>,
@@ -24,7 +24,7 @@ pub struct ReadWaiters<T> {
 #[derive(Debug)]
 struct Waiter<T> {
     params: ProcessReadParams,
-    /// None if the deadline is beyond the range of the clock.
+    /// `None` if the deadline is beyond the range of the clock.
     deadline: Option<Instant>,
     ticket: T,
 }
@@ -47,7 +47,7 @@ impl<T> ReadWaiters<T> {
         self.waiting.push(Waiter { deadline: now.checked_add(wait), params, ticket });
     }
 
-    /// Removes the reads that can be answered now; `is_gone` says whether the connection of a read is closed.
+    /// Removes the reads that can be answered now; `is_gone` tells whether the connection of a read is closed.
     pub fn take_due(
         &mut self,
         now: Instant,
@@ -62,7 +62,7 @@ impl<T> ReadWaiters<T> {
         due.map(|read| (read.params, read.ticket)).collect()
     }
 
-    /// When the next read is due without news.
+    /// When the next read must be answered without news.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.waiting.iter().filter_map(|read| read.deadline).min()
     }

@@ -9,14 +9,14 @@
 //!   └─ t passes ◀───────────────────────────────────┴▶ pausing
 //! ```
 //!
-//! A first dial fails at once, whatever is in the way, so that its caller can decide. A lost link is worth a budget of
-//! attempts, because its processes go on meanwhile.
+//! A first dial fails at once, so that its caller can decide. A lost link is retried within a budget, because its
+//! processes keep running.
 
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
 
-/// How long a client tries to get its session back: as long as the reference client, and less than the 80 s for which a
+/// How long a client tries to resume its session: as long as the reference client, and less than the 80 s for which a
 /// server keeps a session.
 pub const RECOVERY_BUDGET: Duration = Duration::from_secs(45);
 /// The first pause between two attempts.
@@ -24,24 +24,24 @@ pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Long enough to spare a server that restarts, short enough for several attempts within the budget.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// When to dial.
+/// Reconnect state of one client.
 #[derive(Debug)]
 pub struct Recovery {
     budget: Duration,
     backoff: Backoff,
     state: State,
-    /// What the owner has not been told yet.
+    /// The next action for the owner.
     action: Option<Action>,
 }
 
-/// What the owner must do.
+/// Action for the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Dial, before `deadline` if there is one.
     Dial {
         /// Whether the old session is to be resumed.
         resume: Resume,
-        /// When the attempt is of no more use.
+        /// End of the attempt.
         deadline: Option<Instant>,
     },
     /// Fail all waiting calls; the old session is lost.
@@ -51,7 +51,7 @@ pub enum Action {
 /// Whether an old session is to be resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resume {
-    /// There is one, and processes may depend on it.
+    /// A session exists, and processes may depend on it.
     Yes,
     /// A new session will do.
     No,
@@ -62,9 +62,9 @@ pub enum Resume {
 pub enum DialFailure {
     /// The dial failed, or the connection broke again.
     Unreachable,
-    /// The session is still attached to another connection, probably our own that the server has not missed yet.
+    /// The session is attached to another connection, probably our previous one whose loss the server has not detected.
     StillAttached,
-    /// The server refused; asking again would not help.
+    /// The server rejected the client; a retry would not help.
     Refused,
 }
 
@@ -80,7 +80,7 @@ enum State {
 struct Attempt {
     resume: Resume,
     deadline: Option<Instant>,
-    /// Whether this repairs a link that was there before.
+    /// Whether this attempt replaces a lost link.
     is_repair: bool,
 }
 
@@ -90,7 +90,7 @@ impl Recovery {
         Self { budget, backoff, state: State::Idle, action: None }
     }
 
-    /// A caller wants a connection; `resume` says whether a session is waiting for the first one.
+    /// A caller needs a connection; `resume` tells whether a session exists.
     pub fn handle_wanted(&mut self, now: Instant, resume: Resume) {
         if self.state != State::Idle {
             return;
@@ -105,18 +105,18 @@ impl Recovery {
         self.state = State::Ready;
     }
 
-    /// The connection is gone.
+    /// The connection is lost.
     pub fn handle_lost(&mut self, now: Instant) {
         let deadline = Some(now + self.budget);
         self.dial(Attempt { resume: Resume::Yes, deadline, is_repair: true });
     }
 
-    /// The connection is gone, and nothing can bring its session back.
+    /// The connection is lost, and its session cannot be resumed.
     pub fn handle_lost_for_good(&mut self) {
         self.give_up();
     }
 
-    /// The attempt brought something before it failed; the next one has all the time again.
+    /// The attempt made progress before it failed, so the budget starts again.
     pub fn handle_progress(&mut self, now: Instant) {
         if let State::Dialing(attempt) = &mut self.state
             && attempt.deadline.is_some()
@@ -141,7 +141,7 @@ impl Recovery {
         }
     }
 
-    /// When [`Recovery::handle_timeout`] wants to be called.
+    /// When [`Recovery::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Pausing { until, .. } => Some(until),
@@ -149,7 +149,7 @@ impl Recovery {
         }
     }
 
-    /// Time has passed.
+    /// Starts the next attempt, or gives up, if that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let State::Pausing { until, attempt } = self.state
             && now >= until
@@ -158,7 +158,7 @@ impl Recovery {
         }
     }
 
-    /// What to do now.
+    /// The next action.
     pub fn poll_output(&mut self) -> Option<Action> {
         self.action.take()
     }

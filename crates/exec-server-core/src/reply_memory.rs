@@ -1,7 +1,7 @@
-//! Divides the memory for replies that peers have not taken yet among the connections of a server.
+//! Divides the memory for unsent replies among the connections of a server.
 //!
-//! Owner: the server (`exec-server/src/reply_memory.rs`), behind a lock.
-//! Invariant: a connection is served in the order in which it asked, and connections that wait are served in turn.
+//! Owner: the server (`exec-server-executor/src/reply_memory.rs`), behind a lock.
+//! Invariant: requests of one connection are served in order, and waiting connections are served in turn.
 //!
 //! ```text
 //! grant if   taken by the connection + wanted ≤ share            share = an eighth of what is free, within bounds
@@ -9,36 +9,36 @@
 //!       or   the connection has taken nothing, wanted is more than any share, and no other grant is above the total
 //! ```
 //!
-//! A share shrinks with what is free, so peers that take nothing cannot use up all of it, and a single reply larger
-//! than any share is still possible.
+//! A share shrinks with the free memory, so peers that read nothing cannot use it up, and a single reply larger than
+//! any share is still possible.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// How much memory there is, in bytes.
+/// Memory limits in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     /// For all connections together.
     pub total: usize,
-    /// For the replies of one connection, unless it is a single one.
+    /// For the replies of one connection, except for a single large reply.
     pub most: usize,
-    /// What a connection always gets, however much others have taken.
+    /// Minimum for a connection, whatever other connections have taken.
     pub least: usize,
 }
 
-/// A connection that takes memory.
+/// Identifies a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(u64);
 
-/// Memory that was granted, at least one byte; to be given back as it is.
+/// Granted memory, at least one byte; returned unchanged with `give_back`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// How much.
+    /// Size in bytes.
     pub bytes: usize,
-    /// Whether it lies above the total.
+    /// Whether the grant exceeds the total.
     is_above: bool,
 }
 
-/// The memory for replies of one server; `W` stands for a request that waits.
+/// Memory accounts of all connections; `W` is a waiting request.
 #[derive(Debug)]
 pub struct ReplyMemory<W> {
     limits: Limits,
@@ -46,7 +46,7 @@ pub struct ReplyMemory<W> {
     /// Grants above the total; there is at most one.
     above: usize,
     accounts: BTreeMap<AccountId, Account<W>>,
-    /// Accounts with requests that wait, in the order of their turns.
+    /// Accounts with waiting requests, in the order of their turns.
     turns: VecDeque<AccountId>,
     last_account: u64,
 }
@@ -58,14 +58,14 @@ struct Account<W> {
     is_closed: bool,
 }
 
-/// Requests whose turn has come.
+/// Requests that were granted.
 pub type Granted<W> = Vec<(AccountId, Grant, W)>;
 
-/// An eighth of what is free is left for each of the others.
+/// A connection may take one eighth of the free memory, so that other connections get their share.
 const SHARE_OF_FREE: usize = 8;
 
 impl<W> ReplyMemory<W> {
-    /// Nothing is taken yet.
+    /// No memory is taken yet.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -77,7 +77,7 @@ impl<W> ReplyMemory<W> {
         }
     }
 
-    /// A connection came.
+    /// Opens the account of a new connection.
     pub fn open_account(&mut self) -> AccountId {
         self.last_account += 1;
         let id = AccountId(self.last_account);
@@ -86,7 +86,7 @@ impl<W> ReplyMemory<W> {
         id
     }
 
-    /// A connection ended; the requests that waited are returned, and what it has taken is still to be given back.
+    /// Closes the account and returns its waiting requests; memory that it has taken must still be given back.
     pub fn close_account(&mut self, id: AccountId) -> Vec<W> {
         let Some(account) = self.accounts.get_mut(&id) else { return Vec::new() };
         account.is_closed = true;
@@ -98,7 +98,7 @@ impl<W> ReplyMemory<W> {
         waiting.into_iter().map(|(_, waiter)| waiter).collect()
     }
 
-    /// Takes memory if that is possible now and no earlier request of the connection waits.
+    /// Takes memory if it is free and no earlier request of the connection waits.
     pub fn try_take(&mut self, id: AccountId, bytes: usize) -> Option<Grant> {
         let account = self.accounts.get(&id).filter(|account| account.waiting.is_empty())?;
         let grant = self.judge(account, bytes)?;
@@ -106,7 +106,7 @@ impl<W> ReplyMemory<W> {
         Some(grant)
     }
 
-    /// Replaces a grant by a larger one if that is possible now; requests that wait come first.
+    /// Grows a grant if memory is free; waiting requests come first.
     pub fn try_grow(&mut self, id: AccountId, grant: Grant, bytes: usize) -> Option<Grant> {
         let account = self.accounts.get(&id).filter(|account| account.waiting.is_empty())?;
         let more = bytes.saturating_sub(grant.bytes);
@@ -117,7 +117,7 @@ impl<W> ReplyMemory<W> {
         Some(Grant { bytes: grant.bytes + more, ..grant })
     }
 
-    /// Replaces a grant by a larger one without regard to the connection's share; refused above the total.
+    /// Grows a grant regardless of the connection's share, up to the total.
     pub fn force_grow(&mut self, id: AccountId, grant: Grant, bytes: usize) -> Option<Grant> {
         let more = bytes.saturating_sub(grant.bytes);
         if self.taken.saturating_add(more) > self.limits.total {
@@ -127,7 +127,7 @@ impl<W> ReplyMemory<W> {
         Some(Grant { bytes: grant.bytes + more, ..grant })
     }
 
-    /// Counts what is in memory already; not for an account that is gone.
+    /// Counts memory that is in use already; `None` if the account is closed.
     pub fn count(&mut self, id: AccountId, bytes: usize) -> Option<Grant> {
         self.accounts.get(&id)?;
         let grant = Grant { bytes, is_above: false };
@@ -135,14 +135,14 @@ impl<W> ReplyMemory<W> {
         Some(grant)
     }
 
-    /// Replaces a grant by what is in memory already, and returns the requests whose turn has come by that.
+    /// Sets a grant to the memory in use, and returns the requests that are granted by that.
     pub fn set(&mut self, id: AccountId, grant: Grant, bytes: usize) -> (Grant, Granted<W>) {
         self.enter(id, Grant { bytes, is_above: false });
         self.leave(id, grant.bytes);
         (Grant { bytes, ..grant }, self.poll_granted())
     }
 
-    /// Takes memory, now or when it is the request's turn; a request of a closed account is given back.
+    /// Takes memory now or when it is the request's turn; returns the request if the account is closed.
     pub fn take(&mut self, id: AccountId, bytes: usize, waiter: W) -> Result<Granted<W>, W> {
         let Some(account) = self.accounts.get_mut(&id).filter(|account| !account.is_closed) else {
             return Err(waiter);
@@ -154,7 +154,7 @@ impl<W> ReplyMemory<W> {
         Ok(self.poll_granted())
     }
 
-    /// Forgets requests of a connection that no longer wait, and returns those whose turn has come by that.
+    /// Drops requests that no longer wait, and returns the requests that are granted by that.
     pub fn forget(&mut self, id: AccountId, is_gone: impl Fn(&W) -> bool) -> Granted<W> {
         if let Some(account) = self.accounts.get_mut(&id) {
             account.waiting.retain(|(_, waiter)| !is_gone(waiter));
@@ -165,24 +165,24 @@ impl<W> ReplyMemory<W> {
         self.poll_granted()
     }
 
-    /// Gives memory back, and returns the requests whose turn has come by that.
+    /// Gives memory back, and returns the requests that are granted by that.
     pub fn give_back(&mut self, id: AccountId, grant: Grant) -> Granted<W> {
         self.above -= usize::from(grant.is_above);
         self.leave(id, grant.bytes);
         self.poll_granted()
     }
 
-    /// What a connection has taken.
+    /// Bytes that a connection has taken.
     pub fn taken_by(&self, id: AccountId) -> usize {
         self.accounts.get(&id).map_or(0, |account| account.taken)
     }
 
-    /// What all connections have taken.
+    /// Bytes that all connections have taken.
     pub fn taken(&self) -> usize {
         self.taken
     }
 
-    /// Serves the connections that wait in turn, one request each, until none can be served.
+    /// Grants waiting requests, one per connection in turn, until none fits.
     fn poll_granted(&mut self) -> Granted<W> {
         let mut granted = Vec::new();
         let mut refused = 0;
@@ -215,7 +215,8 @@ impl<W> ReplyMemory<W> {
         if fits {
             return Some(Grant { bytes, is_above: false });
         }
-        // What fits into a share can wait for one, so peers that take nothing cannot keep this place.
+        // A request that fits into a share must wait for one; otherwise peers that read nothing could occupy the single
+        // grant above the total.
         let is_large = bytes > self.limits.most.min(self.limits.total);
         (is_first && is_large && self.above == 0).then_some(Grant { bytes, is_above: true })
     }

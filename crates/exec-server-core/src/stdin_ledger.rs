@@ -1,6 +1,6 @@
-//! Takes writes to a process's stdin in order, applies each name once, and makes writers wait when the child is slow.
+//! Applies writes to a process's stdin in order, each write id once, with backpressure when the child is slow.
 //!
-//! Owner: the process task. `T` is whatever the owner needs to answer a writer.
+//! Owner: the process task. `T` is the reply handle of a writer.
 //! Invariant: bytes reach the child in the order in which their writes arrived, including writes that waited.
 //!
 //! ```text
@@ -23,19 +23,19 @@ pub struct StdinLedger<T> {
     accepted: HashSet<Arc<str>>,
     accepted_order: VecDeque<Arc<str>>,
     queue: VecDeque<Vec<u8>>,
-    /// Bytes of the first queued write that the child has taken.
+    /// Bytes of the first queued write that the child has read.
     taken: usize,
     queued_bytes: usize,
     waiting: VecDeque<Waiting<T>>,
     waiting_bytes: usize,
 }
 
-/// An answer that is due.
+/// Answer to a writer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A status.
+    /// The write was accepted, or rejected with this status.
     Status(WriteStatus),
-    /// Too much is already waiting; the write was not taken.
+    /// The queue is full; the write was not accepted.
     Overloaded,
 }
 
@@ -59,7 +59,7 @@ enum Action {
 }
 
 impl<T> StdinLedger<T> {
-    /// A stdin that takes writes, or one that is closed from the start.
+    /// An open stdin, or one that is closed from the start.
     pub fn new(is_open: bool) -> Self {
         Self {
             state: if is_open { State::Open } else { State::Closed },
@@ -73,7 +73,7 @@ impl<T> StdinLedger<T> {
         }
     }
 
-    /// Takes a write; the answer comes now or, when the child is slow, from a later [`StdinLedger::handle_taken`].
+    /// Queues a write; the answer is returned now or, when the child is slow, by a later [`StdinLedger::handle_taken`].
     pub fn handle_write(
         &mut self,
         ticket: T,
@@ -101,7 +101,7 @@ impl<T> StdinLedger<T> {
         None
     }
 
-    /// Closes stdin once everything before it has been taken by the child.
+    /// Closes stdin after all queued writes.
     pub fn handle_close(&mut self, ticket: T) -> Option<(T, Answer)> {
         if self.state != State::Open {
             return Some((ticket, Answer::Status(WriteStatus::StdinClosed)));
@@ -114,12 +114,12 @@ impl<T> StdinLedger<T> {
         None
     }
 
-    /// The bytes that the child should get next.
+    /// The next bytes for the child.
     pub fn pending(&self) -> Option<&[u8]> {
         self.queue.front().map(|bytes| &bytes[self.taken..])
     }
 
-    /// The child took `count` of the pending bytes; the answers that are due now go to `answer`.
+    /// The child accepted `count` of the pending bytes; passes the answers that are due to `answer`.
     pub fn handle_taken(&mut self, count: usize, mut answer: impl FnMut(T, Answer)) {
         self.taken += count;
         self.queued_bytes -= count;
@@ -136,7 +136,7 @@ impl<T> StdinLedger<T> {
         self.finish_closing();
     }
 
-    /// The child can take nothing more; every writer that waits is told so.
+    /// The child accepts no more input; answers all waiting writers.
     pub fn close_now(&mut self, mut answer: impl FnMut(T, Answer)) {
         self.state = State::Closed;
         self.queue.clear();
@@ -148,7 +148,7 @@ impl<T> StdinLedger<T> {
         }
     }
 
-    /// Whether the owner should close its end.
+    /// Whether the owner should close the pipe.
     pub fn is_closed(&self) -> bool {
         self.state == State::Closed
     }

@@ -4,8 +4,8 @@
 //! longer waiting, so the answer would become its input.
 //!
 //! Owner: the command that writes a replay to a terminal (`exec-server/src/cli/replay.rs`).
-//! Invariants: the result does not depend on how the output is cut into pieces. Bytes leave in order, and only queries
-//! are missing; what remains is no query either. A sequence that is undecided after [`MAX_HELD_BYTES`] is dropped.
+//! Invariants: the result does not depend on how the output is split. Bytes keep their order, only queries are removed,
+//! and the remaining bytes form no query. A sequence that is undecided after [`MAX_HELD_BYTES`] is dropped.
 //!
 //! ```text
 //! ground ─ESC▶ escape ─[▶ csi ─final▶ ground        csi: held, judged at its final byte
@@ -19,7 +19,7 @@ mod judge;
 
 use judge::{Csi, StringKind, Verdict};
 
-/// Longer than any query, and than a palette of 256 colours in one sequence.
+/// Longer than any query, and than a sequence that sets a palette of 256 colours.
 pub const MAX_HELD_BYTES: usize = 16 * 1024;
 
 const BEL: u8 = 0x07;
@@ -31,15 +31,15 @@ const ESC: u8 = 0x1b;
 const ST: u8 = 0x9c;
 const DECID: u8 = 0x9a;
 
-/// The output of one stream on its way to a terminal.
+/// Filter for one output stream.
 #[derive(Debug, Default)]
 pub struct QueryFilter {
     state: State,
     characters: Characters,
-    /// The bytes of the sequence that is not decided yet.
+    /// Bytes of the undecided sequence.
     held: Vec<u8>,
     is_overlong: bool,
-    /// Whether the last bytes shown are a sequence that only the next one, not shown yet, breaks off.
+    /// Whether the output ends with a sequence that only the next, still held, sequence cancels.
     is_broken_off: bool,
 }
 
@@ -50,7 +50,7 @@ enum State {
     Escape,
     Csi(Csi),
     String(Text),
-    /// An ESC in a string, which ends it unless the string is a passthrough of tmux.
+    /// An ESC in a string, which ends the string unless it is a tmux passthrough.
     StringEscape(Text),
 }
 
@@ -59,15 +59,15 @@ enum State {
 struct Text {
     kind: StringKind,
     verdict: Verdict,
-    /// What follows the introducer, as long as it is needed to decide.
+    /// Bytes after the introducer, as far as they are needed to decide.
     content: Vec<u8>,
 }
 
 impl QueryFilter {
-    /// Takes a piece of output, and appends to `shown` what a terminal may get of it.
+    /// Filters a piece of output and appends the remaining bytes to `shown`.
     pub fn filter(&mut self, piece: &[u8], shown: &mut Vec<u8>) {
         shown.reserve(piece.len());
-        // ENQ asks for the answerback message, in the middle of a sequence as well.
+        // ENQ requests the answerback message, also in the middle of a sequence.
         for &byte in piece.iter().filter(|byte| **byte != ENQ) {
             for unit in self.characters.take(byte).into_iter().flatten() {
                 self.handle_unit(unit, shown);
@@ -75,12 +75,12 @@ impl QueryFilter {
         }
     }
 
-    /// Whether a sequence or a character has begun that is not complete.
+    /// Whether a sequence or a character is incomplete.
     pub fn is_within_sequence(&self) -> bool {
         self.state != State::Ground || self.characters.has_lead
     }
 
-    /// The output is over: what is held was never completed, so that nothing answers it.
+    /// The output has ended: an incomplete sequence is never answered, so it is shown.
     pub fn finish(&mut self, shown: &mut Vec<u8>) {
         if std::mem::take(&mut self.characters.has_lead) {
             self.handle_unit(Unit::Text(LEAD), shown);
@@ -131,7 +131,7 @@ impl QueryFilter {
             }
             // DECID, an old form of DA.
             Unit::Byte(b'Z') => self.drop_sequence(shown),
-            // A terminal executes these and goes on with the sequence.
+            // A terminal executes these and continues with the sequence.
             Unit::Byte(0..=0x17 | 0x19 | 0x1c..=0x1f) => {
                 self.hold(unit);
                 self.state = State::Escape;
@@ -170,7 +170,7 @@ impl QueryFilter {
                 }
                 return;
             }
-            // What is broken off is never answered.
+            // A cancelled sequence is never answered.
             Unit::Byte(CAN | SUB) => {
                 self.show_held(shown);
                 return self.show(unit, shown);
@@ -195,7 +195,7 @@ impl QueryFilter {
             Unit::Control { code: ST, .. } => {
                 self.end_string(text, Some(unit), shown);
             }
-            // Some terminals act on a string that is broken off, so that it is judged like a whole one.
+            // Some terminals act on a cancelled string, so it is judged like a complete one.
             Unit::Byte(CAN | SUB) => {
                 self.end_string(text, None, shown);
                 self.show(unit, shown);
@@ -233,7 +233,7 @@ impl QueryFilter {
         }
     }
 
-    /// Shows, holds or drops one more unit of a string.
+    /// Shows, holds or drops one unit of a string.
     fn handle_content(&mut self, text: &mut Text, unit: Unit, shown: &mut Vec<u8>) {
         let was_open = text.verdict == Verdict::Open;
         text.push(unit);
@@ -260,7 +260,7 @@ impl QueryFilter {
         }
     }
 
-    /// The end of a string; says whether it is shown, and shows its terminator then.
+    /// Handles the end of a string: shows or drops it with its terminator.
     fn end_string(&mut self, text: Text, terminator: Option<Unit>, shown: &mut Vec<u8>) -> bool {
         match text.judge() {
             Verdict::Query => {
@@ -304,7 +304,7 @@ impl QueryFilter {
     }
 
     fn drop_held(&mut self, shown: &mut Vec<u8>) {
-        // Otherwise what follows would complete the sequence that this one would have broken off.
+        // Otherwise the following bytes would complete the sequence that this one cancels.
         if std::mem::take(&mut self.is_broken_off) {
             shown.push(CAN);
         }
@@ -312,7 +312,7 @@ impl QueryFilter {
         self.is_overlong = false;
     }
 
-    /// Drops a sequence that is no string; the controls inside it are executed all the same.
+    /// Drops a sequence that is no string; controls inside it are still executed.
     fn drop_sequence(&mut self, shown: &mut Vec<u8>) {
         let held = std::mem::take(&mut self.held);
         self.drop_held(shown);
@@ -350,7 +350,7 @@ impl Text {
     }
 }
 
-/// One step of the output: an ASCII byte, a C1 control, or a byte of other text.
+/// One unit of output: an ASCII byte, a C1 control, or a byte of other text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Unit {
     Byte(u8),
@@ -379,11 +379,11 @@ impl Unit {
 /// The first byte of U+0080 to U+00BF, which may be a control.
 const LEAD: u8 = 0xc2;
 
-/// Tells C1 controls from the inner bytes of UTF-8 characters.
+/// Distinguishes C1 controls from continuation bytes of UTF-8 characters.
 #[derive(Debug, Default)]
 struct Characters {
     has_lead: bool,
-    /// Inner bytes that are still expected.
+    /// Continuation bytes that are still expected.
     inner: u8,
 }
 

@@ -15,7 +15,7 @@ use exec_server_protocol::process::ExitReason;
 
 /// The first pause between two kill passes; each later pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The longest pause between two kill passes, and between two looks at a tree that was asked to exit.
+/// The longest pause between two kill passes, and between two checks of a tree that was asked to exit.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// The termination of one process tree.
@@ -27,14 +27,14 @@ pub struct Termination {
     drain: Duration,
 }
 
-/// What the owner has to do now.
+/// Action for the owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Send SIGTERM to the tree.
     Ask,
     /// Send SIGKILL to the tree; call [`Termination::handle_tree_empty`] if no process was found.
     Kill,
-    /// Look at the tree; call [`Termination::handle_tree_empty`] if it is empty.
+    /// Check the tree; call [`Termination::handle_tree_empty`] if it is empty.
     Look,
     /// Close the output streams: a process outside the tree holds them open.
     CloseStreams,
@@ -45,7 +45,7 @@ enum State {
     Running,
     Asked {
         kill_at: Instant,
-        /// None until the root has exited.
+        /// `None` until the root has exited.
         next_look: Option<Instant>,
     },
     Killing {
@@ -58,12 +58,12 @@ enum State {
 }
 
 impl Termination {
-    /// A running tree whose streams may stay open for `drain` after the tree is empty.
+    /// A running tree; its streams may stay open for `drain` after the tree is empty.
     pub fn new(drain: Duration) -> Self {
         Self { state: State::Running, reason: None, has_root_exited: false, drain }
     }
 
-    /// Asks the tree to exit within `grace`, or kills it if there is none.
+    /// Asks the tree to exit within `grace`; kills it at once without a grace period.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -99,12 +99,12 @@ impl Termination {
         }
     }
 
-    /// A kill pass or a look found no process.
+    /// A kill pass or a check found no process.
     pub fn handle_tree_empty(&mut self, now: Instant) {
         self.state = State::Dead { drained_by: now + self.drain };
     }
 
-    /// When [`Termination::handle_timeout`] has something to do.
+    /// When [`Termination::handle_timeout`] must be called.
     pub fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Running => None,
@@ -112,7 +112,7 @@ impl Termination {
                 Some(next_look.map_or(kill_at, |look| look.min(kill_at)))
             }
             State::Killing { next_pass, .. } => Some(next_pass),
-            // The exit comes before the end of the streams.
+            // The exit is reported before the streams are closed.
             State::Dead { drained_by } => self.has_root_exited.then_some(drained_by),
         }
     }

@@ -1,6 +1,6 @@
 //! Decides when a running process has exceeded its time limits.
 //!
-//! Owner: the process task, which asks only while the root process runs and its termination is not requested.
+//! Owner: the process task, which asks only while the root process runs and termination is not requested.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ pub struct TimeLimits {
 pub enum IdleTimer {
     /// The process has no output to read.
     Runs,
-    /// Output waits to be read: the client is slow, not the process.
+    /// Output is waiting to be read, so the client is slow and not the process.
     Paused,
 }
 
@@ -39,12 +39,12 @@ impl TimeLimits {
         self.last_output = now;
     }
 
-    /// When [`TimeLimits::exceeded`] may have another answer.
+    /// When the result of [`TimeLimits::exceeded`] may change.
     pub fn poll_timeout(&self, idle: IdleTimer) -> Option<Instant> {
         [self.timeout_at, self.idle_at(idle)].into_iter().flatten().min()
     }
 
-    /// The limit that the process has exceeded.
+    /// The limit that the process has exceeded, if any.
     pub fn exceeded(&self, now: Instant, idle: IdleTimer) -> Option<ExitReason> {
         if self.timeout_at.is_some_and(|at| now >= at) {
             Some(ExitReason::Timeout)

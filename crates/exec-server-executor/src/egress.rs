@@ -91,7 +91,7 @@ struct Shared {
     table: Mutex<Table>,
     targets: LastTarget,
     pool: Pool,
-    lookups: DnsLimit,
+    dns_limit: DnsLimit,
     budget: Budget,
     /// Memory account of buffered responses, bounded per server and per connection.
     answers: Arc<Account>,
@@ -106,7 +106,7 @@ impl Http {
             table: Mutex::default(),
             targets: LastTarget::default(),
             pool: Pool::new(server.config.timings.http_idle_connection),
-            lookups: server.http.lookups.of_client(),
+            dns_limit: server.http.dns_limit.of_client(),
             budget: Budget::default(),
             answers: server.reply_memory.open_account(),
             idle: Notify::new(),

@@ -292,7 +292,7 @@ fn listing_room(request: &FsRequest) -> usize {
 fn finish(
     result: FsReply,
     detailed: bool,
-    patience: Blocking,
+    blocking: Blocking,
     mut reply: Reply,
 ) -> Result<(), (Reply, Obstacle)> {
     let FsReply::Opened(file) = &result else {
@@ -302,11 +302,11 @@ fn finish(
     if !reply.try_reserve(room) {
         return Err((reply, Obstacle::NoRoom(room)));
     }
-    if patience == Blocking::None && file.size() > QUICK_READ_BYTES {
+    if blocking == Blocking::None && file.size() > QUICK_READ_BYTES {
         return Err((reply, Obstacle::Slow(Box::new(result))));
     }
     let appended = reply.begin_text(answer::size_of(file)).and_then(|mut text| {
-        let appended = answer::write_content(file, detailed, patience, room, &mut text)?;
+        let appended = answer::write_content(file, detailed, blocking, room, &mut text)?;
         Ok((appended, text))
     });
     match appended {

@@ -96,9 +96,9 @@ pub enum RemoteError {
 }
 
 /// The timeout of a registration or a validation.
-const REGISTRY_PATIENCE: Duration = Duration::from_secs(10);
+const REGISTRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The timeout of connecting the websocket to the relay.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After this many failed attempts the relay may have moved, so the executor registers again.
 const ATTEMPTS_BEFORE_ASKING_AGAIN: u32 = 3;
 /// A socket that lasted this long, or that carried a harness, was useful: the backoff is reset.
@@ -136,9 +136,9 @@ impl RemoteRun {
             let config = server.config.remote.as_ref().expect("checked above");
             let registered = AtomicBool::new(false);
             let reading = read_stdin(config, &registered);
-            let reception = Arc::new(server.clone());
+            let handler = Arc::new(server.clone());
             let announcement = Announcement::Stdout;
-            let running = receive_harnesses(reception, config, leaving, announcement, &registered);
+            let running = receive_harnesses(handler, config, leaving, announcement, &registered);
             tokio::select! {
                 ended = running => ended,
                 ended = reading => Ok(ended?),
@@ -197,9 +197,9 @@ enum Announcement {
     Stdout,
 }
 
-/// Registers, stays attached to the relay, and passes harness streams to `reception`.
+/// Registers, stays attached to the relay, and passes harness streams to `handler`.
 async fn receive_harnesses(
-    reception: Arc<dyn StreamHandler>,
+    handler: Arc<dyn StreamHandler>,
     config: &RemoteEnvironmentConfig,
     leaving: watch::Receiver<bool>,
     announcement: Announcement,
@@ -211,7 +211,7 @@ async fn receive_harnesses(
         authorities: config.ca_file.clone(),
         ..DialOptions::default()
     };
-    let registry = Registry::new(config.registry.as_str(), dial.clone(), REGISTRY_PATIENCE)?;
+    let registry = Registry::new(config.registry.as_str(), dial.clone(), REGISTRY_TIMEOUT)?;
     if !registry.is_secure() {
         let host = config.registry.host_str().unwrap_or_default();
         return Err(RemoteError::InTheClear(host.to_owned()));
@@ -227,7 +227,7 @@ async fn receive_harnesses(
         "joining"
     );
     let is_announced = AtomicBool::new(announcement == Announcement::None);
-    let executor = Executor { reception, config, identity, registry, dial, leaving, is_announced };
+    let executor = Executor { handler, config, identity, registry, dial, leaving, is_announced };
     let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while !executor.is_leaving() {
         if let Some(registration) = executor.register(&mut pauses).await? {
@@ -239,7 +239,7 @@ async fn receive_harnesses(
 }
 
 struct Executor<'a> {
-    reception: Arc<dyn StreamHandler>,
+    handler: Arc<dyn StreamHandler>,
     config: &'a RemoteEnvironmentConfig,
     identity: Identity,
     registry: Registry,
@@ -311,8 +311,7 @@ impl Executor<'_> {
         let mut failures = 0;
         while failures < ATTEMPTS_BEFORE_ASKING_AGAIN && !self.is_leaving() {
             let dialled =
-                tokio::time::timeout(CONNECT_PATIENCE, dial_relay(&url, &self.dial_options()))
-                    .await;
+                tokio::time::timeout(CONNECT_TIMEOUT, dial_relay(&url, &self.dial_options())).await;
             failures += 1;
             match dialled {
                 Ok(Ok(socket)) => {
@@ -408,7 +407,7 @@ impl Executor<'_> {
             credential: self.config.credential.clone(),
         };
         Host {
-            reception: self.reception.clone(),
+            handler: self.handler.clone(),
             asking: Arc::new(asking),
             has_served: AtomicBool::new(false),
         }

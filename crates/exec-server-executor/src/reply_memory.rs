@@ -24,7 +24,7 @@ const LEAST_BYTES: usize = 256 * 1024;
 #[derive(Debug, Clone)]
 pub struct ReplyMemory {
     machine: Arc<Mutex<Machine>>,
-    patience: Duration,
+    max_wait: Duration,
 }
 
 type Machine = machine::ReplyMemory<oneshot::Sender<Room>>;
@@ -47,10 +47,10 @@ pub struct Room {
 }
 
 impl ReplyMemory {
-    /// `total` bytes for all connections; `patience` bounds the wait for memory that only other connections hold.
-    pub fn new(total: usize, patience: Duration) -> Self {
+    /// `total` bytes for all connections; `max_wait` bounds the wait for memory that only other connections hold.
+    pub fn new(total: usize, max_wait: Duration) -> Self {
         let limits = Limits { total, most: CONNECTION_BYTES, least: LEAST_BYTES };
-        Self { machine: Arc::new(Mutex::new(Machine::new(limits))), patience }
+        Self { machine: Arc::new(Mutex::new(Machine::new(limits))), max_wait }
     }
 
     /// Opens the account of a new connection.
@@ -105,7 +105,7 @@ impl Account {
         let granted = self.memory.lock().take(self.id, bytes, waiter);
         self.memory.hand_out(granted.map_err(|_| RequestError::Abandoned)?);
         loop {
-            match tokio::time::timeout(self.memory.patience, &mut turn).await {
+            match tokio::time::timeout(self.memory.max_wait, &mut turn).await {
                 Ok(room) => return room.map_err(|_| RequestError::Abandoned),
                 // The connection's own memory is released as soon as its peer reads, so the wait goes on.
                 Err(_) if self.memory.lock().taken_by(self.id) > 0 => {}

@@ -1,19 +1,18 @@
-//! What a request may touch: the policy language, compiled into rules that an enforcer can keep.
+//! Sandbox policies: the policy language, compiled into rules that a mechanism can enforce.
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`policy`] | [`compile`]: the wire's object in, a [`Policy`] or what is wrong with it out |
+//! | [`policy`] | [`compile`]: the wire's `sandbox` object to a [`Policy`], or the error in it |
 //! | `entries` | each entry of a policy as absolute paths and patterns of this host |
-//! | [`rules`] | [`FileRules`]: what is allowed where; the question and the lists that mounts are made from |
+//! | [`rules`] | [`FileRules`]: the access of each path; lookup, and the lists that mounts are made from |
 //! | [`globs`] | [`DenyGlob`]: patterns that deny what they match |
-//! | [`host_facts`] | [`HostFacts`]: what a policy depends on beside itself |
-//! | [`allowances`] | [`Allowances`]: what the operator lets out |
-//! | [`landlock_level`] | [`can_hold`]: what can be kept without namespaces |
-//! | [`digest`] | [`PolicyDigest`]: equal for policies that mean the same |
+//! | [`host_facts`] | [`HostFacts`]: facts about this host that a policy refers to |
+//! | [`allowances`] | [`Allowances`]: what the operator allows in addition |
+//! | [`landlock_level`] | [`can_hold`]: which policies Landlock can enforce without namespaces |
+//! | [`digest`] | [`PolicyDigest`]: equal for equivalent policies |
 //!
-//! Nothing here touches a disk except [`HostFacts::gather`], so what a policy means never depends on what a file
-//! happened to be. Paths are judged by their text: the enforcement resolves links first, and skips the
-//! writable roots that do not exist.
+//! Only [`HostFacts::gather`] accesses the disk, so the meaning of a policy never depends on the state of a file. Paths
+//! are compared lexically: the enforcement resolves links first, and skips writable roots that do not exist.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -35,7 +34,7 @@ pub use landlock_level::{BeyondLandlock, can_hold};
 pub use policy::{FilePolicy, MAX_POLICY_PLACES, Policy, PolicyError, compile};
 pub use rules::{Access, FileRules, PROTECTED_NAMES, ProtectedName};
 
-/// The path without `.`, `..` and doubled separators, by its text; none if it is not absolute.
+/// The path without `.`, `..` and doubled separators, resolved lexically; `None` if it is not absolute.
 pub(crate) fn normalised(path: &Path) -> Option<PathBuf> {
     if !path.is_absolute() {
         return None;

@@ -19,10 +19,10 @@ use crate::{base64, json};
 pub struct InitializeAnswer {
     /// The session that the connection is now attached to.
     pub session_id: String,
-    /// What the machine is like; older servers must be asked for it.
+    /// Facts about the machine; older servers omit them, and the client sends `environment/info`.
     #[serde(default)]
     pub environment_info: Option<EnvironmentInfo>,
-    /// How long the session outlives a lost connection, if the server says so.
+    /// How long the session is kept after a lost connection, if the server reports it.
     #[serde(default)]
     pub session_linger_ms: Option<u64>,
 }
@@ -31,7 +31,7 @@ pub struct InitializeAnswer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessStartAnswer {
-    /// What confines the process, such as `none` or `linuxSeccomp`, if the server says so.
+    /// The sandbox of the process, such as `none` or `linuxSeccomp`, if the server reports it.
     #[serde(default)]
     pub sandbox_type: Option<String>,
     /// Omitted by older servers.
@@ -40,7 +40,7 @@ pub struct ProcessStartAnswer {
 }
 
 impl ProcessStartAnswer {
-    /// Whether it is known that nothing confines the process.
+    /// Whether the server reported that the process has no sandbox.
     pub fn is_unconfined(&self) -> bool {
         self.sandbox_type.as_deref() == Some("none")
     }
@@ -55,7 +55,7 @@ pub struct ProcessExitedEvent {
     pub seq: u64,
     /// 0 to 255, or 128 plus the signal's number.
     pub exit_code: i32,
-    /// Whether a sandbox denial made the process fail; older servers do not say.
+    /// Whether a sandbox denial made the process fail; older servers omit it.
     #[serde(default)]
     pub sandbox_denied: Option<bool>,
     /// Signal, reason, duration and resource usage.
@@ -63,7 +63,7 @@ pub struct ProcessExitedEvent {
     pub details: ExitDetails,
 }
 
-/// The params of `process/output`, read without a copy but that of the bytes.
+/// The params of `process/output`; only the output bytes are copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessOutputEvent<'a> {
     pub process_id: Cow<'a, str>,
@@ -74,7 +74,7 @@ pub struct ProcessOutputEvent<'a> {
 }
 
 impl<'a> ProcessOutputEvent<'a> {
-    /// Reads raw params; says in one sentence what is wrong with them.
+    /// Decodes raw params; the error is one sentence for the client.
     pub fn decode(raw: &'a str) -> Result<Self, String> {
         let (mut process_id, mut seq, mut stream, mut chunk) = (None, None, None, None);
         json::scan_object(raw, |key, value| match key {

@@ -1,8 +1,8 @@
-//! Base64 as the wire wants it: standard alphabet, padding required; and as URLs and tokens want it.
+//! Base64: the standard alphabet with padding for the wire, the URL alphabet without padding for tokens.
 
 use base64_turbo::{STANDARD, URL_SAFE_NO_PAD};
 
-/// Why a base64 text was refused.
+/// Why a base64 text was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Base64Error {
     /// A character outside the standard alphabet.
@@ -10,10 +10,10 @@ pub enum Base64Error {
     Symbol {
         /// The byte that was found.
         symbol: u8,
-        /// Where it stands in the text.
+        /// Its position in the text.
         offset: usize,
     },
-    /// The text does not end where its padding says.
+    /// The padding is missing or misplaced.
     #[error("Invalid padding")]
     Padding,
 }
@@ -25,7 +25,7 @@ pub fn encode_into(bytes: &[u8], text: &mut Vec<u8>) {
     encode_to(bytes, &mut text[start..]);
 }
 
-/// Writes `bytes` as base64 to `text`, which is exactly as long as that is.
+/// Writes `bytes` as base64 to `text`, which must have the exact length.
 pub fn encode_to(bytes: &[u8], text: &mut [u8]) {
     let written = STANDARD.encode_slice(bytes, text).expect("the caller made room");
     debug_assert_eq!(written, encoded_len(bytes.len()));
@@ -36,12 +36,12 @@ pub fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// How many characters `len` bytes become.
+/// Length of the base64 text of `len` bytes.
 pub const fn encoded_len(len: usize) -> usize {
     len.div_ceil(3) * 4
 }
 
-/// The bytes that `text` stands for.
+/// Decodes `text`.
 pub fn decode(text: &str) -> Result<Vec<u8>, Base64Error> {
     STANDARD.decode(text).map_err(|_| explain(text.as_bytes()))
 }
@@ -51,7 +51,7 @@ pub fn encode_url(bytes: &[u8]) -> String {
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// The bytes that a base64url `text` without padding stands for; nothing if it is none.
+/// Decodes base64url `text` without padding; `None` if it is invalid.
 pub fn decode_url(text: &str) -> Option<Vec<u8>> {
     URL_SAFE_NO_PAD.decode(text).ok()
 }

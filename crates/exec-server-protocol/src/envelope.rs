@@ -1,7 +1,7 @@
 //! Message envelopes: request, notification, reply, error.
 //!
-//! There is no `jsonrpc` member on this wire, unless a client puts `"jsonrpc":"2.0"` in its requests: such a client gets
-//! it in every message, because generic JSON-RPC libraries reject messages without it.
+//! Messages have no `jsonrpc` member, unless a client puts `"jsonrpc":"2.0"` in its requests: that client gets the
+//! member in every message, because generic JSON-RPC libraries reject messages without it.
 
 use std::borrow::Cow;
 
@@ -32,23 +32,23 @@ impl Serialize for RequestId {
     }
 }
 
-/// One message as it came in; `params`, `result` and `error` are still raw JSON.
+/// One decoded message; `params`, `result` and `error` are still raw JSON.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Incoming<'a> {
-    /// Wants a reply.
+    /// A request, which is answered by one reply.
     Request {
-        /// To be repeated in the reply.
+        /// Repeated in the reply.
         id: RequestId,
-        /// Which method.
+        /// Method name.
         method: Cow<'a, str>,
         /// Raw JSON; `null` when the member was missing.
         params: &'a str,
-        /// Whether it says `"jsonrpc":"2.0"`.
+        /// Whether the message has `"jsonrpc":"2.0"`.
         has_version: bool,
     },
-    /// Wants none.
+    /// A notification, which is not answered.
     Notification {
-        /// Which method.
+        /// Method name.
         method: Cow<'a, str>,
         /// Raw JSON; `null` when the member was missing.
         params: &'a str,
@@ -69,36 +69,36 @@ pub enum Incoming<'a> {
     },
 }
 
-/// Why a message could not be read.
+/// Why a message could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedMessage {
     /// Not UTF-8.
     #[error("invalid UTF-8 at byte {0}")]
     NotUtf8(usize),
-    /// Not one acceptable JSON object.
+    /// Not one valid JSON object.
     #[error(transparent)]
     Json(#[from] JsonError),
-    /// A member that this kind of message needs is not there.
+    /// A required member is missing.
     #[error("missing field `{0}`")]
     Missing(&'static str),
     /// A member has the wrong type.
     #[error("invalid value for `{member}`, expected {expected}")]
     WrongType {
-        /// Which member.
+        /// Name of the member.
         member: &'static str,
-        /// What it should have been.
+        /// Expected type.
         expected: &'static str,
     },
 }
 
-/// Reads one message from bytes that may not even be text.
+/// Decodes one message from bytes, which may not be UTF-8.
 pub fn decode(bytes: &[u8]) -> Result<Incoming<'_>, MalformedMessage> {
     let text = std::str::from_utf8(bytes)
         .map_err(|error| MalformedMessage::NotUtf8(error.valid_up_to()))?;
     decode_text(text)
 }
 
-/// Reads one message.
+/// Decodes one message.
 pub fn decode_text(text: &str) -> Result<Incoming<'_>, MalformedMessage> {
     let mut members = Members::default();
     json::scan_object(text, |key, value| members.take(key, value))?;
@@ -186,7 +186,7 @@ fn request_id(raw: &str) -> Result<RequestId, MalformedMessage> {
     raw.parse().map(RequestId::Integer).map_err(|_| wrong)
 }
 
-/// The content of a trace context does not matter to us, but its type does.
+/// The content of a trace context is ignored, but its type is checked.
 fn check_trace(raw: Option<&str>) -> Result<(), MalformedMessage> {
     #[derive(serde::Deserialize)]
     struct Trace {
@@ -213,7 +213,7 @@ pub fn response(id: &RequestId, result: &impl Serialize) -> String {
     to_text(&Response { id, result })
 }
 
-/// What comes before a result that is written by hand; [`AFTER_RESULT`] follows it.
+/// The text before a hand-written result; [`AFTER_RESULT`] follows it.
 pub fn before_result(id: &RequestId) -> String {
     format!("{{\"id\":{},\"result\":", to_text(id))
 }
@@ -252,10 +252,10 @@ pub fn request(id: &RequestId, method: &str, params: &impl Serialize) -> String 
     to_text(&Request { id, method, params })
 }
 
-/// What a message begins with, in place of its brace, for a client that speaks JSON-RPC 2.0 by the letter.
+/// The start of a message, in place of its brace, for a client that sends `"jsonrpc":"2.0"`.
 pub const VERSION_PREFIX: &str = "{\"jsonrpc\":\"2.0\",";
 
-/// The same message with the version that such a client expects.
+/// Adds the `jsonrpc` member to a message.
 pub fn with_version(message: &[u8]) -> Vec<u8> {
     let members = message.strip_prefix(b"{").expect("a message is an object with members");
     let mut text = Vec::with_capacity(VERSION_PREFIX.len() + members.len());

@@ -38,10 +38,10 @@ pub struct EnvironmentInfo {
     /// Where temporary files go.
     #[serde(default)]
     pub temp_dir: Option<PathUri>,
-    /// What this server can do beyond the least.
+    /// Optional features of this server.
     #[serde(default)]
     pub capabilities: Capabilities,
-    /// What a sandbox holds on this machine.
+    /// What the sandbox can enforce on this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
     /// The machine and the user of the server.
@@ -52,7 +52,7 @@ pub struct EnvironmentInfo {
     pub instance_id: Option<String>,
 }
 
-/// The machine and the user of a server; a fact that is missing is not known.
+/// The machine and the user of a server; unknown facts are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostInfo {
@@ -85,7 +85,7 @@ pub struct ShellInfo {
 
 macro_rules! capabilities {
     ($($field:ident $doc:literal)*) => {
-        /// What a server can do; what is missing is false.
+        /// Optional features of a server; a missing member is false.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase", default)]
         pub struct Capabilities {
@@ -148,7 +148,7 @@ capabilities! {
 /// Result of `environment/status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvironmentStatusResponse {
-    /// The only status there is.
+    /// Always `ready`.
     pub status: EnvironmentStatus,
 }
 
@@ -156,7 +156,7 @@ pub struct EnvironmentStatusResponse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum EnvironmentStatus {
-    /// It can.
+    /// The environment can be used.
     Ready,
 }
 
@@ -164,11 +164,11 @@ pub enum EnvironmentStatus {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentConfigReadParams {
-    /// The directory whose settings are asked for.
+    /// The directory whose settings are requested.
     pub cwd: PathUri,
-    /// Which keys of the configuration.
+    /// Requested keys of the configuration.
     pub config_paths: Vec<Vec<String>>,
-    /// Which keys of the requirements.
+    /// Requested keys of the requirements.
     pub requirements_paths: Vec<Vec<String>>,
 }
 
@@ -177,7 +177,7 @@ pub struct EnvironmentConfigReadParams {
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentConfigReadResponse {
     pub user_home_dir: Option<PathUri>,
-    /// Where the configuration lives.
+    /// Directory of the configuration files.
     pub codex_home_dir: PathUri,
     pub hostname: Option<String>,
     /// The selected configuration.
@@ -199,9 +199,9 @@ pub struct ConfigLayers {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigLayer {
-    /// What the layer is, for people.
+    /// Name of the layer for display.
     pub source: String,
-    /// What relative paths in it are relative to.
+    /// Base directory of relative paths in the layer.
     pub base_dir: PathUri,
     pub toml: String,
 }
@@ -212,13 +212,13 @@ pub struct CapabilityRootsParams {
     pub roots: Vec<CapabilityRoot>,
 }
 
-/// A directory to look for plugins and skills in.
+/// A directory that is searched for plugins and skills.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CapabilityRoot {
     /// The client's key, repeated in the result.
     pub id: String,
     pub path: PathUri,
-    /// What the search may touch.
+    /// The sandbox policy of the search.
     #[serde(default)]
     pub sandbox: Option<serde_json::Value>,
 }
@@ -226,29 +226,29 @@ pub struct CapabilityRoot {
 /// Result of `capabilityRoots/discoverV1`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CapabilityRootsResponse {
-    /// One answer per root, in the order of the request.
+    /// One result per root, in the order of the request.
     pub roots: Vec<DiscoveredRoot>,
 }
 
-/// What was found below one root.
+/// Plugins and skills below one root.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredRoot {
     pub id: String,
     pub path: PathUri,
-    /// The plugin that the root itself is.
+    /// The plugin whose directory is the root itself.
     pub plugin: Option<DiscoveredPlugin>,
     /// The skills below it.
     pub skills: Vec<DiscoveredSkill>,
     /// Manifests of plugins that the skills belong to.
     pub namespace_manifests: Vec<DiscoveredFile>,
-    /// What could not be read.
+    /// Files that could not be read.
     pub warnings: Vec<String>,
     /// Why the root could not be searched.
     pub error: Option<String>,
 }
 
-/// A plugin: its manifest and what goes with it.
+/// A plugin: its manifest and related files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredPlugin {
@@ -257,11 +257,11 @@ pub struct DiscoveredPlugin {
     pub apps_config: Option<DiscoveredFile>,
 }
 
-/// A skill: its instructions and what is known about it.
+/// A skill: its instructions and metadata.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DiscoveredSkill {
     pub instructions: DiscoveredFile,
-    /// What is known about it.
+    /// Content of its metadata file.
     pub metadata: Option<DiscoveredFile>,
 }
 
@@ -275,6 +275,6 @@ pub struct DiscoveredFile {
 /// Params of `capabilities/discoverV2`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CapabilitiesParams {
-    /// The directory whose capabilities are asked for.
+    /// The directory whose capabilities are requested.
     pub cwd: PathUri,
 }

@@ -14,11 +14,11 @@ pub enum ErrorCode {
     InvalidRequest = -32600,
     /// No such method.
     MethodNotFound = -32601,
-    /// The parameters do not fit the method.
+    /// The parameters do not match the method.
     InvalidParams = -32602,
-    /// The server tried and failed.
+    /// The operation failed on the server.
     Internal = -32603,
-    /// The file or directory is not there.
+    /// The file or directory does not exist.
     NotFound = -32004,
     /// The session is attached to another, live connection.
     SessionAttached = -32010,
@@ -27,7 +27,7 @@ pub enum ErrorCode {
 /// The `error` member of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RpcError {
-    /// What class of error it is; see [`ErrorCode`].
+    /// Error class; see [`ErrorCode`].
     pub code: i64,
     /// Human-readable text.
     pub message: String,
@@ -40,27 +40,27 @@ pub struct RpcError {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorData {
-    /// A stable word for this error, in `snake_case`.
+    /// Stable name of this error, in `snake_case`.
     pub kind: String,
     /// The operating system's name of the error, such as `ENOENT`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub errno: Option<String>,
-    /// True when the sandbox refused it.
+    /// True when the sandbox denied the operation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sandbox_denied: Option<bool>,
     /// Whether the same request may succeed later.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub retryable: Option<bool>,
-    /// How many entries were done before one failed.
+    /// Number of entries that were processed before one failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub completed: Option<u64>,
     /// The entry that failed.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub failed_path: Option<PathUri>,
-    /// The limit that cannot be held.
+    /// The limit that cannot be enforced.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit: Option<LimitName>,
-    /// How to get what is missing.
+    /// How to fix the error.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hint: Option<String>,
 }
@@ -81,14 +81,14 @@ impl RpcError {
         }
     }
 
-    /// The same error, marked as worth trying again.
+    /// Marks the error as worth a retry.
     #[must_use]
     pub fn retryable(mut self) -> Self {
         self.data.get_or_insert_default().retryable = Some(true);
         self
     }
 
-    /// The same error with the operating system's name for it.
+    /// Adds the operating system's name of the error.
     #[must_use]
     pub fn with_errno(mut self, errno: Option<&str>) -> Self {
         self.data.get_or_insert_default().errno = errno.map(str::to_owned);

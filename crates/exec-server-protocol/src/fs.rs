@@ -1,6 +1,6 @@
 //! The payloads of `fs/*`.
 //!
-//! Members after `sandbox` are additions of this server; a client that does not know them never sees their effects.
+//! Members after `sandbox` are extensions of this server; without them a request behaves as in the reference.
 
 #![allow(
     missing_docs,
@@ -35,7 +35,7 @@ pub use write::{
     Durability, FsAppendParams, FsTruncateParams, FsWriteFileParams, FsWriteFileResponse,
 };
 
-/// What a request may touch.
+/// The sandbox policy of a request.
 pub type Sandbox = Option<SandboxText>;
 
 /// A sandbox policy as raw JSON text, so that equal policies can be parsed once and cached.
@@ -72,7 +72,7 @@ pub struct FsReadFileParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// Whether the answer names the version that was read.
+    /// Whether the answer has the version tag.
     #[serde(default)]
     pub detailed: Option<bool>,
 }
@@ -82,7 +82,7 @@ pub struct FsReadFileParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsReadFileResponse {
     pub data_base64: Bytes64,
-    /// The version that was read, if asked for.
+    /// Version tag of the content, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_tag: Option<String>,
 }
@@ -92,7 +92,7 @@ pub struct FsReadFileResponse {
 #[serde(rename_all = "camelCase")]
 pub struct FsCreateDirectoryParams {
     pub path: PathUri,
-    /// Whether missing parents are made and an existing directory is fine; default true.
+    /// Whether missing parents are created and an existing directory is accepted; default true.
     #[serde(default)]
     pub recursive: Option<bool>,
     /// Whether links are followed; default true.
@@ -113,7 +113,7 @@ pub struct FsCanonicalizeParams {
 /// Result of `fs/canonicalize`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsCanonicalizeResponse {
-    /// The same place, without links.
+    /// The absolute path without links.
     pub path: PathUri,
 }
 
@@ -122,13 +122,13 @@ pub struct FsCanonicalizeResponse {
 #[serde(rename_all = "camelCase")]
 pub struct FsRemoveParams {
     pub path: PathUri,
-    /// Whether a directory goes with its content; default true.
+    /// Whether a directory is removed with its content; default true.
     #[serde(default)]
     pub recursive: Option<bool>,
-    /// Whether a path that is not there is fine; default true.
+    /// Whether a missing path is accepted; default true.
     #[serde(default)]
     pub force: Option<bool>,
-    /// Whether links on the way are followed; default true.
+    /// Whether links in the parent directories are followed; default true.
     #[serde(default)]
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
@@ -165,10 +165,10 @@ pub struct FsRenameParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsSymlinkParams {
     pub path: PathUri,
-    /// The text of the link, as it will be stored.
+    /// Target of the link, stored unchanged.
     #[serde(default)]
     pub target: Option<String>,
-    /// The text of a link that is not UTF-8.
+    /// Target of the link, if it is not UTF-8.
     #[serde(default)]
     pub target_base64: Option<Bytes64>,
     /// Whether an existing link is replaced; default false.
@@ -190,9 +190,9 @@ pub struct FsReadLinkParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadLinkResponse {
-    /// The text of the link; lossy if it is not UTF-8.
+    /// Target of the link; lossy if it is not UTF-8.
     pub target: String,
-    /// The exact text of a link that is not UTF-8.
+    /// Exact target of a link that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_base64: Option<Bytes64>,
 }

@@ -5,9 +5,9 @@ pub fn encode(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes that `text` stands for; nothing if it is anything but pairs of digits.
+/// Decodes `text`; `None` if it is not pairs of hexadecimal digits.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
-    // Checked digit by digit, because the number parser below would take a sign.
+    // Checked digit by digit, because the number parser below would accept a sign.
     if !text.len().is_multiple_of(2) || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }

@@ -16,33 +16,33 @@ use crate::{base64, json, params};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestParams {
-    /// Any token; sent as it is.
+    /// Any HTTP token; sent unchanged.
     pub method: String,
     /// An absolute `http` or `https` URL.
     pub url: String,
-    /// The headers, in the order in which they go out.
+    /// Headers in the order in which they are sent.
     #[serde(default)]
     pub headers: Vec<HttpRequestHeader>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body_base64: Option<Bytes64>,
-    /// How long the exchange may take, from the request to the last byte of the answer.
+    /// Time limit of the exchange, from the request to the last byte of the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
     /// How redirects are handled.
     #[serde(default)]
     pub redirect_policy: RedirectPolicy,
-    /// The client's name for the exchange; unique among the streams of a connection.
+    /// Id of the exchange, chosen by the client; unique among the streams of a connection.
     pub request_id: String,
-    /// Whether the body of the answer follows in notifications.
+    /// Whether the response body follows in notifications.
     #[serde(default)]
     pub stream_response: bool,
-    /// Whether the body of the request follows in `http/requestBody`.
+    /// Whether the request body follows in `http/requestBody`.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub stream_body: bool,
-    /// How long the body of the answer may be; more is an error.
+    /// Limit of the response body; a longer one is an error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_body_bytes: Option<u64>,
-    /// A policy whose network rule the request must keep.
+    /// A policy whose network rule applies to the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Sandbox,
 }
@@ -71,7 +71,7 @@ impl HttpRequestParams {
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestHeader {
     pub name: String,
-    /// The value, or what stands before the variable's value.
+    /// The value, or the prefix of the variable's value.
     pub value: String,
     /// A variable of the server's environment whose value is appended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub struct HttpRequestHeader {
 }
 
 impl HttpRequestHeader {
-    /// A header with a value of its own.
+    /// A header with a literal value.
     pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
         Self { name: name.into(), value: value.into(), value_env_var: None }
     }
@@ -101,30 +101,30 @@ pub enum RedirectPolicy {
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestResponse {
     pub status: u16,
-    /// The headers, in the order in which they came.
+    /// Headers in the order in which they were received.
     pub headers: Vec<HttpResponseHeader>,
-    /// The whole body; empty where it is streamed.
+    /// The whole body; empty if it is streamed.
     pub body_base64: Bytes64,
-    /// Where the answer came from, if the request was sent on.
+    /// URL of the final response after redirects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub final_url: Option<String>,
 }
 
-/// A header of an answer.
+/// A response header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpResponseHeader {
     /// The name, in lower case.
     pub name: String,
-    /// The value as UTF-8 text; if it is none, every byte as the character of its number (Latin-1).
+    /// The value as UTF-8; other bytes are decoded as Latin-1.
     pub value: String,
-    /// The bytes of a value that is no UTF-8 text.
+    /// Exact bytes of a value that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_base64: Option<Bytes64>,
 }
 
 impl HttpResponseHeader {
-    /// A header as it came; nothing of it is lost.
+    /// A header from its bytes, without loss.
     pub fn from_bytes(name: &str, value: &[u8]) -> Self {
         let name = name.to_owned();
         match std::str::from_utf8(value) {
@@ -143,18 +143,18 @@ impl HttpResponseHeader {
 #[serde(rename_all = "camelCase")]
 pub struct HttpBodyDeltaNotification {
     pub request_id: String,
-    /// Its place among the deltas of the exchange, from 1.
+    /// Sequence number of the delta, from 1.
     pub seq: u64,
     pub delta_base64: Bytes64,
     pub done: bool,
     /// Why the body ended early.
     pub error: Option<String>,
-    /// The same as a word of [`HttpErrorKind`].
+    /// Machine-readable form of `error`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<HttpErrorKind>,
 }
 
-/// What went wrong with an exchange: `error.data.kind` of the reply, and `errorKind` of the last delta.
+/// Why an exchange failed: `error.data.kind` of the reply, and `errorKind` of the last delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HttpErrorKind {
@@ -170,9 +170,9 @@ pub enum HttpErrorKind {
     Redirect,
     /// The response was truncated or is not valid HTTP.
     Body,
-    /// The answer is longer than `maxBodyBytes` or than a reply may be.
+    /// The response exceeds `maxBodyBytes` or the reply limit.
     TooLarge,
-    /// It was ended by `http/cancel`.
+    /// `http/cancel` ended the exchange.
     Cancelled,
     /// The egress policy forbids the destination.
     Forbidden,
@@ -192,7 +192,7 @@ impl HttpErrorKind {
         Self::Forbidden,
     ];
 
-    /// The word on the wire.
+    /// The name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -208,7 +208,7 @@ impl HttpErrorKind {
     }
 }
 
-/// The parts of an exchange's deltas that never change, prepared once; the base64 between them is written by the sender.
+/// Prepared constant parts of an exchange's deltas; the sender writes the base64 between them.
 #[derive(Debug, Clone)]
 pub struct BodyDeltaEncoder {
     /// Everything before the sequence number.
@@ -216,7 +216,7 @@ pub struct BodyDeltaEncoder {
 }
 
 impl BodyDeltaEncoder {
-    /// What stands behind the base64 of a delta that is not the last.
+    /// The text after the base64 of a delta that is not the last.
     pub const AFTER: &str = "\",\"done\":false,\"error\":null}}";
 
     /// Prepares the deltas of one exchange.
@@ -227,12 +227,12 @@ impl BodyDeltaEncoder {
         Self { prefix: prefix.into() }
     }
 
-    /// What stands before the base64 of a delta.
+    /// The text before the base64 of a delta.
     pub fn before(&self, seq: u64) -> String {
         format!("{}{seq},\"deltaBase64\":\"", self.prefix)
     }
 
-    /// About how long a message is beside its base64.
+    /// Approximate length of a message without its base64.
     pub fn around_bytes(&self) -> usize {
         const REST: usize = 80;
         self.prefix.len() + REST
@@ -244,7 +244,7 @@ impl BodyDeltaEncoder {
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestBodyParams {
     pub request_id: String,
-    /// Its place among the chunks of the exchange, from 1.
+    /// Sequence number of the chunk, from 1.
     pub seq: u64,
     /// The bytes; may be empty.
     pub chunk: Bytes64,
@@ -282,7 +282,7 @@ impl HttpRequestBodyParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestBodyResponse {
-    /// False if the other side has answered and wants no more of the body.
+    /// False if the other side has answered and accepts no more of the body.
     pub accepted: bool,
 }
 
@@ -297,7 +297,7 @@ pub struct HttpCancelParams {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HttpCancelResponse {
-    /// Whether there was one to cancel.
+    /// Whether an exchange with this id was in progress.
     pub cancelled: bool,
 }
 

@@ -10,28 +10,28 @@ use crate::environment::EnvironmentInfo;
 pub struct InitializeParams {
     /// A name for logs; may be empty.
     pub client_name: String,
-    /// The session to go on with, or none for a new one.
+    /// The session to resume; without it, a new session is opened.
     #[serde(default)]
     pub resume_session_id: Option<String>,
     /// How long processes keep running after the connection is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub linger_ms: Option<u64>,
-    /// Whether to take a session over from a connection that is alive.
+    /// Whether to take the session over from a live connection.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub take_over: bool,
-    /// What the client can do beyond the least.
+    /// Optional features of the client.
     #[serde(default, skip_serializing_if = "ClientCapabilities::is_none")]
     pub client_capabilities: ClientCapabilities,
 }
 
-/// What a client can do; what is missing is false.
+/// Optional features of a client; a missing member is false.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientCapabilities {
-    /// It wants to know which members of its requests the server ignored: `ignored` in replies.
+    /// The client handles `ignored` in replies, which names the request members that the server ignored.
     #[serde(skip_serializing_if = "crate::is_false")]
     pub report_ignored: bool,
-    /// It wants `session/moved` before its connection ends because another connection took the session over.
+    /// The client handles `session/moved`, sent before its connection closes because of a take-over.
     #[serde(skip_serializing_if = "crate::is_false")]
     pub session_moved: bool,
 }
@@ -48,7 +48,7 @@ impl ClientCapabilities {
 pub struct InitializeResponse {
     /// The session that this connection is now attached to.
     pub session_id: String,
-    /// What the machine is like, so that the client need not ask.
+    /// Facts about the machine, so that the client need not request them.
     pub environment_info: EnvironmentInfo,
     /// How long processes keep running after the connection is lost.
     pub session_linger_ms: u64,

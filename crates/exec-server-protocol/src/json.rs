@@ -1,15 +1,15 @@
 //! Checks one JSON message in a single pass and finds its top-level members.
 //!
-//! Invariant: what [`scan_object`] accepts, any strict JSON parser accepts, and it holds no duplicate key at any
-//! depth, no lone surrogate, at most [`MAX_JSON_VALUES`] values and at most [`MAX_JSON_DEPTH`] levels. Large base64
-//! strings are the common case, so strings are skipped a vector register at a time.
+//! Invariant: every text that [`scan_object`] accepts is valid for a strict JSON parser, and has no duplicate key at
+//! any depth, no lone surrogate, at most [`MAX_JSON_VALUES`] values and at most [`MAX_JSON_DEPTH`] levels. Large base64
+//! strings are common, so strings are skipped a vector register at a time.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
 use crate::limits::{MAX_JSON_DEPTH, MAX_JSON_VALUES};
 
-/// Why a text is not an acceptable message.
+/// Why a text is not a valid message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
     /// The text is not JSON.
@@ -17,7 +17,7 @@ pub enum JsonError {
     Syntax {
         /// What was expected or found.
         what: &'static str,
-        /// Where in the text.
+        /// Byte offset in the text.
         offset: usize,
     },
     /// The text is JSON but no object.
@@ -26,10 +26,10 @@ pub enum JsonError {
     /// An object names a member twice.
     #[error("duplicate JSON object key `{0}`")]
     DuplicateKey(String),
-    /// More values than a message may have.
+    /// More values than [`MAX_JSON_VALUES`].
     #[error("JSON-RPC message exceeds the limit of {MAX_JSON_VALUES} JSON values")]
     TooManyValues,
-    /// More nesting than a message may have.
+    /// More levels than [`MAX_JSON_DEPTH`].
     #[error("recursion limit exceeded")]
     TooDeep,
 }
@@ -39,7 +39,7 @@ pub fn scan_object<'a>(
     text: &'a str,
     mut member: impl FnMut(&str, &'a str),
 ) -> Result<(), JsonError> {
-    // As many keys as a usual request has.
+    // Number of keys in a typical request.
     let keys = Vec::with_capacity(16);
     let mut scanner = Scanner { text, bytes: text.as_bytes(), at: 0, values: 0, keys };
     scanner.skip_whitespace();
@@ -77,7 +77,7 @@ struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
     values: usize,
-    /// The keys of all objects that are open, innermost last; one buffer serves the whole message.
+    /// Keys of all open objects, innermost last; one buffer serves the whole message.
     keys: Vec<Cow<'a, str>>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Small objects are compared key by key; large ones get a set, so that no input makes this quadratic.
+    /// Small objects are compared key by key; large ones use a set, so that no input is quadratic.
     fn remember(
         &mut self,
         first_key: usize,
@@ -323,7 +323,7 @@ impl<'a> Scanner<'a> {
 
 /// Finds the first quote, backslash or control character.
 fn find_special(bytes: &[u8]) -> Option<usize> {
-    // Most strings are keys and short words, for which larger registers are not worth the preparation.
+    // Most strings are short keys, for which wide registers are not worth the setup.
     const SHORT: usize = 4;
     let (words, _) = bytes.as_chunks::<8>();
     for (number, word) in words.iter().take(SHORT).enumerate() {
@@ -347,7 +347,7 @@ fn special_bytes(word: u64) -> u64 {
 
 fn find_control(bytes: &[u8]) -> Option<usize> {
     const BLOCK: usize = 256;
-    // The smallest byte of a block is found many bytes at a time; only a block that has one is searched.
+    // A vectorised minimum finds blocks with a special byte; only such a block is searched.
     let suspect = bytes
         .chunks(BLOCK)
         .position(|block| block.iter().fold(u8::MAX, |min, byte| min.min(*byte)) < 0x20)?;

@@ -2,7 +2,7 @@
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`envelope`] | requests, replies, notifications: the outside of every message |
+//! | [`envelope`] | requests, replies, notifications: the envelope of every message |
 //! | [`methods`] | the table of methods, with their lanes |
 //! | [`initialize`], [`session`], [`process`], [`fs`], [`http`], [`environment`] | payloads by method family |
 //! | [`answers`] | lenient reply types for clients of older servers |

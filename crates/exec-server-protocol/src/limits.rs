@@ -1,12 +1,12 @@
 //! Numbers that both ends rely on, each with its reason.
 
-/// More than any real message needs, and few enough to bound the cost of checking one.
+/// Bounds the cost of checking a message; real messages have far fewer values.
 pub const MAX_JSON_VALUES: usize = 262_144;
 
-/// Levels of arrays and objects in one message; deeper ones would need a deeper stack to read.
+/// Levels of arrays and objects in one message; bounds the stack of recursive parsers.
 pub const MAX_JSON_DEPTH: usize = 127;
 
-/// The largest message that a reference client sends or takes.
+/// The largest message that the reference client sends or accepts.
 pub const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 
 /// Bytes in the id of a request: the server repeats it in the reply and keeps it until then.
@@ -21,10 +21,10 @@ pub const MAX_PROCESS_ID_BYTES: usize = 1024;
 /// Bytes in the message of an error, which may repeat names from its request: two long paths and an explanation.
 pub const MAX_ERROR_MESSAGE_BYTES: usize = 32 * 1024;
 
-/// Outgoing frames stay well under the 16 MiB that a reference client takes in one frame.
+/// Outgoing frames stay well under the 16 MiB that the reference client accepts.
 pub const MAX_FRAME_BYTES: usize = 8 * 1024 * 1024;
 
-/// One read of a pipe at its default capacity; also far below the 1 MiB that a client may hold back per event.
+/// One read of a pipe at its default capacity; far below the 1 MiB that a client may buffer per event.
 pub const MAX_OUTPUT_CHUNK_BYTES: usize = 64 * 1024;
 
 /// Output kept per process for late readers unless the start request says otherwise.
@@ -36,13 +36,13 @@ pub const MAX_RETAINED_CHUNKS: usize = 50_000;
 /// Accepted write ids that are remembered per process, so that a repeated write is applied once.
 pub const REMEMBERED_WRITE_IDS: usize = 4096;
 
-/// Stdin that is accepted but not yet taken by the child; beyond it a write waits for its reply.
+/// Stdin that is accepted but not yet read by the child; beyond it, the reply to a write is delayed.
 pub const MAX_QUEUED_STDIN_BYTES: usize = 1024 * 1024;
 
-/// Writes that may wait for their reply behind a full stdin, so that a peer cannot fill our memory.
+/// Writes that wait for their reply behind a full stdin; bounds the memory that a peer can use.
 pub const MAX_WAITING_STDIN_BYTES: usize = 64 * 1024 * 1024;
 
-/// The number of writes behind [`MAX_WAITING_STDIN_BYTES`], so that empty ones are bounded too.
+/// Number of waiting writes, so that empty writes are bounded as well.
 pub const MAX_WAITING_STDIN_WRITES: usize = 4096;
 
 /// Capability roots in one discovery request.
@@ -54,13 +54,13 @@ pub const MAX_SNAPSHOT_SCOPE_BYTES: usize = 256;
 /// Bytes of one `fs/readBlock` or `fs/writeBlock`.
 pub const MAX_FILE_BLOCK_BYTES: u64 = 1024 * 1024;
 
-/// What fits into one message as base64, with room for the rest of the message.
+/// Largest content whose base64 fits into one message with its envelope.
 pub const MAX_WHOLE_FILE_BYTES: u64 = (MAX_MESSAGE_BYTES as u64 - 4096) / 4 * 3;
 
 /// Open file handles of one connection.
 pub const MAX_FILE_HANDLES: usize = 128;
 
-/// Bytes in the name that a client gives to a file handle; the reference takes 32, too few for a UUID as text.
+/// Length of a file handle id; the reference accepts 32 bytes, too few for a UUID as text.
 pub const MAX_HANDLE_ID_BYTES: usize = 64;
 
 /// Names in one `fs/readDirectory` reply: four JSON values each stay under [`MAX_JSON_VALUES`].
@@ -75,25 +75,25 @@ pub const MAX_WALK_DEPTH: u64 = 64;
 /// Directories that one `fs/walk` enters.
 pub const MAX_WALK_DIRECTORIES: u64 = 10_000;
 
-/// Names that one `fs/walk` looks at.
+/// Entries that one `fs/walk` visits.
 pub const MAX_WALK_ENTRIES: u64 = 50_000;
 
-/// What the entries and errors of one `fs/walk` may add up to, each counted with [`WALK_ITEM_BYTES`].
+/// Total size of the entries and errors of one `fs/walk`, each counted with [`WALK_ITEM_BYTES`].
 pub const MAX_WALK_BYTES: usize = 4 * 1024 * 1024;
 
-/// What an entry of `fs/walk` is counted with beside its path.
+/// Size of a `fs/walk` entry beside its path.
 pub const WALK_ITEM_BYTES: usize = 64;
 
 /// Paths in one `fs/watchMissing`.
 pub const MAX_WATCHED_PATHS: usize = 64;
 
-/// Exchanges by `http/request` that one connection has at once; each may have a socket.
+/// Concurrent `http/request` exchanges of one connection; each may have a socket.
 pub const MAX_HTTP_EXCHANGES: usize = 512;
 
-/// Bodies of `http/request` and its buffered answers that one connection may have in memory: a few of the largest.
+/// Memory for request bodies and buffered responses of one connection: a few of the largest.
 pub const MAX_HTTP_HELD_BYTES: usize = 256 * 1024 * 1024;
 
-/// Bytes of a streamed answer in one notification; a reference client takes up to 1 MiB.
+/// Bytes of a streamed response in one notification; the reference client accepts up to 1 MiB.
 pub const MAX_HTTP_DELTA_BYTES: usize = 256 * 1024;
 
 /// Redirects that one `http/request` follows.

@@ -5,7 +5,7 @@
 pub enum Lane {
     /// Handled immediately, outside the concurrency limit.
     Control,
-    /// Counted against the connection's bound of concurrent requests.
+    /// Counted against the connection's limit of concurrent requests.
     Ordinary,
 }
 
@@ -126,7 +126,7 @@ methods! {
 }
 
 impl Method {
-    /// Whether its params have a `sandbox`, which it then honours; every other method refuses one.
+    /// Whether the method accepts `sandbox` in its params; every other method rejects it.
     pub fn takes_sandbox(self) -> bool {
         matches!(
             self,
@@ -152,17 +152,17 @@ impl Method {
     }
 }
 
-/// The one notification that a client sends.
+/// The only notification that clients send.
 pub const INITIALIZED: &str = "initialized";
 /// Output of a process.
 pub const PROCESS_OUTPUT: &str = "process/output";
-/// The root process has ended.
+/// The root process has exited.
 pub const PROCESS_EXITED: &str = "process/exited";
-/// Nothing more will come from this process.
+/// The process is closed; no further event follows.
 pub const PROCESS_CLOSED: &str = "process/closed";
-/// A piece of a streamed answer to `http/request`.
+/// A part of a streamed response to `http/request`.
 pub const HTTP_BODY_DELTA: &str = "http/request/bodyDelta";
-/// Another connection has taken the session over; this one ends.
+/// Another connection has taken the session over; this connection closes.
 pub const SESSION_MOVED: &str = "session/moved";
 /// A watched path is no longer missing.
 pub const FS_MISSING_CHANGED: &str = "fs/missingChanged";

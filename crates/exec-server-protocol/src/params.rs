@@ -1,19 +1,19 @@
-//! Decoding of `params`, with the texts that clients of this protocol know.
+//! Decodes `params`, with the error texts of the reference.
 
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 
 use crate::json;
 
-/// The parameters of a method that has none: missing, `null` and `{}` are the same.
+/// The params of a method without params: missing, `null` and `{}` are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoParams;
 
-/// Decodes raw JSON, and says in one sentence what is wrong with it.
+/// Decodes raw JSON; the error is one sentence for the client.
 pub fn decode<T: DeserializeOwned>(raw: &str) -> Result<T, String> {
     serde_json::from_str(raw).map_err(|error| {
         let text = error.to_string();
-        // serde counts the position inside `params`, so it means nothing to the client.
+        // serde's position is relative to `params`, so it is dropped.
         match text.rfind(" at line ") {
             Some(end) => text[..end].to_owned(),
             None => text,
@@ -21,9 +21,9 @@ pub fn decode<T: DeserializeOwned>(raw: &str) -> Result<T, String> {
     })
 }
 
-/// Whether raw params are an object in which this member is there and not `null`.
+/// Whether raw params are an object with this member, not `null`.
 pub fn has_member(raw: &str, name: &str) -> bool {
-    // An escaped name is only found by the scan, and without both there is nothing to find.
+    // Only a scan finds an escaped name; without the name and without escapes the member is absent.
     let bytes = raw.as_bytes();
     if memchr::memmem::find(bytes, name.as_bytes()).is_none()
         && memchr::memchr(b'\\', bytes).is_none()
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for NoParams {
 pub(crate) mod tests {
     use super::*;
 
-    /// Checks that a decoder written by hand reads each member of a value whose members are all set.
+    /// Checks that a hand-written decoder reads every member of a value whose members are all set.
     pub(crate) fn check_fast_decoder<T>(all: &T, decode_fast: impl Fn(&str) -> Option<T>)
     where
         T: DeserializeOwned + serde::Serialize + PartialEq + std::fmt::Debug,
@@ -85,7 +85,7 @@ pub(crate) mod tests {
         assert_eq!(decode::<T>(&text.to_string()).as_ref(), Ok(all));
     }
 
-    /// The names that the derived decoder of a struct knows.
+    /// Member names that the derived decoder of a struct knows.
     fn declared_members<T: DeserializeOwned>() -> &'static [&'static str] {
         struct Names<'a>(&'a mut &'static [&'static str]);
         impl<'de> Deserializer<'de> for Names<'_> {

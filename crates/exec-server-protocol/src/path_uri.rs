@@ -1,7 +1,7 @@
-//! `file:` URIs, the only way in which paths appear on the wire, and the host paths that they name.
+//! `file:` URIs, the form of every path on the wire, and conversion to host paths.
 //!
-//! Parsing follows the WHATWG URL rules. Dot segments are resolved by text alone, before any disk is touched, so
-//! `link/../x` is `x`. A path that cannot be told from one of another system's convention travels in an opaque form.
+//! Parsing follows the WHATWG URL rules. Dot segments are resolved lexically, without disk access, so `link/../x` is
+//! `x`. A path that looks like a path of another operating system is sent in an opaque form.
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -20,67 +20,67 @@ pub struct PathUri {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
     Uri,
-    /// A native absolute path, as the first versions of the protocol sent it.
+    /// A native absolute path, as early protocol versions sent it.
     Native,
 }
 
-/// Whether native absolute paths are taken where a URI belongs.
+/// Whether native absolute paths are accepted in place of a URI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NativePaths {
-    /// Only `file:` URIs are paths.
+    /// Only `file:` URIs are accepted.
     Reject,
-    /// `/a/b` is as good as `file:///a/b`.
+    /// `/a/b` means `file:///a/b`.
     Accept,
 }
 
-/// Why a text is no path of this protocol.
+/// Why a text is not a valid path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathUriError {
     /// Not a URI at all.
     #[error("invalid URI: {0}")]
     Invalid(String),
-    /// A native path, where only URIs are taken.
+    /// A native path where only URIs are accepted.
     #[error(
         "invalid URI: relative URL without a base: `{path}` is a native path; send `{uri}`, or start the server with \
          --accept-native-paths"
     )]
     Native {
-        /// The path as it was given.
+        /// The rejected path.
         path: String,
         /// The URI of the same path.
         uri: String,
     },
-    /// A URI of something other than a file.
+    /// A URI with another scheme than `file`.
     #[error("unsupported path URI scheme `{0}`")]
     Scheme(String),
-    /// A path has no query.
+    /// The URI has a query.
     #[error("query parameters are not allowed in path URIs")]
     Query,
-    /// A path has no fragment.
+    /// The URI has a fragment.
     #[error("fragments are not allowed in path URIs")]
     Fragment,
-    /// A NUL byte cannot be part of a path.
+    /// The path has a NUL byte.
     #[error("path URI holds a NUL byte")]
     Nul,
 }
 
-/// The URI names a path of another system.
+/// The URI is a path of another operating system.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{uri}' is invalid on '{os}'")]
 pub struct ForeignPath {
-    /// The URI as it was given.
+    /// The rejected URI.
     pub uri: String,
-    /// The system that cannot have such a path.
+    /// The operating system of this server.
     pub os: &'static str,
 }
 
-/// What an error message repeats of a path.
+/// Limit for a path that is quoted in an error.
 const MAX_SHOWN_CHARS: usize = 200;
 
-/// The start of the path of every opaque URI; a real path cannot hold a NUL byte.
+/// Path prefix of every opaque URI; a real path cannot hold a NUL byte.
 const OPAQUE_PREFIX: &str = "/%00/bad/path/";
 
-/// What the reference percent-encodes in the paths that it sends.
+/// Characters that the reference percent-encodes in paths.
 const ENCODED: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -95,7 +95,7 @@ const ENCODED: &AsciiSet = &CONTROLS
     .add(b'}');
 
 impl PathUri {
-    /// Reads a URI; a native absolute path is kept as such until [`PathUri::to_posix`] decides about it.
+    /// Parses a URI; a native absolute path is kept until [`PathUri::to_posix`] accepts or rejects it.
     pub fn parse(text: &str) -> Result<Self, PathUriError> {
         if text.starts_with('/') && !text.starts_with("//") && !text.contains('\0') {
             return Ok(Self { text: text.to_owned(), form: Form::Native });
@@ -128,7 +128,7 @@ impl PathUri {
         Self { text, form: Form::Uri }
     }
 
-    /// The URI of a name in the directory that this names; what is encoded already is not encoded again.
+    /// The URI of an entry of this directory; existing escapes are not encoded again.
     pub fn child(&self, name: &[u8]) -> Self {
         if self.may_have_opaque_children()
             && let Ok(path) = self.to_posix(NativePaths::Accept)
@@ -143,7 +143,7 @@ impl PathUri {
         Self { text, form: Form::Uri }
     }
 
-    /// Only the first segment of a path can look like a drive.
+    /// Only the first segment of a path can look like a drive letter.
     fn may_have_opaque_children(&self) -> bool {
         let path = self.text.strip_prefix("file://").unwrap_or(&self.text);
         self.form == Form::Native || path == "/" || path.starts_with(OPAQUE_PREFIX)
@@ -154,7 +154,7 @@ impl PathUri {
         &self.text
     }
 
-    /// The absolute, lexically normalised POSIX path that this names.
+    /// The absolute, lexically normalised POSIX path.
     pub fn to_posix(&self, native: NativePaths) -> Result<Vec<u8>, ToPathError> {
         if self.form == Form::Native {
             return match native {
@@ -176,7 +176,7 @@ impl PathUri {
         if let Some(encoded) = url.path().strip_prefix(OPAQUE_PREFIX) {
             return self.opaque(encoded);
         }
-        // As the URI is written: a drive stays one, whatever the segments below it decode to.
+        // Checked before decoding: a drive letter is one whatever the segments below it decode to.
         let first = url.path().split('/').find(|segment| !segment.is_empty());
         if first.is_some_and(|first| is_drive(&percent_decode_str(first).collect::<Vec<u8>>())) {
             return Err(self.foreign().into());
@@ -184,7 +184,7 @@ impl PathUri {
         Ok(normalise(&percent_decode_str(url.path()).collect::<Vec<u8>>()))
     }
 
-    /// An opaque form stands only for a path that has no ordinary one.
+    /// An opaque URI is valid only for a path that has no ordinary form.
     fn opaque(&self, encoded: &str) -> Result<Vec<u8>, ToPathError> {
         let path = base64::decode_url(encoded)
             .ok_or_else(|| PathUriError::Invalid("malformed opaque path".to_owned()))?;
@@ -200,13 +200,13 @@ impl PathUri {
     }
 }
 
-/// Why a [`PathUri`] names no path of this host.
+/// Why a [`PathUri`] is not a path of this host.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToPathError {
-    /// It is not acceptable as a URI.
+    /// The URI is invalid.
     #[error(transparent)]
     Uri(#[from] PathUriError),
-    /// It belongs to another system.
+    /// The URI belongs to another operating system.
     #[error(transparent)]
     Foreign(#[from] ForeignPath),
 }

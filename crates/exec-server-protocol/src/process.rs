@@ -34,7 +34,7 @@ pub enum OutputStream {
     Stdout,
     /// The child's stderr pipe.
     Stderr,
-    /// The child's terminal, where both are one.
+    /// The child's terminal, which merges stdout and stderr.
     Pty,
 }
 
@@ -95,7 +95,7 @@ pub struct ExitDetails {
     pub signal: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<ExitReason>,
-    /// From start to exit.
+    /// Time from start to exit.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub duration_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -108,15 +108,15 @@ pub struct ExitDetails {
 pub enum ExitReason {
     /// The process exited on its own.
     Exited,
-    /// By a signal that this server did not send to end it.
+    /// A signal that this server did not send to terminate it.
     Signaled,
-    /// It ran longer than `timeoutMs`.
+    /// The process exceeded `timeoutMs`.
     Timeout,
     /// The process wrote no output for `idleTimeoutMs`.
     IdleTimeout,
-    /// A client asked for it, or its session ended.
+    /// A client terminated it, or its session ended.
     Terminated,
-    /// The kernel ran out of memory.
+    /// The kernel killed it because memory ran out.
     OomKilled,
     /// The server shut down.
     ServerShutdown,
@@ -130,7 +130,7 @@ pub struct ResourceUsage {
     pub user_ms: u64,
     /// CPU time in the kernel.
     pub system_ms: u64,
-    /// The largest resident set, if it is known.
+    /// Peak resident set size, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_rss_bytes: Option<u64>,
 }
@@ -140,7 +140,7 @@ pub struct ResourceUsage {
 #[serde(rename_all = "camelCase")]
 pub struct ProcessReadParams {
     pub process_id: ProcessId,
-    /// Only output after this number; none means from the start.
+    /// Only output after this number; without it, all output.
     #[serde(default)]
     pub after_seq: Option<u64>,
     /// Stop after about this many bytes, but never before the first chunk.
@@ -187,7 +187,7 @@ pub struct OutputChunk {
 pub struct ProcessReadResponse {
     /// Retained output after the cursor.
     pub chunks: Vec<OutputChunk>,
-    /// One past the last number that this answer accounts for.
+    /// One past the last number that this answer covers.
     pub next_seq: u64,
     /// Whether the root process has exited.
     pub exited: bool,
@@ -202,7 +202,7 @@ pub struct ProcessReadResponse {
     /// Set once the process has exited.
     #[serde(flatten)]
     pub details: ExitDetails,
-    /// Output after the cursor that is no longer there, if any.
+    /// Output after the cursor that was evicted, if any.
     #[serde(flatten, skip_serializing_if = "Option::is_none", default)]
     pub gap: Option<OutputGap>,
 }
@@ -211,9 +211,9 @@ pub struct ProcessReadResponse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OutputGap {
-    /// All bytes that this process's retention has dropped so far.
+    /// Bytes of this process that were evicted so far.
     pub evicted_bytes: u64,
-    /// The first number that is still there.
+    /// First number that is still retained.
     pub first_seq: u64,
 }
 
@@ -223,7 +223,7 @@ pub struct OutputGap {
 pub struct ProcessWriteParams {
     pub process_id: ProcessId,
     pub chunk: Bytes64,
-    /// A name for this write: the same name is applied once.
+    /// Id of this write; writes with the same id are applied once.
     #[serde(default)]
     pub write_id: Option<String>,
 }
@@ -239,7 +239,7 @@ pub struct ProcessWriteResponse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WriteStatus {
-    /// Queued for the child, now or by an earlier write of the same name.
+    /// Queued for the child, now or by an earlier write with the same id.
     Accepted,
     /// There is no such process.
     UnknownProcess,
@@ -293,7 +293,7 @@ pub struct ProcessTerminateParams {
 /// Result of `process/terminate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTerminateResponse {
-    /// Whether the root process was still there.
+    /// Whether the root process was still running.
     pub running: bool,
 }
 
@@ -363,12 +363,12 @@ pub struct ProcessSummary {
     pub argv: Vec<String>,
     pub cwd: PathUri,
     pub tty: bool,
-    /// The user that it runs as.
+    /// User that the process runs as.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
-    /// When, in Unix milliseconds.
+    /// Start time in Unix milliseconds.
     pub started_at_ms: u64,
-    /// The next number of its events.
+    /// Sequence number of its next event.
     pub next_seq: u64,
     /// Whether the root process has exited.
     pub exited: bool,
@@ -380,5 +380,5 @@ pub struct ProcessSummary {
     pub details: ExitDetails,
 }
 
-/// An environment as it is on the wire.
+/// Environment variables on the wire.
 pub type Env = BTreeMap<String, String>;

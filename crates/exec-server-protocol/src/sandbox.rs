@@ -1,12 +1,12 @@
-//! The `sandbox` object of `process/start` and of every `fs/*` call: what the request may touch.
+//! The `sandbox` object of `process/start` and of every `fs/*` request.
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`SandboxParams`] | the object itself and the context that its entries are read in |
-//! | [`permissions`] | the profile: files by entry, the network by word, and the older tagged forms |
+//! | [`SandboxParams`] | the object, and the directories that its entries refer to |
+//! | [`permissions`] | the profile: file entries, network mode, and the older tagged forms |
 //!
-//! The members of the object are camelCase, everything below `permissions` is snake_case. Unknown members are ignored;
-//! an unknown word is an error, because a rule that is not understood cannot be kept.
+//! Members of the object are camelCase, everything below `permissions` is snake_case. Unknown members are ignored; an
+//! unknown enum value is an error, because an unknown rule cannot be enforced.
 
 #![allow(
     missing_docs,
@@ -25,44 +25,43 @@ pub use permissions::{
     PermissionProfile, SpecialPath, WorkspaceWrite,
 };
 
-/// What a request may touch.
-///
-/// The older spellings are read too: `sandboxPolicy` in place of `permissions`, and a bare tagged policy.
+/// The sandbox policy of a request.
+/// | Older spellings are accepted: `sandboxPolicy` in place of `permissions`, and a bare tagged policy.
 // `remote` keeps the derived code apart, so that the older spellings can be rewritten before it runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self", rename_all = "camelCase")]
 pub struct SandboxParams {
     pub permissions: PermissionProfile,
-    /// Why the client asks for another sandbox than usual; no policy depends on it.
+    /// Why the client requests a different sandbox than usual; ignored by the server.
     #[serde(default, skip_serializing_if = "is_default")]
     pub sandbox_override: SandboxOverride,
-    /// The older place of the directory that relative patterns start from.
+    /// Older location of `policyContext.cwd`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathUri>,
-    /// Where the entries are read from.
+    /// Directories that the entries refer to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy_context: Option<PolicyContext>,
-    /// The older place of the project's directories.
+    /// Older location of `policyContext.workspaceRoots`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workspace_roots: Vec<PathUri>,
-    /// The user's home as the client knows it; no policy depends on it.
+    /// The user's home as known to the client; ignored by the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_home_dir: Option<PathUri>,
-    /// Temporary directories as the client knows them; no policy depends on them.
+    /// Temporary directories as known to the client; ignored by the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub temporary_directories: Option<Vec<PathUri>>,
-    /// How Windows would enforce it; must be said on every system.
+    /// Windows mechanism; required on every operating system.
     pub windows_sandbox_level: WindowsSandboxLevel,
-    /// What Windows does with the proxy settings of its sandbox users.
+    /// How Windows handles the proxy settings of its sandbox users.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub windows_sandbox_proxy_settings_mode: Option<ProxySettingsMode>,
-    /// Asks for the reference's former mechanism.
+    /// Requests the reference's former Landlock mechanism.
     #[serde(default)]
     pub use_legacy_landlock: bool,
 }
 
 impl SandboxParams {
-    /// A sandbox with these permissions and nothing else said.
+    /// A sandbox with these permissions and defaults otherwise.
     pub fn new(permissions: PermissionProfile) -> Self {
         Self {
             permissions,
@@ -78,13 +77,13 @@ impl SandboxParams {
         }
     }
 
-    /// The directory that relative patterns start from: the context's, else the flat one.
+    /// Base directory of relative patterns: the context's, else the older member.
     pub fn policy_cwd(&self) -> Option<&PathUri> {
         let of_context = self.policy_context.as_ref().and_then(|context| context.cwd.as_ref());
         of_context.or(self.cwd.as_ref())
     }
 
-    /// The project's directories: the context's if there is one, even if it names none.
+    /// The project directories: the context's if there is a context, even if it is empty.
     pub fn policy_roots(&self) -> &[PathUri] {
         match &self.policy_context {
             Some(context) => &context.workspace_roots,
@@ -92,7 +91,7 @@ impl SandboxParams {
         }
     }
 
-    /// The same sandbox, with a directory for relative patterns if it names none; a process has one of its own.
+    /// Sets the base directory of relative patterns if there is none; a process uses its working directory.
     #[must_use]
     pub fn with_default_cwd(mut self, cwd: &PathUri) -> Self {
         if self.policy_cwd().is_none() {
@@ -102,11 +101,11 @@ impl SandboxParams {
     }
 }
 
-/// Where the entries of a policy are read from.
+/// Directories that the entries of a policy refer to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyContext {
-    /// The directory that relative patterns start from.
+    /// Base directory of relative patterns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cwd: Option<PathUri>,
     /// The project's directories.
@@ -114,40 +113,40 @@ pub struct PolicyContext {
     pub workspace_roots: Vec<PathUri>,
 }
 
-/// Why a client asks for another sandbox than usual.
+/// Why a client requests a different sandbox than usual.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxOverride {
-    /// It does not.
+    /// No override.
     #[default]
     NoOverride,
-    /// More was granted, and the rest is still forbidden.
+    /// More was granted; the remaining restrictions apply.
     EscalatedSandboxWithRestrictions,
     /// The first attempt was meant to run without a sandbox.
     BypassSandboxFirstAttempt,
 }
 
-/// How Windows enforces a policy.
+/// Windows mechanism of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WindowsSandboxLevel {
-    /// Not at all.
+    /// No enforcement.
     Disabled,
     /// With a restricted token.
     RestrictedToken,
-    /// With users of the sandbox's own.
+    /// With dedicated sandbox users.
     Elevated,
-    /// With the system's own containers.
+    /// With Windows containers.
     Mxc,
 }
 
-/// What Windows does with the proxy settings of its sandbox users.
+/// How Windows handles the proxy settings of its sandbox users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProxySettingsMode {
-    /// Makes them what the policy needs.
+    /// Sets them as the policy requires.
     Reconcile,
-    /// Leaves them alone.
+    /// Leaves them unchanged.
     Preserve,
 }
 
@@ -167,7 +166,7 @@ impl Serialize for SandboxParams {
     }
 }
 
-/// Takes out the policy of an object that is written in an older spelling.
+/// Removes and returns the policy of an object in an older spelling.
 fn take_older_policy(sandbox: &mut Value) -> Option<Value> {
     let members = sandbox.as_object_mut()?;
     if members.contains_key("permissions") {
@@ -179,7 +178,7 @@ fn take_older_policy(sandbox: &mut Value) -> Option<Value> {
     members.contains_key("type").then(|| std::mem::take(sandbox))
 }
 
-/// The members beside the policy, if there are any, mean what they always do.
+/// Combines an older policy with the remaining members, which keep their meaning.
 fn with_older_policy(rest: Value, policy: Value) -> Result<SandboxParams, serde_json::Error> {
     let profile = PermissionProfile::deserialize(&policy)?;
     if !profile.is_older_form() {

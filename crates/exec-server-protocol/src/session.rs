@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::process::ProcessSummary;
 
-/// The websocket close code for a connection whose session another one took over.
+/// Close code of a connection whose session was taken over.
 pub const SESSION_MOVED_CLOSE_CODE: u16 = 4001;
 
 /// Result of `session/list`.
@@ -24,11 +24,11 @@ pub struct SessionListResponse {
 #[serde(rename_all = "camelCase")]
 pub struct SessionSummary {
     pub session_id: String,
-    /// What the client that opened it calls itself.
+    /// `clientName` of the client that opened it.
     pub client_name: String,
-    /// When, in Unix milliseconds.
+    /// Time of opening in Unix milliseconds.
     pub opened_at_ms: u64,
-    /// Whether a connection holds it now.
+    /// Whether a connection is attached.
     pub attached: bool,
     /// How long processes keep running after the connection is lost.
     pub session_linger_ms: u64,

@@ -312,9 +312,10 @@ mod tests {
 
     #[test]
     fn a_registry_name_is_normalized_and_has_no_secrets() {
-        for url in ["https://Meet.example.org", "https://me:hush@meet.example.org:443/?a=hush#b"] {
+        for url in ["https://Relay.example.org", "https://me:hush@relay.example.org:443/?a=hush#b"]
+        {
             let registry = Registry::new(url, DialOptions::default(), Duration::ZERO).unwrap();
-            assert_eq!(registry.name(), "https://meet.example.org");
+            assert_eq!(registry.name(), "https://relay.example.org");
         }
         let registry = Registry::new("http://h:1/a/", DialOptions::default(), Duration::ZERO);
         assert_eq!(registry.unwrap().name(), "http://h:1/a");

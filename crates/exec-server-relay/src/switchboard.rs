@@ -11,7 +11,7 @@
 //!
 //! Frames are not dropped while both ends are attached; backpressure pauses reading instead. A harness that sends too
 //! fast is not read. An executor is not read while the queue of one of its harnesses is full. Such a harness blocks the
-//! other harnesses, so it is closed if it does not catch up within [`SwitchboardLimits::patience`].
+//! other harnesses, so it is closed if it does not catch up within [`SwitchboardLimits::slow_timeout`].
 
 mod attach;
 mod close_reason;
@@ -253,7 +253,7 @@ impl Switchboard {
     }
 
     /// The close reason for a socket, once all its frames are written.
-    pub fn poll_goodbye(&self, id: SocketId) -> Option<CloseReason> {
+    pub fn poll_close_reason(&self, id: SocketId) -> Option<CloseReason> {
         let socket = self.sockets.get(&id)?;
         match &socket.side {
             Side::Harness(harness) if !harness.outgoing.is_empty() => None,
@@ -292,7 +292,7 @@ impl Switchboard {
         let socket = self.sockets.get(&id).filter(|socket| socket.close_reason.is_none())?;
         let Side::Harness(harness) = &socket.side else { return None };
         let claim = harness.stream.is_none().then(|| harness.attached + self.limits.claim);
-        claim.or(harness.behind_since.map(|since| since + self.limits.patience))
+        claim.or(harness.behind_since.map(|since| since + self.limits.slow_timeout))
     }
 
     /// Closes a harness whose deadline has passed.

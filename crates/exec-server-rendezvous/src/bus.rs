@@ -57,7 +57,7 @@ pub trait Link: Send + 'static {
     /// The next frame to write.
     fn poll_frame(&self) -> Option<Bytes>;
     /// The current state; `waker` is called when it changes.
-    fn look(&self, waker: &Waker) -> LinkState;
+    fn state(&self, waker: &Waker) -> LinkState;
 }
 
 /// State of a link, beside its queued frames.
@@ -68,7 +68,7 @@ pub struct LinkState {
     /// Whether the socket is to be closed after its queued frames.
     pub is_ending: bool,
     /// The close reason, once all queued frames are written.
-    pub goodbye: Option<CloseReason>,
+    pub close_reason: Option<CloseReason>,
     /// When [`Link::handle_timeout`] must be called.
     pub timeout: Option<Instant>,
 }

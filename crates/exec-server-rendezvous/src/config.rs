@@ -50,7 +50,7 @@ pub struct Timings {
     /// Timeout for a harness to claim its stream.
     pub claim: Duration,
     /// How long an executor waits for a harness that does not read.
-    pub patience: Duration,
+    pub slow_timeout: Duration,
     /// Timeout for closing a socket.
     pub close: Duration,
     /// Lifetime of an executor URL; the executor then registers again.
@@ -74,7 +74,7 @@ impl Default for Timings {
             pong_deadline: Duration::from_secs(60),
             handshake: Duration::from_secs(10),
             claim: Duration::from_secs(10),
-            patience: Duration::from_secs(5),
+            slow_timeout: Duration::from_secs(5),
             close: Duration::from_secs(5),
             executor_url: Duration::from_secs(30 * 24 * 3600),
             harness_bundle: Duration::from_secs(60),

@@ -40,10 +40,10 @@ pub async fn serve<S>(rendezvous: Arc<Rendezvous>, stream: S, peer: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let promised = Mutex::new(None);
-    serve_requests(&rendezvous, stream, peer, &promised).await;
-    let Some(promised) = promised.into_inner().expect("no holder panics") else { return };
-    let PendingUpgrade { stream, link, claims, request_id, forwarded_for } = promised;
+    let pending = Mutex::new(None);
+    serve_requests(&rendezvous, stream, peer, &pending).await;
+    let Some(pending) = pending.into_inner().expect("no holder panics") else { return };
+    let PendingUpgrade { stream, link, claims, request_id, forwarded_for } = pending;
     let stream = match stream.await {
         Ok(stream) => TokioIo::new(stream),
         Err(error) => {
@@ -52,8 +52,8 @@ where
         }
     };
     let Claims { environment, registration, role, token, .. } = &claims;
-    let (way, role) = (role.way(), role.name());
-    let span = tracing::info_span!("socket", %peer, forwarded_for, %environment, %registration, role, %token, way, request_id);
+    let (connect_id, role) = (role.connect_id(), role.name());
+    let span = tracing::info_span!("socket", %peer, forwarded_for, %environment, %registration, role, %token, connect_id, request_id);
     let running = async {
         tracing::info!("attached");
         let meter = rendezvous.metrics.relay_meter();
@@ -62,7 +62,7 @@ where
         let reason = ended.end.reason();
         rendezvous.metrics.close(reason);
         tracing::info!(stream_id = ended.stream_id, reason, "detached");
-        ended.let_go(timings.close).await;
+        ended.finish_close(timings.close).await;
     };
     running.instrument(span).await;
 }
@@ -72,14 +72,14 @@ async fn serve_requests<S>(
     rendezvous: &Arc<Rendezvous>,
     stream: S,
     peer: SocketAddr,
-    promised: &Mutex<Option<PendingUpgrade>>,
+    pending: &Mutex<Option<PendingUpgrade>>,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let service = service_fn(|request| async move {
         let reply = match answer(rendezvous, request).await {
             Ok((reply, promise)) => {
-                *promised.lock().expect("no holder panics") = Some(promise);
+                *pending.lock().expect("no holder panics") = Some(promise);
                 reply
             }
             Err(reply) => *reply,
@@ -251,8 +251,8 @@ async fn open_websocket(
     };
     let link = attached.inspect_err(|rejection| {
         let Claims { environment, registration, token, role, .. } = &claims;
-        let (way, role, reason) = (role.way(), role.name(), rejection.reason);
-        tracing::info!(%environment, %registration, %token, role, way, request_id, reason, "websocket refused");
+        let (connect_id, role, reason) = (role.connect_id(), role.name(), rejection.reason);
+        tracing::info!(%environment, %registration, %token, role, connect_id, request_id, reason, "websocket refused");
     })?;
     let mut reply = Response::new(http_body_util::Full::default());
     *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;

@@ -64,7 +64,7 @@ mod socket {
     use crate::server::Rendezvous;
 
     /// Timeout of an interactive command.
-    const PATIENCE: Duration = Duration::from_secs(5);
+    const SOCKET_TIMEOUT: Duration = Duration::from_secs(5);
 
     /// Shortest limit of a unix socket address among the supported systems.
     const LONGEST_ADDRESS: usize = 100;
@@ -99,7 +99,7 @@ mod socket {
                     Ok(known) => {
                         let text = serde_json::to_vec(&known).expect("plain data can be written");
                         // A client that does not read must not block the next one.
-                        let _ = tokio::time::timeout(PATIENCE, stream.write_all(&text)).await;
+                        let _ = tokio::time::timeout(SOCKET_TIMEOUT, stream.write_all(&text)).await;
                     }
                     Err(error) => {
                         tracing::warn!(%error, "could not read the environments for the presence socket")
@@ -117,7 +117,7 @@ mod socket {
 
     pub fn read(data: &DataDir) -> io::Result<Vec<u8>> {
         let mut stream = at(&data.presence_socket(), |address| UnixStream::connect(address))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(SOCKET_TIMEOUT))?;
         let mut text = Vec::new();
         stream.read_to_end(&mut text)?;
         Ok(text)

@@ -155,7 +155,7 @@ impl BoundRendezvous {
         let limits = SwitchboardLimits {
             streams_per_environment: config.limits.streams_per_environment,
             claim: config.timings.claim,
-            patience: config.timings.patience,
+            slow_timeout: config.timings.slow_timeout,
         };
         let rendezvous = Arc::new(Rendezvous {
             config,

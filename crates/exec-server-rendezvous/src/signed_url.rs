@@ -140,7 +140,7 @@ impl SocketRole {
     }
 
     /// Correlates a connect request with the resulting socket in logs; not secret, because the signature is needed too.
-    pub fn way(&self) -> Option<&str> {
+    pub fn connect_id(&self) -> Option<&str> {
         match self {
             Self::Executor => None,
             Self::Harness { nonce } => Some(nonce),

@@ -39,9 +39,9 @@ pub enum SocketEnd {
     /// The peer answered no ping.
     PongTimeout,
     /// A close frame with this reason was sent.
-    Said(CloseReason),
+    Closed(CloseReason),
     /// This reason could not be sent, because the peer did not read.
-    Unsaid(CloseReason),
+    CloseUnsent(CloseReason),
 }
 
 impl SocketEnd {
@@ -50,7 +50,7 @@ impl SocketEnd {
         match self {
             Self::ByPeer => "closed_by_peer",
             Self::PongTimeout => "pong_timeout",
-            Self::Said(goodbye) | Self::Unsaid(goodbye) => goodbye.reason(),
+            Self::Closed(close_reason) | Self::CloseUnsent(close_reason) => close_reason.reason(),
         }
     }
 }
@@ -67,7 +67,7 @@ pub struct Ended<S> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Ended<S> {
     /// Waits up to `time` for the peer to read the close frame.
-    pub async fn let_go(self, time: Duration) {
+    pub async fn finish_close(self, time: Duration) {
         if let Some(rest) = self.rest {
             let _ = tokio::time::timeout(time, drain(rest)).await;
         }
@@ -99,16 +99,16 @@ where
         close_deadline: None,
         is_flushed: true,
         unread_pongs: 0,
-        has_spoken: false,
+        has_first_frame: false,
         stream_id: None,
-        has_trespassed: false,
-        last_word: None,
+        has_sent_foreign_frames: false,
+        sent_reason: None,
     };
     let end = std::future::poll_fn(|cx| socket.poll(cx)).await;
     let Socket { stream, link, stream_id, .. } = socket;
     // Detach before draining, so that the other side does not wait for it.
     drop(link);
-    let rest = matches!(end, SocketEnd::Said(_)).then(|| stream.into_inner());
+    let rest = matches!(end, SocketEnd::Closed(_)).then(|| stream.into_inner());
     Ended { end, stream_id, rest }
 }
 
@@ -131,12 +131,12 @@ struct Socket<S> {
     is_flushed: bool,
     unread_pongs: usize,
     /// Whether the first frame arrived; it claims the stream.
-    has_spoken: bool,
+    has_first_frame: bool,
     /// The stream that a harness has claimed, kept for the log after detaching.
     stream_id: Option<String>,
-    has_trespassed: bool,
+    has_sent_foreign_frames: bool,
     /// Reason of the close frame being sent.
-    last_word: Option<CloseReason>,
+    sent_reason: Option<CloseReason>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
@@ -144,17 +144,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         let mut budget = MESSAGES_PER_TURN;
         loop {
             // Checked every round: a peer that always has data to read must not escape its deadlines.
-            let outlook = self.link.look(cx.waker());
-            if let Some(end) = self.handle_deadlines(&outlook) {
+            let state = self.link.state(cx.waker());
+            if let Some(end) = self.handle_deadlines(&state) {
                 return Poll::Ready(end);
             }
             if let Some(end) = self.write(cx) {
                 return Poll::Ready(end);
             }
-            if let Some(end) = self.say_goodbye(cx) {
+            if let Some(end) = self.send_close(cx) {
                 return Poll::Ready(end);
             }
-            let outcome = if self.last_word.is_none() && outlook.is_reading {
+            let outcome = if self.sent_reason.is_none() && state.is_reading {
                 self.read(cx)
             } else {
                 // Reading is paused, so a missing pong proves nothing.
@@ -170,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                         return Poll::Pending;
                     }
                 }
-                Read::Nothing => match self.wait(cx, &outlook) {
+                Read::Nothing => match self.wait(cx, &state) {
                     Poll::Ready(Some(end)) => return Poll::Ready(end),
                     Poll::Ready(None) => {}
                     Poll::Pending => return Poll::Pending,
@@ -188,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                     self.is_flushed = false;
                     return None;
                 }
-                Poll::Ready(Err(_)) => return Some(self.end_without_a_word()),
+                Poll::Ready(Err(_)) => return Some(self.end_unsent()),
                 Poll::Ready(Ok(())) => {}
             }
             let Some(frame) = self.link.poll_frame() else { break };
@@ -198,7 +198,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         }
         match Pin::new(&mut self.stream).poll_flush(cx) {
             Poll::Pending => self.is_flushed = false,
-            Poll::Ready(Err(_)) => return Some(self.end_without_a_word()),
+            Poll::Ready(Err(_)) => return Some(self.end_unsent()),
             Poll::Ready(Ok(())) => {
                 self.is_flushed = true;
                 self.unread_pongs = 0;
@@ -212,22 +212,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 
     /// Sends the close frame once all frames are written; returns the end when the close frame is flushed.
-    fn say_goodbye(&mut self, cx: &mut Context) -> Option<SocketEnd> {
-        let outlook = self.link.look(cx.waker());
-        if outlook.is_ending && self.close_deadline.is_none() {
+    fn send_close(&mut self, cx: &mut Context) -> Option<SocketEnd> {
+        let state = self.link.state(cx.waker());
+        if state.is_ending && self.close_deadline.is_none() {
             self.close_deadline = Some(Instant::now() + self.close_time);
         }
-        if let Some(goodbye) = outlook.goodbye.filter(|_| self.last_word.is_none()) {
-            self.last_word = Some(goodbye);
-            let code = CloseCode::try_from(goodbye.code()).ok();
+        if let Some(close_reason) = state.close_reason.filter(|_| self.sent_reason.is_none()) {
+            self.sent_reason = Some(close_reason);
+            let code = CloseCode::try_from(close_reason.code()).ok();
             // Fails if a close frame was sent already.
-            let _ = Pin::new(&mut self.stream).start_send(Message::close(code, goodbye.reason()));
+            let _ =
+                Pin::new(&mut self.stream).start_send(Message::close(code, close_reason.reason()));
         }
-        let goodbye = self.last_word?;
+        let close_reason = self.sent_reason?;
         match Pin::new(&mut self.stream).poll_flush(cx) {
             Poll::Pending => None,
-            Poll::Ready(Ok(())) => Some(SocketEnd::Said(goodbye)),
-            Poll::Ready(Err(_)) => Some(SocketEnd::Unsaid(goodbye)),
+            Poll::Ready(Ok(())) => Some(SocketEnd::Closed(close_reason)),
+            Poll::Ready(Err(_)) => Some(SocketEnd::CloseUnsent(close_reason)),
         }
     }
 
@@ -235,14 +236,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     fn read(&mut self, cx: &mut Context) -> Read {
         let message = match Pin::new(&mut self.stream).poll_next(cx) {
             Poll::Pending => return Read::Nothing,
-            Poll::Ready(None) => return Read::Ended(self.end_without_a_word()),
+            Poll::Ready(None) => return Read::Ended(self.end_unsent()),
             Poll::Ready(Some(Err(Error::PayloadTooLong { .. }))) => {
                 self.link.handle_misuse(CloseReason::TooBig);
                 return Read::Message;
             }
             Poll::Ready(Some(Err(error))) => {
                 tracing::debug!(%error, "websocket failed");
-                return Read::Ended(self.end_without_a_word());
+                return Read::Ended(self.end_unsent());
             }
             Poll::Ready(Some(Ok(message))) => message,
         };
@@ -254,7 +255,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                 RouteOutcome::Unknown => self.meter.dropped("unknown_stream"),
                 RouteOutcome::Foreign => {
                     self.meter.dropped("foreign_stream");
-                    if !std::mem::replace(&mut self.has_trespassed, true) {
+                    if !std::mem::replace(&mut self.has_sent_foreign_frames, true) {
                         let stream_id = self.stream_id.as_deref();
                         tracing::warn!(
                             stream_id,
@@ -263,7 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
                     }
                 }
             }
-            if !std::mem::replace(&mut self.has_spoken, true) {
+            if !std::mem::replace(&mut self.has_first_frame, true) {
                 self.stream_id = self.link.stream_id();
                 if let Some(stream_id) = self.stream_id.as_deref() {
                     tracing::info!(stream_id, "stream claimed");
@@ -283,22 +284,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
     }
 
     /// Enforces the close deadline and the switchboard's timeout.
-    fn handle_deadlines(&mut self, outlook: &LinkState) -> Option<SocketEnd> {
-        if self.close_deadline.is_none() && outlook.timeout.is_none() {
+    fn handle_deadlines(&mut self, state: &LinkState) -> Option<SocketEnd> {
+        if self.close_deadline.is_none() && state.timeout.is_none() {
             return None;
         }
         let now = Instant::now();
         if self.close_deadline.is_some_and(|deadline| now >= deadline) {
-            return Some(self.end_without_a_word());
+            return Some(self.end_unsent());
         }
-        if outlook.timeout.is_some_and(|timeout| now >= timeout) {
+        if state.timeout.is_some_and(|timeout| now >= timeout) {
             self.link.handle_timeout();
         }
         None
     }
 
     /// Waits for the next timer; handles keepalive.
-    fn wait(&mut self, cx: &mut Context, outlook: &LinkState) -> Poll<Option<SocketEnd>> {
+    fn wait(&mut self, cx: &mut Context, state: &LinkState) -> Poll<Option<SocketEnd>> {
         match self.keepalive.handle_timeout(Instant::now()) {
             Some(KeepaliveAction::GiveUp) => return Poll::Ready(Some(SocketEnd::PongTimeout)),
             Some(KeepaliveAction::Ping) => {
@@ -308,7 +309,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
             None => {}
         }
         let keepalive = Some(self.keepalive.poll_timeout());
-        let deadlines = [keepalive, outlook.timeout, self.close_deadline];
+        let deadlines = [keepalive, state.timeout, self.close_deadline];
         let next = deadlines.into_iter().flatten().min().expect("the first is always there");
         if self.timer.deadline().into_std() != next {
             self.timer.as_mut().reset(next.into());
@@ -316,10 +317,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
         self.timer.as_mut().poll(cx).map(|()| None)
     }
 
-    fn end_without_a_word(&mut self) -> SocketEnd {
+    fn end_unsent(&mut self) -> SocketEnd {
         let noop = std::task::Waker::noop();
-        let goodbye = self.last_word.or(self.link.look(noop).goodbye);
-        goodbye.map_or(SocketEnd::ByPeer, SocketEnd::Unsaid)
+        let close_reason = self.sent_reason.or(self.link.state(noop).close_reason);
+        close_reason.map_or(SocketEnd::ByPeer, SocketEnd::CloseUnsent)
     }
 }
 
@@ -346,7 +347,7 @@ mod tests {
     async fn a_peer_that_pings_without_reading_pongs_is_closed() {
         let second = Duration::from_secs(1);
         let limits =
-            SwitchboardLimits { streams_per_environment: 1, claim: second, patience: second };
+            SwitchboardLimits { streams_per_environment: 1, claim: second, slow_timeout: second };
         let bus = LocalBus::new(limits);
         let link = bus.attach_executor(ticket(), 1).await.expect("no executor is attached");
         let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
@@ -358,7 +359,7 @@ mod tests {
             while theirs.write_all(&ping).await.is_ok() {}
         };
         let (ended, ()) = tokio::join!(socket, peer);
-        assert_eq!(ended.end, SocketEnd::Unsaid(CloseReason::PingFlood));
+        assert_eq!(ended.end, SocketEnd::CloseUnsent(CloseReason::PingFlood));
         assert!(bus.presence("env").await.is_none());
     }
 
@@ -367,7 +368,7 @@ mod tests {
         let limits = SwitchboardLimits {
             streams_per_environment: 1,
             claim: Duration::from_secs(10),
-            patience: Duration::from_millis(50),
+            slow_timeout: Duration::from_millis(50),
         };
         let bus = LocalBus::new(limits);
         let executor = bus.attach_executor(ticket(), 1).await.expect("no executor is attached");
@@ -380,7 +381,7 @@ mod tests {
             while executor.poll_frame().is_none() {
                 tokio::task::yield_now().await;
             }
-            while executor.look(std::task::Waker::noop()).is_reading {
+            while executor.state(std::task::Waker::noop()).is_reading {
                 executor.handle_frame(frame("own", 60_000));
                 tokio::task::yield_now().await;
             }
@@ -391,8 +392,8 @@ mod tests {
         let both = async { tokio::join!(socket, peer) };
         let ended = tokio::time::timeout(Duration::from_secs(30), both).await;
         let (ended, ()) = ended.expect("the executor does not wait forever");
-        assert_eq!(ended.end, SocketEnd::Unsaid(CloseReason::Slow));
-        assert!(executor.look(std::task::Waker::noop()).is_reading);
+        assert_eq!(ended.end, SocketEnd::CloseUnsent(CloseReason::Slow));
+        assert!(executor.state(std::task::Waker::noop()).is_reading);
     }
 
     fn ticket() -> Ticket {

@@ -13,7 +13,7 @@ use tokio_websockets::{ClientBuilder, Error, Limits, Message, WebSocketStream};
 
 use crate::DEADLINE;
 
-/// What a websocket can run over.
+/// A byte stream that a websocket can run over.
 pub trait Link: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Link for T {}
 
@@ -28,7 +28,7 @@ pub struct TestClient {
     pub session_id: String,
 }
 
-/// Everything that a process told until it was closed.
+/// All events of a process until its close.
 #[derive(Debug, Default, PartialEq)]
 pub struct Finished {
     /// All of stdout.
@@ -63,12 +63,12 @@ impl Finished {
 }
 
 impl TestClient {
-    /// Connects and says nothing yet.
+    /// Connects without a session.
     pub async fn connect(url: &str) -> Self {
         Self::try_connect(url, &[]).await.expect("the server takes the connection")
     }
 
-    /// Connects with headers; says the HTTP status when it is refused.
+    /// Connects with headers; returns the HTTP status if the upgrade is rejected.
     pub async fn try_connect(url: &str, headers: &[(&str, &str)]) -> Result<Self, u16> {
         #[cfg(unix)]
         if let Some(path) = url.strip_prefix("unix://") {
@@ -81,7 +81,7 @@ impl TestClient {
         Self::over(link, url, headers).await
     }
 
-    /// Asks for the upgrade to a websocket on a link that is there already, TLS for example.
+    /// Requests the websocket upgrade on an existing byte stream, such as TLS.
     pub async fn over(
         link: impl Link + 'static,
         url: &str,
@@ -118,14 +118,14 @@ impl TestClient {
         result
     }
 
-    /// Goes on with a session.
+    /// Resumes a session.
     pub async fn resume(&mut self, session_id: &str) -> Result<Value, Value> {
         let result = self.try_initialize(Some(session_id)).await?;
         self.notify("initialized", json!({})).await;
         Ok(result)
     }
 
-    /// Asks for a session, and does not say `initialized`.
+    /// Sends `initialize`, but not `initialized`.
     pub async fn try_initialize(&mut self, resume: Option<&str>) -> Result<Value, Value> {
         let params = json!({"clientName": "test", "resumeSessionId": resume});
         let result = self.call("initialize", params).await?;
@@ -133,13 +133,13 @@ impl TestClient {
         Ok(result)
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a request and waits for its reply.
     pub async fn call(&mut self, method: &str, params: Value) -> Result<Value, Value> {
         let id = self.send(method, params).await;
         self.reply(id).await
     }
 
-    /// Asks, and leaves the answer for [`TestClient::reply`].
+    /// Sends a request; [`TestClient::reply`] returns the reply.
     pub async fn send(&mut self, method: &str, params: Value) -> i64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -147,7 +147,7 @@ impl TestClient {
         id
     }
 
-    /// The answer to an earlier request.
+    /// The reply to an earlier request.
     pub async fn reply(&mut self, id: i64) -> Result<Value, Value> {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -166,17 +166,17 @@ impl TestClient {
         self.reply(-1).await.expect_err("a reply with id -1 is an error")
     }
 
-    /// Says something that wants no answer.
+    /// Sends a notification.
     pub async fn notify(&mut self, method: &str, params: Value) {
         self.send_text(json!({"method": method, "params": params}).to_string()).await;
     }
 
-    /// Sends a text as it is.
+    /// Sends a text message unchanged.
     pub async fn send_text(&mut self, text: String) {
         self.send_message(Message::text(text)).await;
     }
 
-    /// Sends a text that the server may cut off; says whether all of it went out.
+    /// Sends a text message that the server may cut off; returns whether all of it was sent.
     pub async fn try_send_text(&mut self, text: String) -> bool {
         let sending = self.socket.send(Message::text(text));
         timeout(DEADLINE, sending).await.expect("the server reads or hangs up in time").is_ok()
@@ -195,7 +195,7 @@ impl TestClient {
         self.send_message(Message::binary(bytes)).await;
     }
 
-    /// The next message in the order of the wire, be it a reply or a notification.
+    /// The next message in wire order, a reply or a notification.
     pub async fn next_json(&mut self) -> Value {
         loop {
             let message = self.raw_message().await.expect("the link holds");
@@ -208,7 +208,7 @@ impl TestClient {
         }
     }
 
-    /// The next notification, in the order of the wire.
+    /// The next notification in wire order.
     pub async fn notification(&mut self) -> Value {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -219,17 +219,17 @@ impl TestClient {
         }
     }
 
-    /// The notifications that have been read already.
+    /// Number of notifications that were read but not returned yet.
     pub fn pending_notifications(&self) -> usize {
         self.notifications.len()
     }
 
-    /// The next message of any kind, as it is; none at the end.
+    /// The next websocket message; `None` at the end.
     pub async fn raw_message(&mut self) -> Option<Result<Message, Error>> {
         timeout(DEADLINE, self.socket.next()).await.expect("a message or the end comes in time")
     }
 
-    /// The code and reason of the server's close frame; none if the link just broke.
+    /// Code and reason of the server's close frame; `None` if the link broke.
     pub async fn close_frame(&mut self) -> Option<(u16, String)> {
         loop {
             match self.raw_message().await {
@@ -243,13 +243,13 @@ impl TestClient {
         }
     }
 
-    /// Starts `argv` with pipes in `/`, with `more` laid over the usual params.
+    /// Starts `argv` with pipes in `/`; `more` overrides the default params.
     pub async fn start(&mut self, id: &str, argv: &[&str], more: Value) -> Result<Value, Value> {
         let params = start_params(id, argv, more);
         self.call("process/start", params).await
     }
 
-    /// Starts `argv` and collects everything until it is closed.
+    /// Starts `argv` and collects its events until the close.
     pub async fn run(&mut self, id: &str, argv: &[&str], more: Value) -> Finished {
         self.start(id, argv, more).await.expect("the process starts");
         self.finish(id).await
@@ -260,7 +260,7 @@ impl TestClient {
         self.run(id, &["/bin/sh", "-c", script], json!({})).await
     }
 
-    /// Collects everything that a process tells until it is closed.
+    /// Collects the events of a process until its close.
     pub async fn finish(&mut self, id: &str) -> Finished {
         let mut finished = Finished::default();
         loop {
@@ -271,7 +271,7 @@ impl TestClient {
         }
     }
 
-    /// Waits until the output of a process holds `text`, and returns all of it so far.
+    /// Waits until the output of a process contains `text`; returns the output so far.
     pub async fn wait_output(&mut self, id: &str, text: &str) -> String {
         let mut all = String::new();
         while !all.contains(text) {
@@ -285,7 +285,7 @@ impl TestClient {
         all
     }
 
-    /// The next notification of one process; those of others stay where they are.
+    /// The next notification of one process; others are kept.
     pub async fn process_event(&mut self, id: &str) -> Value {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -305,7 +305,7 @@ impl TestClient {
             .await
     }
 
-    /// Ends a process, and says whether its root was still there.
+    /// Terminates a process; returns whether its root was still running.
     pub async fn terminate(&mut self, id: &str, grace_ms: Option<u64>) -> bool {
         let params = json!({"processId": id, "graceMs": grace_ms});
         let reply = self.call("process/terminate", params).await.expect("terminate never fails");
@@ -326,7 +326,7 @@ impl TestClient {
         self.call("process/read", params).await.expect("the process is known")
     }
 
-    /// Reads one message; pings and the like do not put the deadline off.
+    /// Reads one message; pings do not extend the deadline.
     async fn read_one(&mut self, deadline: Instant) {
         let message = timeout_at(deadline, self.socket.next())
             .await
@@ -344,7 +344,7 @@ impl TestClient {
         self.put_back(serde_json::from_str(text).expect("the server sends JSON"));
     }
 
-    /// Keeps a message that was read by other means until it is asked for.
+    /// Queues a message that was read by other means.
     pub fn put_back(&mut self, value: Value) {
         if let Some(id) = value.get("id") {
             self.replies.insert(id.to_string(), value);
@@ -354,7 +354,7 @@ impl TestClient {
         }
     }
 
-    /// Events of a process come in the order of their numbers, without a gap.
+    /// Checks that the events of a process arrive in order without a gap.
     fn check_order(&mut self, notification: &Value) {
         let params = &notification["params"];
         let (Some(id), Some(seq)) = (params["processId"].as_str(), params["seq"].as_u64()) else {
@@ -365,13 +365,13 @@ impl TestClient {
         }
     }
 
-    /// Forgets the order of a process whose id is used again, or whose events were missed on purpose.
+    /// Resets the order check of a process whose id is reused, or whose events were skipped on purpose.
     pub fn forget_order(&mut self, id: &str) {
         self.last_seq.remove(id);
     }
 }
 
-/// Params of `process/start` for a process with pipes in `/`, with `more` laid over them.
+/// Params of `process/start` for a process with pipes in `/`; `more` overrides them.
 pub fn start_params(id: &str, argv: &[&str], more: Value) -> Value {
     let mut params = json!({
         "processId": id, "argv": argv, "cwd": "file:///", "tty": false,
@@ -388,7 +388,7 @@ pub fn chunk(params: &Value) -> Vec<u8> {
     base64::decode(params["chunk"].as_str().expect("a chunk")).expect("base64")
 }
 
-/// Adds an event; says whether it was the last.
+/// Adds an event; returns whether it was the last.
 fn collect(finished: &mut Finished, event: &Value) -> bool {
     let params = &event["params"];
     let kind = event["method"].as_str().expect("a method").trim_start_matches("process/");

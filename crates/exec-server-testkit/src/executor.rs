@@ -1,4 +1,4 @@
-//! A server of its own for each test.
+//! Starts a separate server process for each test.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use crate::DEADLINE;
 use crate::client::TestClient;
 #[cfg(target_os = "linux")]
 use crate::eventually;
-use crate::surroundings::isolate;
-pub use crate::surroundings::state_home;
+use crate::isolation::isolate;
+pub use crate::isolation::state_home;
 
-/// A running server; it ends with the test.
+/// A running server; killed when the test ends.
 pub struct TestExecutor {
     child: Child,
     url: String,
@@ -28,18 +28,18 @@ pub struct TestExecutor {
     stdin: Option<ChildStdin>,
 }
 
-/// How a server is started.
+/// Options for starting a server.
 pub struct ExecutorBuilder {
     command: Command,
 }
 
 impl TestExecutor {
-    /// A server on a loopback port of its own.
+    /// Starts a server on a free loopback port.
     pub async fn start() -> Self {
         Self::builder().start().await
     }
 
-    /// A server with more arguments.
+    /// Starts a server with more arguments.
     pub async fn start_with(arguments: &[&str]) -> Self {
         Self::builder().args(arguments).start().await
     }
@@ -56,17 +56,17 @@ impl TestExecutor {
         ExecutorBuilder { command }
     }
 
-    /// Where it listens: the first line of its stdout.
+    /// The URL that the server printed on stdout.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The process that was started.
+    /// Pid of the started process, the guardian.
     pub fn pid(&self) -> u32 {
         self.child.id().expect("the server has not been waited for")
     }
 
-    /// The process that serves: the only child of the one that was started.
+    /// Pid of the server, the only child of the guardian.
     #[cfg(target_os = "linux")]
     pub fn serving_pid(&self) -> u32 {
         let pid = self.pid();
@@ -75,32 +75,32 @@ impl TestExecutor {
         children.split_ascii_whitespace().next().expect("one that serves").parse().expect("a pid")
     }
 
-    /// A client with a session of its own.
+    /// A client with a new session.
     pub async fn client(&self) -> TestClient {
         let mut client = TestClient::connect(&self.url).await;
         client.initialize().await;
         client
     }
 
-    /// Sends a signal to the process that was started.
+    /// Sends a signal to the guardian.
     #[cfg(unix)]
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.pid().cast_signed()).expect("a process id is positive");
         kill_process(pid, signal).expect("the server is there");
     }
 
-    /// Kills server and guardian so that neither sees the other's end, as a power cut does, and waits until both are gone.
+    /// Kills server and guardian so that neither sees the other's exit, as in a power cut; waits for both.
     #[cfg(target_os = "linux")]
     pub async fn cut_power(&mut self) {
         let serving = self.serving_pid();
         let pid = Pid::from_raw(serving.cast_signed()).expect("a process id is positive");
         kill_process(pid, Signal::STOP).expect("it is ours");
-        // A thread that still ran would clean up when the guardian is gone.
+        // A running thread would clean up when the guardian is gone.
         eventually("every thread has stopped", || threads_are(serving, "T")).await;
         self.signal(Signal::KILL);
         self.wait().await;
         kill_process(pid, Signal::KILL).expect("it is ours");
-        // It holds its locks until the last thread has ended.
+        // The server holds its locks until its last thread has exited.
         eventually("the server is gone", || threads_are(serving, "ZX")).await;
     }
 
@@ -124,7 +124,7 @@ impl TestExecutor {
         self.stdin = None;
     }
 
-    /// Waits for the server to end.
+    /// Waits for the exit of the guardian.
     pub async fn wait(&mut self) -> ExitStatus {
         timeout(DEADLINE, self.child.wait())
             .await
@@ -170,21 +170,20 @@ impl ExecutorBuilder {
         self
     }
 
-    /// The command as it stands, for what has no method here.
+    /// The underlying command, for settings without a method here.
     pub fn command(&mut self) -> &mut Command {
         &mut self.command
     }
 
-    /// No variable but those set after this; for a server, which would then keep its state in the user's own home.
+    /// Clears the environment; variables set later still apply. A server then keeps its state in the user's real home.
     #[must_use]
     pub fn env_clear(mut self) -> Self {
         self.command.env_clear().arg("--state-dir").arg(state_home().join("exec-server"));
         self
     }
 
-    /// Starts it from a shell, which runs `preparation` first: a limit, a mask, an ignored signal.
-    ///
-    /// Takes over neither arguments nor environment, so it comes first.
+    /// Starts the server from a shell that runs `preparation` first: a limit, a mask, an ignored signal.
+    /// ¦ Must be called first: arguments and environment are not carried over.
     #[cfg(unix)]
     #[must_use]
     pub fn after(mut self, preparation: &str) -> Self {
@@ -201,7 +200,7 @@ impl ExecutorBuilder {
         self
     }
 
-    /// Starts it and waits until it says where it listens.
+    /// Starts the server and waits for its URL.
     pub async fn start(self) -> TestExecutor {
         let mut executor = self.spawn();
         let line = executor.next_stdout_line().await;
@@ -209,7 +208,7 @@ impl ExecutorBuilder {
         executor
     }
 
-    /// Starts it and waits for nothing; a server at a rendezvous has no URL to say.
+    /// Starts the server without waiting; a server at a rendezvous prints no URL.
     pub fn spawn(mut self) -> TestExecutor {
         let mut child = self.command.spawn().expect("the server's program can be started");
         let stdout = child.stdout.take().expect("stdout is piped");
@@ -227,7 +226,7 @@ impl ExecutorBuilder {
             .expect("the server's program can be started")
     }
 
-    /// Runs it to its end, and returns its exit code, stdout and stderr.
+    /// Runs the program to its exit; returns exit code, stdout and stderr.
     pub async fn run(mut self) -> (i32, String, String) {
         self.command.stdin(Stdio::null()).stderr(Stdio::piped());
         let mut child = self.command.spawn().expect("the server's program can be started");
@@ -244,20 +243,20 @@ impl ExecutorBuilder {
     }
 }
 
-/// The program beside the test that is running.
+/// Path of the `exec-server` binary of this build.
 pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");
     let folder = test.ancestors().nth(2).expect("tests live two levels below the programs");
     folder.join(format!("exec-server{}", std::env::consts::EXE_SUFFIX))
 }
 
-/// Whether all threads of a process that are there are in one of these states.
+/// Whether all threads of a process are in one of these states.
 #[cfg(target_os = "linux")]
 fn threads_are(pid: u32, states: &str) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     threads.map(|thread| thread.path().join("stat")).all(|stat| {
         let stat = std::fs::read_to_string(stat).unwrap_or_default();
-        // The state follows the name, which may hold anything.
+        // The state follows the program name, which may contain any character.
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         state.is_none_or(|state| states.contains(state))
     })

@@ -1,7 +1,7 @@
 //! A TCP proxy that a test can cut, stall, slow down and half-close.
 //!
-//! A client dials [`FaultProxy::url`] instead of the server's URL. The proxied bytes are unchanged; only when it arrives,
-//! and whether, is up to the test: on command, at a byte count, or by [`Weather`] that a seed decides.
+//! A client dials [`FaultProxy::url`] instead of the server's URL. The proxied bytes are unchanged; the test decides
+//! when and whether they arrive: on command, at a byte count, or by a seeded [`FaultSchedule`].
 
 mod link;
 
@@ -14,81 +14,81 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::DEADLINE;
-use link::{Listener, Place, Socket, run_link};
+use link::{Address, Listener, Socket, run_link};
 
 /// A direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Toward {
-    /// What the client says.
+    /// From client to server.
     Server,
-    /// What the server says.
+    /// From server to client.
     Client,
 }
 
-/// How a connection comes to its end.
+/// How a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// Both sides get a reset; what was on its way may be lost.
+    /// Both sides get a reset; bytes in flight may be lost.
     Reset,
-    /// Both sides read to the end of what was carried, and then the end of the stream.
+    /// Both sides read all forwarded bytes, then the end of the stream.
     Close,
 }
 
-/// What a seed decides about everything that is carried from now on.
+/// Seeded faults for all bytes from now on.
 #[derive(Debug, Clone)]
-pub struct Weather {
-    /// The same seed does the same to the same bytes.
+pub struct FaultSchedule {
+    /// The same seed gives the same faults for the same bytes.
     pub seed: u64,
-    /// How long each piece is on its way.
+    /// Delay of each piece.
     pub delay: Range<Duration>,
-    /// How many bytes travel together.
+    /// Size of the forwarded pieces.
     pub piece: Range<usize>,
-    /// After how many bytes of one direction a connection is cut, again and again; none for never.
+    /// Number of bytes in one direction after which a connection is cut, repeatedly; `None` for never.
     pub cut_every: Option<Range<u64>>,
 }
 
-impl Default for Weather {
+impl Default for FaultSchedule {
     fn default() -> Self {
         Self { seed: 1, delay: Duration::ZERO..Duration::ZERO, piece: 1..65536, cut_every: None }
     }
 }
 
-/// A cable; it is gone with the test.
+/// A proxy; it stops with the test.
 pub struct FaultProxy {
     shared: Arc<Shared>,
     url: String,
     accepting: JoinHandle<()>,
-    /// Holds the socket of a cable to a `unix://` server.
+    /// Directory of the proxy's socket for a `unix://` server.
     _directory: Option<tempfile::TempDir>,
 }
 
 struct Shared {
-    server: Place,
+    server: Address,
     plan: watch::Sender<Plan>,
-    tally: watch::Sender<Tally>,
+    counters: watch::Sender<Counters>,
     links: Mutex<tokio::task::JoinSet<()>>,
 }
 
-/// What the test wants.
+/// Commands of the test.
 #[derive(Debug, Clone, Default)]
 struct Plan {
-    /// Raised by each cut; a connection ends when it is no longer the one that it began with.
+    /// Incremented by each cut; a connection ends when the value differs from the one at its start.
     cuts: u64,
     ending: Option<Ending>,
     is_unplugged: bool,
     is_stalled: PerDirection<bool>,
-    /// Connections up to this number carry nothing any more, in either direction.
+    /// Connections up to this number are stalled in both directions.
     dead_through: u64,
-    /// Raised by each half-close.
+    /// Incremented by each half-close.
     half_closes: PerDirection<u64>,
-    /// The count of carried bytes at which the connection that carries them is cut.
+    /// Byte count at which the connection is cut.
     cut_at: PerDirection<Option<u64>>,
-    weather: Option<Weather>,
+    faults: Option<FaultSchedule>,
 }
 
-/// What has happened.
+/// Counters.
 #[derive(Debug, Clone, Copy, Default)]
-struct Tally {
+struct Counters {
     connections: u64,
     open: u64,
     refused: u64,
@@ -118,31 +118,31 @@ impl<T> PerDirection<T> {
 }
 
 impl FaultProxy {
-    /// A cable to the server of this `ws://` or `unix://` URL.
+    /// A proxy to the server at this `ws://` or `unix://` URL.
     pub async fn to(server: &str) -> Self {
-        let (server, path) = Place::parse(server);
+        let (server, path) = Address::parse(server);
         let (listener, url, directory) = Listener::beside(&server, &path).await;
         let shared = Arc::new(Shared {
             server,
             plan: watch::Sender::default(),
-            tally: watch::Sender::default(),
+            counters: watch::Sender::default(),
             links: Mutex::default(),
         });
         let accepting = tokio::spawn(accept(shared.clone(), listener));
         Self { shared, url, accepting, _directory: directory }
     }
 
-    /// What a client dials.
+    /// URL for clients.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Resets every connection; the next one gets through.
+    /// Resets every connection; new connections are accepted.
     pub fn cut(&self) {
         self.end_all(Ending::Reset);
     }
 
-    /// Ends every connection; the next one gets through.
+    /// Ends every connection; new connections are accepted.
     pub fn end_all(&self, ending: Ending) {
         self.shared.plan.send_modify(|plan| {
             plan.cuts += 1;
@@ -150,87 +150,87 @@ impl FaultProxy {
         });
     }
 
-    /// Cuts the connection that carries the `bytes`th byte from now on in this direction, right behind that byte.
+    /// Cuts the connection that forwards the `bytes`th byte from now on in this direction, right after that byte.
     pub fn cut_after(&self, toward: Toward, bytes: u64) {
-        let carried = *self.shared.tally.borrow().carried.get(toward);
+        let carried = *self.shared.counters.borrow().carried.get(toward);
         self.shared.plan.send_modify(|plan| *plan.cut_at.get_mut(toward) = Some(carried + bytes));
     }
 
-    /// Carries nothing more in this direction, as if the road were blocked, and keeps connections open.
+    /// Stops forwarding in this direction; connections stay open.
     pub fn stall(&self, toward: Toward) {
         self.shared.plan.send_modify(|plan| *plan.is_stalled.get_mut(toward) = true);
     }
 
-    /// The connections of now carry nothing any more and stay open, as if their road were gone; later ones get through.
+    /// Stalls all current connections, which stay open; new connections are forwarded.
     pub fn stall_open_connections(&self) {
         let connections = self.connections();
         self.shared.plan.send_modify(|plan| plan.dead_through = connections);
     }
 
-    /// Lets everything that is stalled go on.
-    pub fn flow(&self) {
+    /// Resumes all stalled traffic.
+    pub fn resume(&self) {
         self.shared.plan.send_modify(|plan| {
             plan.is_stalled = PerDirection::default();
             plan.dead_through = 0;
         });
     }
 
-    /// One side reads the end of the stream, while the other direction goes on.
+    /// Ends one direction of the stream; the other direction continues.
     pub fn half_close(&self, toward: Toward) {
         self.shared.plan.send_modify(|plan| *plan.half_closes.get_mut(toward) += 1);
     }
 
-    /// Resets every connection, and every later one until [`FaultProxy::plug_in`].
+    /// Resets every connection and rejects new ones until [`FaultProxy::plug_in`].
     pub fn unplug(&self) {
         self.shared.plan.send_modify(|plan| plan.is_unplugged = true);
         self.cut();
     }
 
-    /// Takes connections again.
+    /// Accepts connections again.
     pub fn plug_in(&self) {
         self.shared.plan.send_modify(|plan| plan.is_unplugged = false);
     }
 
-    /// Lets a seed decide about pieces, delays and cuts; none makes it a plain cable again.
-    pub fn set_weather(&self, weather: Option<Weather>) {
-        self.shared.plan.send_modify(|plan| plan.weather = weather);
+    /// Sets the seeded faults; `None` removes them.
+    pub fn set_faults(&self, faults: Option<FaultSchedule>) {
+        self.shared.plan.send_modify(|plan| plan.faults = faults);
     }
 
-    /// How many connections got through so far.
+    /// Number of forwarded connections so far.
     pub fn connections(&self) -> u64 {
-        self.shared.tally.borrow().connections
+        self.shared.counters.borrow().connections
     }
 
-    /// How many bytes were carried so far.
+    /// Number of forwarded bytes so far.
     pub fn carried(&self, toward: Toward) -> u64 {
-        *self.shared.tally.borrow().carried.get(toward)
+        *self.shared.counters.borrow().carried.get(toward)
     }
 
-    /// Waits until that many connections have got through.
+    /// Waits until that many connections were forwarded.
     pub async fn wait_for_connections(&self, count: u64) {
-        self.wait_for("that many connections", |tally| tally.connections >= count).await;
+        self.wait_for("that many connections", |counters| counters.connections >= count).await;
     }
 
-    /// Waits until that many connections were turned away by an unplugged cable.
+    /// Waits until that many connections were rejected while unplugged.
     pub async fn wait_for_refused(&self, count: u64) {
-        self.wait_for("that many refused connections", |tally| tally.refused >= count).await;
+        self.wait_for("that many refused connections", |counters| counters.refused >= count).await;
     }
 
-    /// Waits until that many bytes were carried.
+    /// Waits until that many bytes were forwarded.
     pub async fn wait_for_carried(&self, toward: Toward, bytes: u64) {
-        self.wait_for("that many bytes", |tally| *tally.carried.get(toward) >= bytes).await;
+        self.wait_for("that many bytes", |counters| *counters.carried.get(toward) >= bytes).await;
     }
 
     /// Waits until no connection is open.
     pub async fn wait_for_silence(&self) {
-        self.wait_for("the end of every connection", |tally| tally.open == 0).await;
+        self.wait_for("the end of every connection", |counters| counters.open == 0).await;
     }
 
-    async fn wait_for(&self, what: &str, is_so: impl Fn(&Tally) -> bool) {
-        let mut tally = self.shared.tally.subscribe();
-        let waiting = tally.wait_for(|tally| is_so(tally));
+    async fn wait_for(&self, what: &str, is_so: impl Fn(&Counters) -> bool) {
+        let mut counters = self.shared.counters.subscribe();
+        let waiting = counters.wait_for(|counters| is_so(counters));
         let came = timeout(DEADLINE, waiting).await;
-        assert!(came.is_ok(), "the cable never saw {what}: {:?}", self.shared.tally.borrow());
+        assert!(came.is_ok(), "the cable never saw {what}: {:?}", self.shared.counters.borrow());
     }
 }
 
@@ -244,27 +244,27 @@ impl Drop for FaultProxy {
 async fn accept(shared: Arc<Shared>, listener: Listener) {
     loop {
         let client = listener.accept().await;
-        // Known before the server hears of the connection, so that no order of a test falls in between.
+        // Read before the server sees the connection, so that no command of the test is missed in between.
         let begun = shared.plan.borrow().clone();
         if begun.is_unplugged {
             client.reset_when_dropped();
-            shared.tally.send_modify(|tally| tally.refused += 1);
+            shared.counters.send_modify(|counters| counters.refused += 1);
             continue;
         }
         let server = match Socket::connect(&shared.server).await {
             Ok(server) => server,
             Err(_) => {
-                // The server is gone: the client sees what it would see without a cable, a little later.
+                // The server is gone: the client sees a reset, as without the proxy but later.
                 client.reset_when_dropped();
-                shared.tally.send_modify(|tally| tally.refused += 1);
+                shared.counters.send_modify(|counters| counters.refused += 1);
                 continue;
             }
         };
         let mut number = 0;
-        shared.tally.send_modify(|tally| {
-            tally.connections += 1;
-            tally.open += 1;
-            number = tally.connections;
+        shared.counters.send_modify(|counters| {
+            counters.connections += 1;
+            counters.open += 1;
+            number = counters.connections;
         });
         let task = run_link(shared.clone(), client, server, begun, number);
         shared.links.lock().expect("no holder panics").spawn(task);

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::DEADLINE;
 
-/// A named pipe in a folder of its own; use each for one direction only.
+/// A named pipe in its own directory; use each for one direction only.
 pub struct Fifo {
     folder: TempDir,
     sender: pipe::Sender,
@@ -18,30 +18,30 @@ pub struct Fifo {
 }
 
 impl Fifo {
-    /// A new one, which both ends can open at any time without waiting.
+    /// A new pipe, which both ends can open without blocking.
     pub fn new() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let path = folder.path().join("fifo");
         let mode = Mode::RUSR | Mode::WUSR;
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, mode, 0).expect("the folder is ours");
-        // Open for both directions, it never says that the other side is missing.
+        // Open for both directions, so that opening and reading never report a missing peer.
         let mut options = pipe::OpenOptions::new();
         let sender = options.read_write(true).open_sender(&path).expect("was just made");
         let receiver = options.open_receiver(&path).expect("was just made");
         Self { folder, sender, receiver: BufReader::new(receiver) }
     }
 
-    /// The folder, which is gone with this.
+    /// The directory, removed on drop.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The pipe as a word of a shell script.
+    /// The path, for a shell script.
     pub fn path(&self) -> String {
         self.folder.path().join("fifo").to_str().expect("a plain path").to_owned()
     }
 
-    /// Lets one `read _ <fifo` of a child go on.
+    /// Unblocks one `read _ <fifo` of a child.
     pub async fn open(&mut self) {
         self.sender.write_all(b"go\n").await.expect("a line always fits");
     }

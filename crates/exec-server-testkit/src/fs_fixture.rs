@@ -1,4 +1,4 @@
-//! A directory to work in, on a disk and in memory, with a server and a client beside it.
+//! A temporary directory, on disk or in memory, with a server and a client.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{TestClient, TestExecutor};
 
-/// A directory of its own, a server, and a client of it.
+/// A temporary directory with a server and a client.
 pub struct FsFixture {
     /// The server.
     pub server: TestExecutor,
@@ -20,7 +20,7 @@ pub struct FsFixture {
     root: TempDir,
 }
 
-/// Runs a test on a disk, and again in memory: the two differ in what the kernel can do with files.
+/// Runs a test on disk and again in memory (tmpfs), whose kernel features differ.
 pub async fn on_each_file_system(test: impl AsyncFn(&mut FsFixture)) {
     for parent in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
         test(&mut FsFixture::in_directory(&parent).await).await;
@@ -28,7 +28,7 @@ pub async fn on_each_file_system(test: impl AsyncFn(&mut FsFixture)) {
 }
 
 impl FsFixture {
-    /// A desk on a disk.
+    /// A fixture on disk.
     pub async fn new() -> Self {
         Self::in_directory(&std::env::temp_dir()).await
     }
@@ -56,24 +56,24 @@ impl FsFixture {
         uri(&self.path(name))
     }
 
-    /// The URI of a path in the directory whose name may be anything.
+    /// The URI of a path in the directory whose name is any bytes.
     pub fn uri_of_bytes(&self, name: &[u8]) -> String {
         uri(&self.root().join(OsStr::from_bytes(name)))
     }
 
-    /// Makes a file as another program would.
+    /// Creates a file without the server.
     pub fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, content).expect("the file can be written");
         path
     }
 
-    /// Reads a file as another program would.
+    /// Reads a file without the server.
     pub fn get(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).expect("the file can be read")
     }
 
-    /// Asks the server about `name`; `more` are further params.
+    /// Calls `method` for `name`; `more` are further params.
     pub async fn call(&mut self, method: &str, name: &str, more: Value) -> Result<Value, Value> {
         let params = with(json!({"path": self.uri(name)}), more);
         self.client.call(method, params).await
@@ -102,14 +102,14 @@ pub fn content(value: &Value) -> Vec<u8> {
     base64::decode(value.as_str().expect("content is a string")).expect("content is base64")
 }
 
-/// The code and the errno of an error, which is what clients look at.
+/// Code and errno of an error.
 pub fn code(result: Result<Value, Value>) -> (i64, String) {
     let error = result.expect_err("the request was refused");
     let errno = error["data"]["errno"].as_str().unwrap_or_default();
     (error["code"].as_i64().expect("an error has a code"), errno.to_owned())
 }
 
-/// The code and the kind of an error, for those that the operating system had no part in.
+/// Code and kind of an error without an errno.
 pub fn kind(result: Result<Value, Value>) -> (i64, String) {
     let error = result.expect_err("the request was refused");
     let kind = error["data"]["kind"].as_str().expect("every error has a kind");

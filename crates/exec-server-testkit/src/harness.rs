@@ -1,4 +1,4 @@
-//! A harness that finds an executor through a rendezvous, with a key of its own.
+//! A harness that connects to an executor through a rendezvous, with its own key.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::rendezvous::connect_body;
 /// Longer than any test.
 const NO_PINGS: KeepaliveConfig =
     KeepaliveConfig { interval: Duration::from_secs(3600), deadline: Duration::from_secs(3600) };
-/// The largest message that a test hands over.
+/// Largest message of a test.
 const MAX_MESSAGE: usize = 128 << 20;
 
 /// A harness with a key and a token.
@@ -45,8 +45,8 @@ impl TestHarness {
         }
     }
 
-    /// Asks the registry for a way to the executor, until it is there.
-    pub async fn way(&self) -> ConnectResponse {
+    /// Sends connect requests to the registry until the executor is attached.
+    pub async fn connect(&self) -> ConnectResponse {
         let path = format!("/cloud/environment/{}/connect", self.environment);
         let authorization = format!("Bearer {}", self.token);
         let headers =
@@ -58,7 +58,7 @@ impl TestHarness {
                     request_with_body(&self.registry, "POST", &path, &headers, body.as_bytes())
                         .await;
                 match reply.status {
-                    200 => return serde_json::from_str(&reply.body).expect("a way"),
+                    200 => return serde_json::from_str(&reply.body).expect("a connect response"),
                     409 | 503 => tokio::time::sleep(Duration::from_millis(10)).await,
                     _ => panic!("{reply:?}"),
                 }
@@ -68,28 +68,33 @@ impl TestHarness {
     }
 
     /// Connects and runs the handshake with the executor.
-    pub async fn go(&self, way: &ConnectResponse) -> Result<HarnessWire, WireError> {
-        let url = way.url.parse().expect("a URL");
+    pub async fn open_at(&self, response: &ConnectResponse) -> Result<HarnessWire, WireError> {
+        let url = response.url.parse().expect("a URL");
         let socket = dial_relay(&url, &DialOptions::default()).await;
         let socket = socket.map_err(|error| WireError::Protocol(error.to_string()))?;
         let stream_id = format!("stream-{:032x}", fresh_number());
-        let opening =
-            HarnessWire::open(socket, stream_id, &self.identity, way, &way.executor_public_key);
+        let opening = HarnessWire::open(
+            socket,
+            stream_id,
+            &self.identity,
+            response,
+            &response.executor_public_key,
+        );
         timeout(DEADLINE, opening).await.expect("the handshake ends in time")
     }
 
     /// A stream to the executor.
     pub async fn open(&self) -> Result<HarnessWire, WireError> {
-        self.go(&self.way().await).await
+        self.open_at(&self.connect().await).await
     }
 
-    /// A client whose every message goes through a stream of its own; it has no session yet.
+    /// A client over its own stream; it has no session yet.
     pub async fn client(&self) -> TestClient {
         client_over(self.open().await.expect("the executor lets it in")).await
     }
 }
 
-/// A client that speaks through a stream.
+/// A client over an open stream.
 pub async fn client_over(stream: HarnessWire) -> TestClient {
     let (here, there) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move {
@@ -100,14 +105,14 @@ pub async fn client_over(stream: HarnessWire) -> TestClient {
     TestClient::over(here, "ws://localhost/", &[]).await.expect("it is taken")
 }
 
-/// Sends a message, whatever it is.
-pub async fn say(stream: &mut HarnessWire, message: impl Into<Bytes>) -> Result<(), WireError> {
+/// Sends a message.
+pub async fn send(stream: &mut HarnessWire, message: impl Into<Bytes>) -> Result<(), WireError> {
     stream.start_send(message.into())?;
     timeout(DEADLINE, poll_fn(|cx| stream.poll_flush(cx))).await.expect("it is taken in time")
 }
 
-/// The next message, or why there is none.
-pub async fn hear(stream: &mut HarnessWire) -> Result<Bytes, WireError> {
+/// Receives the next message.
+pub async fn receive(stream: &mut HarnessWire) -> Result<Bytes, WireError> {
     loop {
         let next = poll_fn(|cx| stream.poll_next(cx));
         match timeout(DEADLINE, next).await.expect("something comes in time") {

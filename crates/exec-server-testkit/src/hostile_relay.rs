@@ -1,6 +1,6 @@
 //! Man-in-the-middle relay: a test can alter every frame between a rendezvous and its peers.
 //!
-//! Requests to the registry pass as they are; of websockets it sees every message, on all four ways.
+//! Registry requests are forwarded unchanged; websocket messages can be altered in all four directions.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tokio_websockets::{ClientBuilder, Limits, Message, ServerBuilder};
 use crate::DEADLINE;
 use crate::rendezvous::TestRendezvous;
 
-/// Between whom a frame is on its way.
+/// Direction of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leg {
     /// From the executor.
@@ -32,12 +32,12 @@ pub enum Leg {
     ToHarness,
 }
 
-/// What is done with a frame: everything that is returned goes on, in this order.
-pub type Meddler = Box<dyn FnMut(Leg, Bytes) -> Vec<Bytes> + Send>;
+/// Handles a frame; the returned frames are forwarded in this order.
+pub type FrameFilter = Box<dyn FnMut(Leg, Bytes) -> Vec<Bytes> + Send>;
 
 /// A rendezvous behind a man-in-the-middle relay.
 pub struct HostileRelay {
-    /// The honest rendezvous behind it; its URLs lead here.
+    /// The rendezvous behind the relay; its URLs point to the relay.
     pub rendezvous: TestRendezvous,
     shared: Arc<Shared>,
     accepting: JoinHandle<()>,
@@ -45,19 +45,19 @@ pub struct HostileRelay {
 
 struct Shared {
     target: SocketAddr,
-    meddler: Mutex<Meddler>,
+    filter: Mutex<FrameFilter>,
     captured: Mutex<VecDeque<(Leg, Bytes)>>,
     seen: watch::Sender<u64>,
     injected: broadcast::Sender<(Leg, Bytes)>,
 }
 
 impl HostileRelay {
-    /// Meddles with nothing yet.
+    /// Starts without a filter.
     pub async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
-    /// The same with a rendezvous that is set up differently.
+    /// Starts with a changed rendezvous configuration.
     pub async fn start_with(change: impl FnOnce(&mut RendezvousConfig)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -69,7 +69,7 @@ impl HostileRelay {
         .await;
         let shared = Arc::new(Shared {
             target: rendezvous.address(),
-            meddler: Mutex::new(Box::new(|_, frame| vec![frame])),
+            filter: Mutex::new(Box::new(|_, frame| vec![frame])),
             captured: Mutex::default(),
             seen: watch::Sender::new(0),
             injected: broadcast::channel(4096).0,
@@ -78,14 +78,14 @@ impl HostileRelay {
         Self { rendezvous, shared, accepting }
     }
 
-    /// Does this with every frame from now on.
-    pub fn meddle(&self, meddler: impl FnMut(Leg, Bytes) -> Vec<Bytes> + Send + 'static) {
-        *self.shared.meddler.lock().expect("no meddler panics") = Box::new(meddler);
+    /// Sets the filter for all frames from now on.
+    pub fn set_filter(&self, filter: impl FnMut(Leg, Bytes) -> Vec<Bytes> + Send + 'static) {
+        *self.shared.filter.lock().expect("no meddler panics") = Box::new(filter);
     }
 
-    /// Passes everything on again.
-    pub fn behave(&self) {
-        self.meddle(|_, frame| vec![frame]);
+    /// Removes the filter.
+    pub fn clear_filter(&self) {
+        self.set_filter(|_, frame| vec![frame]);
     }
 
     /// Sends a message to every peer of this leg.
@@ -94,12 +94,12 @@ impl HostileRelay {
         let _ = self.shared.injected.send((leg, frame.into()));
     }
 
-    /// Everything that came by, as it came.
+    /// All frames in order of arrival.
     pub fn captured(&self) -> Vec<(Leg, Bytes)> {
         self.shared.captured.lock().expect("no holder panics").iter().cloned().collect()
     }
 
-    /// The first captured frame on this leg for which `is_it`; waits for it.
+    /// Waits for the first captured frame on this leg that matches `is_it`.
     pub async fn wait_for(&self, leg: Leg, mut is_it: impl FnMut(&RelayFrame) -> bool) -> Bytes {
         let mut seen = self.shared.seen.subscribe();
         let mut checked = 0;
@@ -127,18 +127,18 @@ impl Drop for HostileRelay {
     }
 }
 
-/// What a test looks at is at most this long; floods are not kept.
+/// Limit of captured frames, so that floods are not stored.
 const MAX_CAPTURED: usize = 20_000;
 
 impl Shared {
-    fn meddle(&self, leg: Leg, frame: Bytes) -> Vec<Bytes> {
+    fn set_filter(&self, leg: Leg, frame: Bytes) -> Vec<Bytes> {
         let mut captured = self.captured.lock().expect("no holder panics");
         if captured.len() < MAX_CAPTURED {
             captured.push_back((leg, frame.clone()));
         }
         drop(captured);
         self.seen.send_modify(|count| *count += 1);
-        (self.meddler.lock().expect("no meddler panics"))(leg, frame)
+        (self.filter.lock().expect("no meddler panics"))(leg, frame)
     }
 }
 
@@ -155,7 +155,7 @@ async fn run_link(mut client: TcpStream, shared: Arc<Shared>) {
     let Ok(mut server) = TcpStream::connect(shared.target).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut head = [0; 16];
-    // Enough for the method and the first word of the path.
+    // Enough bytes for the method and the first path segment.
     while client.peek(&mut head).await.is_ok_and(|count| (1..head.len()).contains(&count)) {
         tokio::task::yield_now().await;
     }
@@ -178,21 +178,21 @@ async fn run_websocket(client: TcpStream, server: TcpStream, shared: &Shared) {
     };
     let url = format!("ws://{}{}", shared.target, request.uri());
     let builder = ClientBuilder::new().uri(&url).expect("a URL").limits(limits);
-    // A refusal becomes a lost connection here; the test asks the rendezvous itself about those.
+    // A rejected upgrade becomes a lost connection here; tests of rejections use the rendezvous directly.
     let Ok((mut server, _)) = builder.connect_on(server).await else { return };
     let mut injected = shared.injected.subscribe();
     loop {
         let (sink_is_server, frames) = tokio::select! {
             message = client.next() => match message {
                 Some(Ok(message)) if message.is_binary() => {
-                    (true, shared.meddle(from, message.into_payload().into()))
+                    (true, shared.set_filter(from, message.into_payload().into()))
                 }
                 Some(Ok(_)) => continue,
                 _ => return,
             },
             message = server.next() => match message {
                 Some(Ok(message)) if message.is_binary() => {
-                    (false, shared.meddle(to, message.into_payload().into()))
+                    (false, shared.set_filter(to, message.into_payload().into()))
                 }
                 Some(Ok(message)) if message.is_close() => return,
                 Some(Ok(_)) => continue,

@@ -1,4 +1,4 @@
-//! Hand-written HTTP, for what no client library would send.
+//! Hand-written HTTP requests that client libraries would not send.
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -14,14 +14,14 @@ pub const UPGRADE: [(&str, &str); 4] = [
     ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
 ];
 
-/// A connection that is kept open from request to request.
+/// A keep-alive connection.
 pub struct HttpConnection<S = TcpStream> {
     stream: S,
     host: String,
     received: Vec<u8>,
 }
 
-/// What came back.
+/// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpReply {
     /// The status code.
@@ -40,12 +40,12 @@ impl HttpReply {
     }
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 pub async fn request(url: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> HttpReply {
     HttpConnection::open(url).await.request(method, path, headers).await
 }
 
-/// One request with a body, on a connection of its own.
+/// Sends one request with a body on a new connection.
 pub async fn request_with_body(
     url: &str,
     method: &str,
@@ -63,7 +63,7 @@ pub async fn request_with_body(
     connection.reply(method).await
 }
 
-/// Asks for a websocket with one more header, and says what came back.
+/// Requests a websocket upgrade with more headers; returns the response.
 pub async fn upgrade(url: &str, more: &[(&str, &str)]) -> HttpReply {
     let headers: Vec<_> = UPGRADE.iter().chain(more).copied().collect();
     request(url, "GET", "/", &headers).await
@@ -79,17 +79,17 @@ impl HttpConnection {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
-    /// Speaks HTTP on a link that is there already.
+    /// Uses an existing byte stream.
     pub fn over(stream: S, host: &str) -> Self {
         Self { stream, host: host.to_owned(), received: Vec::new() }
     }
 
-    /// The link itself, to look at its socket.
+    /// The underlying stream.
     pub fn link(&self) -> &S {
         &self.stream
     }
 
-    /// Sends a request with the usual `Host`, unless `headers` have their own, and reads the reply.
+    /// Sends a request with the default `Host`, unless `headers` have one, and reads the response.
     pub async fn request(
         &mut self,
         method: &str,
@@ -108,7 +108,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
         self.reply(method).await
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("the link holds");
         self.stream.flush().await.expect("the link holds");
@@ -140,7 +140,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HttpConnection<S> {
         reply
     }
 
-    /// Exactly so many bytes of what follows.
+    /// Reads exactly `count` bytes.
     pub async fn bytes(&mut self, count: usize) -> Vec<u8> {
         while self.received.len() < count {
             assert!(self.read_more().await > 0, "the server hung up in the middle");

@@ -2,22 +2,22 @@
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`executor`] | a server of its own for each test |
+//! | [`executor`] | a separate server process for each test |
 //! | [`client`] | a plain client that checks the order of events as it reads them |
 //! | [`fs_fixture`] | a directory on a disk and in memory, with a server beside it |
-//! | [`fault_proxy`] | a connection that a test can cut, stall and slow down |
+//! | [`fault_proxy`] | a proxy that a test can cut, stall and slow down |
 //! | [`terminal`] | a program on a pseudoterminal, with scripted input |
-//! | [`raw`] | a client that sends any frame, and reads only when it wants |
-//! | [`http`] | hand-written HTTP, for what no client library would send |
-//! | [`web`] | a web server whose every byte a test decides |
-//! | [`tunnel`] | proxies on the way to a server |
-//! | [`surroundings`] | children that find nothing of the user who runs the tests |
-//! | [`fifo`] | a door between a test and a child |
-//! | [`process_count`] | every process that came from a test, and when they are gone |
-//! | [`rendezvous`] | a meeting point, and sockets that say anything |
-//! | [`mock_idp`] | who issues agent identities, and checks what they sign |
+//! | [`raw`] | a websocket client at frame level |
+//! | [`http`] | hand-written HTTP requests |
+//! | [`web`] | a web server scripted byte by byte |
+//! | [`tunnel`] | HTTP proxies |
+//! | [`isolation`] | isolates children from the settings of the user who runs the tests |
+//! | [`fifo`] | synchronises a test with a child process |
+//! | [`process_count`] | counts the descendants of a test, and waits for their exit |
+//! | [`rendezvous`] | a rendezvous for each test, and raw relay sockets |
+//! | [`mock_idp`] | issues agent identities, and verifies their signatures |
 //! | [`harness`] | a harness that reaches an executor through a rendezvous |
-//! | [`mock_registry`] | a registry and a relay that a test plays itself |
+//! | [`mock_registry`] | a scripted registry and relay |
 //! | [`hostile_relay`] | a rendezvous behind a relay that alters frames |
 //! | [`mod@reference`] | the unmodified reference client, driven by a scripted model |
 //!
@@ -34,6 +34,7 @@ pub mod fs_fixture;
 pub mod harness;
 pub mod hostile_relay;
 pub mod http;
+pub mod isolation;
 pub mod mock_idp;
 pub mod mock_registry;
 #[cfg(target_os = "linux")]
@@ -42,7 +43,6 @@ pub mod raw;
 #[cfg(unix)]
 pub mod reference;
 pub mod rendezvous;
-pub mod surroundings;
 #[cfg(target_os = "linux")]
 pub mod terminal;
 pub mod tunnel;
@@ -61,14 +61,14 @@ pub use hostile_relay::{HostileRelay, Leg};
 pub use http::{HttpConnection, HttpReply};
 pub use mock_registry::MockRegistry;
 #[cfg(target_os = "linux")]
-pub use process_count::Footprint;
+pub use process_count::ProcessMarker;
 pub use raw::RawClient;
 pub use rendezvous::{RelaySocket, Relayed, TestRendezvous};
 #[cfg(target_os = "linux")]
 pub use terminal::Terminal;
 pub use web::Web;
 
-/// Far longer than anything takes, also on a busy machine; only a test that fails waits this long.
+/// Far longer than any operation takes on a busy machine; only a failing test waits this long.
 pub const DEADLINE: Duration = Duration::from_secs(90);
 
 /// Polls until the condition holds; for state without events, such as the process table.

@@ -18,7 +18,7 @@ use crate::web::{Visit, Web, WebRequest, answer};
 const AGENT: &str = "agent/1";
 const KEY_ID: &str = "key-1";
 
-/// A running authority. Its registry hands requests with a good assertion on to a rendezvous.
+/// A running identity provider. Its registry forwards requests with a valid assertion to a rendezvous.
 pub struct MockIdp {
     web: Web,
     shared: Arc<Shared>,
@@ -36,17 +36,17 @@ struct Shared {
     headers: Mutex<Vec<Vec<(String, String)>>>,
 }
 
-/// How a task is told to the agent.
+/// Form of a task in the reply to the agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TaskForm {
-    /// As it is.
+    /// Plain text.
     #[default]
     Plain,
-    /// With another name.
+    /// Plain text with a camelCase key.
     CamelCase,
-    /// Encrypted for the agent; only the first task.
+    /// Encrypted for the agent; the first task only.
     Sealed,
-    /// The same with another name.
+    /// Encrypted, with a camelCase key.
     SealedCamelCase,
 }
 
@@ -76,32 +76,32 @@ impl MockIdp {
         Self { web, shared }
     }
 
-    /// Where everything is.
+    /// Base URL of all routes.
     pub fn url(&self) -> String {
         self.web.url("")
     }
 
-    /// How many tasks were registered, and how many requests came with a good assertion.
+    /// Number of registered tasks, and of requests with a valid assertion.
     pub fn counts(&self) -> (usize, usize) {
         (self.shared.tasks.load(Ordering::SeqCst), self.shared.asserted.load(Ordering::SeqCst))
     }
 
-    /// Tells tasks in this form from now on.
-    pub fn tell_tasks(&self, form: TaskForm) {
+    /// Sets the form of tasks from now on.
+    pub fn set_task_form(&self, form: TaskForm) {
         *self.shared.task_form.lock().expect("no holder panics") = form;
     }
 
-    /// The headers of every request that came with a good assertion.
+    /// Headers of every request with a valid assertion.
     pub fn headers(&self) -> Vec<Vec<(String, String)>> {
         self.shared.headers.lock().expect("no holder panics").clone()
     }
 
-    /// Answers the next so many requests with 503.
-    pub fn break_for(&self, requests: usize) {
+    /// Answers the next `requests` requests with 503.
+    pub fn fail_next(&self, requests: usize) {
         self.shared.outages.store(requests, Ordering::SeqCst);
     }
 
-    /// A document for the agent, with some claims laid over the usual ones.
+    /// An identity document for the agent; `more` overrides claims.
     pub fn document(&self, more: &Value) -> String {
         let key = AsDer::<aws_lc_rs::encoding::Pkcs8V1Der>::as_der(&self.shared.agent);
         let mut claims = json!({
@@ -162,7 +162,7 @@ impl Shared {
 
     fn keys(&self) -> Value {
         let public = self.issuer.public_key().as_ref();
-        // A sequence of two numbers: 256 bytes behind a zero, and 65537.
+        // DER sequence of two integers: 256 bytes after a zero, and 65537.
         let (modulus, exponent) = (&public[9..9 + 256], &public[public.len() - 3..]);
         let key = json!({"kty": "RSA", "use": "sig", "alg": "RS256", "kid": KEY_ID,
             "n": encode_url(modulus), "e": encode_url(exponent)});

@@ -18,19 +18,19 @@ use crate::DEADLINE;
 use crate::rendezvous::RelaySocket;
 use crate::web::{Link, Visit, Web, WebRequest, answer};
 
-/// The place where an executor waits for the environment `env`.
+/// A registry and relay for the environment `env`.
 pub struct MockRegistry {
     web: Web,
     shared: Arc<Shared>,
     sockets: Mutex<mpsc::UnboundedReceiver<RelaySocket<Box<dyn Link>>>>,
 }
 
-/// What the registry says to one request; `None` is the usual answer.
-pub type Says = Box<dyn Fn(&WebRequest) -> Option<Vec<u8>> + Send + Sync>;
+/// Answer to a registry request; `None` gives the default answer.
+pub type Answers = Box<dyn Fn(&WebRequest) -> Option<Vec<u8>> + Send + Sync>;
 
 struct Shared {
-    says: Says,
-    /// What is said about harnesses; nothing yet if there is no word.
+    answers: Answers,
+    /// Verdict about harnesses; `None` delays the answer.
     verdict: watch::Sender<Option<bool>>,
     sockets: mpsc::UnboundedSender<RelaySocket<Box<dyn Link>>>,
 }
@@ -38,43 +38,43 @@ struct Shared {
 impl MockRegistry {
     /// Accepts every registration and every harness.
     pub async fn start() -> Self {
-        Self::saying(|_| None).await
+        Self::with_answers(|_| None).await
     }
 
-    /// The same, but `says` may have another answer to a request of either kind.
-    pub async fn saying(
-        says: impl Fn(&WebRequest) -> Option<Vec<u8>> + Send + Sync + 'static,
+    /// Accepts everything; `answers` may override the answer to a request.
+    pub async fn with_answers(
+        answers: impl Fn(&WebRequest) -> Option<Vec<u8>> + Send + Sync + 'static,
     ) -> Self {
         let (sender, sockets) = mpsc::unbounded_channel();
         let verdict = watch::Sender::new(Some(true));
-        let shared = Arc::new(Shared { says: Box::new(says), verdict, sockets: sender });
+        let shared = Arc::new(Shared { answers: Box::new(answers), verdict, sockets: sender });
         let serving = shared.clone();
         let web = Web::start(move |visit| serve(visit, serving.clone())).await;
         Self { web, shared, sockets: Mutex::new(sockets) }
     }
 
-    /// Where it is.
+    /// Base URL.
     pub fn url(&self) -> String {
         self.web.url("")
     }
 
-    /// What was asked so far.
+    /// All requests so far.
     pub fn requests(&self) -> Vec<WebRequest> {
         self.web.requests()
     }
 
-    /// How often this was asked: `register` or `validate`.
+    /// Number of requests of this kind: `register` or `validate`.
     pub fn count(&self, action: &str) -> usize {
         let asked = self.requests();
         asked.iter().filter(|request| request.target.ends_with(&format!("/{action}"))).count()
     }
 
-    /// Says this about harnesses from now on; nothing makes the executor wait.
-    pub fn judge(&self, verdict: Option<bool>) {
+    /// Sets the verdict about harnesses; `None` makes the executor wait.
+    pub fn set_verdict(&self, verdict: Option<bool>) {
         self.shared.verdict.send_replace(verdict);
     }
 
-    /// The relay's end of the next websocket that the executor opens.
+    /// The relay's end of the next websocket from the executor.
     pub async fn socket(&self) -> RelaySocket<Box<dyn Link>> {
         let mut sockets = self.sockets.lock().await;
         let next = timeout(DEADLINE, sockets.recv()).await.expect("the executor comes in time");
@@ -90,9 +90,9 @@ impl MockRegistry {
         request.executor_public_key
     }
 
-    /// The frame by which a harness asks to be let in.
+    /// The handshake frame of a harness.
     pub fn handshake(&self, stream_id: &str, executor: &PublicKey) -> Bytes {
-        let way = ConnectResponse {
+        let response = ConnectResponse {
             environment_id: "env".to_owned(),
             url: "ws://relay".to_owned(),
             security_profile: SECURITY_PROFILE.to_owned(),
@@ -101,8 +101,12 @@ impl MockRegistry {
             harness_key_authorization: "authorization".to_owned(),
         };
         let identity = Identity::generate(&mut SystemRandom);
-        let stream =
-            HarnessStream::<SystemRandom>::new(stream_id.to_owned(), &identity, &way, executor);
+        let stream = HarnessStream::<SystemRandom>::new(
+            stream_id.to_owned(),
+            &identity,
+            &response,
+            executor,
+        );
         let mut stream = stream.expect("a key of this suite");
         let frames = std::iter::from_fn(|| stream.poll_frame().expect("the stream is new"));
         frames.last().expect("a handshake follows the claim").into()
@@ -111,8 +115,8 @@ impl MockRegistry {
 
 async fn serve(mut visit: Visit, shared: Arc<Shared>) {
     while let Some(request) = visit.request().await {
-        if let Some(answer) = (shared.says)(&request) {
-            // An answer that is none is the end.
+        if let Some(answer) = (shared.answers)(&request) {
+            // An empty answer closes the connection.
             if answer.is_empty() || !visit.send(answer).await {
                 return;
             }
@@ -135,7 +139,7 @@ async fn serve(mut visit: Visit, shared: Arc<Shared>) {
     }
 }
 
-/// The usual answer to an executor; its relay is at the same place.
+/// The default answer to `register`; the relay has the same address.
 pub fn registration(request: &WebRequest) -> String {
     let host = request.header("host").expect("every request has one");
     let registration = RegisterResponse {
@@ -147,7 +151,7 @@ pub fn registration(request: &WebRequest) -> String {
     serde_json::to_string(&registration).expect("plain data")
 }
 
-/// The answer that makes a websocket of a connection.
+/// The response that upgrades a connection to a websocket.
 pub fn switch(request: &WebRequest) -> Vec<u8> {
     let given = request
         .headers

@@ -1,7 +1,7 @@
 //! Counts all descendants of a test and waits for their exit.
 //!
-//! Children inherit their environment, so a variable marks them and all that come from them: also those that no
-//! parent, group or session leads to any more.
+//! Children inherit their environment, so a variable marks them and all descendants, including those that have left
+//! their parent, group and session.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,12 +15,12 @@ use crate::{DEADLINE, eventually};
 
 const VARIABLE: &str = "EXEC_SERVER_TEST_FOOTPRINT";
 
-/// A mark for processes; those that still carry it when this is dropped are killed.
-pub struct Footprint {
+/// Marks processes by a variable; processes that still have it on drop are killed.
+pub struct ProcessMarker {
     name: String,
 }
 
-impl Footprint {
+impl ProcessMarker {
     /// A unique marker.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -28,24 +28,24 @@ impl Footprint {
         Self { name: format!("{}-{count}", std::process::id()) }
     }
 
-    /// Params of `process/start` that leave the mark.
+    /// Params of `process/start` with the variable.
     pub fn params(&self) -> Value {
         let path = std::env::var("PATH").unwrap_or_default();
         json!({"env": {"PATH": path, VARIABLE: self.name}})
     }
 
-    /// The variable that leaves the mark, as `NAME=VALUE`.
+    /// The variable, as `NAME=VALUE`.
     pub fn variable(&self) -> String {
         format!("{VARIABLE}={}", self.name)
     }
 
-    /// The living processes with the mark.
+    /// Running processes with the variable.
     pub fn living(&self) -> Vec<i32> {
         let entry = self.variable();
         let all = fs::read_dir("/proc").expect("/proc is mounted");
         all.flatten()
             .filter_map(|process| process.file_name().to_str()?.parse().ok())
-            // Of a process that has ended, there is nothing to read.
+            // An exited process has no environment to read.
             .filter(|pid| {
                 let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
                 environ.split(|byte| *byte == 0).any(|variable| variable == entry.as_bytes())
@@ -53,9 +53,8 @@ impl Footprint {
             .collect()
     }
 
-    /// Waits until just so many are alive, and says who.
-    ///
-    /// One look is not enough: in the middle of an exec a process has no environment.
+    /// Waits until exactly `count` are running, and returns their pids.
+    /// ¦ Polls, because a process has no environment in the middle of an exec.
     pub async fn counts(&self, count: usize) -> Vec<i32> {
         let mut living = Vec::new();
         let look = || {
@@ -66,7 +65,7 @@ impl Footprint {
         living
     }
 
-    /// Waits until none is alive.
+    /// Waits until none is running.
     pub async fn gone(&self) {
         // Non-children give no exit event, and a single scan can miss processes that fork quickly.
         let all = async {
@@ -85,13 +84,13 @@ impl Footprint {
     }
 }
 
-impl Default for Footprint {
+impl Default for ProcessMarker {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Drop for Footprint {
+impl Drop for ProcessMarker {
     fn drop(&mut self) {
         for pid in self.living().into_iter().filter_map(Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -99,14 +98,14 @@ impl Drop for Footprint {
     }
 }
 
-/// The state letter of a process, such as `S`, `T` or `Z`; none if there is no such process.
+/// State letter of a process, such as `S`, `T` or `Z`; `None` if it does not exist.
 pub fn state(pid: i32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// The launchers of a server that wait to be told what to run.
-pub fn spares(server: u32) -> Vec<i32> {
+/// Launchers of a server that wait for a job.
+pub fn warm_sandboxes(server: u32) -> Vec<i32> {
     let is_launcher = |pid: &i32| {
         let name = fs::read_to_string(format!("/proc/{pid}/comm"));
         name.is_ok_and(|name| name.trim() == "exec-launcher")
@@ -114,7 +113,7 @@ pub fn spares(server: u32) -> Vec<i32> {
     children(server).into_iter().filter(is_launcher).filter(|pid| is_unused(*pid)).collect()
 }
 
-/// Whether this has to do with sandboxes but not with any command, by the tag of what belongs to no tree.
+/// Whether a process belongs to a sandbox without a command, by its tag.
 pub fn is_unused(pid: i32) -> bool {
     let Ok(limits) = fs::read_to_string(format!("/proc/{pid}/limits")) else { return false };
     let line = limits.lines().find_map(|line| line.strip_prefix("Max realtime timeout"));
@@ -122,7 +121,7 @@ pub fn is_unused(pid: i32) -> bool {
     soft.is_some_and(|tag| tag & u64::from(u32::MAX) >= u64::from(u32::MAX - 1))
 }
 
-/// The children of all threads of a process; none if it is gone.
+/// Children of all threads of a process; empty if it is gone.
 pub fn children(pid: u32) -> Vec<i32> {
     let threads = fs::read_dir(format!("/proc/{pid}/task"));
     threads

@@ -1,4 +1,4 @@
-//! A client below the level of messages: it sends any frame, reads when it wants, and answers nothing by itself.
+//! A websocket client at frame level: sends any frame, reads on request, and answers nothing by itself.
 
 use std::net::SocketAddr;
 
@@ -9,20 +9,20 @@ use tokio::time::timeout;
 
 use crate::DEADLINE;
 
-/// Continues a message.
+/// Continuation frame.
 pub const CONTINUATION: u8 = 0;
-/// Starts a text message.
+/// Text frame.
 pub const TEXT: u8 = 1;
-/// Starts a binary message.
+/// Binary frame.
 pub const BINARY: u8 = 2;
-/// Ends the connection.
+/// Close frame.
 pub const CLOSE: u8 = 8;
-/// Asks for a sign of life.
+/// Ping frame.
 pub const PING: u8 = 9;
-/// Gives one.
+/// Pong frame.
 pub const PONG: u8 = 10;
 
-/// A websocket client that does only what it is told.
+/// A websocket client at frame level.
 pub struct RawClient {
     stream: TcpStream,
     next_id: i64,
@@ -32,11 +32,11 @@ pub struct RawClient {
 /// One websocket frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
-    /// What it is.
+    /// Frame type.
     pub opcode: u8,
-    /// Whether the message ends with it.
+    /// Whether this is the last frame of the message.
     pub is_last: bool,
-    /// What it carries.
+    /// Payload.
     pub payload: Vec<u8>,
 }
 
@@ -51,12 +51,12 @@ impl Frame {
 }
 
 impl RawClient {
-    /// Connects and says nothing yet.
+    /// Connects without a session.
     pub async fn connect(url: &str) -> Self {
         Self::connect_on(TcpSocket::new_v4().expect("there are sockets"), url).await
     }
 
-    /// Connects with so little room for what it does not read that the server soon has to wait.
+    /// Connects with a small receive buffer, so that the server soon blocks on writing.
     pub async fn connect_with_little_room(url: &str) -> Self {
         let socket = TcpSocket::new_v4().expect("there are sockets");
         socket.set_recv_buffer_size(16 * 1024).expect("the size can be set");
@@ -82,7 +82,7 @@ impl RawClient {
         Self { stream, next_id: 1, answers_pings: false }
     }
 
-    /// From now on a ping that is read is answered.
+    /// Answers pings from now on.
     pub fn answer_pings(&mut self) {
         self.answers_pings = true;
     }
@@ -92,7 +92,7 @@ impl RawClient {
         self.try_send_frame(opcode, is_last, payload).await.expect("the link holds");
     }
 
-    /// Sends one frame, to a server that may have closed the connection.
+    /// Sends one frame to a server that may have closed the connection.
     pub async fn try_send_frame(
         &mut self,
         opcode: u8,
@@ -111,13 +111,13 @@ impl RawClient {
                 bytes.extend((length as u64).to_be_bytes());
             }
         }
-        // With a mask of zeros the payload is its own masked form.
+        // A zero mask leaves the payload unchanged.
         bytes.extend([0; 4]);
         bytes.extend_from_slice(payload);
         timeout(DEADLINE, self.stream.write_all(&bytes)).await.expect("the server reads in time")
     }
 
-    /// Asks, and leaves the answer for [`RawClient::reply`].
+    /// Sends a request; [`RawClient::reply`] returns the reply.
     pub async fn send(&mut self, method: &str, params: Value) -> i64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -126,9 +126,8 @@ impl RawClient {
         id
     }
 
-    /// Sends a text message so many times, but no more once the server takes nothing and `is_quiet`.
-    ///
-    /// The last message may be sent in part, so nothing else can be sent afterwards.
+    /// Sends a text message `count` times, or until the server reads nothing more and `is_quiet`.
+    /// ¦ The last message may be incomplete, so nothing else can be sent afterwards.
     pub async fn flood(&mut self, text: &str, count: usize, is_quiet: impl Fn() -> bool) {
         assert!(text.len() >= 126, "a shorter text has another form");
         let mut frame = vec![TEXT | 0x80, 0x80 | 126];
@@ -165,7 +164,7 @@ impl RawClient {
         reply["result"]["sessionId"].as_str().expect("a session id").to_owned()
     }
 
-    /// The next frame; none at the end.
+    /// The next frame; `None` at the end.
     pub async fn frame(&mut self) -> Option<Frame> {
         timeout(DEADLINE, self.read_frame()).await.expect("a frame or the end comes in time").ok()
     }
@@ -182,7 +181,7 @@ impl RawClient {
         Ok(Frame { opcode: first & 0x0f, is_last: first & 0x80 != 0, payload })
     }
 
-    /// The frames of the next text message; control frames in between are left out.
+    /// Frames of the next text message, without control frames.
     pub async fn message(&mut self) -> Vec<Frame> {
         let mut frames: Vec<Frame> = Vec::new();
         loop {
@@ -204,7 +203,7 @@ impl RawClient {
         }
     }
 
-    /// The reply to an earlier request; everything before it is dropped.
+    /// The reply to an earlier request; earlier messages are dropped.
     pub async fn reply(&mut self, id: i64) -> Value {
         loop {
             let value = parse(&self.message().await);
@@ -214,7 +213,7 @@ impl RawClient {
         }
     }
 
-    /// The server's close frame; none if the link just ended. Everything before it is dropped.
+    /// The server's close frame; `None` if the link ended. Earlier messages are dropped.
     pub async fn close_frame(&mut self) -> Option<(u16, String)> {
         loop {
             let frame = self.frame().await?;

@@ -1,20 +1,18 @@
 //! Runs the unmodified reference client against a server under test, with a scripted model in place of a real one.
 //!
-//! Owner: the test that calls [`ReferenceClient::run`] or [`ReferenceClient::start_thread`]. When the first returns or
-//! the second is dropped, the client process and the model's threads are gone; the folders go with the [`Run`].
-//!
-//! Where the system allows it, the client sees an empty folder in place of its workspace, so that all it knows of that
-//! came through the server.
+//! Owner: the test that calls [`ReferenceClient::run`] or [`ReferenceClient::start_thread`]. The client process and the
+//! model's threads stop when `run` returns or the thread is dropped; the directories are removed with the [`Run`].
+//! ¦ Where mount namespaces are allowed, the client sees an empty directory in place of its workspace, so that all its
+//! knowledge of the workspace comes through the server.
 //!
 //! ```text
 //!   Scenario ──▶ ScriptedModel ◀──HTTP, SSE──▶ codex ◀──websocket──▶ server under test
-//!                     │ what the tools said, as the model got it
+//!                     │ tool results, as the model received them
 //!                     ▼
 //!                    Run
 //! ```
 //!
-//! Invariant: nothing here waits for time to pass. Output that is late is polled for until it is there, and one
-//! deadline bounds the whole run.
+//! Invariant: nothing sleeps for a fixed time. Late output is polled, and one deadline bounds the whole run.
 
 mod child;
 mod executor;
@@ -44,7 +42,7 @@ use serde_json::Value;
 pub use server::ReferenceServer;
 pub use thread::Thread;
 
-/// Names native binaries of the reference, one per version and separated as in `PATH`; set it where there is no npm or no
+/// Names native binaries of the reference, one per version, separated as in `PATH`; for machines without npm or
 /// network.
 pub const REFERENCE_BIN: &str = "EXEC_SERVER_REFERENCE_BIN";
 
@@ -56,9 +54,8 @@ pub struct ReferenceClient {
 }
 
 impl ReferenceClient {
-    /// Finds the client, or installs it below the target folder, or says on stderr why there is none.
-    ///
-    /// Panics if `EXEC_SERVER_REFERENCE_BIN` is set but names no file: to skip would then hide a mistake.
+    /// Finds the client or installs it below the target directory; prints why if neither is possible.
+    /// ¦ Panics if `EXEC_SERVER_REFERENCE_BIN` is set but names no file, because a skip would hide the mistake.
     pub fn find(version: ReferenceVersion) -> Option<Self> {
         static FOUND: [OnceLock<Result<PathBuf, String>>; ReferenceVersion::ALL.len()] =
             [const { OnceLock::new() }; ReferenceVersion::ALL.len()];
@@ -71,7 +68,7 @@ impl ReferenceClient {
         }
     }
 
-    /// The client in every version that can be had.
+    /// The client in every available version.
     pub fn find_all() -> Vec<Self> {
         ReferenceVersion::ALL.into_iter().filter_map(Self::find).collect()
     }
@@ -81,24 +78,23 @@ impl ReferenceClient {
         self.version
     }
 
-    /// The program itself, which is a server too.
+    /// The binary, which is also a server.
     pub fn binary(&self) -> &std::path::Path {
         &self.binary
     }
 
-    /// Plays the scenario through one `codex exec` whose only environment is the server at `url`.
-    ///
-    /// Panics with all that was said so far if the client fails, stops half-way, or outlives `deadline`.
+    /// Runs the scenario through one `codex exec` whose only environment is the server at `url`.
+    /// ¦ Panics with the transcript if the client fails, stops early, or exceeds `deadline`.
     pub fn run(&self, url: &str, scenario: Scenario, deadline: Duration) -> Run {
-        self.run_at(&Place::Server { url }, scenario, deadline)
+        self.run_at(&ClientTarget::Server { url }, scenario, deadline)
     }
 
-    /// The same with an environment that may also be at a rendezvous.
-    pub fn run_at(&self, place: &Place, scenario: Scenario, deadline: Duration) -> Run {
+    /// Like [`Self::run`], with any target.
+    pub fn run_at(&self, target: &ClientTarget, scenario: Scenario, deadline: Duration) -> Run {
         let task = scenario.task.clone().unwrap_or_else(|| "go".to_owned());
         let (folder, model) = prepare(scenario);
         let arguments = ["exec", "--skip-git-repo-check", "--ephemeral", "--color", "never", &task];
-        let codex = self.command(place, &folder, &arguments);
+        let codex = self.command(target, &folder, &arguments);
         let ended = run_to_end(codex, deadline).expect("the client can be started");
         let scenario = model.stop();
 
@@ -120,10 +116,10 @@ impl ReferenceClient {
         Run { version: self.version, results, requests, last_message, folder }
     }
 
-    /// Starts a conversation whose turns the test takes one by one.
+    /// Starts a conversation whose turns the test runs one by one.
     pub fn start_thread(&self, url: &str, scenario: Scenario, deadline: Duration) -> Thread {
         let (folder, model) = prepare(scenario);
-        let codex = self.command(&Place::Server { url }, &folder, &["app-server"]);
+        let codex = self.command(&ClientTarget::Server { url }, &folder, &["app-server"]);
         Thread::start(codex, folder, model, deadline)
     }
 
@@ -132,7 +128,7 @@ impl ReferenceClient {
         ReferenceExecutor::start(&self.binary, url, environment, token)
     }
 
-    fn command(&self, place: &Place, folder: &RunFolder, arguments: &[&str]) -> Command {
+    fn command(&self, target: &ClientTarget, folder: &RunFolder, arguments: &[&str]) -> Command {
         let mut codex = folder.command_without_workspace(&self.binary);
         codex
             .args(arguments)
@@ -142,9 +138,9 @@ impl ReferenceClient {
             .env("HOME", folder.home())
             .env("CODEX_HOME", folder.home())
             .env("SCRIPTED_MODEL_KEY", "unused");
-        match place {
-            Place::Server { url } => codex.env("CODEX_EXEC_SERVER_URL", url),
-            Place::Rendezvous { url, environment, token } => codex
+        match target {
+            ClientTarget::Server { url } => codex.env("CODEX_EXEC_SERVER_URL", url),
+            ClientTarget::Rendezvous { url, environment, token } => codex
                 .env("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", url)
                 .env("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", environment)
                 .env("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", token),
@@ -153,15 +149,15 @@ impl ReferenceClient {
     }
 }
 
-/// Where the client's only environment is.
+/// The client's only environment.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
-    /// At a server that it connects to.
+pub enum ClientTarget<'a> {
+    /// A server that the client connects to.
     Server {
         /// The server's URL.
         url: &'a str,
     },
-    /// At an executor that it meets at a rendezvous.
+    /// An executor at a rendezvous.
     Rendezvous {
         /// The rendezvous' URL.
         url: &'a str,
@@ -172,7 +168,7 @@ pub enum Place<'a> {
     },
 }
 
-/// Fills the folders, and starts the model.
+/// Creates the directories and starts the model.
 fn prepare(scenario: Scenario) -> (RunFolder, ScriptedModel) {
     let folder = RunFolder::create();
     for (name, content) in &scenario.files {
@@ -187,7 +183,7 @@ fn prepare(scenario: Scenario) -> (RunFolder, ScriptedModel) {
     (folder, model)
 }
 
-/// What came out of a run.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Run {
     /// Which client it was.
@@ -200,13 +196,13 @@ pub struct Run {
 }
 
 impl Run {
-    /// What the model was told about the calls with this label.
+    /// Result of the calls with this label.
     pub fn result(&self, label: &str) -> &ToolResult {
         let result = self.results.get(label);
         result.unwrap_or_else(|| panic!("the scenario has no call `{label}`"))
     }
 
-    /// The texts that the client gave the model before it said anything: instructions, skills, the task.
+    /// The texts that the client sent to the model before its first answer: instructions, skills, the task.
     pub fn instructions(&self) -> String {
         self.requests.first().map(texts_of).unwrap_or_default()
     }
@@ -217,14 +213,14 @@ impl Run {
     }
 }
 
-/// All texts of the messages in one request to the model.
+/// All message texts of one request to the model.
 fn texts_of(request: &Value) -> String {
     let items = request.as_array().into_iter().flatten();
     let parts = items.filter_map(|item| item["content"].as_array()).flatten();
     parts.filter_map(|part| part["text"].as_str()).flat_map(|text| [text, "\n"]).collect()
 }
 
-/// All that would reach for the network is off; the scripted model and the server under test remain.
+/// Disables everything that uses the network, except the scripted model and the server under test.
 fn base_config(name: &str, sandbox: &str, model: SocketAddr) -> String {
     format!(
         r#"model = "{name}"

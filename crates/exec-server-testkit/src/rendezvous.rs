@@ -1,4 +1,4 @@
-//! A rendezvous of its own for each test, and sockets that say what the test wants.
+//! A rendezvous for each test, and raw relay sockets.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use tokio_websockets::{
 use crate::DEADLINE;
 use crate::http::{HttpConnection, HttpReply, UPGRADE, request_with_body};
 
-/// A rendezvous in this process; it ends with the test.
+/// A rendezvous in this process; it stops with the test.
 pub struct TestRendezvous {
     url: String,
     address: std::net::SocketAddr,
@@ -36,12 +36,12 @@ pub struct TestRendezvous {
 }
 
 impl TestRendezvous {
-    /// A rendezvous on a loopback port of its own.
+    /// A rendezvous on a free loopback port.
     pub async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
-    /// A rendezvous that is set up differently.
+    /// A rendezvous with a changed configuration.
     pub async fn start_with(change: impl FnOnce(&mut RendezvousConfig)) -> Self {
         let data = tempfile::tempdir().expect("there is room for a directory");
         let listen = "127.0.0.1:0".parse().expect("an address");
@@ -59,22 +59,22 @@ impl TestRendezvous {
         Self { url, address, admin_token, storage, stop: Some(stop), task, _data: data }
     }
 
-    /// Where it is.
+    /// Its public URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where it listens, whatever its URL leads to.
+    /// Its listening address, which may differ from the public URL.
     pub fn address(&self) -> std::net::SocketAddr {
         self.address
     }
 
-    /// The token of its owner.
+    /// The admin token.
     pub fn admin_token(&self) -> &str {
         &self.admin_token
     }
 
-    /// What it remembers.
+    /// Its store.
     pub fn storage(&self) -> &Storage {
         &self.storage
     }
@@ -92,7 +92,7 @@ impl TestRendezvous {
         .await
     }
 
-    /// A token with limits.
+    /// A token with the given limits.
     pub async fn new_token(&self, new: NewToken) -> String {
         let made = self
             .storage
@@ -100,13 +100,13 @@ impl TestRendezvous {
         made.await.expect("the store works").secret
     }
 
-    /// Tells it to stop, and waits until it has.
+    /// Stops it and waits for its end.
     pub async fn stop(mut self) {
         self.begin_stop();
         timeout(DEADLINE, &mut self.task).await.expect("it stops in time").expect("no panic");
     }
 
-    /// What its owner sees at `/metrics`, asked for without any proxy in between.
+    /// The `/metrics` text, requested without a proxy.
     pub async fn metrics(&self) -> String {
         let authorization = format!("Bearer {}", self.admin_token);
         let headers = [("Authorization", authorization.as_str())];
@@ -114,7 +114,7 @@ impl TestRendezvous {
         request_with_body(&url, "GET", "/metrics", &headers, b"").await.body
     }
 
-    /// Waits until this is one of the lines at `/metrics`.
+    /// Waits until `/metrics` has this line.
     pub async fn wait_for_metric(&self, line: &str) {
         let asking = async {
             while !self.metrics().await.lines().any(|it| it == line) {
@@ -124,19 +124,19 @@ impl TestRendezvous {
         assert!(timeout(DEADLINE, asking).await.is_ok(), "`{line}` never came");
     }
 
-    /// Tells it to stop.
+    /// Starts the shutdown.
     pub fn begin_stop(&mut self) {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
     }
 
-    /// A request with a JSON body to a path below an environment.
+    /// Posts a JSON body to a path below an environment.
     pub async fn post(&self, path: &str, token: &str, body: &Value) -> HttpReply {
         self.ask("POST", &format!("/cloud/environment/{path}"), token, body).await
     }
 
-    /// Any request with a JSON body.
+    /// Sends a request with a JSON body.
     pub async fn ask(&self, method: &str, path: &str, token: &str, body: &Value) -> HttpReply {
         let authorization = format!("Bearer {token}");
         let headers =
@@ -145,14 +145,14 @@ impl TestRendezvous {
         request_with_body(&self.url, method, path, &headers, body.as_bytes()).await
     }
 
-    /// Registers an executor, and returns the answer.
+    /// Registers an executor and returns the response.
     pub async fn register(&self, environment: &str, token: &str, key: &PublicKey) -> Value {
         let reply = self.post(&format!("{environment}/register"), token, &register_body(key)).await;
         assert_eq!(reply.status, 200, "{reply:?}");
         serde_json::from_str(&reply.body).expect("JSON")
     }
 
-    /// Asks for a way to an executor, and returns the answer.
+    /// Sends a connect request and returns the response.
     pub async fn connect(&self, environment: &str, token: &str, key: &PublicKey) -> Value {
         let reply = self.post(&format!("{environment}/connect"), token, &connect_body(key)).await;
         assert_eq!(reply.status, 200, "{reply:?}");
@@ -166,17 +166,17 @@ impl Drop for TestRendezvous {
     }
 }
 
-/// What an executor with this key posts to register.
+/// Body of a register request with this key.
 pub fn register_body(key: &PublicKey) -> Value {
     json!({"security_profile": SECURITY_PROFILE, "executor_public_key": key})
 }
 
-/// What a harness with this key posts to connect.
+/// Body of a connect request with this key.
 pub fn connect_body(key: &PublicKey) -> Value {
     json!({"harness_public_key": key})
 }
 
-/// A public key without a private key; a rendezvous does not check it.
+/// A public key without a private key; a rendezvous does not check this.
 pub fn public_key(number: u8) -> PublicKey {
     PublicKey {
         x25519: [number; X25519_PUBLIC_KEY_BYTES],
@@ -184,7 +184,7 @@ pub fn public_key(number: u8) -> PublicKey {
     }
 }
 
-/// Asks for a websocket at a whole URL, and says what came back.
+/// Requests a websocket at a URL; returns the response.
 pub async fn upgrade_at(url: &str) -> HttpReply {
     let (base, path) = split(url);
     HttpConnection::open(&base).await.request("GET", &path, &UPGRADE).await
@@ -197,24 +197,24 @@ fn split(url: &str) -> (String, String) {
     (format!("{scheme}://{host}"), format!("/{path}"))
 }
 
-/// An executor's or a harness's socket, which encrypts nothing and does what it is told.
+/// An unencrypted relay socket of an executor or a harness, controlled by the test.
 pub struct RelaySocket<S = MaybeTlsStream<TcpStream>> {
     socket: WebSocketStream<S>,
 }
 
-/// What comes out of a relay.
+/// A message from a relay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Relayed {
     /// A frame.
     Frame(RelayFrame),
     /// A websocket close frame: code and reason.
     Closed(u16, String),
-    /// The end, without a word.
+    /// The end of the connection without a close frame.
     Cut,
 }
 
 impl RelaySocket {
-    /// Opens the websocket of a URL that a registry gave out.
+    /// Opens the websocket at a URL from a registry.
     pub async fn open(url: &str) -> Self {
         let uri = url.parse().expect("a URL");
         let limits = Limits::default().max_payload_len(None);
@@ -264,7 +264,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
         sent.expect("it is taken in time").expect("the socket holds");
     }
 
-    /// Sends a ping, and waits for its answer.
+    /// Sends a ping and waits for its pong.
     pub async fn ping(&mut self) {
         self.send_message(Message::ping("are you there?")).await;
         loop {
@@ -277,7 +277,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
         }
     }
 
-    /// The next thing that comes.
+    /// The next message.
     pub async fn next(&mut self) -> Relayed {
         loop {
             let next =
@@ -293,7 +293,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
         }
     }
 
-    /// The next frame, which must be a record; its stream and payload.
+    /// Stream and payload of the next frame, which must be a record.
     pub async fn next_data(&mut self) -> (String, Bytes) {
         match self.next().await {
             Relayed::Frame(RelayFrame { stream_id, body: RelayBody::Data(data), .. }) => {
@@ -303,12 +303,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
         }
     }
 
-    /// The next frame, which must be of this stream and about this.
+    /// Expects the next frame to have this stream and body.
     pub async fn expect(&mut self, stream: &str, body: RelayBody) {
         assert_eq!(self.next().await, Relayed::Frame(RelayFrame::new(stream, body)));
     }
 
-    /// Reads the close frame, which must come next.
+    /// Expects a close frame next.
     pub async fn expect_closed(&mut self, code: u16, reason: &str) {
         assert_eq!(self.next().await, Relayed::Closed(code, reason.to_owned()));
     }

@@ -1,19 +1,19 @@
 //! Runs a program on a pseudoterminal and scripts its input and output.
 //!
-//! The terminal is one of a server of its own, so the tests of terminals are also what this stands on.
+//! The terminal belongs to a separate exec-server, so this fixture relies on what the terminal tests check.
 
 use serde_json::{Value, json};
 
 use crate::client::{TestClient, chunk};
 use crate::executor::TestExecutor;
-use crate::surroundings::{home, state_home};
+use crate::isolation::{home, state_home};
 
 /// A program that runs on a terminal.
 pub struct Terminal {
     client: TestClient,
-    /// Everything that was shown.
+    /// All output so far.
     shown: String,
-    /// How much of it has been waited for.
+    /// Length of the output that was already waited for.
     read: usize,
     writes: u32,
     _host: TestExecutor,
@@ -22,7 +22,7 @@ pub struct Terminal {
 const ID: &str = "terminal";
 
 impl Terminal {
-    /// Starts a program on a terminal of 24 by 80, with these variables beside the usual ones.
+    /// Starts a program on a terminal of 24 by 80, with these additional variables.
     pub async fn start(argv: &[&str], env: &[(&str, &str)]) -> Self {
         let host = TestExecutor::start().await;
         let mut client = host.client().await;
@@ -36,14 +36,14 @@ impl Terminal {
         Self { client, shown: String::new(), read: 0, writes: 0, _host: host }
     }
 
-    /// Types.
+    /// Types keys.
     pub async fn type_keys(&mut self, keys: &str) {
         self.writes += 1;
         let reply = self.client.write(ID, &self.writes.to_string(), keys).await;
         assert_eq!(reply, Ok(json!({"status": "accepted"})));
     }
 
-    /// Waits until `text` is shown after what was waited for before, and returns what is shown up to its end.
+    /// Waits until `text` appears after the output waited for before; returns the output up to its end.
     pub async fn expect(&mut self, text: &str) -> String {
         loop {
             if let Some(place) = self.shown[self.read..].find(text) {
@@ -66,12 +66,12 @@ impl Terminal {
         self.client.call("process/resize", params).await.expect("it is a terminal");
     }
 
-    /// Sends a signal to the program and all that it started.
+    /// Sends a signal to the program and its descendants.
     pub async fn signal(&mut self, name: &str) {
         self.client.signal(ID, name).await;
     }
 
-    /// Waits for the end of the program; returns its exit code and everything that was ever shown.
+    /// Waits for the exit of the program; returns exit code and all output.
     pub async fn finish(mut self) -> (i64, String) {
         let mut code = -1;
         loop {

@@ -1,4 +1,4 @@
-//! An HTTP proxy that only opens tunnels, for a test to count and to cut.
+//! An HTTP CONNECT proxy that counts its tunnels and can cut them.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,14 +7,14 @@ use tokio::task::JoinSet;
 
 use crate::web::{Visit, Web, WebRequest};
 
-/// A proxy; it ends with the test, and its tunnels with it.
+/// A proxy; it stops with the test, and closes its tunnels.
 pub struct Tunnels {
     web: Web,
     open: Arc<Mutex<JoinSet<()>>>,
 }
 
 impl Tunnels {
-    /// A proxy that leads anywhere.
+    /// Starts a proxy for any destination.
     pub async fn start() -> Self {
         let open = Arc::new(Mutex::new(JoinSet::new()));
         let tunnels = open.clone();
@@ -22,17 +22,17 @@ impl Tunnels {
         Self { web, open }
     }
 
-    /// What a variable says that names it; with a password, so that it can be seen to arrive.
+    /// Proxy URL with a password, so that a test can check that it is sent.
     pub fn url(&self) -> String {
         self.web.url("").replace("http://", "http://me:pass@")
     }
 
-    /// What it was asked for.
+    /// All CONNECT requests so far.
     pub fn requests(&self) -> Vec<WebRequest> {
         self.web.requests()
     }
 
-    /// Ends every tunnel; the next one gets through.
+    /// Closes every tunnel; new tunnels are accepted.
     pub fn cut(&self) {
         self.open.lock().expect("no holder panics").abort_all();
     }
@@ -53,9 +53,9 @@ async fn dig(mut visit: Visit, tunnels: Arc<Mutex<JoinSet<()>>>) {
     });
 }
 
-/// A server in front of another one that knows it by a path of its own; its address.
-///
-/// The path is taken away from the first request of each connection, which is all that our programs send on one.
+/// A reverse proxy that serves `server` below a path prefix; returns its address.
+/// ¦ The prefix is removed from the first request of each connection only; our programs send one request per
+/// connection.
 pub async fn strip_path(path: &'static str, server: std::net::SocketAddr) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
     let address = listener.local_addr().expect("it is bound");

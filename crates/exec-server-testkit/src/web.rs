@@ -1,4 +1,4 @@
-//! A web server whose every byte a test decides, for what no server library would send.
+//! A web server scripted byte by byte, for responses that no server library would send.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::DEADLINE;
 
-/// A web server; it ends with the test.
+/// A web server; it stops with the test.
 pub struct Web {
     address: SocketAddr,
     scheme: &'static str,
@@ -27,14 +27,14 @@ struct Shared {
     connections: AtomicUsize,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebRequest {
     /// The method.
     pub method: String,
-    /// What stood behind it.
+    /// Request target.
     pub target: String,
-    /// The headers as they were written.
+    /// Headers as received.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
@@ -47,18 +47,18 @@ impl WebRequest {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// The names of the headers, in their order.
+    /// Header names in order.
     pub fn names(&self) -> Vec<&str> {
         self.headers.iter().map(|(name, _)| name.as_str()).collect()
     }
 }
 
-/// What carries a visit.
+/// The byte stream of a connection.
 pub trait Link: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Link for T {}
 
-/// One connection of a visitor.
+/// One accepted connection.
 pub struct Visit {
     link: Box<dyn Link>,
     received: Vec<u8>,
@@ -66,7 +66,7 @@ pub struct Visit {
 }
 
 impl Web {
-    /// A server that leaves each connection to `serve`.
+    /// A server that passes each connection to `serve`.
     pub async fn start<S, F>(serve: S) -> Self
     where
         S: Fn(Visit) -> F + Send + Sync + 'static,
@@ -75,7 +75,7 @@ impl Web {
         Self::listen(None, serve).await
     }
 
-    /// The same behind TLS.
+    /// The same with TLS.
     pub async fn start_tls<S, F>(acceptor: TlsAcceptor, serve: S) -> Self
     where
         S: Fn(Visit) -> F + Send + Sync + 'static,
@@ -84,7 +84,7 @@ impl Web {
         Self::listen(Some(acceptor), serve).await
     }
 
-    /// A server that says to each request what `answer` says, byte by byte, and keeps its connections open.
+    /// A server that answers each request with the bytes of `answer`, with keep-alive.
     pub async fn answering(
         answer: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static,
     ) -> Self {
@@ -128,7 +128,7 @@ impl Web {
         Self { address, scheme, shared, serving }
     }
 
-    /// Where it listens.
+    /// Listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -138,24 +138,24 @@ impl Web {
         format!("{}://{}{path}", self.scheme, self.address)
     }
 
-    /// The URL of a path by the name that TLS certificates have.
+    /// The URL of a path with the host name of the TLS certificates.
     pub fn local_url(&self, path: &str) -> String {
         format!("{}://localhost:{}{path}", self.scheme, self.address.port())
     }
 
-    /// All requests that have come.
+    /// All requests so far.
     pub fn requests(&self) -> Vec<WebRequest> {
         self.shared.requests.lock().expect("no holder panics").clone()
     }
 
-    /// The only request that has come.
+    /// The only request so far.
     pub fn request(&self) -> WebRequest {
         let mut requests = self.requests();
         assert_eq!(requests.len(), 1, "{requests:#?}");
         requests.remove(0)
     }
 
-    /// How many connections have come.
+    /// Number of connections so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
     }
@@ -181,7 +181,7 @@ impl Visit {
         Some(Self { link, received: Vec::new(), shared })
     }
 
-    /// The next request with its body; none at the end of the connection.
+    /// The next request with its body; `None` at the end of the connection.
     pub async fn request(&mut self) -> Option<WebRequest> {
         let mut request = self.head().await?;
         let length = request.header("content-length").and_then(|length| length.parse().ok());
@@ -194,7 +194,7 @@ impl Visit {
         Some(request)
     }
 
-    /// The next request without its body; none at the end of the connection.
+    /// The next request without its body; `None` at the end of the connection.
     pub async fn head(&mut self) -> Option<WebRequest> {
         let end = self.find(b"\r\n\r\n").await?;
         let head: Vec<u8> = self.received.drain(..end + 4).collect();
@@ -227,7 +227,7 @@ impl Visit {
         Some((length > 0).then_some(chunk))
     }
 
-    /// So many bytes of what comes; none if the connection ends before.
+    /// The next `count` bytes; `None` if the connection ends before.
     pub async fn take(&mut self, count: usize) -> Option<Vec<u8>> {
         while self.received.len() < count {
             self.read_more().await?;
@@ -250,26 +250,26 @@ impl Visit {
         (count > 0).then_some(())
     }
 
-    /// Sends bytes as they are; says whether the visitor was still there.
+    /// Sends bytes unchanged; returns whether the connection was still open.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         let sent = self.link.write_all(bytes.as_ref()).await.is_ok();
         sent && self.link.flush().await.is_ok()
     }
 
-    /// The connection itself, once everything that came has been taken.
+    /// The underlying stream, once all received bytes are taken.
     pub fn into_link(self) -> Box<dyn Link> {
         assert!(self.received.is_empty(), "nothing may be lost");
         self.link
     }
 
-    /// Waits until the visitor hangs up.
-    pub async fn hung_up(&mut self) {
+    /// Waits until the client closes the connection.
+    pub async fn closed(&mut self) {
         let leaving = async { while self.read_more().await.is_some() {} };
         timeout(DEADLINE, leaving).await.expect("the visitor leaves in time");
     }
 }
 
-/// An ordinary answer with a body.
+/// A response with a body.
 pub fn answer(status: u16, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let mut text = format!("HTTP/1.1 {status} Whatever\r\n");

@@ -228,10 +228,10 @@ impl Connection {
     }
 
     /// Waits until the peer has closed its side: closing a socket with unread input resets it and discards the close frame.
-    pub async fn linger(&mut self, patience: Duration) {
+    pub async fn linger(&mut self, timeout: Duration) {
         let drained = poll_fn(|cx| self.wire.poll_drain(cx));
         // A peer that keeps sending beyond the timeout loses the close frame.
-        let _ = tokio::time::timeout(patience, drained).await;
+        let _ = tokio::time::timeout(timeout, drained).await;
     }
 
     fn poll_event(&mut self, cx: &mut Context) -> Poll<Event> {

@@ -219,11 +219,11 @@ impl Outbox {
         Held { outbox: self.clone(), bytes }
     }
 
-    /// Pings the peer and returns whether a pong came within `patience`.
-    pub async fn probe(&self, patience: Duration) -> bool {
+    /// Pings the peer and returns whether a pong came within `timeout`.
+    pub async fn probe(&self, timeout: Duration) -> bool {
         let (probe, sign) = oneshot::channel();
         self.push_probe(probe);
-        matches!(tokio::time::timeout(patience, sign).await, Ok(Ok(())))
+        matches!(tokio::time::timeout(timeout, sign).await, Ok(Ok(())))
     }
 
     /// Closes the connection after the queued replies.

@@ -135,8 +135,8 @@ pub fn run(command: ClientCommand) -> ExitCode {
     );
     // Only `cp` writes local files, so only `cp` waits for pending disk writes.
     let is_copy = matches!(command, ClientCommand::Cp(_));
-    let patience = if is_copy { LAST_WRITES } else { LAST_WRITES_OF_INTERRUPTED };
-    conclude(with_runtime(patience, perform(command)), is_like_the_command)
+    let shutdown_timeout = if is_copy { LAST_WRITES } else { LAST_WRITES_OF_INTERRUPTED };
+    conclude(with_runtime(shutdown_timeout, perform(command)), is_like_the_command)
 }
 
 /// Runs `work` on a new runtime and prints its failure.
@@ -160,7 +160,7 @@ const LAST_WRITES: Duration = Duration::from_secs(2);
 const LAST_WRITES_OF_INTERRUPTED: Duration = Duration::from_millis(50);
 
 fn with_runtime(
-    patience: Duration,
+    shutdown_timeout: Duration,
     work: impl Future<Output = Result<u8, Failure>>,
 ) -> Result<u8, Failure> {
     // Logging is opt-in, because stderr carries the output of the remote command.
@@ -174,11 +174,11 @@ fn with_runtime(
         .build()
         .map_err(|source| Failure::local("could not start the runtime", source))?;
     let result = runtime.block_on(work);
-    let patience = match &result {
+    let shutdown_timeout = match &result {
         Err(Failure::Interrupted(_)) => LAST_WRITES_OF_INTERRUPTED,
-        _ => patience,
+        _ => shutdown_timeout,
     };
-    runtime.shutdown_timeout(patience);
+    runtime.shutdown_timeout(shutdown_timeout);
     cp::remove_unfinished();
     result
 }

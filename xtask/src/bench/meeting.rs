@@ -22,7 +22,7 @@ use super::warden::{self, Warden};
 use super::websocket::QuickAck;
 
 /// Longer than anything takes that is to work at all.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A program that runs, and is gone with its value.
 pub struct Running<'a> {
@@ -153,7 +153,7 @@ impl Harness {
 
     /// A stream, by the next way that there is.
     pub fn open(&self) -> Result<Relayed> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let tried = self.ask().and_then(|way| match way {
                 Some(way) => self.go(&way, deadline).map(Some),
@@ -221,7 +221,7 @@ fn post(address: SocketAddr, path: &str, token: &str, body: &Value) -> Result<(u
     let body = body.to_string();
     let mut link = TcpStream::connect(address)?;
     link.set_nodelay(true)?;
-    link.set_read_timeout(Some(PATIENCE))?;
+    link.set_read_timeout(Some(TIMEOUT))?;
     let head = format!(
         "POST {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\nContent-Type: \
          application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",

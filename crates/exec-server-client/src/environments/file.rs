@@ -98,7 +98,7 @@ impl Entry {
                 return Err(EnvironmentsError::Token(id));
             }
         }
-        let way = match (self.url, self.registry, self.program) {
+        let endpoint = match (self.url, self.registry, self.program) {
             (Some(url), None, None) => {
                 let place = check_url(&id, &url)?;
                 if self.auth_bearer_token.is_some() && !place.is_secure() {
@@ -132,7 +132,7 @@ impl Entry {
             }
             _ => return Err(EnvironmentsError::OneWay(id)),
         };
-        Ok(Environment { id, way, initialize_timeout: initialize.unwrap_or(DEFAULT_TIMEOUT) })
+        Ok(Environment { id, endpoint, initialize_timeout: initialize.unwrap_or(DEFAULT_TIMEOUT) })
     }
 }
 

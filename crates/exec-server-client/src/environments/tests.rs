@@ -29,13 +29,13 @@ fn a_file_lists_urls_and_programs() {
         "#,
     )
     .unwrap();
-    let Endpoint::Url { connect_timeout, .. } = &environments.get(None).unwrap().way else {
+    let Endpoint::Url { connect_timeout, .. } = &environments.get(None).unwrap().endpoint else {
         panic!("a URL")
     };
     assert_eq!(*connect_timeout, Duration::from_millis(2500));
     let child = environments.get(Some("child")).unwrap();
     assert_eq!(child.initialize_timeout, Duration::from_secs(1));
-    let Endpoint::Program { cwd, .. } = &child.way else { panic!("a program") };
+    let Endpoint::Program { cwd, .. } = &child.endpoint else { panic!("a program") };
     assert_eq!(cwd.as_deref(), Some(Path::new("/home/me/here")));
 }
 
@@ -71,7 +71,7 @@ fn keys_of_other_programs_are_ignored_and_listed() {
     .unwrap();
     let expected = ["schema", "telemetry", "environments.box.color", "environments.carrier.pigeon"];
     assert_eq!(environments.ignored_keys(), expected);
-    let Endpoint::Url { token, .. } = &environments.get(Some("box")).unwrap().way else {
+    let Endpoint::Url { token, .. } = &environments.get(Some("box")).unwrap().endpoint else {
         panic!("a URL")
     };
     assert_eq!(*token, Some(TokenSource::fixed("t0ken")));
@@ -134,10 +134,10 @@ fn a_registry_knows_environments() {
         r#"
         [[environments]]
         id = "build"
-        registry = "https://meet.example.org"
+        registry = "https://relay.example.org"
         [[environments]]
         id = "other"
-        registry = "https://meet.example.org"
+        registry = "https://relay.example.org"
         environment_id = "a b"
         token_file = "token"
         executor_key = "any"
@@ -145,11 +145,11 @@ fn a_registry_knows_environments() {
         "#,
     )
     .unwrap();
-    let place = |id| match &environments.get(Some(id)).unwrap().way {
+    let place = |id| match &environments.get(Some(id)).unwrap().endpoint {
         Endpoint::Relay(place) => place.clone(),
-        way => panic!("{way:?}"),
+        endpoint => panic!("{endpoint:?}"),
     };
-    assert_eq!(place("build"), RelayTarget::new("https://meet.example.org", "build"));
+    assert_eq!(place("build"), RelayTarget::new("https://relay.example.org", "build"));
     let other = place("other");
     assert_eq!(other.environment_id, "a b");
     assert_eq!(other.token, Some(TokenSource::File("/home/me/token".into())));
@@ -170,11 +170,16 @@ fn three_variables_name_an_environment_at_a_registry_before_the_one_that_names_a
         })
     };
     let environments = with(["https://h", "env", "hush"]).unwrap();
-    let Endpoint::Relay(place) = &environments.get(None).unwrap().way else { panic!("a registry") };
+    let Endpoint::Relay(place) = &environments.get(None).unwrap().endpoint else {
+        panic!("a registry")
+    };
     assert_eq!((place.registry.as_str(), place.environment_id.as_str()), ("https://h", "env"));
     assert_eq!(place.account_id.as_deref(), Some("account"));
     assert!(!format!("{environments:?}").contains("hush"));
-    assert!(matches!(with(["", "", " "]).unwrap().get(None).unwrap().way, Endpoint::Url { .. }));
+    assert!(matches!(
+        with(["", "", " "]).unwrap().get(None).unwrap().endpoint,
+        Endpoint::Url { .. }
+    ));
     let error = with(["https://h", "env", ""]).unwrap_err().to_string();
     assert!(error.contains("set all or none"), "{error}");
 }

@@ -63,15 +63,15 @@ impl RelayDial {
             return self.attempt().await;
         }
         // A longer timeout for a single step extends the total.
-        let patience = FIRST_TIMEOUT.max(self.timeout);
-        let give_up = Instant::now() + patience;
+        let timeout = FIRST_TIMEOUT.max(self.timeout);
+        let give_up = Instant::now() + timeout;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         for retries_left in (0..=FIRST_RETRIES).rev() {
             let error = match timeout_at(give_up, self.attempt()).await {
                 Ok(Err(error)) if error.is_worth_waiting() && retries_left > 0 => error,
                 Ok(result) => return result,
                 Err(_) => {
-                    return Err(RelayError::Timeout { who: "the environment", timeout: patience });
+                    return Err(RelayError::Timeout { who: "the environment", timeout: timeout });
                 }
             };
             let pause = backoff.next(fastrand::f64());
@@ -88,20 +88,21 @@ impl RelayDial {
 
     /// Gets one relay URL, opens one socket and one stream.
     async fn attempt(&self) -> Result<Box<dyn Wire>, RelayError> {
-        let mut way = self.ask().await?;
-        let socket = match self.take(&way).await {
+        let mut response = self.ask().await?;
+        let socket = match self.take(&response).await {
             // The relay URL was used or has expired; a new one shows whether the executor is connected.
             Err(RelayError::Relay(DialError::Upgrade(UpgradeFailure::Status(401)))) => {
-                way = self.ask().await?;
-                self.take(&way).await?
+                response = self.ask().await?;
+                self.take(&response).await?
             }
             taken => taken?,
         };
         let stream_id = Uuid::new_v4().to_string();
-        let (environment_id, executor) = (&self.environment_id, &way.executor_public_key);
+        let (environment_id, executor) = (&self.environment_id, &response.executor_public_key);
         // The relay and the executor log the same stream id.
         tracing::debug!(environment_id, stream_id, "opening a stream");
-        let opening = HarnessWire::open(socket, stream_id.clone(), &self.identity, &way, executor);
+        let opening =
+            HarnessWire::open(socket, stream_id.clone(), &self.identity, &response, executor);
         let opened = match timeout(self.timeout, opening).await {
             Ok(opened) => opened.map_err(RelayError::Stream),
             Err(_) => Err(self.late("the executor")),
@@ -118,13 +119,14 @@ impl RelayDial {
     /// Gets a relay URL from the registry and checks the executor's key that comes with it.
     async fn ask(&self) -> Result<ConnectResponse, RelayError> {
         let harness = self.identity.public_key();
-        let way = self.registry.connect(&self.environment_id, &self.headers()?, &harness).await?;
-        self.check(&KeyFingerprint::of(&way.executor_public_key))?;
-        Ok(way)
+        let response =
+            self.registry.connect(&self.environment_id, &self.headers()?, &harness).await?;
+        self.check(&KeyFingerprint::of(&response.executor_public_key))?;
+        Ok(response)
     }
 
-    async fn take(&self, way: &ConnectResponse) -> Result<Box<dyn Wire>, RelayError> {
-        let url = Url::parse(&way.url).ok().filter(|url| matches!(url.scheme(), "ws" | "wss"));
+    async fn take(&self, response: &ConnectResponse) -> Result<Box<dyn Wire>, RelayError> {
+        let url = Url::parse(&response.url).ok().filter(|url| matches!(url.scheme(), "ws" | "wss"));
         let url = url.ok_or_else(|| {
             RegistryError::Malformed("it names no websocket of a relay".to_owned())
         })?;

@@ -209,7 +209,7 @@ mod tests {
 
     fn host(environment_id: &str, fingerprint: &str) -> KnownHost {
         KnownHost {
-            registry: "https://meet.example.org".to_owned(),
+            registry: "https://relay.example.org".to_owned(),
             environment_id: environment_id.to_owned(),
             fingerprint: fingerprint.parse().unwrap(),
         }
@@ -241,7 +241,7 @@ mod tests {
         hosts.remember(&host("env", OTHER)).unwrap();
         hosts.forget(Some("https://h"), "env").unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert_eq!(text, format!("# mine\n\nhttps://meet.example.org env {OTHER}\n"));
+        assert_eq!(text, format!("# mine\n\nhttps://relay.example.org env {OTHER}\n"));
         let broken = format!("# mine\nhttps://h env {}\n", &KEY[..20]);
         std::fs::write(&path, &broken).unwrap();
         let error = hosts.remember(&host("env", KEY)).unwrap_err().to_string();

@@ -5,40 +5,40 @@ use std::sync::Arc;
 use bytes::Bytes;
 use exec_server_protocol::process::{ExitDetails, OutputStream};
 
-/// Something that happened to a process.
+/// An event of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessEvent {
-    /// It wrote something.
+    /// The process wrote output.
     Output {
-        /// Its number.
+        /// Sequence number.
         seq: u64,
-        /// Where.
+        /// stdout, stderr or the terminal.
         stream: OutputStream,
-        /// What.
+        /// The output.
         bytes: Bytes,
     },
-    /// Its root ended; output may still follow.
+    /// The root process exited; output may still follow.
     Exited {
-        /// Its number.
+        /// Sequence number.
         seq: u64,
-        /// How.
+        /// Exit code and details.
         exit: ProcessExit,
     },
-    /// Nothing more will come.
+    /// No further event follows.
     Closed {
-        /// The last number.
+        /// Sequence number, the last of the process.
         seq: u64,
     },
-    /// Output that is lost: the server evicted it before it could be read.
+    /// Output that the server evicted before it could be read.
     Gap(Gap),
-    /// The link broke. What happens meanwhile is kept by the server and comes as soon as the link is back.
+    /// The link broke. The server keeps new events and sends them after the reconnect.
     ResyncRequired,
-    /// The process can no longer be followed; it may or may not go on.
+    /// The process can no longer be followed; it may still run.
     Failed(Arc<str>),
 }
 
 impl ProcessEvent {
-    /// The highest number that the event accounts for; none for what only this client knows of.
+    /// Highest sequence number that the event covers; `None` for local events.
     pub fn seq(&self) -> Option<u64> {
         match self {
             Self::Output { seq, .. } | Self::Exited { seq, .. } | Self::Closed { seq } => {
@@ -49,7 +49,7 @@ impl ProcessEvent {
         }
     }
 
-    /// The lowest number that the event accounts for.
+    /// Lowest sequence number that the event covers.
     pub fn first_seq(&self) -> Option<u64> {
         match self {
             Self::Gap(gap) => Some(gap.first),
@@ -57,7 +57,7 @@ impl ProcessEvent {
         }
     }
 
-    /// What the event holds of the process's output.
+    /// Number of output bytes in the event.
     pub fn len(&self) -> usize {
         match self {
             Self::Output { bytes, .. } => bytes.len(),
@@ -65,12 +65,12 @@ impl ProcessEvent {
         }
     }
 
-    /// Whether it holds no output.
+    /// Whether the event holds no output.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether nothing follows it.
+    /// Whether no event follows this one.
     pub fn is_last(&self) -> bool {
         matches!(self, Self::Closed { .. } | Self::Failed(_))
     }
@@ -79,11 +79,11 @@ impl ProcessEvent {
 /// A range of consecutive events that is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gap {
-    /// The first number that is missing.
+    /// First missing sequence number.
     pub first: u64,
-    /// The last number that is missing.
+    /// Last missing sequence number.
     pub last: u64,
-    /// All bytes that the server has dropped of this process so far, if it says so.
+    /// Bytes of this process that the server has evicted so far, if it reports them.
     pub evicted_bytes: Option<u64>,
 }
 
@@ -94,6 +94,6 @@ pub struct ProcessExit {
     pub exit_code: i32,
     /// Whether a sandbox denial made the process fail; `None` if unknown.
     pub sandbox_denied: Option<bool>,
-    /// The rest of the truth, from a server that tells it.
+    /// Details that newer servers report.
     pub details: ExitDetails,
 }

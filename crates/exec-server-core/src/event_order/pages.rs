@@ -1,7 +1,7 @@
 //! Determines which sequence numbers a `process/read` page covers.
 //!
-//! A page with output ends with its last chunk and says nothing about what follows; only one that reaches further, or has
-//! no output, accounts for the exit and the close as well.
+//! A page with output ends with its last chunk and does not cover later numbers. A page that reaches further, or has no
+//! output, also covers the exit and the close.
 
 use bytes::Bytes;
 use exec_server_protocol::process::ProcessReadResponse;
@@ -12,7 +12,7 @@ use super::{Doubt, EventOrder, Gap, MAX_FRUITLESS_READS, OrderError, ProcessEven
 type Row = (u64, u64);
 
 impl EventOrder {
-    /// The answer to a read from [`EventOrder::read_after`] or earlier came, as a page or whole.
+    /// Handles the answer to a read from [`EventOrder::read_after`] or earlier.
     pub fn handle_read(&mut self, answer: ProcessReadResponse) -> Result<(), OrderError> {
         (self.is_reading, self.is_lost) = (false, false);
         if self.is_over {
@@ -46,7 +46,7 @@ impl EventOrder {
         if let Some(exit) = exit {
             let first_kept = match answer.gap {
                 Some(gap) => gap.first_seq,
-                // A server that does not tell of gaps: before its first chunk there may be one.
+                // This server reports no gaps, so there may be one before its first chunk.
                 None if !is_whole || missing.len() > 1 || has_many(&missing) => {
                     first_chunk.unwrap_or(0)
                 }
@@ -66,7 +66,7 @@ impl EventOrder {
         self.judge_progress(before)
     }
 
-    /// An answer that came over a link which has broken since: its output counts, and says nothing about the present.
+    /// Handles an answer of an earlier link: its output counts, its state does not.
     pub fn handle_late_read(&mut self, answer: ProcessReadResponse) {
         for chunk in answer.chunks {
             let bytes = Bytes::from(chunk.chunk.0);
@@ -75,7 +75,7 @@ impl EventOrder {
         self.settle();
     }
 
-    /// Lets the exit have the last number of the gap that it may be in: nothing else is left for it.
+    /// Gives the exit the last number of its gap, because no other number is left for it.
     pub(super) fn settle_doubt(&mut self) {
         let Some(Doubt { gap, exit }) = self.doubt.take() else { return };
         if let Some(last) = self.pending.get(&gap).and_then(ProcessEvent::seq) {
@@ -84,7 +84,7 @@ impl EventOrder {
         self.settle();
     }
 
-    /// The exit was pushed, and so is no longer in doubt.
+    /// The exit was pushed, so its number is known.
     pub(super) fn handle_pushed_exit(&mut self, seq: u64, exit: &ProcessExit) {
         let Some(Doubt { gap, .. }) = self.doubt.take() else { return };
         let last = self.pending.get(&gap).and_then(ProcessEvent::seq);
@@ -93,7 +93,7 @@ impl EventOrder {
         }
     }
 
-    /// Puts the exit in the place of one number of a gap.
+    /// Replaces one number of a gap by the exit.
     fn split_gap(&mut self, first: u64, seq: u64, exit: ProcessExit) {
         let Some(ProcessEvent::Gap(gap)) = self.pending.remove(&first) else { return };
         if first < seq {
@@ -122,7 +122,7 @@ impl EventOrder {
         Ok(())
     }
 
-    /// The exit has one of the missing numbers: one that stands alone among what is kept, else one that was evicted.
+    /// Assigns the exit to a missing number: one that stands alone in the retained range, else an evicted one.
     fn fill_exit(
         &mut self,
         exit: ProcessExit,
@@ -144,7 +144,7 @@ impl EventOrder {
         let alone = missing.iter().rposition(|(first, last)| first == last && *first >= first_kept);
         let place = match alone {
             Some(place) => Some(place),
-            // It may as well be behind this page; of several gaps the latest is the likeliest.
+            // The exit may also follow this page; of several gaps, the latest is the likeliest.
             None if !is_whole => {
                 if let Some((first, _)) = missing.last() {
                     self.doubt = Some(Doubt { gap: *first, exit });
@@ -165,7 +165,7 @@ impl EventOrder {
         self.put(seq, ProcessEvent::Exited { seq, exit });
     }
 
-    /// The rows of numbers up to `end` that are neither out nor pending.
+    /// Ranges up to `end` that are neither out nor pending.
     fn missing_through(&self, end: u64) -> Vec<Row> {
         let mut missing = Vec::new();
         let mut next = self.last + 1;
@@ -184,7 +184,7 @@ impl EventOrder {
         missing
     }
 
-    /// Another page is needed until one is the last, or reaches what is pushed on this link.
+    /// Requests pages until the last page, or one that reaches the events pushed on this link.
     fn judge_distance(&mut self, is_whole: bool) {
         let next = self.known_through() + 1;
         let reaches = self.doubt.is_none() && self.pushed_from.is_some_and(|from| from <= next);
@@ -193,7 +193,7 @@ impl EventOrder {
         }
     }
 
-    /// A server that sends events which its own answers never cover would be asked for ever.
+    /// Fails if reads make no progress: a faulty server pushes events that its pages never cover.
     fn judge_progress(&mut self, before: u64) -> Result<(), OrderError> {
         let lacks_more =
             self.is_behind || !self.pending.is_empty() || self.dropped_through > self.last;

@@ -8,11 +8,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Plays a script, a step per line, and compares what came out with `expected`.
-///
-/// `out 3`, `exit 4 0`, `exit? 4 0` (without `sandboxDenied`), `close 5`, `start`, `start sandboxed`, `lost`,
-/// `read` wants that a read is needed; `answer chunks=3,5 next=6 exited closed denied gap=3` answers it. An answer that
-/// cannot be ends the script.
+/// Runs a script, one step per line, and compares the output with `expected`.
+/// | `out 3`, `exit 4 0`, `exit? 4 0` (without `sandboxDenied`), `close 5`, `start`, `start sandboxed`, `lost`.
+/// `read` expects a required read; `answer chunks=3,5 next=6 exited closed denied gap=3` answers it. An impossible
+/// answer ends the script.
 fn check(script: &str, expected: &str) {
     let mut order = EventOrder::new();
     let mut told = String::new();
@@ -340,7 +339,7 @@ fn a_server_that_never_accounts_for_what_it_sent_is_found_out() {
 }
 
 proptest! {
-    /// Whatever order the events come in, whatever is lost: with honest pages everything comes out once, in order.
+    /// For any order and loss of pushed events, honest pages bring everything out once, in order.
     #[test]
     fn nothing_is_lost_or_repeated(
         count in 1u64..60,
@@ -387,7 +386,7 @@ proptest! {
         prop_assert!(out.iter().all(|event| !matches!(event, ProcessEvent::Gap(_))));
     }
 
-    /// Output that was evicted is told once, in one gap, however the rest is divided into pages.
+    /// Evicted output is reported in one gap, however the rest is divided into pages.
     #[test]
     fn evicted_output_is_told_once(
         evicted in 1u64..20,
@@ -422,7 +421,7 @@ proptest! {
     }
 }
 
-/// A page of what a server knows of a process that has ended: `page` chunks after `after`.
+/// A page of `page` chunks after `after`, from a server whose process has ended.
 fn honest(after: u64, count: u64, exit_at: u64, page: usize) -> ProcessReadResponse {
     let chunks: Vec<_> = (after + 1..=count).filter(|seq| *seq != exit_at).take(page).collect();
     let next = format!("next={}", chunks.last().map_or(count + 2, |last| last + 1));

@@ -1,4 +1,4 @@
-//! Holds output back until a client that was away has read what it missed, and until it has what would be evicted.
+//! Pauses output until a resumed client has read what it missed, and while unconfirmed events would be evicted.
 
 use std::time::{Duration, Instant};
 
@@ -8,23 +8,23 @@ use super::{Confirmation, GateInput};
 use crate::delivery::Delivery;
 use crate::process_log::ProcessLog;
 
-/// How long a client that came back may take from the receipt of one answer to its next read of missed output.
-/// Output is read again after that.
-pub(super) const CATCH_UP_PATIENCE: Duration = Duration::from_secs(10);
+/// Time from the receipt of one answer to the next read of missed output by a resumed client. Output is read again
+/// after that.
+pub(super) const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How far the client of one process is.
+/// Catch-up state of the client of one process.
 #[derive(Debug)]
 pub(super) struct Handover {
     delivery: Delivery,
-    /// When the wait for the next read ends; none until the client has the latest answer.
-    patient_until: Option<Instant>,
+    /// End of the wait for the next read; `None` until the client has the latest answer.
+    catch_up_until: Option<Instant>,
     awaits_confirmation: bool,
 }
 
 impl Handover {
     pub fn new(retain_bytes: usize) -> Self {
         let delivery = Delivery::new(retain_bytes);
-        Self { delivery, patient_until: None, awaits_confirmation: false }
+        Self { delivery, catch_up_until: None, awaits_confirmation: false }
     }
 
     pub fn holds_output(&self, input: GateInput<'_>) -> bool {
@@ -36,7 +36,7 @@ impl Handover {
 
     pub fn poll_timeout(&self, input: GateInput<'_>) -> Option<Instant> {
         let is_awaited = input.is_attached && self.is_catching_up(input.now, input.log);
-        self.patient_until.filter(|_| is_awaited)
+        self.catch_up_until.filter(|_| is_awaited)
     }
 
     pub fn handle_link_changed(&mut self) {
@@ -66,7 +66,7 @@ impl Handover {
         if is_full && has_missed && (input.is_ending || !self.is_patient(input.now)) {
             self.delivery.handle_given_up(last);
         }
-        let awaits_read = self.delivery.has_missed(last) && self.patient_until.is_none();
+        let awaits_read = self.delivery.has_missed(last) && self.catch_up_until.is_none();
         let is_due =
             !self.awaits_confirmation && (awaits_read || self.delivery.wants_mark(is_full));
         if is_due {
@@ -84,7 +84,7 @@ impl Handover {
         self.awaits_confirmation = false;
         if confirmation == Confirmation::Received {
             self.delivery.handle_answered();
-            self.patient_until.get_or_insert(now + CATCH_UP_PATIENCE);
+            self.catch_up_until.get_or_insert(now + CATCH_UP_TIMEOUT);
         }
     }
 
@@ -97,14 +97,14 @@ impl Handover {
         log.would_evict(MAX_OUTPUT_CHUNK_BYTES, self.delivery.confirmed())
     }
 
-    /// Patience begins when the client has what was sent until now, so an earlier mark no longer matters.
+    /// The timeout starts when the client has what was sent until now, so an earlier mark no longer matters.
     fn expect_read(&mut self) {
-        self.patient_until = None;
+        self.catch_up_until = None;
         self.awaits_confirmation = false;
     }
 
     fn is_patient(&self, now: Instant) -> bool {
-        self.patient_until.is_none_or(|until| now < until)
+        self.catch_up_until.is_none_or(|until| now < until)
     }
 }
 

@@ -1,7 +1,7 @@
 use exec_server_protocol::limits::MAX_OUTPUT_CHUNK_BYTES;
 use exec_server_protocol::process::OutputStream;
 
-use super::handover::CATCH_UP_PATIENCE;
+use super::handover::CATCH_UP_TIMEOUT;
 use super::*;
 
 /// Runs one command per line on a process whose log keeps two chunks, and compares the states of the gate.
@@ -45,7 +45,7 @@ fn check(rules: Rules, script: &str, expected: &str) {
             "cut" => gate.handle_confirmation(now, Confirmation::LinkLost),
             "end" => is_ending = true,
             "wait" => now += Duration::from_millis(number()),
-            "patience" => now += CATCH_UP_PATIENCE,
+            "timeout" => now += CATCH_UP_TIMEOUT,
             "state" => {
                 let input = GateInput { now, log: &log, is_attached, is_ending };
                 let state = if gate.is_open(input) { "open" } else { "shut" };
@@ -68,7 +68,7 @@ enum Rules {
     WaitWhenDetached,
 }
 
-/// A client that came back after it missed a log full of output.
+/// A client that resumed after it missed a full log of output.
 const MISSED: &str = "out\n out\n detach\n attach\n";
 
 #[test]
@@ -117,16 +117,16 @@ fn output_is_read_again_when_the_client_has_what_it_missed() {
 }
 
 #[test]
-fn patience_begins_when_the_answer_has_arrived() {
+fn the_catch_up_timeout_begins_when_the_answer_has_arrived() {
     let script = format!(
-        "{MISSED} pong\n wait 5000\n state\n read 0 1\n patience\n patience\n state\n pong\n state"
+        "{MISSED} pong\n wait 5000\n state\n read 0 1\n timeout\n timeout\n state\n pong\n state"
     );
     check(Rules::WaitWhenDetached, &script, "shut(5000) shut+mark shut(10000)");
 }
 
 #[test]
 fn a_client_that_does_not_read_gives_up_what_it_missed() {
-    let script = format!("{MISSED} pong\n state\n patience\n state\n pong\n state");
+    let script = format!("{MISSED} pong\n state\n timeout\n state\n pong\n state");
     check(Rules::WaitWhenDetached, &script, "shut(10000) shut+mark open");
 }
 

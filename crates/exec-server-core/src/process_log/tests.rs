@@ -12,7 +12,7 @@ fn exit(code: i32) -> Exit {
     Exit { code, sandbox_denied: false, details }
 }
 
-/// Plays `out TEXT`, `exit N` and `close`, and returns the log.
+/// Applies `out TEXT`, `exit N` and `close`, and returns the log.
 fn play(retain: usize, script: &str) -> ProcessLog {
     let mut log = log(retain);
     for line in script.split(';').map(str::trim) {

@@ -2,7 +2,7 @@ use std::fmt::Write;
 
 use super::*;
 
-/// Plays a script, a step per line, and compares what the machine did with `expected`.
+/// Runs a script, one step per line, and compares the actions with `expected`.
 fn check(script: &str, expected: &str) {
     let start = Instant::now();
     let mut now = start;

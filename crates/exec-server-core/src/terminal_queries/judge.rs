@@ -14,14 +14,14 @@ pub enum StringKind {
     Other,
 }
 
-/// What is known about a string sequence.
+/// Classification of a string sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// More of it decides.
+    /// Undecided: more bytes are needed.
     Open,
     Query,
     Harmless,
-    /// It has an effect and an answer; these bytes have only the effect.
+    /// The string has an effect and an answer; these bytes have only the effect.
     Replace(Vec<u8>),
 }
 
@@ -37,7 +37,7 @@ pub struct Csi {
 }
 
 impl Csi {
-    /// A byte between the introducer and the final byte.
+    /// Handles a byte between the introducer and the final byte.
     pub fn handle(&mut self, byte: u8) {
         match byte {
             b'<'..=b'?' if !self.has_parameter && self.prefix.is_none() => self.prefix = Some(byte),
@@ -62,7 +62,7 @@ impl Csi {
         }
     }
 
-    /// Whether the sequence is answered, if it ends with this byte.
+    /// Whether a terminal answers the sequence if it ends with this byte.
     pub fn is_query(&self, last: u8) -> bool {
         if self.is_malformed {
             return false;
@@ -91,7 +91,7 @@ impl Csi {
     }
 }
 
-/// What the beginning of a string says about it, and of which kind it is.
+/// Classifies a string by its beginning.
 pub fn beginning(kind: StringKind, content: &[u8]) -> (StringKind, Verdict) {
     match kind {
         _ if content.is_empty() => (kind, Verdict::Open),
@@ -103,7 +103,7 @@ pub fn beginning(kind: StringKind, content: &[u8]) -> (StringKind, Verdict) {
     }
 }
 
-/// The verdict on a string that is complete and that its beginning did not decide.
+/// Classifies a complete string that its beginning left undecided.
 pub fn whole(kind: StringKind, content: &[u8]) -> Verdict {
     let is_query = match kind {
         StringKind::Osc => is_osc_query(content),
@@ -114,7 +114,7 @@ pub fn whole(kind: StringKind, content: &[u8]) -> Verdict {
     if is_query { Verdict::Query } else { Verdict::Harmless }
 }
 
-/// The number of an operating system command and what follows it.
+/// The number of an operating system command, and its arguments.
 fn osc_parts(content: &[u8]) -> Option<(u32, Option<&[u8]>)> {
     let digits = content.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let number = std::str::from_utf8(&content[..digits]).ok()?.parse().ok()?;
@@ -125,7 +125,7 @@ fn osc_parts(content: &[u8]) -> Option<(u32, Option<&[u8]>)> {
     }
 }
 
-/// Names of iTerm2 that are answered.
+/// iTerm2 commands that are answered.
 const REPORTS: [&[u8]; 4] =
     [b"ReportCellSize", b"ReportVariable=", b"Capabilities", b"RequestUpload="];
 
@@ -137,19 +137,19 @@ fn osc_beginning(content: &[u8]) -> Verdict {
     let open_if = |is_open: bool| if is_open { Verdict::Open } else { Verdict::Harmless };
     let mut fields = rest.split(|byte| *byte == b';');
     match number {
-        // Lists of colours, whose last member may be the question.
+        // Lists of colours, in which any member may be a query.
         4 | 5 | 10..=19 | 21 | 666 => Verdict::Open,
-        // One value, or a question mark.
+        // One value, or a question mark for a query.
         22 | 39 | 49 | 50 | 176 | 701..=708 | 710..=713 => {
             open_if(rest.first().is_none_or(|byte| *byte == b'?'))
         }
-        // The clipboard: whose, and its new content.
+        // Clipboard: selection, then the new content or a query.
         52 => match (fields.next(), fields.next()) {
             (Some(_), Some(data)) => open_if(data.is_empty() || data == b"?"),
             _ => Verdict::Open,
         },
         60 | 61 => Verdict::Query,
-        // Metadata, and then content of any length.
+        // Metadata, then content of any length.
         99 | 5522 if rest.contains(&b';') => match is_osc_query(content) {
             true => Verdict::Query,
             false => Verdict::Harmless,
@@ -220,8 +220,8 @@ fn apc_beginning(content: &[u8]) -> Verdict {
     }
 }
 
-/// kitty's graphics: `G`, keys and values, and after a semicolon the payload. A command with an image's id is answered
-/// unless `q=2` is among its keys.
+/// kitty graphics: `G`, keys and values, then a semicolon and the payload. A command with an image id is answered
+/// unless it has `q=2`.
 fn graphics(content: &[u8]) -> Verdict {
     let Some(content) = content.strip_prefix(b"G") else { return Verdict::Harmless };
     let (control, payload) = match content.iter().position(|byte| *byte == b';') {

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What terminals answer.
+/// Sequences that terminals answer.
 const QUERIES: &[&[u8]] = &[
     b"\x1b[5n",
     b"\x1b[6n",
@@ -75,7 +75,7 @@ const QUERIES: &[&[u8]] = &[
     b"\x1bPtmux;hello\x1b\x1b]11;?\x07\x1b\\",
 ];
 
-/// What only looks like it, and much else that programs write.
+/// Similar sequences without an answer, and other output of programs.
 const OTHERS: &[&[u8]] = &[
     b"text, \xc3\xa9\xc4\x9b \xe2\x9c\x9c \xf0\x9f\x98\x80 6n c",
     b"\r\n\t\x08\x07",
@@ -181,7 +181,7 @@ fn an_image_keeps_its_effect_without_its_answer() {
 fn what_is_decided_is_shown_before_its_end() {
     let mut filter = QueryFilter::default();
     let mut shown = Vec::new();
-    // The console of Linux sets a colour without any terminator.
+    // The Linux console sets a colour without a terminator.
     filter.filter(b"\x1b]P1ff0000text", &mut shown);
     assert_eq!(shown, b"\x1b]P1ff0000text");
     let mut filter = QueryFilter::default();
@@ -249,7 +249,7 @@ fn item() -> impl Strategy<Value = (Vec<u8>, bool)> {
     ]
 }
 
-/// Bytes of which sequences are made, in any order.
+/// Random bytes from the alphabet of escape sequences.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     const BYTES: &[u8] = b"\x1b\x1b\x1b[[]P_\\;;?>=$+qQncptuZ0146GaiX^\x05\x07\x18\n\x9b\x9c\x9d\x90\xc2\xc4\xe2 m#R|x";
     let byte = prop::sample::select(BYTES).prop_map(|byte| vec![byte]);

@@ -39,7 +39,7 @@ const AUDIENCE: &str = "codex-app-server";
 const JWKS_BASE: &str = "https://chatgpt.com/backend-api";
 const AUTHAPI_BASE: &str = "https://auth.openai.com/api/accounts";
 /// Time limit for each of the two requests.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Above the size of every expected response.
 const MAX_ANSWER_BYTES: usize = 256 * 1024;
 
@@ -298,7 +298,7 @@ async fn ask(url: &Url, method: Method, body: Vec<u8>) -> Result<(u16, Bytes), A
     request.headers_mut().insert(CONTENT_TYPE, json);
     let dial = DialOptions { proxies: Proxies::from_environment(), ..DialOptions::default() };
     let asked = exchange(url, &dial, request, MAX_ANSWER_BYTES);
-    match tokio::time::timeout(PATIENCE, asked).await {
+    match tokio::time::timeout(REQUEST_TIMEOUT, asked).await {
         Ok(Ok((status, body))) => Ok((status.as_u16(), body)),
         Ok(Err(error)) => Err(AgentIdentityError::Unreachable(Arc::new(error))),
         Err(_) => Err(AgentIdentityError::NoAnswer),

@@ -21,12 +21,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// Reports a connection loss that a write found on the read side, after all received bytes.
 pub struct ReadToEnd {
-    carrier: Box<dyn ByteStream>,
+    stream: Box<dyn ByteStream>,
     /// Whether a write found the connection lost; nothing is written after that.
     is_lost: bool,
     /// The write error, until the reader has returned it.
     loss: Option<io::Error>,
-    head_room: HeaderBudget,
+    header_budget: HeaderBudget,
 }
 
 /// Allows provisional responses, the largest head, and one buffer of the body.
@@ -79,8 +79,8 @@ pub fn is_endless_head(error: &hyper::Error) -> bool {
 
 impl ReadToEnd {
     /// Wraps a connected stream.
-    pub fn new(carrier: Box<dyn ByteStream>, head_room: HeaderBudget) -> Self {
-        Self { carrier, is_lost: false, loss: None, head_room }
+    pub fn new(stream: Box<dyn ByteStream>, header_budget: HeaderBudget) -> Self {
+        Self { stream, is_lost: false, loss: None, header_budget }
     }
 
     /// Writes; a lost connection is reported by the next read without data.
@@ -91,7 +91,7 @@ impl ReadToEnd {
         if self.is_lost {
             return Poll::Pending;
         }
-        match ready!(write(Pin::new(&mut self.carrier))) {
+        match ready!(write(Pin::new(&mut self.stream))) {
             Err(error) if is_loss(&error) => {
                 (self.is_lost, self.loss) = (true, Some(error));
                 // No waker is needed: the loss ends the read side too, so a read completes soon and reports the error.
@@ -113,12 +113,12 @@ impl AsyncRead for ReadToEnd {
         cx: &mut Context,
         buffer: &mut ReadBuf,
     ) -> Poll<io::Result<()>> {
-        if self.head_room.is_used_up() {
+        if self.header_budget.is_used_up() {
             return Poll::Ready(Err(io::Error::other(EndlessHead)));
         }
         let before = buffer.filled().len();
-        ready!(Pin::new(&mut self.carrier).poll_read(cx, buffer))?;
-        self.head_room.take(buffer.filled().len() - before);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        self.header_budget.take(buffer.filled().len() - before);
         // The kernel reports a reset once, and the write has consumed it.
         match self.loss.take_if(|_| buffer.filled().len() == before) {
             Some(error) => Poll::Ready(Err(error)),
@@ -133,7 +133,7 @@ impl AsyncWrite for ReadToEnd {
         cx: &mut Context,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.write(|carrier| carrier.poll_write(cx, bytes))
+        self.write(|stream| stream.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
@@ -141,19 +141,19 @@ impl AsyncWrite for ReadToEnd {
         cx: &mut Context,
         slices: &[io::IoSlice],
     ) -> Poll<io::Result<usize>> {
-        self.write(|carrier| carrier.poll_write_vectored(cx, slices))
+        self.write(|stream| stream.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.carrier.is_write_vectored()
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        self.write(|carrier| carrier.poll_flush(cx))
+        self.write(|stream| stream.poll_flush(cx))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.carrier).poll_shutdown(cx)
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -218,28 +218,28 @@ mod tests {
     async fn post_to(
         answer: &'static [u8],
     ) -> Result<(Http1Connection, Response<hyper::body::Incoming>), String> {
-        let carrier = EarlyResponder { room: 1000, answer, reader: None };
-        let mut link = Http1Connection::open(Box::new(carrier)).await.unwrap();
+        let stream = EarlyResponder { room: 1000, answer, reader: None };
+        let mut connection = Http1Connection::open(Box::new(stream)).await.unwrap();
         let body = RequestBody::Whole(Some(Bytes::from(vec![7; 100_000])));
         let request = Request::post("/").header("content-length", "100000").body(body).unwrap();
-        match link.send(request).await {
-            Ok(answer) => Ok((link, answer)),
+        match connection.send(request).await {
+            Ok(answer) => Ok((connection, answer)),
             Err(error) => Err(format!("{:?}", error.into_error())),
         }
     }
 
     #[tokio::test]
     async fn a_response_is_read_although_the_rest_of_the_request_cannot_be_written() {
-        let (link, answer) =
+        let (connection, answer) =
             post_to(b"HTTP/1.1 413 No\r\ncontent-length: 8\r\n\r\ntoo much").await.unwrap();
         let (parts, incoming) = answer.into_parts();
         assert_eq!(parts.status, 413);
-        let mut body = AnswerBody::new(link, incoming);
+        let mut body = AnswerBody::new(connection, incoming);
         assert_eq!(body.next().await.unwrap().unwrap(), "too much");
         assert!(body.next().await.is_none());
-        let mut link = body.into_link();
+        let mut connection = body.into_connection();
         assert!(
-            !poll_fn(|cx| Poll::Ready(link.poll_idle(cx.waker()))).await,
+            !poll_fn(|cx| Poll::Ready(connection.poll_idle(cx.waker()))).await,
             "the connection is not reusable"
         );
     }

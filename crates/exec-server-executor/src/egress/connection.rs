@@ -28,7 +28,7 @@ pub struct Http1Connection {
     sender: SendRequest<RequestBody>,
     /// `None` once the connection has ended.
     driver: Option<Pin<Box<Driver>>>,
-    head_room: HeaderBudget,
+    header_budget: HeaderBudget,
     idle_waker: IdleWaker,
 }
 
@@ -36,16 +36,16 @@ type Driver = Connection<TokioIo<ReadToEnd>, RequestBody>;
 
 impl Http1Connection {
     /// Starts HTTP/1.1 on a new byte stream.
-    pub async fn open(carrier: Box<dyn ByteStream>) -> hyper::Result<Self> {
-        let head_room = HeaderBudget::default();
+    pub async fn open(stream: Box<dyn ByteStream>) -> hyper::Result<Self> {
+        let header_budget = HeaderBudget::default();
         let (sender, driver) = http1::Builder::new()
             .max_buf_size(BUFFER_BYTES)
-            .handshake(TokioIo::new(ReadToEnd::new(carrier, head_room.clone())))
+            .handshake(TokioIo::new(ReadToEnd::new(stream, header_budget.clone())))
             .await?;
         Ok(Self {
             sender,
             driver: Some(Box::pin(driver)),
-            head_room,
+            header_budget,
             idle_waker: IdleWaker::default(),
         })
     }
@@ -56,7 +56,7 @@ impl Http1Connection {
         request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, TrySendError<Request<RequestBody>>> {
         self.idle_waker.disarm();
-        self.head_room.limit();
+        self.header_budget.limit();
         let mut answer = pin!(self.sender.try_send_request(request));
         let driver = &mut self.driver;
         let answered = poll_fn(|cx| {
@@ -64,7 +64,7 @@ impl Http1Connection {
             answer.as_mut().poll(cx)
         })
         .await;
-        self.head_room.lift();
+        self.header_budget.lift();
         answered
     }
 
@@ -112,16 +112,16 @@ fn poll_driver(driver: &mut Option<Pin<Box<Driver>>>, cx: &mut Context) {
 
 /// A response body together with its connection.
 pub struct AnswerBody {
-    link: Http1Connection,
+    connection: Http1Connection,
     incoming: Incoming,
     /// The end of the body, or its error, if it was reached while gathering; the next poll returns it.
     end: Option<Option<hyper::Error>>,
 }
 
 impl AnswerBody {
-    /// The body of the response that `link` has just returned.
-    pub fn new(link: Http1Connection, incoming: Incoming) -> Self {
-        Self { link, incoming, end: None }
+    /// The body of the response that `connection` has just returned.
+    pub fn new(connection: Http1Connection, incoming: Incoming) -> Self {
+        Self { connection, incoming, end: None }
     }
 
     /// The exact length, if the head determines it.
@@ -143,7 +143,7 @@ impl AnswerBody {
         if let Some(end) = self.end.take() {
             return Poll::Ready(end.map(Err));
         }
-        let first = match self.link.poll_frame(&mut self.incoming, cx) {
+        let first = match self.connection.poll_frame(&mut self.incoming, cx) {
             Poll::Ready(Some(Ok(first))) => first,
             other => return other,
         };
@@ -152,7 +152,7 @@ impl AnswerBody {
         }
         let mut gathered = Gathered::One(first);
         while gathered.len() < GATHERED_BYTES {
-            match self.link.poll_frame(&mut self.incoming, cx) {
+            match self.connection.poll_frame(&mut self.incoming, cx) {
                 Poll::Ready(Some(Ok(more))) => gathered = gathered.and(&more),
                 Poll::Ready(end) => {
                     self.end = Some(end.and_then(Result::err));
@@ -165,8 +165,8 @@ impl AnswerBody {
     }
 
     /// Returns the connection, which is reusable if the body has been read to its end.
-    pub fn into_link(self) -> Http1Connection {
-        self.link
+    pub fn into_connection(self) -> Http1Connection {
+        self.connection
     }
 }
 

@@ -18,35 +18,36 @@ use super::setup::{HttpSetup, Proxy};
 /// Connects to an origin, directly or through its proxy.
 pub async fn dial(
     setup: &HttpSetup,
-    lookups: &DnsLimit,
-    place: &Origin,
+    dns_limit: &DnsLimit,
+    origin: &Origin,
     proxy: Option<&Proxy>,
 ) -> Result<Box<dyn ByteStream>, HttpError> {
     let Some(proxy) = proxy else {
         // The checked address itself is dialled, so a second lookup cannot change the result.
-        let addresses = setup.reach.check_addresses(place, addresses(lookups, place).await?)?;
-        return secure(setup, place, connect(place, addresses).await?).await;
+        let addresses =
+            setup.policy.check_addresses(origin, addresses(dns_limit, origin).await?)?;
+        return secure(setup, origin, connect(origin, addresses).await?).await;
     };
-    let addresses = addresses(lookups, &proxy.place).await?;
-    let carrier = secure(setup, &proxy.place, connect(&proxy.place, addresses).await?).await?;
-    if !place.is_tls {
-        return Ok(carrier);
+    let addresses = addresses(dns_limit, &proxy.origin).await?;
+    let stream = secure(setup, &proxy.origin, connect(&proxy.origin, addresses).await?).await?;
+    if !origin.is_tls {
+        return Ok(stream);
     }
-    let tunnel = tunnel(carrier, place, proxy).await?;
-    secure(setup, place, tunnel).await
+    let tunnel = tunnel(stream, origin, proxy).await?;
+    secure(setup, origin, tunnel).await
 }
 
-async fn addresses(lookups: &DnsLimit, place: &Origin) -> Result<Vec<SocketAddr>, HttpError> {
-    let name = match &place.host {
-        Host::Ipv4(address) => return Ok(vec![((*address), place.port).into()]),
-        Host::Ipv6(address) => return Ok(vec![((*address), place.port).into()]),
+async fn addresses(dns_limit: &DnsLimit, origin: &Origin) -> Result<Vec<SocketAddr>, HttpError> {
+    let name = match &origin.host {
+        Host::Ipv4(address) => return Ok(vec![((*address), origin.port).into()]),
+        Host::Ipv6(address) => return Ok(vec![((*address), origin.port).into()]),
         Host::Domain(name) => name,
     };
-    let asked = (name.clone(), place.port);
-    let turn = lookups.turn().await;
+    let asked = (name.clone(), origin.port);
+    let permit = dns_limit.acquire().await;
     let found = tokio::task::spawn_blocking(move || {
         // The permit moves to the thread, because a cancelled lookup still occupies the thread.
-        let _turn = turn;
+        let _permit = permit;
         asked.to_socket_addrs().map(Iterator::collect::<Vec<_>>)
     });
     let found = found.await.unwrap_or_else(|_| Err(io::Error::other("the lookup thread stopped")));
@@ -61,10 +62,10 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
 /// Tries the addresses with a staggered start and returns the first connection.
 async fn connect(
-    place: &Origin,
+    origin: &Origin,
     addresses: Vec<SocketAddr>,
 ) -> Result<Box<dyn ByteStream>, HttpError> {
-    let failed = |source| HttpError::Connect { place: place.to_string(), source };
+    let failed = |source| HttpError::Connect { origin: origin.to_string(), source };
     if let [only] = addresses[..] {
         return Ok(Box::new(open(only).await.map_err(failed)?));
     }
@@ -98,34 +99,34 @@ async fn open(address: SocketAddr) -> io::Result<TcpStream> {
 /// Adds TLS if the origin uses https.
 async fn secure(
     setup: &HttpSetup,
-    place: &Origin,
-    carrier: Box<dyn ByteStream>,
+    origin: &Origin,
+    stream: Box<dyn ByteStream>,
 ) -> Result<Box<dyn ByteStream>, HttpError> {
-    if !place.is_tls {
-        return Ok(carrier);
+    if !origin.is_tls {
+        return Ok(stream);
     }
-    let failed = |source| HttpError::Tls { place: place.to_string(), source };
-    let name = place.server_name().ok_or_else(|| {
+    let failed = |source| HttpError::Tls { origin: origin.to_string(), source };
+    let name = origin.server_name().ok_or_else(|| {
         failed(io::Error::new(io::ErrorKind::InvalidInput, "no certificate can have this name"))
     })?;
     let connector = setup.tls().await?;
-    let stream = connector.connect(name, carrier).await.map_err(failed)?;
+    let stream = connector.connect(name, stream).await.map_err(failed)?;
     Ok(Box::new(stream))
 }
 
 /// Opens a CONNECT tunnel through a proxy.
 async fn tunnel(
-    mut carrier: Box<dyn ByteStream>,
-    place: &Origin,
+    mut stream: Box<dyn ByteStream>,
+    origin: &Origin,
     proxy: &Proxy,
 ) -> Result<Box<dyn ByteStream>, HttpError> {
     let authorization = proxy.authorization.as_ref().and_then(|value| value.to_str().ok());
-    let asked = ask_for_tunnel(&mut carrier, &place.host, place.port, authorization).await;
+    let asked = ask_for_tunnel(&mut stream, &origin.host, origin.port, authorization).await;
     let reason = match asked {
-        Ok(()) => return Ok(carrier),
+        Ok(()) => return Ok(stream),
         Err(ProxyError::Refused(status)) => format!("refused to connect: status {status}"),
         Err(ProxyError::Unreachable(error)) => format!("broke the connection: {error}"),
         Err(_) => "does not speak HTTP".to_owned(),
     };
-    Err(HttpError::Proxy { place: proxy.place.to_string(), reason })
+    Err(HttpError::Proxy { origin: proxy.origin.to_string(), reason })
 }

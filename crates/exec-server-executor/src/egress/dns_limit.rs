@@ -21,7 +21,7 @@ pub struct DnsLimit {
 
 /// Permit for one lookup; held until the lookup has returned.
 #[derive(Debug)]
-pub struct Turn {
+pub struct DnsPermit {
     _client: OwnedSemaphorePermit,
     _server: OwnedSemaphorePermit,
 }
@@ -39,11 +39,11 @@ impl DnsLimit {
     }
 
     /// Waits for a permit.
-    pub async fn turn(&self) -> Turn {
+    pub async fn acquire(&self) -> DnsPermit {
         const OPEN: &str = "the semaphore is never closed";
         let client = self.client.clone().acquire_owned().await.expect(OPEN);
         let server = self.server.clone().acquire_owned().await.expect(OPEN);
-        Turn { _client: client, _server: server }
+        DnsPermit { _client: client, _server: server }
     }
 }
 
@@ -55,9 +55,9 @@ mod tests {
 
     use super::*;
 
-    fn take(lookups: &DnsLimit) -> Option<Turn> {
-        match pin!(lookups.turn()).poll(&mut Context::from_waker(Waker::noop())) {
-            std::task::Poll::Ready(turn) => Some(turn),
+    fn take(dns_limit: &DnsLimit) -> Option<DnsPermit> {
+        match pin!(dns_limit.acquire()).poll(&mut Context::from_waker(Waker::noop())) {
+            std::task::Poll::Ready(permit) => Some(permit),
             std::task::Poll::Pending => None,
         }
     }

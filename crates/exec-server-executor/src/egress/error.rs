@@ -24,26 +24,26 @@ pub enum HttpError {
         source: io::Error,
     },
     /// No address accepted a connection.
-    #[error("http/request failed: could not connect to {place}: {source}")]
+    #[error("http/request failed: could not connect to {origin}: {source}")]
     Connect {
         /// Host and port.
-        place: String,
+        origin: String,
         /// The error of the system call.
         source: io::Error,
     },
     /// The proxy cannot be used, or did not open a tunnel.
-    #[error("http/request failed: the proxy {place} {reason}")]
+    #[error("http/request failed: the proxy {origin} {reason}")]
     Proxy {
         /// Host and port of the proxy.
-        place: String,
+        origin: String,
         /// A predicate that completes the message.
         reason: String,
     },
     /// The connection closed before a response.
-    #[error("http/request failed: {place} closed the connection without an answer: {}", chain(.source))]
+    #[error("http/request failed: {origin} closed the connection without an answer: {}", chain(.source))]
     NoAnswer {
         /// Host and port.
-        place: String,
+        origin: String,
         /// The error of the connection.
         source: hyper::Error,
     },
@@ -51,10 +51,10 @@ pub enum HttpError {
     #[error("http/request failed: no trusted certificates could be loaded: {0}")]
     Roots(String),
     /// The TLS handshake failed, or the host cannot be a certificate name.
-    #[error("http/request failed: no TLS connection to {place}: {source}")]
+    #[error("http/request failed: no TLS connection to {origin}: {source}")]
     Tls {
         /// Host and port.
-        place: String,
+        origin: String,
         /// The error of the handshake.
         source: io::Error,
     },
@@ -65,18 +65,18 @@ pub enum HttpError {
     #[error("http/request failed: {0}")]
     Redirect(String),
     /// The response is not HTTP.
-    #[error("http/request failed: the answer of {place} is not valid HTTP: {}", chain(.source))]
+    #[error("http/request failed: the answer of {origin} is not valid HTTP: {}", chain(.source))]
     Malformed {
         /// Host and port.
-        place: String,
+        origin: String,
         /// The error of the parser.
         source: hyper::Error,
     },
     /// The response is HTTP, but contradictory or unsolicited.
-    #[error("http/request failed: the answer of {place} is not valid HTTP: {reason}")]
+    #[error("http/request failed: the answer of {origin} is not valid HTTP: {reason}")]
     Improper {
         /// Host and port.
-        place: String,
+        origin: String,
         /// Which rule the response violates.
         reason: &'static str,
     },
@@ -106,10 +106,10 @@ pub enum HttpError {
     #[error("the request was cancelled")]
     Cancelled,
     /// The egress policy denies the origin.
-    #[error("http/request to {place} is not allowed: {reason}")]
+    #[error("http/request to {origin} is not allowed: {reason}")]
     Forbidden {
         /// Host and port.
-        place: String,
+        origin: String,
         /// Which rule denies it.
         reason: &'static str,
     },
@@ -146,15 +146,15 @@ impl HttpError {
     }
 
     /// Converts a hyper error from before the response head.
-    pub fn before_answer(place: String, source: hyper::Error) -> Self {
+    pub fn before_answer(origin: String, source: hyper::Error) -> Self {
         if source.is_parse_too_large() || is_endless_head(&source) {
             Self::HeadTooLarge
         } else if source.is_parse() {
-            Self::Malformed { place, source }
+            Self::Malformed { origin, source }
         } else if source.is_user() || source.is_body_write_aborted() {
             Self::BodyNotSent
         } else {
-            Self::NoAnswer { place, source }
+            Self::NoAnswer { origin, source }
         }
     }
 }

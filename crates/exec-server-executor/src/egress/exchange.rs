@@ -75,7 +75,7 @@ impl Exchange {
         if request.is_repeatable() {
             drop(request);
         }
-        let (head, mut body, route) = match head {
+        let (head, mut body, pool_key) = match head {
             Ok(head) => head,
             Err(error) => {
                 timer.finish(Some(error.kind()));
@@ -114,7 +114,7 @@ impl Exchange {
         if result.is_ok() {
             // The task that sends the reply runs first: `put` polls the connection, and the client does not need that.
             yield_local().await;
-            shared.pool.put(route, body.into_link());
+            shared.pool.put(pool_key, body.into_connection());
         }
     }
 }
@@ -170,24 +170,24 @@ async fn fetch(
     for hop in 0..=MAX_HTTP_REDIRECTS {
         let proxy = setup.proxy(&request.target.url)?;
         let resolver = if proxy.is_some() { Resolver::Proxy } else { Resolver::Here };
-        setup.reach.check_host(&request.target.place, resolver)?;
-        let route = request.route(proxy.as_ref());
-        let (link, answer) = send(setup, shared, request, proxy.as_ref(), &route).await?;
+        setup.policy.check_host(&request.target.origin, resolver)?;
+        let pool_key = request.pool_key(proxy.as_ref());
+        let (connection, answer) = send(setup, shared, request, proxy.as_ref(), &pool_key).await?;
         let (parts, incoming) = answer.into_parts();
         if let Some(reason) = impropriety(request, &parts) {
-            return Err(HttpError::Improper { place: request.target.place.to_string(), reason });
+            return Err(HttpError::Improper { origin: request.target.origin.to_string(), reason });
         }
-        let body = AnswerBody::new(link, incoming);
+        let body = AnswerBody::new(connection, incoming);
         let Some(to) = redirect::target(request, parts.status, &parts.headers) else {
             let final_url = (hop > 0).then(|| request.target.url.to_string());
-            return Ok((AnswerHead { parts, final_url }, body, route));
+            return Ok((AnswerHead { parts, final_url }, body, pool_key));
         };
         if hop < MAX_HTTP_REDIRECTS {
             redirect::follow(request, parts.status, to)?;
         }
         // A redirect with a longer body costs its connection: draining the body would delay the next request.
         if body.is_at_end() {
-            shared.pool.put(route, body.into_link());
+            shared.pool.put(pool_key, body.into_connection());
         }
     }
     Err(HttpError::TooManyRedirects)
@@ -199,39 +199,39 @@ async fn send(
     shared: &Shared,
     request: &mut Outgoing,
     proxy: Option<&Proxy>,
-    route: &PoolKey,
+    pool_key: &PoolKey,
 ) -> Result<(Http1Connection, Response<hyper::body::Incoming>), HttpError> {
     let unsendable = || HttpError::Redirect(redirect::UNSENDABLE.to_owned());
     let mut ready = request.prepare(proxy).map_err(|()| unsendable())?;
     // The server may have just closed a pooled connection. A request that was not sent goes to the next connection;
     // one that may have arrived is retried once, on a new connection, and only if it is safe to repeat.
-    while let Some(mut link) = shared.pool.take(route) {
-        ready = match link.send(ready).await {
-            Ok(answer) => return Ok((link, answer)),
+    while let Some(mut connection) = shared.pool.take(pool_key) {
+        ready = match connection.send(ready).await {
+            Ok(answer) => return Ok((connection, answer)),
             Err(mut error) => match error.take_message() {
                 Some(unsent) => unsent,
                 None if is_lost(error.error()) && is_safe_to_repeat(request) => {
                     ready = request.prepare(proxy).map_err(|()| unsendable())?;
                     break;
                 }
-                None => return Err(failed(&request.target.place, error.into_error())),
+                None => return Err(failed(&request.target.origin, error.into_error())),
             },
         };
     }
     // Boxed, so that requests on a pooled connection do not carry the state of a handshake.
-    let carrier = Box::pin(dial(setup, &shared.lookups, &request.target.place, proxy)).await?;
-    let mut link = match Http1Connection::open(carrier).await {
-        Ok(link) => link,
-        Err(error) => return Err(failed(&request.target.place, error)),
+    let stream = Box::pin(dial(setup, &shared.dns_limit, &request.target.origin, proxy)).await?;
+    let mut connection = match Http1Connection::open(stream).await {
+        Ok(connection) => connection,
+        Err(error) => return Err(failed(&request.target.origin, error)),
     };
-    match link.send(ready).await {
-        Ok(answer) => Ok((link, answer)),
-        Err(error) => Err(failed(&request.target.place, error.into_error())),
+    match connection.send(ready).await {
+        Ok(answer) => Ok((connection, answer)),
+        Err(error) => Err(failed(&request.target.origin, error.into_error())),
     }
 }
 
-fn failed(place: &Origin, error: hyper::Error) -> HttpError {
-    HttpError::before_answer(place.to_string(), error)
+fn failed(origin: &Origin, error: hyper::Error) -> HttpError {
+    HttpError::before_answer(origin.to_string(), error)
 }
 
 /// Whether the connection was lost, as opposed to an invalid response or an incomplete request body.

@@ -46,7 +46,7 @@ fn is_metadata_v6(address: Ipv6Addr) -> bool {
 /// The IPv4 addresses that the known transition mechanisms embed in an IPv6 address.
 fn embedded_v4(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
     let bytes = address.octets();
-    let at = |places: [usize; 4]| Ipv4Addr::from(places.map(|place| bytes[place]));
+    let at = |places: [usize; 4]| Ipv4Addr::from(places.map(|origin| bytes[origin]));
     let last = at([12, 13, 14, 15]);
     let ([a, b, c, d, e, f, ..], interface) = (address.segments(), &bytes[8..12]);
     let found = match (a, b, c, d, e, f) {

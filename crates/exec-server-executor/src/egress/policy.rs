@@ -32,50 +32,50 @@ pub enum Resolver {
 
 impl EgressPolicy {
     /// Checks the host of a URL, before any lookup.
-    pub fn check_host(&self, place: &Origin, resolver: Resolver) -> Result<(), HttpError> {
-        match &place.host {
-            Host::Ipv4(address) => self.check_address(place, (*address).into()),
-            Host::Ipv6(address) => self.check_address(place, (*address).into()),
-            Host::Domain(_) => self.check_name(place, resolver),
+    pub fn check_host(&self, origin: &Origin, resolver: Resolver) -> Result<(), HttpError> {
+        match &origin.host {
+            Host::Ipv4(address) => self.check_address(origin, (*address).into()),
+            Host::Ipv6(address) => self.check_address(origin, (*address).into()),
+            Host::Domain(_) => self.check_name(origin, resolver),
         }
     }
 
-    fn check_name(&self, place: &Origin, resolver: Resolver) -> Result<(), HttpError> {
-        let name = place.bare_host();
+    fn check_name(&self, origin: &Origin, resolver: Resolver) -> Result<(), HttpError> {
+        let name = origin.bare_host();
         if !self.metadata && METADATA_NAMES.contains(&name.as_str()) {
-            return Err(forbidden(place, METADATA));
+            return Err(forbidden(origin, METADATA));
         }
         let may_be_listed_by_address = resolver == Resolver::Here
-            && self.allowed.iter().any(|allowed| allowed.lists_addresses_at(place.port));
-        if self.lists_name(&name, place.port) || may_be_listed_by_address {
+            && self.allowed.iter().any(|allowed| allowed.lists_addresses_at(origin.port));
+        if self.lists_name(&name, origin.port) || may_be_listed_by_address {
             return Ok(());
         }
-        Err(forbidden(place, UNLISTED))
+        Err(forbidden(origin, UNLISTED))
     }
 
     /// Returns the addresses that may be dialled. A denied address rejects the whole name; addresses that are merely
     /// missing from the allow list are skipped.
     pub fn check_addresses(
         &self,
-        place: &Origin,
+        origin: &Origin,
         mut addresses: Vec<SocketAddr>,
     ) -> Result<Vec<SocketAddr>, HttpError> {
         if !self.metadata && addresses.iter().any(|address| is_metadata(address.ip())) {
-            return Err(forbidden(place, METADATA));
+            return Err(forbidden(origin, METADATA));
         }
-        let is_name = matches!(place.host, Host::Domain(_));
-        if !is_name || !self.lists_name(&place.bare_host(), place.port) {
-            addresses.retain(|address| self.lists_address(address.ip(), place.port));
+        let is_name = matches!(origin.host, Host::Domain(_));
+        if !is_name || !self.lists_name(&origin.bare_host(), origin.port) {
+            addresses.retain(|address| self.lists_address(address.ip(), origin.port));
         }
-        if addresses.is_empty() { Err(forbidden(place, UNLISTED)) } else { Ok(addresses) }
+        if addresses.is_empty() { Err(forbidden(origin, UNLISTED)) } else { Ok(addresses) }
     }
 
-    fn check_address(&self, place: &Origin, address: IpAddr) -> Result<(), HttpError> {
+    fn check_address(&self, origin: &Origin, address: IpAddr) -> Result<(), HttpError> {
         if !self.metadata && is_metadata(address) {
-            return Err(forbidden(place, METADATA));
+            return Err(forbidden(origin, METADATA));
         }
-        let is_listed = self.lists_address(address, place.port);
-        if is_listed { Ok(()) } else { Err(forbidden(place, UNLISTED)) }
+        let is_listed = self.lists_address(address, origin.port);
+        if is_listed { Ok(()) } else { Err(forbidden(origin, UNLISTED)) }
     }
 
     fn lists_address(&self, address: IpAddr, port: u16) -> bool {
@@ -92,8 +92,8 @@ const UNLISTED: &str = "it is not in the list of --http-allow";
 
 const METADATA: &str = "link-local and metadata addresses are refused; see --http-allow-metadata";
 
-fn forbidden(place: &Origin, reason: &'static str) -> HttpError {
-    HttpError::Forbidden { place: place.to_string(), reason }
+fn forbidden(origin: &Origin, reason: &'static str) -> HttpError {
+    HttpError::Forbidden { origin: origin.to_string(), reason }
 }
 
 #[cfg(test)]
@@ -102,11 +102,11 @@ mod tests {
 
     use super::*;
 
-    fn place(url: &str) -> Origin {
+    fn origin(url: &str) -> Origin {
         Origin::of(&Url::parse(url).unwrap()).unwrap()
     }
 
-    fn reach(allowed: &[&str]) -> EgressPolicy {
+    fn policy(allowed: &[&str]) -> EgressPolicy {
         let allowed = allowed.iter().map(|text| text.parse().unwrap()).collect();
         EgressPolicy { allowed, metadata: false }
     }
@@ -116,7 +116,7 @@ mod tests {
         let open = EgressPolicy::default();
         for url in ["http://127.0.0.1/", "http://10.0.0.1/", "http://[::1]/", "http://example.org/"]
         {
-            open.check_host(&place(url), Resolver::Here).unwrap();
+            open.check_host(&origin(url), Resolver::Here).unwrap();
         }
         for url in [
             "http://169.254.169.254/",
@@ -128,10 +128,10 @@ mod tests {
             "http://[64:ff9b:1::a9fe:a9fe]/",
             "http://METADATA.google.internal./",
         ] {
-            let refused = open.check_host(&place(url), Resolver::Here);
+            let refused = open.check_host(&origin(url), Resolver::Here);
             assert!(matches!(refused, Err(HttpError::Forbidden { .. })), "{url}");
             EgressPolicy { metadata: true, ..EgressPolicy::default() }
-                .check_host(&place(url), Resolver::Here)
+                .check_host(&origin(url), Resolver::Here)
                 .unwrap();
         }
     }
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_list_names_hosts_by_patterns_and_ports() {
         let listed =
-            reach(&["*.example.org", "Api.test:8443", "[::1]:80", "10.0.0.*", "bücher.example"]);
+            policy(&["*.example.org", "Api.test:8443", "[::1]:80", "10.0.0.*", "bücher.example"]);
         for url in [
             "http://a.example.org/",
             "https://a.b.example.org:444/",
@@ -148,7 +148,7 @@ mod tests {
             "http://10.0.0.7:1/",
             "http://bücher.example/",
         ] {
-            listed.check_host(&place(url), Resolver::Here).unwrap();
+            listed.check_host(&origin(url), Resolver::Here).unwrap();
         }
         for url in [
             "http://example.org/",
@@ -158,26 +158,26 @@ mod tests {
             "http://10.0.0.1.evil.example/",
             "http://a.example.org.evil.test/",
         ] {
-            assert!(listed.check_host(&place(url), Resolver::Proxy).is_err(), "{url}");
+            assert!(listed.check_host(&origin(url), Resolver::Proxy).is_err(), "{url}");
         }
     }
 
     #[test]
     fn address_patterns_apply_to_resolved_addresses_and_not_to_names() {
-        let listed = reach(&["10.0.0.*:80", "named.test"]);
+        let listed = policy(&["10.0.0.*:80", "named.test"]);
         let at = |third| SocketAddr::from(([10, 0, third, 1], 80));
         let metadata = SocketAddr::from(([169, 254, 169, 254], 80));
         for url in ["http://10.0.0.1.evil.example/", "http://inside.test/"] {
-            let place = place(url);
-            listed.check_host(&place, Resolver::Proxy).unwrap_err();
-            listed.check_host(&place, Resolver::Here).unwrap();
-            let left = listed.check_addresses(&place, vec![at(0), at(1)]).unwrap();
+            let origin = origin(url);
+            listed.check_host(&origin, Resolver::Proxy).unwrap_err();
+            listed.check_host(&origin, Resolver::Here).unwrap();
+            let left = listed.check_addresses(&origin, vec![at(0), at(1)]).unwrap();
             assert_eq!(left, [at(0)]);
-            listed.check_addresses(&place, vec![at(1)]).unwrap_err();
-            listed.check_addresses(&place, vec![at(0), metadata]).unwrap_err();
+            listed.check_addresses(&origin, vec![at(1)]).unwrap_err();
+            listed.check_addresses(&origin, vec![at(0), metadata]).unwrap_err();
         }
-        listed.check_host(&place("http://inside.test:81/"), Resolver::Here).unwrap_err();
-        let named = place("http://named.test/");
+        listed.check_host(&origin("http://inside.test:81/"), Resolver::Here).unwrap_err();
+        let named = origin("http://named.test/");
         listed.check_host(&named, Resolver::Proxy).unwrap();
         assert_eq!(listed.check_addresses(&named, vec![at(1)]).unwrap(), [at(1)]);
         listed.check_addresses(&named, vec![at(1), metadata]).unwrap_err();

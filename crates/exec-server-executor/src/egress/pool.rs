@@ -29,13 +29,13 @@ pub enum PoolKey {
 #[derive(Clone)]
 pub struct Pool {
     idle: Arc<Mutex<Idle>>,
-    patience: Duration,
+    idle_timeout: Duration,
 }
 
 #[derive(Default)]
 struct Idle {
     /// In the order of their expiry.
-    links: Vec<IdleLink>,
+    connections: Vec<IdleConnection>,
     sweeper: Option<Sweeper>,
 }
 
@@ -46,46 +46,50 @@ struct Sweeper {
     has_timer: bool,
 }
 
-struct IdleLink {
-    route: PoolKey,
-    link: Http1Connection,
+struct IdleConnection {
+    pool_key: PoolKey,
+    connection: Http1Connection,
     until: Instant,
 }
 
 impl Pool {
     /// Creates an empty pool with this idle timeout.
-    pub fn new(patience: Duration) -> Self {
-        Self { idle: Arc::default(), patience }
+    pub fn new(idle_timeout: Duration) -> Self {
+        Self { idle: Arc::default(), idle_timeout }
     }
 
     /// Takes the most recently returned connection for this key.
-    pub fn take(&self, route: &PoolKey) -> Option<Http1Connection> {
+    pub fn take(&self, pool_key: &PoolKey) -> Option<Http1Connection> {
         let mut idle = self.lock();
-        let place = idle.links.iter().rposition(|idle| idle.route == *route)?;
-        Some(idle.links.remove(place).link)
+        let origin = idle.connections.iter().rposition(|idle| idle.pool_key == *pool_key)?;
+        Some(idle.connections.remove(origin).connection)
     }
 
     /// Returns a connection to the pool if it is reusable.
-    pub fn put(&self, route: PoolKey, mut link: Http1Connection) {
+    pub fn put(&self, pool_key: PoolKey, mut connection: Http1Connection) {
         let mut idle = self.lock();
         // Before its first run the sweeper has no waker; that run checks all connections.
         if let Some(Sweeper { waker, has_timer }) = &mut idle.sweeper {
-            if !link.poll_idle(waker) {
+            if !connection.poll_idle(waker) {
                 return;
             }
             if !std::mem::replace(has_timer, true) {
                 waker.wake_by_ref();
             }
         }
-        let oldest = (idle.links.len() >= MAX_IDLE).then(|| idle.links.remove(0));
-        idle.links.push(IdleLink { route, link, until: Instant::now() + self.patience });
+        let oldest = (idle.connections.len() >= MAX_IDLE).then(|| idle.connections.remove(0));
+        idle.connections.push(IdleConnection {
+            pool_key,
+            connection,
+            until: Instant::now() + self.idle_timeout,
+        });
         drop(idle);
         drop(oldest);
     }
 
     /// Closes connections that have expired or that the server has closed; never returns.
     pub async fn run_sweeper(self) {
-        let mut next_end = pin!(tokio::time::sleep(self.patience));
+        let mut next_end = pin!(tokio::time::sleep(self.idle_timeout));
         poll_fn(|cx| {
             loop {
                 let Some(until) = self.sweep(cx) else { return Poll::<()>::Pending };
@@ -102,8 +106,9 @@ impl Pool {
     fn sweep(&self, cx: &mut Context) -> Option<Instant> {
         let now = Instant::now();
         let mut idle = self.lock();
-        idle.links.retain_mut(|idle| idle.link.poll_idle(cx.waker()) && idle.until > now);
-        let next_end = idle.links.first().map(|idle| idle.until);
+        idle.connections
+            .retain_mut(|idle| idle.connection.poll_idle(cx.waker()) && idle.until > now);
+        let next_end = idle.connections.first().map(|idle| idle.until);
         idle.sweeper = Some(Sweeper { waker: cx.waker().clone(), has_timer: next_end.is_some() });
         next_end
     }
@@ -115,7 +120,7 @@ impl Pool {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(formatter, "Pool({} idle)", self.lock().links.len())
+        write!(formatter, "Pool({} idle)", self.lock().connections.len())
     }
 }
 
@@ -129,30 +134,30 @@ mod tests {
     use super::super::upload::RequestBody;
     use super::*;
 
-    fn route() -> PoolKey {
+    fn pool_key() -> PoolKey {
         PoolKey::To(Origin::of(&Url::parse("http://a/").unwrap()).unwrap())
     }
 
     /// Creates a pool with a sleeping sweeper and one connection, and returns the server end.
-    async fn with_one(patience: Duration) -> (Pool, DuplexStream) {
-        let pool = Pool::new(patience);
+    async fn with_one(idle_timeout: Duration) -> (Pool, DuplexStream) {
+        let pool = Pool::new(idle_timeout);
         tokio::spawn(pool.clone().run_sweeper());
         tokio::task::yield_now().await;
         let (near, far) = duplex(1024);
-        pool.put(route(), Http1Connection::open(Box::new(near)).await.unwrap());
+        pool.put(pool_key(), Http1Connection::open(Box::new(near)).await.unwrap());
         (pool, far)
     }
 
     async fn exchange_on_pooled(pool: &Pool, far: &mut DuplexStream) {
-        let mut link = pool.take(&route()).expect("a pooled connection");
+        let mut connection = pool.take(&pool_key()).expect("a pooled connection");
         let answer = async {
             assert!(far.read(&mut [0; 1024]).await.unwrap() > 0);
             far.write_all(b"HTTP/1.1 204 No\r\n\r\n").await.unwrap();
         };
         let request = Request::get("/").body(RequestBody::None).unwrap();
-        let (answered, ()) = tokio::join!(link.send(request), answer);
-        let body = AnswerBody::new(link, answered.unwrap().into_body());
-        pool.put(route(), body.into_link());
+        let (answered, ()) = tokio::join!(connection.send(request), answer);
+        let body = AnswerBody::new(connection, answered.unwrap().into_body());
+        pool.put(pool_key(), body.into_connection());
     }
 
     /// Waits until the pool closes its end.
@@ -163,12 +168,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_connection_is_closed_after_its_idle_timeout() {
-        let patience = Duration::from_millis(100);
-        let (pool, mut far) = with_one(patience).await;
+        let idle_timeout = Duration::from_millis(100);
+        let (pool, mut far) = with_one(idle_timeout).await;
         let begun = Instant::now();
         closed(&mut far).await;
-        assert!(begun.elapsed() >= patience / 2, "{:?}", begun.elapsed());
-        assert!(pool.take(&route()).is_none());
+        assert!(begun.elapsed() >= idle_timeout / 2, "{:?}", begun.elapsed());
+        assert!(pool.take(&pool_key()).is_none());
     }
 
     #[tokio::test]
@@ -180,7 +185,7 @@ mod tests {
             }
             far.shutdown().await.unwrap();
             closed(&mut far).await;
-            assert!(pool.take(&route()).is_none(), "after {uses} uses");
+            assert!(pool.take(&pool_key()).is_none(), "after {uses} uses");
         }
     }
 }

@@ -102,10 +102,10 @@ impl Outgoing {
     }
 
     /// The pool key of the connections for this request.
-    pub fn route(&self, proxy: Option<&Proxy>) -> PoolKey {
+    pub fn pool_key(&self, proxy: Option<&Proxy>) -> PoolKey {
         match proxy {
-            Some(proxy) if !self.target.place.is_tls => PoolKey::Proxy(proxy.place.clone()),
-            _ => PoolKey::To(self.target.place.clone()),
+            Some(proxy) if !self.target.origin.is_tls => PoolKey::Proxy(proxy.origin.clone()),
+            _ => PoolKey::To(self.target.origin.clone()),
         }
     }
 
@@ -119,7 +119,7 @@ impl Outgoing {
         let mut request = Request::new(body);
         *request.method_mut() = self.method.clone();
         *request.headers_mut() = self.headers.clone();
-        *request.uri_mut() = match proxy.filter(|_| !self.target.place.is_tls) {
+        *request.uri_mut() = match proxy.filter(|_| !self.target.origin.is_tls) {
             None => self.target.path.clone(),
             Some(proxy) => {
                 if let Some(authorization) = &proxy.authorization {

@@ -20,11 +20,11 @@ use super::redirect::UNSENDABLE;
 /// State shared by all exchanges of a server.
 pub struct HttpSetup {
     /// Where requests may go.
-    pub reach: EgressPolicy,
+    pub policy: EgressPolicy,
     /// `None` without proxy variables, so that most requests skip the lookup.
     proxies: Option<Matcher>,
     /// The server's limit of concurrent DNS lookups.
-    pub lookups: DnsLimit,
+    pub dns_limit: DnsLimit,
     /// Loaded on first use, because reading all trusted certificates is slow.
     tls: OnceCell<TlsConnector>,
 }
@@ -33,20 +33,20 @@ pub struct HttpSetup {
 #[derive(Debug, Clone)]
 pub struct Proxy {
     /// Scheme, host and port of the proxy.
-    pub place: Origin,
+    pub origin: Origin,
     /// The value of `Proxy-Authorization`.
     pub authorization: Option<HeaderValue>,
 }
 
 impl HttpSetup {
     /// Reads the proxies from the environment.
-    pub fn new(reach: EgressPolicy) -> Self {
+    pub fn new(policy: EgressPolicy) -> Self {
         let is_proxy_variable = |name: &OsStr| {
             name.to_str().is_some_and(|name| name.to_ascii_lowercase().ends_with("_proxy"))
         };
         let has_proxies = std::env::vars_os().any(|(name, _)| is_proxy_variable(&name));
         let proxies = has_proxies.then(Matcher::from_env);
-        Self { reach, proxies, lookups: DnsLimit::of_server(), tls: OnceCell::new() }
+        Self { policy, proxies, dns_limit: DnsLimit::of_server(), tls: OnceCell::new() }
     }
 
     /// The proxy for a URL, if it has one.
@@ -58,7 +58,7 @@ impl HttpSetup {
         let Some(intercept) = proxies.intercept(&uri) else { return Ok(None) };
         let proxy = intercept.uri();
         let unusable = |reason: &str| HttpError::Proxy {
-            place: proxy.authority().map_or(String::new(), |place| place.host().to_owned()),
+            origin: proxy.authority().map_or(String::new(), |origin| origin.host().to_owned()),
             reason: reason.to_owned(),
         };
         let (is_tls, default) = match proxy.scheme_str() {
@@ -68,8 +68,8 @@ impl HttpSetup {
         };
         let host = proxy.host().unwrap_or_default();
         let host = Host::parse(host).map_err(|_| unusable("has no valid host"))?;
-        let place = Origin { is_tls, host, port: proxy.port_u16().unwrap_or(default) };
-        Ok(Some(Proxy { place, authorization: intercept.basic_auth().cloned() }))
+        let origin = Origin { is_tls, host, port: proxy.port_u16().unwrap_or(default) };
+        Ok(Some(Proxy { origin, authorization: intercept.basic_auth().cloned() }))
     }
 
     /// The TLS configuration with the system's certificates, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
@@ -98,6 +98,6 @@ fn load_tls() -> Result<TlsConnector, String> {
 impl fmt::Debug for HttpSetup {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         // Proxy URLs may contain passwords.
-        formatter.debug_struct("HttpSetup").field("reach", &self.reach).finish_non_exhaustive()
+        formatter.debug_struct("HttpSetup").field("reach", &self.policy).finish_non_exhaustive()
     }
 }

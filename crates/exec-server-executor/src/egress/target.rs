@@ -16,7 +16,7 @@ pub struct Target {
     /// Without user info.
     pub url: Url,
     /// Host and port of the URL.
-    pub place: Origin,
+    pub origin: Origin,
     /// Path and query.
     pub path: Uri,
     /// The default `Host` header.
@@ -53,11 +53,11 @@ impl Target {
         // Both fail only for URLs without a host, which `Origin::of` rejects below.
         let _ = url.set_username("");
         let _ = url.set_password(None);
-        let place = Origin::of(&url).ok_or(TargetError::NoHost)?;
-        let host = HeaderValue::try_from(place.authority());
+        let origin = Origin::of(&url).ok_or(TargetError::NoHost)?;
+        let host = HeaderValue::try_from(origin.authority());
         let path = url[Position::BeforePath..Position::AfterQuery].parse();
         match (host, path, url[..Position::AfterQuery].parse::<Uri>()) {
-            (Ok(host), Ok(path), Ok(_)) => Ok(Self { url, place, path, host, authorization }),
+            (Ok(host), Ok(path), Ok(_)) => Ok(Self { url, origin, path, host, authorization }),
             _ => Err(TargetError::Unsendable),
         }
     }
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(first.url.as_str(), "http://a:81/x?q#f");
         assert!(Arc::ptr_eq(&first, &targets.read("http://u:p@a:81/x?q#f").unwrap()));
         let other = targets.read("http://a:81/x?q").unwrap();
-        assert_eq!((other.authorization.as_ref(), &other.place), (None, &first.place));
+        assert_eq!((other.authorization.as_ref(), &other.origin), (None, &first.origin));
         let long = format!("http://a/{}", "x".repeat(MAX_KEPT));
         let once = targets.read(&long).unwrap();
         assert!(!Arc::ptr_eq(&once, &targets.read(&long).unwrap()));

@@ -43,7 +43,7 @@ pub enum Appended {
 pub fn write_content(
     file: &OpenFile,
     detailed: bool,
-    patience: Blocking,
+    blocking: Blocking,
     room: usize,
     text: &mut MessageText,
 ) -> Result<Appended, RequestError> {
@@ -59,7 +59,7 @@ pub fn write_content(
     let version = if detailed { Some(file.version_tag().map_err(system)?) } else { None };
     text.push("{\"dataBase64\":\"");
     let read = file
-        .read_pieces(0, limit + 1, patience, |piece| text.push_base64(piece))
+        .read_pieces(0, limit + 1, blocking, |piece| text.push_base64(piece))
         .map_err(system)?;
     if read > most {
         return Err(RequestError::FileTooLarge);
@@ -81,12 +81,12 @@ pub fn write_block(
     file: &OpenFile,
     offset: u64,
     len: u64,
-    patience: Blocking,
+    blocking: Blocking,
     text: &mut MessageText,
 ) -> Result<(), RequestError> {
     text.push("{\"chunk\":\"");
     let read =
-        file.read_pieces(offset, len, patience, |piece| text.push_base64(piece)).map_err(system)?;
+        file.read_pieces(offset, len, blocking, |piece| text.push_base64(piece)).map_err(system)?;
     text.push(if read < len { "\",\"eof\":true}" } else { "\",\"eof\":false}" });
     Ok(())
 }

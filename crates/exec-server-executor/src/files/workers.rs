@@ -96,7 +96,7 @@ async fn start(
     policy: &Arc<FilesPolicy>,
     class: Class,
 ) -> Result<Warm, RequestError> {
-    let mut patience = RetryBudget::default();
+    let mut retries = RetryBudget::default();
     let (worker, exit, placeholders) = loop {
         let (planner, policy) = (server.clone(), policy.clone());
         let time = server.config.timings.sandbox_set_up;
@@ -106,7 +106,7 @@ async fn start(
         let (network, tag) = (session.sandbox_network(), session.tag_child(server));
         match server.spawner.spawn_worker(setup, network, tag).await {
             Ok((worker, exit)) => break (worker, exit, placeholders),
-            Err(error) if patience.allows_another_try(&error) => {}
+            Err(error) if retries.allows_another_try(&error) => {}
             Err(error) => return Err(error.into()),
         }
     };

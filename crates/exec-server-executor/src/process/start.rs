@@ -208,7 +208,7 @@ async fn start_confined(
     policy: &Policy,
     request: &SpawnRequest,
 ) -> Result<(Spawned, ProcessSandbox), RequestError> {
-    let mut patience = RetryBudget::default();
+    let mut retries = RetryBudget::default();
     loop {
         let (planner, policy, request) = (server.clone(), policy.clone(), request.clone());
         // Reads the disk, so it runs on a thread that may block.
@@ -220,7 +220,7 @@ async fn start_confined(
         let (submitted, sandboxed) = in_time(server.config.timings.sandbox_set_up, submit).await?;
         match server.spawner.finish(submitted).await {
             Ok(spawned) => return Ok((spawned, sandboxed)),
-            Err(error) if patience.allows_another_try(&error) => {}
+            Err(error) if retries.allows_another_try(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }

@@ -32,9 +32,9 @@ use crate::auth::{TokenFileError, read_secret};
 use crate::run::stdin_end;
 
 /// The timeout of connecting to the server, including retries and the websocket upgrade.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long connection attempts are retried: a server that refuses connections may be restarting.
-const RESTART_PATIENCE: Duration = Duration::from_secs(2);
+const RESTART_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The server behind a forwarder, and the registration with the relay's registry.
 #[derive(Debug)]
@@ -65,10 +65,10 @@ pub async fn run_forward(
     let ca_file = remote.ca_file.clone();
     let destination = Arc::new(Destination { server, token_file, ca_file });
     let forwarder = Arc::new(Forwarder { destination, streams: Mutex::default() });
-    let reception: Arc<dyn StreamHandler> = forwarder.clone();
+    let handler: Arc<dyn StreamHandler> = forwarder.clone();
     let registered = AtomicBool::new(false);
     let announcement = Announcement::Stdout;
-    let receiving = receive_harnesses(reception, &remote, leaving, announcement, &registered);
+    let receiving = receive_harnesses(handler, &remote, leaving, announcement, &registered);
     let mut receiving = std::pin::pin!(receiving);
     let is_stdin_free = !matches!(remote.credential, Credential::Stdin(_));
     let outcome = tokio::select! {
@@ -127,7 +127,7 @@ async fn run_stream(destination: &Destination, mut harness: StreamWire, who: &st
         }
     };
     let reached = tokio::select! {
-        reached = tokio::time::timeout(CONNECT_PATIENCE, reach(server, &options)) => reached,
+        reached = tokio::time::timeout(CONNECT_TIMEOUT, reach(server, &options)) => reached,
         // The harness has disconnected, so the connection attempt is dropped.
         () = harness.ended() => return,
     };
@@ -163,7 +163,7 @@ impl Destination {
 
 /// Connects, and retries while the server restarts.
 async fn reach(server: &ServerUrl, options: &DialOptions) -> Result<Box<dyn Wire>, DialError> {
-    let until = tokio::time::Instant::now() + RESTART_PATIENCE;
+    let until = tokio::time::Instant::now() + RESTART_TIMEOUT;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_millis(250));
     loop {
         match dial_opaque(server, options).await {

@@ -46,7 +46,7 @@ impl StreamHandler for Arc<Server> {
 
 /// Validates and serves the harness streams of one registration.
 pub(super) struct Host {
-    pub reception: Arc<dyn StreamHandler>,
+    pub handler: Arc<dyn StreamHandler>,
     pub asking: Arc<RegistryValidator>,
     /// Whether a harness was admitted.
     pub has_served: AtomicBool,
@@ -65,12 +65,12 @@ impl RelayHost for Host {
 
     fn serve(&self, wire: StreamWire, harness: PublicKey) {
         self.has_served.store(true, Ordering::Relaxed);
-        self.reception.count_handshake(HANDSHAKE_OK);
-        self.reception.serve(wire, &harness);
+        self.handler.count_handshake(HANDSHAKE_OK);
+        self.handler.serve(wire, &harness);
     }
 
     fn refused(&self, stream_id: &str, why: Refusal) {
-        self.reception.count_handshake(why.name());
+        self.handler.count_handshake(why.name());
         let why_text = why.to_string();
         match why {
             // `RegistryValidator` has already logged the cause.

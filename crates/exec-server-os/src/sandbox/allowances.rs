@@ -1,22 +1,22 @@
-//! What the operator of a server lets sandboxed commands do beyond what every sandbox allows; a request cannot.
+//! What the operator allows sandboxed commands beyond the policy; a request cannot change it.
 
 use serde::{Deserialize, Serialize};
 
-/// What sandboxed commands may do beyond the usual; the default is nothing, and so it always is for file workers.
+/// Additional rights of sandboxed commands; none by default, and none for file workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allowances {
-    /// For debuggers: `ptrace`, reading and writing another process's memory, of those inside.
+    /// For debuggers: `ptrace`, and access to the memory of other processes inside the sandbox.
     pub debugging: bool,
     /// For browsers: `clone` and `unshare` with new namespaces, `chroot`; nothing can be mounted in them.
     pub namespaces: bool,
-    /// For programs that keep secrets in the kernel's keyrings.
+    /// For programs that store secrets in kernel keyrings.
     pub keyrings: bool,
-    /// For programs that confine parts of themselves: more filters, but none that asks another process.
+    /// For programs that confine parts of themselves: further seccomp filters, but no user notification.
     pub filters: bool,
 }
 
 impl Allowances {
-    /// What is not enforced because of them, as a report calls it.
+    /// What is not enforced because of these rights, as named in a report.
     pub fn missing(self) -> impl Iterator<Item = &'static str> {
         let all = [
             (self.debugging, "seccompDebugging"),

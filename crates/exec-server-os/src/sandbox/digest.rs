@@ -1,4 +1,4 @@
-//! Tells whether two policies mean the same, so that one may use what was prepared for the other.
+//! Detects equivalent policies, so that prepared state can be shared.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,17 +7,16 @@ use exec_server_protocol::sandbox::Network;
 
 use super::{Access, FilePolicy, FileRules, Policy};
 
-/// Equal for policies that mean the same, in this process and in any other.
-///
-/// It holds all that the policy says and not a hash of it: no request can be made to look like another.
+/// Equal for equivalent policies, in this process and in any other.
+/// ¦ It holds the whole policy instead of a hash, so that a request cannot forge a collision.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PolicyDigest(Arc<[u8]>);
 
-/// Changes whenever the same bytes would mean something else.
+/// Changes whenever the meaning of the bytes changes.
 const VERSION: u8 = 1;
 
 impl Policy {
-    /// What tells this policy from every other.
+    /// Encodes the policy for comparison.
     pub fn digest(&self) -> PolicyDigest {
         let mut bytes = vec![VERSION, (self.network == Network::Enabled).into()];
         match &self.files {
@@ -32,7 +31,7 @@ impl Policy {
 }
 
 impl PolicyDigest {
-    /// The bytes, which are of no use but to be compared.
+    /// The bytes; only for comparison.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -41,7 +40,7 @@ impl PolicyDigest {
 /// A short form for logs.
 impl fmt::Debug for PolicyDigest {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
-        // FNV-1a: good enough to tell the lines of a log apart.
+        // FNV-1a: sufficient to tell log lines apart.
         let hash = self.0.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -66,7 +65,7 @@ fn describe(rules: &FileRules, bytes: &mut Vec<u8>) {
     }
 }
 
-/// With its length, so that no two lists of fields look the same.
+/// Prefixed with its length, so that different lists of fields never encode equally.
 fn add(field: &[u8], bytes: &mut Vec<u8>) {
     add_count(field.len(), bytes);
     bytes.extend_from_slice(field);

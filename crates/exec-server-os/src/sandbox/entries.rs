@@ -14,10 +14,10 @@ use super::policy::GlobProblem;
 use super::rules::Places;
 use super::{Access, DenyGlob, HostFacts, PolicyError, normalised};
 
-/// A pattern that starts in each of the project's directories begins so.
+/// Prefix of a pattern that is relative to each project directory.
 const PROJECT_ROOTS_SCHEME: &str = "codex-project-roots://";
 
-/// Every entry of a policy, with one access for each place.
+/// The entries of a policy, with one access for each path.
 #[derive(Debug, Default)]
 pub(super) struct Resolved {
     pub(super) root: Option<Access>,
@@ -26,7 +26,7 @@ pub(super) struct Resolved {
     pub(super) globs: Vec<DenyGlob>,
 }
 
-/// Where the entries of one policy are read from.
+/// Directories that the entries of one policy refer to.
 pub(super) struct Context<'a> {
     host: &'a HostFacts,
     home: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// A directory of another system is refused even if no entry needs it: the client takes this for another host.
+    /// A directory of another operating system is rejected even if no entry needs it: the request is for another host.
     pub(super) fn new(sandbox: &SandboxParams, host: &'a HostFacts) -> Result<Self, PolicyError> {
         let cwd = sandbox.policy_cwd();
         let cwd = cwd.map(|uri| host_path(uri, host, PolicyError::ForeignCwd)).transpose()?;
@@ -55,7 +55,7 @@ impl<'a> Context<'a> {
         Self { glob_depth, ..self }
     }
 
-    /// Before there were workspace roots, the directory of a policy was the project.
+    /// Before workspace roots existed, the working directory of a policy was the project.
     pub(super) fn with_the_cwd_as_project(mut self) -> Self {
         if self.roots.is_empty() {
             self.roots.extend(self.cwd.clone());
@@ -76,7 +76,7 @@ impl<'a> Context<'a> {
             }
             EntryPath::GlobPattern { pattern } => {
                 let patterns = self.patterns(pattern)?;
-                // Only a denial can be read off a name; what a pattern would grant is not granted.
+                // A pattern can only deny: it matches names that exist, so it cannot grant access.
                 if access == Access::None {
                     patterns.into_iter().for_each(|pattern| into.deny(pattern));
                 }
@@ -96,7 +96,7 @@ impl<'a> Context<'a> {
                     if stays_below(subpath) {
                         into.add(root.components().chain(subpath.components()).collect(), access);
                     } else if access == Access::None {
-                        // Whatever was meant, it was about this project, and it must not be reached.
+                        // The intended path is unknown but lies in this project, so the whole project is denied.
                         into.add(root.clone(), access);
                     }
                 }
@@ -139,7 +139,7 @@ impl<'a> Context<'a> {
 }
 
 impl Resolved {
-    /// How many places and patterns there are.
+    /// Number of paths and patterns.
     pub(super) fn len(&self) -> usize {
         self.places.len() + self.globs.len()
     }
@@ -159,7 +159,7 @@ impl Resolved {
     }
 }
 
-/// For the same place, a denial counts more than a write entry, and that more than a read entry.
+/// For the same path, a denial overrides a write entry, which overrides a read entry.
 pub(super) fn stronger(earlier: Option<Access>, access: Access) -> Access {
     match (earlier, access) {
         (None, access) => access,
@@ -188,7 +188,7 @@ fn host_path(
         Err(ToPathError::Uri(error)) => return Err(error.into()),
         Err(ToPathError::Foreign(error)) => return Err(foreign(error)),
     };
-    // The opaque form of a URI can hold what no path of this host is.
+    // An opaque URI can hold bytes that no path of this host has.
     let path = if bytes.contains(&0) { None } else { normalised(&path_of(bytes)) };
     path.ok_or_else(|| {
         foreign(ForeignPath { uri: uri.as_str().to_owned(), os: std::env::consts::OS })

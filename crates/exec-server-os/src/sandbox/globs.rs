@@ -1,11 +1,11 @@
 //! Patterns that deny what they match.
 //!
-//! `*` and `?` stay inside one name, `**` as a whole name crosses any number of them, `[a-z]` and `[!a-z]` are one
-//! character, `{a,b}` is either, `\` takes the next character as it is. A bracket or brace that is never closed is an
-//! ordinary character. A pattern that matches a directory covers everything below it.
+//! `*` and `?` match within one name, `**` as a whole name matches any number of names, `[a-z]` and `[!a-z]` match one
+//! character, `{a,b}` either text, and `\` escapes the next character. An unclosed bracket or brace is an ordinary
+//! character. A pattern that matches a directory covers everything below it.
 //!
-//! A pattern is kept as a fixed directory and one part for each name below it, so that the characters of a directory
-//! are never taken for wildcards, and a path is judged name by name in one pass.
+//! A pattern is stored as a fixed directory and one part for each name below it, so that characters of the directory
+//! are never wildcards, and a path is matched name by name in one pass.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ mod names;
 use names::NamePattern;
 pub(super) use names::{Name, names_of};
 
-/// No path that a system call takes is longer.
+/// Linux's PATH_MAX.
 const MAX_PATTERN_BYTES: usize = 4096;
 
 /// One bit for each part of a pattern, and one for a match.
 const MAX_PARTS: usize = u128::BITS as usize - 1;
 
-/// One pattern that denies what it matches.
+/// A pattern that denies access to matching paths.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DenyGlob {
     base: PathBuf,
@@ -32,22 +32,22 @@ pub struct DenyGlob {
     scan_depth: Option<usize>,
 }
 
-/// What a text without braces stands for.
+/// A pattern without braces.
 #[derive(Debug, Clone)]
 pub(super) enum Pattern {
-    /// It has no wildcards, so it is a path.
+    /// A pattern without wildcards, which is a path.
     Literal(PathBuf),
     Glob(DenyGlob),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
-    /// `**`: any number of names, also none.
+    /// `**`: any number of names, including none.
     AnyNames,
     Name(NamePattern),
 }
 
-/// Reads a pattern that starts in the directory `start`; its braces make it several.
+/// Parses a pattern relative to the directory `start`; braces expand to several patterns.
 pub(super) fn parse(
     start: &Path,
     pattern: &str,
@@ -90,7 +90,7 @@ fn parse_one(
         }
     }
     if parts.last() == Some(&Part::AnyNames) {
-        // `dir/**` is what is in the directory, not the directory.
+        // `dir/**` matches the content of the directory, not the directory.
         parts.push(Part::Name(NamePattern::any()));
     }
     if parts.is_empty() {
@@ -105,23 +105,23 @@ fn parse_one(
 }
 
 impl DenyGlob {
-    /// The directory that holds everything that this can match.
+    /// The directory that contains all possible matches.
     pub fn base(&self) -> &Path {
         &self.base
     }
 
-    /// How many names below [`DenyGlob::base`] a match can be; a pattern that does not cross names bounds itself.
+    /// Maximum depth of a match below [`DenyGlob::base`]; bounded if the pattern has no `**`.
     pub fn scan_depth(&self) -> Option<usize> {
         self.scan_depth
     }
 
-    /// Whether this denies `path`, which must be absolute and normal, by matching it or a directory that holds it.
+    /// Whether this pattern denies the absolute, normalised `path`, by matching it or one of its parents.
     pub fn denies(&self, path: &Path) -> bool {
         path.strip_prefix(&self.base)
             .is_ok_and(|below| self.longest_match(&names_of(below)).is_some())
     }
 
-    /// How many of these names, which are below the base, the longest match has.
+    /// Number of names, below the base, in the longest match.
     pub(super) fn longest_match(&self, names: &[Name]) -> Option<usize> {
         let depth = self.scan_depth.unwrap_or(usize::MAX);
         let matched = 1 << self.parts.len();
@@ -139,7 +139,7 @@ impl DenyGlob {
         longest
     }
 
-    /// Which parts the next name may continue with, one bit each; all at once, so that no pattern makes a path slow.
+    /// The parts that may match the next name, one bit each; computed together, so that matching is linear.
     fn step(&self, live: u128, name: &Name) -> u128 {
         let mut next = 0;
         for (index, part) in self.parts.iter().enumerate() {
@@ -154,7 +154,7 @@ impl DenyGlob {
         self.also_without_names(next)
     }
 
-    /// `**` may also stand for no name.
+    /// `**` also matches no name.
     fn also_without_names(&self, mut live: u128) -> u128 {
         for (index, part) in self.parts.iter().enumerate() {
             if live & (1 << index) != 0 && *part == Part::AnyNames {
@@ -164,7 +164,7 @@ impl DenyGlob {
         live
     }
 
-    /// Adds everything that this means to a digest.
+    /// Adds the pattern to a digest.
     pub(super) fn describe(&self, mut add: impl FnMut(&[u8])) {
         add(self.base.as_os_str().as_encoded_bytes());
         add(&self.scan_depth.unwrap_or(0).to_le_bytes());

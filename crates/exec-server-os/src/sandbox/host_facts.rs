@@ -1,4 +1,4 @@
-//! What the meaning of a policy depends on beside the policy.
+//! Facts about this host that determine the meaning of a policy.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -7,11 +7,11 @@ use exec_server_protocol::path_uri::NativePaths;
 
 use crate::host;
 
-/// What programs need to start at all, on any of the usual systems.
+/// Directories that programs need to start, on common Linux systems.
 const MINIMAL: [&str; 8] =
     ["/bin", "/sbin", "/usr", "/etc", "/lib", "/lib64", "/nix/store", "/run/current-system/sw"];
 
-/// Facts about this server that a policy may refer to; no request can change them.
+/// Facts about this server that a policy may refer to; a request cannot change them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostFacts {
     /// The server's own `TMPDIR`.
@@ -20,14 +20,14 @@ pub struct HostFacts {
     pub has_slash_tmp: bool,
     /// The home of the server's user.
     pub home: Option<PathBuf>,
-    /// Those directories of the special place `minimal` that exist.
+    /// Directories of the special path `minimal` that exist.
     pub minimal: Vec<PathBuf>,
-    /// Whether native paths are taken where a URI belongs.
+    /// Whether native paths are accepted in place of a URI.
     pub native_paths: NativePaths,
 }
 
 impl HostFacts {
-    /// Looks at this machine; once at start is enough.
+    /// Inspects this machine; once at start is enough.
     pub fn gather(native_paths: NativePaths) -> Self {
         let tmpdir = env::var_os("TMPDIR").map(PathBuf::from);
         Self {

@@ -1,8 +1,8 @@
-//! Which policies Landlock and a system call filter can keep on their own, where no namespace can be made.
+//! Decides which policies Landlock and seccomp can enforce where namespaces are not available.
 //!
-//! Landlock only allows: there is no rule against something inside of what was allowed. It hides nothing either, so a
-//! policy that counts on something not being seen is beyond it. Protected names are the one thing that it keeps in part:
-//! one that is there is a reason to refuse the policy, but it cannot keep one from being made. Reports say so.
+//! Landlock has only allow rules, so nothing below an allowed directory can be denied. It does not hide files either,
+//! so a policy that requires hidden files cannot be enforced. Protected names are enforced in part: a policy with an
+//! existing one is rejected, but Landlock cannot prevent that a missing one is created. Reports name this gap.
 
 use std::path::{Path, PathBuf};
 
@@ -10,35 +10,34 @@ use exec_server_protocol::sandbox::Network;
 
 use super::{Access, FilePolicy, Policy};
 
-/// What a policy asks for that takes namespaces and mounts.
+/// A part of a policy that requires namespaces and mounts.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BeyondLandlock {
-    /// The sockets of local services, and the server's own, would be in reach.
+    /// The sockets of local services and of the server would be reachable.
     #[error("with the network enabled it cannot hide the sockets of this machine's services")]
     Network,
     /// Landlock does not hide names.
     #[error("it cannot hide what the policy does not make readable")]
     HiddenFiles,
-    /// A denial inside of what can be read.
+    /// A denied path inside a readable one.
     #[error("it cannot deny {} inside of what can be read", .0.display())]
     Denied(PathBuf),
-    /// The same, by a pattern.
+    /// A deny pattern inside a readable path.
     #[error("it cannot deny what a pattern matches")]
     DeniedPattern,
-    /// A place that must stay as it is, inside of one that can be written.
+    /// A read-only path inside a writable one.
     #[error("it cannot keep {} read-only inside of a writable directory", .0.display())]
     CarveOut(PathBuf),
-    /// The machine's own state would be in reach.
+    /// Kernel interfaces of the host would be reachable.
     #[error("it cannot make {} writable without the kernel's own files and devices", .0.display())]
     KernelFiles(PathBuf),
 }
 
-/// The kernel's own files and devices, which are private to a sandbox with namespaces.
+/// Kernel files and devices, which are private in a sandbox with namespaces.
 const KERNEL_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Whether Landlock alone can keep the policy, and if not, the first thing that it cannot.
-///
-/// What is returned must not exist, or the policy is beyond it as well: the protected names.
+/// Whether Landlock alone can enforce the policy; the error names the first part that it cannot.
+/// ¦ The returned paths are protected names: if one of them exists, the policy cannot be enforced either.
 pub fn can_hold(policy: &Policy) -> Result<Vec<PathBuf>, BeyondLandlock> {
     if policy.network == Network::Enabled {
         return Err(BeyondLandlock::Network);
@@ -106,7 +105,7 @@ mod tests {
         judged("restricted", json!({"type": "restricted", "entries": entries}))
     }
 
-    /// Everything can be read, and this.
+    /// A policy that reads everything, plus `more`.
     fn reading_and(more: Vec<Value>) -> Result<Vec<PathBuf>, BeyondLandlock> {
         with([vec![special("root", "read")], more].concat())
     }
@@ -126,7 +125,7 @@ mod tests {
         assert_eq!(reading_and(vec![at("/w", "write")]), Ok(names_below("/w")));
         let both = reading_and(vec![at("/w", "write"), special("slash_tmp", "write")]);
         assert_eq!(both, Ok([names_below("/tmp"), names_below("/w")].concat()));
-        // A name that may be written may be there.
+        // A protected name that is writable may exist.
         let lifted = reading_and(vec![at("/w", "write"), at("/w/.git", "write")]).unwrap();
         assert!(!lifted.contains(&PathBuf::from("/w/.git")), "{lifted:?}");
     }

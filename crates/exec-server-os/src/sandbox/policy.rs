@@ -1,4 +1,4 @@
-//! Compiles the `sandbox` object of a request into a plan.
+//! Compiles the `sandbox` object of a request into a [`Policy`].
 
 use exec_server_protocol::path_uri::{ForeignPath, PathUriError};
 use exec_server_protocol::sandbox::{
@@ -9,76 +9,75 @@ use exec_server_protocol::sandbox::{
 use super::entries::{Context, Resolved};
 use super::{FileRules, HostFacts};
 
-/// What a request may touch, independent of how it was written.
+/// A compiled policy, independent of its spelling in the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// The network.
+    /// Network mode.
     pub network: Network,
-    /// The files.
+    /// File access.
     pub files: FilePolicy,
 }
 
-/// Which files a request may touch.
+/// File access of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilePolicy {
-    /// All of them.
+    /// All files.
     Unrestricted,
-    /// Those that the rules allow.
+    /// Files that the rules allow.
     Restricted(FileRules),
 }
 
-/// Why a policy cannot be compiled, and so cannot be kept.
+/// Why a policy cannot be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// Bad params: an entry depends on a directory that the request does not name.
     #[error("file system sandbox context with dynamic permissions requires cwd")]
     MissingCwd,
-    /// Bad params: a path is not acceptable as a URI.
+    /// Bad params: a path is not a valid URI.
     #[error(transparent)]
     Path(#[from] PathUriError),
-    /// Bad params: a pattern has no clear meaning.
+    /// Bad params: a pattern is ambiguous or invalid.
     #[error("sandbox pattern `{pattern}` {problem}")]
     Glob {
-        /// The pattern as it was given.
+        /// The rejected pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The error in it.
         problem: GlobProblem,
     },
-    /// Invalid request: there is more to enforce than a start may cost.
+    /// Invalid request: enforcing the policy would make a start too slow.
     #[error(
         "the sandbox policy comes to more than {MAX_POLICY_PLACES} places and patterns; name directories in place of \
          what is in them"
     )]
     TooLarge,
-    /// Invalid request: an entry names a path of another system.
+    /// Invalid request: an entry is a path of another operating system.
     #[error("invalid sandbox permission path URI: {0}")]
     ForeignEntry(#[source] ForeignPath),
-    /// Invalid request: the policy's directory is of another system.
+    /// Invalid request: the policy's directory is a path of another operating system.
     #[error("sandbox cwd is not native to this exec-server host: {0}")]
     ForeignCwd(#[source] ForeignPath),
-    /// Invalid request: a project's directory is of another system.
+    /// Invalid request: a project directory is a path of another operating system.
     #[error("sandbox workspace root is not native to this exec-server host: {0}")]
     ForeignWorkspaceRoot(#[source] ForeignPath),
 }
 
-/// How many places and patterns a policy may come to, the protected names of its writable roots included.
-///
-/// Each is looked up, and most are a mount, for every process; with this many that takes a few tenths of a second.
+/// Limit of paths and patterns in a policy, including the protected names of its writable roots.
+/// ¦ Each is looked up, and most are mounted, for every process; this many take a few tenths of a second.
 pub const MAX_POLICY_PLACES: usize = 4096;
 
-/// What is wrong with a pattern.
+/// The error in a pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum GlobProblem {
-    /// `*/..` could be anywhere.
+    /// `..` after a wildcard, as in `*/..`.
     #[error("goes up from a wildcard")]
     ParentOfWildcard,
     /// A range such as `[z-a]`.
     #[error("has a range that holds nothing")]
     EmptyRange,
-    /// Its braces stand for more patterns than any real one does.
+    /// The braces expand to too many patterns.
     #[error("has too many alternatives")]
     TooManyAlternatives,
-    /// No path is as long as it.
+    /// Longer than any path.
     #[error("is too long")]
     TooLong,
     /// It starts with `~`, and the server's user has no home.
@@ -89,7 +88,7 @@ pub enum GlobProblem {
     Nul,
 }
 
-/// The meaning of a sandbox on this host; nothing is looked up, so the same input always gives the same policy.
+/// Compiles the policy for this host without disk access, so that the same input always gives the same policy.
 pub fn compile(sandbox: &SandboxParams, host: &HostFacts) -> Result<Policy, PolicyError> {
     let (network, files) = match &sandbox.permissions {
         PermissionProfile::Managed { file_system, network } => {
@@ -151,7 +150,7 @@ fn restricted(
     Ok(FilePolicy::Restricted(rules))
 }
 
-/// Whether the entry means something else in another directory, whatever its access is.
+/// Whether the meaning of the entry depends on the working directory.
 fn needs_a_cwd(entry: &FileEntry) -> bool {
     match &entry.path {
         EntryPath::Path { .. } => false,
@@ -160,7 +159,7 @@ fn needs_a_cwd(entry: &FileEntry) -> bool {
     }
 }
 
-/// The older form `workspace-write`, in today's words.
+/// Converts the older form `workspace-write` into entries.
 fn entries_of_workspace_write(older: &WorkspaceWrite) -> Vec<FileEntry> {
     let writable = |path| FileEntry::new(path, EntryAccess::Write);
     let special = |value| EntryPath::Special { value };
@@ -184,14 +183,14 @@ fn everything_can_be_read() -> FileEntry {
 }
 
 impl Policy {
-    /// Whether there is nothing to enforce.
+    /// Whether the policy restricts nothing.
     pub fn allows_everything(&self) -> bool {
         self.network == Network::Enabled && self.files.writes_everything()
     }
 }
 
 impl FilePolicy {
-    /// Whether every file can be read, so that a lookup needs no guard.
+    /// Whether every file is readable, so that a lookup needs no file worker.
     pub fn reads_everything(&self) -> bool {
         match self {
             Self::Unrestricted => true,
@@ -199,7 +198,7 @@ impl FilePolicy {
         }
     }
 
-    /// Whether every file can be written, so that a change needs no guard.
+    /// Whether every file is writable, so that a change needs no file worker.
     pub fn writes_everything(&self) -> bool {
         match self {
             Self::Unrestricted => true,

@@ -1,10 +1,10 @@
-//! What is allowed where: the longest place that holds a path decides about it.
+//! File rules of a policy: the longest rule path that contains a path decides its access.
 //!
-//! Every place has one access. What a policy means is spelled out here once: for the same place a denial counts more
-//! than a write entry, and that more than a read entry; the protected names of a writable root are places of their
-//! own; what changes nothing is left out. So two policies that mean the same become the same rules.
+//! Each rule path has one access. For equal paths a denial overrides a write entry, which overrides a read entry. The
+//! protected names of a writable root are rule paths of their own. Redundant rules are dropped, so that equivalent
+//! policies become equal rules.
 //!
-//! Invariant: places are absolute and normal, and a place that is writable is a root that the policy named.
+//! Invariant: rule paths are absolute and normalised, and every writable one is a root that the policy named.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,18 +13,18 @@ use std::path::{MAIN_SEPARATOR, Path, PathBuf};
 use super::entries::{Resolved, stronger};
 use super::{DenyGlob, globs, normalised};
 
-/// Names directly below a writable root that stay read-only unless the policy says otherwise: who can write them
-/// decides what tools run outside the sandbox.
+/// Names directly below a writable root that stay read-only unless the policy opens them: their content controls tools
+/// that run outside the sandbox.
 pub const PROTECTED_NAMES: [&str; 4] = [".git", ".agents", ".codex", ".aws"];
 
-/// What can be done with a path.
+/// Access to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Access {
-    /// Nothing.
+    /// No access.
     None,
-    /// Read it.
+    /// Read.
     Read,
-    /// Read and write it.
+    /// Read and write.
     Write,
 }
 
@@ -37,19 +37,19 @@ pub struct ProtectedName<'a> {
     pub name: &'static str,
 }
 
-/// The files of a policy.
+/// File rules of a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRules {
-    /// What the special root allows, which alone counts as the full disk.
+    /// Access of the special path `root`, the only one that means the full disk.
     full_disk: Access,
     places: Places,
-    /// Readable where no place says anything.
+    /// Readable where no rule applies.
     minimal: Vec<PathBuf>,
-    /// By the directory that they start from.
+    /// Deny patterns by their base directory.
     globs: BTreeMap<PathBuf, Vec<DenyGlob>>,
 }
 
-/// By the text of the path, which is normal, because that compares many times faster than a path does.
+/// Keyed by path text, which compares much faster than `Path`.
 pub(super) type Places = BTreeMap<OsString, Access>;
 
 impl FileRules {
@@ -70,7 +70,7 @@ impl FileRules {
             by_base.entry(glob.base().to_owned()).or_default().push(glob);
         }
         let asks_for_minimal = matches!(asks_for_minimal, Some(Access::Read | Access::Write));
-        // A place for the whole disk leaves nothing open.
+        // A rule for `/` applies everywhere, so `minimal` has no effect.
         let minimal = if asks_for_minimal && !places.contains_key(slash) { minimal } else { &[] };
         let mut minimal: Vec<PathBuf> =
             minimal.iter().filter_map(|path| normalised(path)).collect();
@@ -78,7 +78,7 @@ impl FileRules {
 
         let mut rules = Self { full_disk, places, minimal, globs: by_base };
         if rules.writes_everything() {
-            // Nothing narrows the full disk, so no other place says anything new.
+            // Nothing narrows the full disk, so other rules are redundant.
             rules.places.retain(|path, _| path == slash);
         } else {
             rules.protect_names();
@@ -87,11 +87,11 @@ impl FileRules {
         rules
     }
 
-    /// What can be done with this absolute path, judged by its text.
+    /// The access of this absolute path, compared lexically.
     pub fn access(&self, path: &Path) -> Access {
         let Some(path) = normalised(path) else { return Access::None };
         let place = path.ancestors().find_map(|place| Some((place, self.place(place)?)));
-        // A match of a pattern is as good as an entry for what it matches.
+        // A pattern match counts like an entry for the matched path.
         let denied = self.longest_denial(&path);
         match place {
             Some((place, access)) if denied < self.decisive_length(place) => access,
@@ -100,65 +100,64 @@ impl FileRules {
         }
     }
 
-    /// Whether all of the disk can be read: the special root allows it, and nothing is denied.
+    /// Whether the whole disk is readable: the special root allows it, and nothing is denied.
     pub fn reads_everything(&self) -> bool {
         self.full_disk >= Access::Read
             && self.globs.is_empty()
             && self.places.values().all(|access| *access >= Access::Read)
     }
 
-    /// Whether all of the disk can be written: the special root allows it, and nothing narrows that.
+    /// Whether the whole disk is writable: the special root allows it, and nothing narrows it.
     pub fn writes_everything(&self) -> bool {
         self.full_disk == Access::Write
             && self.globs.is_empty()
             && self.places.values().all(|access| *access == Access::Write)
     }
 
-    /// What the special root allows where no other place is named.
+    /// Access of the special root where no other rule applies.
     pub fn full_disk(&self) -> Access {
         self.full_disk
     }
 
-    /// How many places and patterns there are.
+    /// Number of paths and patterns.
     pub(super) fn len(&self) -> usize {
         self.places.len() + self.globs.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Every place with its access, the shallow ones first: who applies them in this order gets the longest match.
+    /// All rule paths with their access, shallow ones first; applied in this order, the longest match wins.
     pub fn places(&self) -> Vec<(&Path, Access)> {
         let mut places: Vec<_> =
             self.places.iter().map(|(path, access)| (Path::new(path), *access)).collect();
-        // Stable, so places of the same depth stay in the order of their names.
+        // The sort is stable, so paths of equal depth stay in name order.
         places.sort_by_cached_key(|(path, _)| length(path));
         places
     }
 
-    /// The places that can be written, the shallow ones first.
+    /// Writable paths, shallow ones first.
     pub fn writable_roots(&self) -> Vec<&Path> {
         self.places_with(Access::Write)
     }
 
-    /// The places that cannot even be read, the shallow ones first.
+    /// Denied paths, shallow ones first.
     pub fn denied_paths(&self) -> Vec<&Path> {
         self.places_with(Access::None)
     }
 
-    /// The read-only places inside of writable ones, the shallow ones first.
+    /// Read-only paths inside writable ones, shallow ones first.
     pub fn read_only_carve_outs(&self) -> Vec<&Path> {
         let is_inside = |path: &&Path| self.enclosing(path) == Some(Access::Write);
         self.places_with(Access::Read).into_iter().filter(is_inside).collect()
     }
 
-    /// The read-only places that are not inside of writable ones, the shallow ones first.
+    /// Read-only paths outside of writable ones, shallow ones first.
     pub fn readable_roots(&self) -> Vec<&Path> {
         let is_outside = |path: &&Path| self.enclosing(path) != Some(Access::Write);
         self.places_with(Access::Read).into_iter().filter(is_outside).collect()
     }
 
-    /// The protected names that hold: each is also one of the carve-outs.
-    ///
-    /// The enforcement also protects what a `.git` file or a link of such a name leads to, and leaves out the
-    /// names of a root that is no directory.
+    /// The protected names in force; each is also a carve-out.
+    /// ¦ The enforcement also protects the target of a `.git` file or of a link with such a name, and skips the names
+    /// of a root that is not a directory.
     pub fn protected_names(&self) -> Vec<ProtectedName<'_>> {
         let names =
             |root| PROTECTED_NAMES.into_iter().map(move |name| ProtectedName { root, name });
@@ -167,12 +166,12 @@ impl FileRules {
         roots.flat_map(names).filter(holds).collect()
     }
 
-    /// Directories that can be read where no place says anything, so that programs can start.
+    /// Directories that are readable where no rule applies, so that programs can start.
     pub fn minimal(&self) -> &[PathBuf] {
         &self.minimal
     }
 
-    /// The patterns that deny what they match.
+    /// The deny patterns.
     pub fn deny_globs(&self) -> impl Iterator<Item = &DenyGlob> {
         self.globs.values().flatten()
     }
@@ -181,27 +180,27 @@ impl FileRules {
         let roots = self.writable_roots().into_iter().filter(|root| self.has_protected_names(root));
         let roots: Vec<PathBuf> = roots.map(Path::to_owned).collect();
         for path in roots.iter().flat_map(|root| PROTECTED_NAMES.map(|name| root.join(name))) {
-            // An entry for the name itself says what the policy wants; one below it is longer and wins anyway.
+            // An entry for the name itself overrides its protection; an entry below it is longer and wins anyway.
             self.places.entry(path.into()).or_insert(Access::Read);
         }
     }
 
-    /// A protected name that an entry opens is part of its root, and none of its own: a name in it would have to exist
-    /// to be protected, and the sandbox is the one to make it.
+    /// A protected name that an entry opens has no protected names of its own: they would have to exist to be
+    /// protected, but only the sandbox can create them.
     fn has_protected_names(&self, root: &Path) -> bool {
         let is_protected_name = PROTECTED_NAMES.iter().any(|name| root.ends_with(name));
         let around = root.parent().and_then(|parent| self.place(parent));
         !(is_protected_name && around == Some(Access::Write))
     }
 
-    /// A place changes nothing if the one around it says the same; where there is none, nothing is allowed.
+    /// A rule is redundant if the enclosing rule has the same access; without an enclosing rule, access is denied.
     fn drop_redundant(&mut self) {
         let is_redundant = |path: &Path, access| match (access, self.enclosing(path)) {
             (Access::None, Some(around)) => around == Access::None,
             (Access::None, None) => self.minimal.is_empty(),
-            // Inside of what a pattern denies, a readable place opens a part again.
+            // A readable path can reopen a part of what a pattern denies.
             (Access::Read, around) => around == Some(Access::Read) && self.globs.is_empty(),
-            // Each has protected names, and is skipped by itself if it is missing.
+            // Each has protected names, and is skipped on its own if it is missing.
             (Access::Write, _) => false,
         };
         let places = self.places.iter();
@@ -217,14 +216,13 @@ impl FileRules {
         places.filter(|(_, access)| *access == wanted).map(|(path, _)| path).collect()
     }
 
-    /// The access of the place around this one.
+    /// Access of the enclosing rule path.
     fn enclosing(&self, place: &Path) -> Option<Access> {
         place.ancestors().skip(1).find_map(|around| self.place(around))
     }
 
-    /// How many components a pattern must match to count more than this place.
-    ///
-    /// A protected name takes something away from its root; where the root is denied, it gives nothing back.
+    /// Number of components that a pattern must match to override this rule path.
+    /// ¦ A protected name only restricts its root; where the root is denied, it grants nothing.
     fn decisive_length(&self, place: &Path) -> usize {
         let length = length(place);
         let is_protected = PROTECTED_NAMES.iter().any(|name| place.ends_with(name))
@@ -239,7 +237,7 @@ impl FileRules {
         self.minimal.iter().any(|directory| path.starts_with(directory))
     }
 
-    /// How many components the longest part of `path` has that a pattern matches; 0 if none does.
+    /// Number of components in the longest prefix of `path` that a pattern matches; 0 if none does.
     fn longest_denial(&self, path: &Path) -> usize {
         if self.globs.is_empty() {
             return 0;
@@ -259,7 +257,7 @@ impl FileRules {
     }
 }
 
-/// How many components a normal path has; the root is one.
+/// Number of components of a normalised path; `/` has one.
 fn length(path: &Path) -> usize {
     let bytes = path.as_os_str().as_encoded_bytes();
     let separators = bytes.iter().filter(|byte| char::from(**byte) == MAIN_SEPARATOR).count();

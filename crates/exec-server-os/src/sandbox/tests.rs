@@ -80,7 +80,7 @@ fn rules(script: &str) -> FileRules {
     rules_of(&sandbox(script))
 }
 
-/// Asks about paths: `write /ws/x` expects that `/ws/x` can be written.
+/// Checks paths: `write /ws/x` expects that `/ws/x` is writable.
 fn check_rules(rules: &FileRules, expected: &str) {
     for line in expected.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (access, path) = line.split_once(' ').unwrap();

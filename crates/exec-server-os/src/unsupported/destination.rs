@@ -1,7 +1,7 @@
-//! Changes below one directory by paths, for platforms without directory descriptors of ours.
+//! Changes below one directory by path, for platforms without an implementation by directory descriptors.
 //!
-//! Every component is looked at before it is used. Unlike on Linux, a program on this machine that exchanges a directory
-//! and a link at the same moment can redirect a change; a server alone cannot.
+//! Every component is checked before use. Unlike on Linux, a local program that swaps a directory and a link at the
+//! same moment can redirect a change; a server alone cannot.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 
 use crate::destination::{Kept, aside_name, check_name, in_the_way};
 
-/// A directory below which names of a server are used.
+/// A directory below which a server's names are used.
 #[derive(Debug)]
 pub struct Beneath {
     root: PathBuf,
 }
 
-/// New content beside its place; dropped before [`Staged::publish`], it never was there.
+/// New content beside its destination; dropping it before [`Staged::publish`] discards it.
 #[derive(Debug)]
 pub struct Staged {
     file: File,
@@ -25,20 +25,20 @@ pub struct Staged {
     is_placed: bool,
 }
 
-/// The name that new content has before it is complete; it may not be there.
+/// Temporary name of unfinished content; the file may not exist.
 #[derive(Debug)]
 pub struct Aside {
     path: PathBuf,
 }
 
 impl Beneath {
-    /// Takes a directory that the user named; links on the way to it are followed.
+    /// Opens a directory that the user named; links in its path are followed.
     pub fn open(root: &Path) -> io::Result<Self> {
         let root = root.canonicalize()?;
         if root.is_dir() { Ok(Self { root }) } else { Err(io::ErrorKind::NotADirectory.into()) }
     }
 
-    /// Makes a directory; one that is there is fine.
+    /// Creates a directory; an existing one is accepted.
     pub fn create_directory(&self, names: &[OsString]) -> io::Result<()> {
         let path = self.path(names)?;
         match fs::create_dir(&path) {
@@ -50,13 +50,13 @@ impl Beneath {
         }
     }
 
-    /// Where [`Beneath::stage`] puts what is not complete, for a removal that does not wait for its writer.
+    /// Temporary path used by [`Beneath::stage`], for a removal that does not wait for its writer.
     pub fn aside(&self, names: &[OsString], token: &str) -> io::Result<Aside> {
         let name = names.last().ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Aside { path: self.path(names)?.with_file_name(aside_name(name, token)) })
     }
 
-    /// Begins new content for a regular file that is new or there already.
+    /// Starts new content for a regular file, new or existing.
     pub fn stage(&self, names: &[OsString], _mode: u32, token: &str) -> io::Result<Staged> {
         let path = self.path(names)?;
         regular(&path)?;
@@ -66,7 +66,7 @@ impl Beneath {
         Ok(Staged { file, path, aside, is_placed: false })
     }
 
-    /// Makes a symbolic link, in place of a link that is there.
+    /// Creates a symbolic link, or replaces an existing link.
     pub fn link(&self, names: &[OsString], target: &Path, token: &str) -> io::Result<()> {
         let path = self.path(names)?;
         match symlink(target, &path) {
@@ -83,7 +83,7 @@ impl Beneath {
         fs::rename(&aside, &path).inspect_err(|_| drop(fs::remove_file(&aside)))
     }
 
-    /// Gives a directory permission bits and a time, as far as the platform has them; without names, the root itself.
+    /// Sets permission bits and time of a directory as far as the platform supports them; without names, of the root.
     pub fn set_attributes(&self, names: &[OsString], kept: Kept) -> io::Result<()> {
         let path = if names.is_empty() { self.root.clone() } else { self.path(names)? };
         if fs::symlink_metadata(&path)?.is_symlink() {
@@ -94,7 +94,7 @@ impl Beneath {
         kept.mode.map_or(Ok(()), |mode| set_mode(&path, mode))
     }
 
-    /// The path of the last name, after a look at every directory on the way.
+    /// The path of the last name; checks every directory above it.
     fn path(&self, names: &[OsString]) -> io::Result<PathBuf> {
         let (last, way) = names.split_last().ok_or(io::ErrorKind::InvalidInput)?;
         check_name(last)?;
@@ -112,19 +112,20 @@ impl Beneath {
 }
 
 impl Aside {
-    /// Removes what is there.
+    /// Removes the file, if it exists.
     pub fn remove(&self) -> io::Result<()> {
         fs::remove_file(&self.path)
     }
 }
 
 impl Staged {
-    /// Where the content is written to.
+    /// The file to write to.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
     }
 
-    /// Puts the content in its place; what was there gives its permission bits unless others are kept.
+    /// Moves the content to its destination; it inherits the permission bits of the replaced file unless others are
+    /// kept.
     pub fn publish(mut self, kept: Option<Kept>) -> io::Result<()> {
         match (kept.and_then(|kept| kept.mode), regular(&self.path)?) {
             (Some(mode), _) => set_mode(&self.aside, mode)?,
@@ -143,7 +144,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.is_placed {
-            // If even this fails there is nothing left to try.
+            // A failure leaves the temporary file behind; nothing else can be done.
             let _ = fs::remove_file(&self.aside);
         }
     }
@@ -154,7 +155,7 @@ pub fn open_stream(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)
 }
 
-/// Whether something can be written to and read from in order, but not replaced.
+/// Whether the file type is a pipe or device, which is written in order and never replaced.
 pub fn is_stream(kind: fs::FileType) -> bool {
     system::is_stream(kind)
 }

@@ -11,14 +11,14 @@ use super::{Bytes64, Durability, Sandbox};
 use crate::path_uri::PathUri;
 use crate::{base64, json, params};
 
-/// What a handle is for.
+/// Purpose of a handle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OpenMode {
-    /// Reading what is there.
+    /// Read the existing content.
     #[default]
     Read,
-    /// Writing new content, which takes the place of the old one at `fs/close`.
+    /// Write new content, which replaces the file at `fs/close`.
     Replace,
 }
 
@@ -29,12 +29,12 @@ pub struct FsOpenParams {
     /// Chosen by the client.
     pub handle_id: String,
     pub path: PathUri,
-    /// What the handle is for.
+    /// Purpose of the handle.
     #[serde(default)]
     pub mode: OpenMode,
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// Whether the answer tells size and version of what was opened.
+    /// Whether the answer has size and version tag.
     #[serde(default)]
     pub detailed: Option<bool>,
     /// What is synced to disk before the reply to `fs/close`.
@@ -63,10 +63,10 @@ pub struct FsOpenParams {
 pub struct FsOpenResponse {
     /// Chosen by the client.
     pub handle_id: String,
-    /// The size of the file, if asked for.
+    /// Size of the file, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// The version of the file, if asked for.
+    /// Version tag of the file, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_tag: Option<String>,
 }
@@ -76,9 +76,9 @@ pub struct FsOpenResponse {
 #[serde(rename_all = "camelCase")]
 pub struct FsReadBlockParams {
     pub handle_id: String,
-    /// Where the block begins.
+    /// Start of the block.
     pub offset: u64,
-    /// How long it is.
+    /// Length of the block.
     pub len: u64,
 }
 
@@ -86,7 +86,7 @@ pub struct FsReadBlockParams {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsReadBlockResponse {
     pub chunk: Bytes64,
-    /// Whether the file ended before the block was full.
+    /// Whether the file ended within the block.
     pub eof: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct FsReadBlockResponse {
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteBlockParams {
     pub handle_id: String,
-    /// Where the block begins.
+    /// Start of the block.
     pub offset: u64,
     pub chunk: Bytes64,
 }
@@ -129,7 +129,7 @@ impl FsWriteBlockParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsCloseParams {
     pub handle_id: String,
-    /// Whether new content is thrown away instead of put in place.
+    /// Whether new content is discarded instead of published.
     #[serde(default)]
     pub discard: Option<bool>,
 }

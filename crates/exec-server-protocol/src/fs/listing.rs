@@ -16,13 +16,13 @@ pub struct FsReadDirectoryParams {
     pub path: PathUri,
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// How many names at most; the answer is then sorted and says how to go on.
+    /// Maximum number of entries; with a limit the answer is sorted and has a cursor.
     #[serde(default)]
     pub limit: Option<u64>,
-    /// Where to go on, from an earlier answer.
+    /// `nextCursor` of an earlier answer.
     #[serde(default)]
     pub cursor: Option<String>,
-    /// Whether every entry comes with its URI and metadata.
+    /// Whether every entry has its URI and metadata.
     #[serde(default)]
     pub detailed: Option<bool>,
 }
@@ -32,12 +32,12 @@ pub struct FsReadDirectoryParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsReadDirectoryResponse {
     pub entries: Vec<FsDirectoryEntry>,
-    /// Where to go on, if there is more.
+    /// Cursor of the next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_cursor: Option<String>,
 }
 
-/// One name in a directory.
+/// One entry of a directory.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsDirectoryEntry {
@@ -50,10 +50,10 @@ pub struct FsDirectoryEntry {
     /// Whether it is a link.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub is_symlink: bool,
-    /// The address of a name that is not UTF-8, and of every name in a detailed listing.
+    /// URI of an entry whose name is not UTF-8, and of every entry in a detailed listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uri: Option<PathUri>,
-    /// What else is known, in a detailed listing; about the link itself if it leads nowhere.
+    /// Metadata in a detailed listing; of the link itself if it is dangling.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Box<FsGetMetadataResponse>>,
 }
@@ -61,23 +61,23 @@ pub struct FsDirectoryEntry {
 /// Params of `fs/walk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsWalkParams {
-    /// Where to begin.
+    /// Root of the walk.
     pub path: PathUri,
-    /// How far to go.
+    /// Limits of the walk.
     pub options: FsWalkOptions,
     #[serde(default)]
     pub sandbox: Sandbox,
 }
 
-/// How far `fs/walk` goes.
+/// Limits of `fs/walk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsWalkOptions {
     /// Levels below the root's children.
     pub max_depth: u64,
-    /// Directories that are entered, with the root.
+    /// Limit of entered directories, including the root.
     pub max_directories: u64,
-    /// Names that are looked at.
+    /// Limit of visited entries.
     pub max_entries: u64,
     /// Whether links to directories are listed and entered.
     pub follow_directory_symlinks: bool,
@@ -89,22 +89,22 @@ pub struct FsWalkOptions {
 /// Result of `fs/walk`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct FsWalkResponse {
-    /// What was found, level by level, sorted within each directory.
+    /// Entries level by level, sorted within each directory.
     pub entries: Vec<FsWalkEntry>,
-    /// What could not be read.
+    /// Entries that could not be read.
     pub errors: Vec<FsWalkError>,
-    /// Whether a limit cut it short.
+    /// Whether a limit ended the walk early.
     pub truncated: bool,
 }
 
-/// One thing that `fs/walk` found.
+/// One entry of `fs/walk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsWalkEntry {
     pub path: PathUri,
     pub kind: WalkKind,
 }
 
-/// What `fs/walk` tells apart.
+/// Kinds of entries in `fs/walk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum WalkKind {
@@ -114,7 +114,7 @@ pub enum WalkKind {
     Directory,
 }
 
-/// One thing that `fs/walk` could not read.
+/// One entry that `fs/walk` could not read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsWalkError {
     pub path: PathUri,

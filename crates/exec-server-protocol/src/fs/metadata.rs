@@ -20,7 +20,7 @@ pub struct FsGetMetadataParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
-    /// Whether the answer has everything; with `followSymlinks: false` it may then be about a link itself.
+    /// Whether the answer has all details; with `followSymlinks: false` it can describe a link itself.
     #[serde(default)]
     pub detailed: Option<bool>,
 }
@@ -31,20 +31,20 @@ pub struct FsGetMetadataParams {
 pub struct FsGetMetadataResponse {
     pub is_directory: bool,
     pub is_file: bool,
-    /// Whether the path itself is a link; all else is about what it leads to.
+    /// Whether the path itself is a link; the other members describe its target.
     pub is_symlink: bool,
     /// The size in bytes.
     pub size: u64,
-    /// Creation time, in Unix milliseconds; 0 if the file system does not know.
+    /// Creation time in Unix milliseconds; 0 if the file system does not record it.
     pub created_at_ms: i64,
     /// Modification time, in Unix milliseconds.
     pub modified_at_ms: i64,
-    /// Everything else, if asked for.
+    /// All other metadata, if requested.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
     pub details: Option<MetadataDetails>,
 }
 
-/// What `fs/getMetadata` adds when everything is asked for.
+/// Additional members of a detailed `fs/getMetadata`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MetadataDetails {
@@ -59,21 +59,21 @@ pub struct MetadataDetails {
     /// The name of the group, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_name: Option<String>,
-    /// How many names it has.
+    /// Number of hard links.
     pub nlink: u64,
-    /// Its number in its file system.
+    /// Inode number.
     pub inode: u64,
     /// Changes whenever the content or the attributes change.
     pub version_tag: String,
-    /// The text of the link that the path is; lossy if it is not UTF-8.
+    /// Target of the link; lossy if it is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_target: Option<String>,
-    /// The exact text of a link that is not UTF-8.
+    /// Exact target of a link that is not UTF-8.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_target_base64: Option<Bytes64>,
 }
 
-/// What a path can lead to.
+/// File types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FileKind {
@@ -91,6 +91,6 @@ pub enum FileKind {
     CharacterDevice,
     /// A device such as a disk.
     BlockDevice,
-    /// Something that this server does not know.
+    /// A type that this server does not know.
     Unknown,
 }

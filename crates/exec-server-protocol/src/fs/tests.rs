@@ -1,4 +1,4 @@
-//! The shapes of `fs/*` as clients write them.
+//! JSON of `fs/*` as clients send it.
 
 use proptest::prelude::*;
 

@@ -13,11 +13,11 @@ use crate::path_uri::PathUri;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsWatchMissingParams {
-    /// The client's name for the watch; higher than all earlier ones.
+    /// Id of the watch, chosen by the client; higher than all earlier ones.
     pub watch_id: u64,
-    /// Paths that are not there.
+    /// Paths that do not exist.
     pub missing: Vec<PathUri>,
-    /// A path that is there.
+    /// A path that exists.
     #[serde(default)]
     pub present: Option<PathUri>,
 }
@@ -25,7 +25,7 @@ pub struct FsWatchMissingParams {
 /// Result of `fs/watchMissing`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FsWatchMissingResponse {
-    /// Whether a notification will tell of a change.
+    /// Whether the server will send a notification on a change.
     pub watching: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -35,6 +35,6 @@ pub struct FsWatchMissingResponse {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsMissingChangedNotification {
-    /// The watch, which has ended with this.
+    /// The watch, which ends with this notification.
     pub watch_id: u64,
 }

@@ -17,7 +17,7 @@ use crate::{json, params};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Durability {
-    /// Nothing: a crash of the server loses nothing, a crash of the machine may.
+    /// Nothing: content survives a crash of the server, but not always a crash of the machine.
     #[default]
     None,
     Data,
@@ -45,7 +45,7 @@ pub struct FsWriteFileParams {
     /// Fails unless the current version tag is this one.
     #[serde(default)]
     pub if_match: Option<String>,
-    /// Whether the answer names the version that was written.
+    /// Whether the answer has the new version tag.
     #[serde(default)]
     pub detailed: Option<bool>,
     /// Permission bits of the file, new or existing.
@@ -88,13 +88,13 @@ impl FsWriteFileParams {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileResponse {
-    /// Whether the file kept its identity, so that a reader could have seen a half-written one.
+    /// Whether the file was written in place, so that a reader could see partial content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_place: Option<bool>,
-    /// The size of the file, if asked for.
+    /// Size of the file, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
-    /// The version of the file, if asked for.
+    /// Version tag of the file, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version_tag: Option<String>,
 }
@@ -104,9 +104,9 @@ pub struct FsWriteFileResponse {
 #[serde(rename_all = "camelCase")]
 pub struct FsAppendParams {
     pub path: PathUri,
-    /// What comes behind its end.
+    /// Content to append.
     pub data_base64: Data64,
-    /// Whether a missing file is made; default true.
+    /// Whether a missing file is created; default true.
     #[serde(default)]
     pub create: Option<bool>,
     /// Whether links are followed; default true.
@@ -127,7 +127,7 @@ pub struct FsAppendParams {
 #[serde(rename_all = "camelCase")]
 pub struct FsTruncateParams {
     pub path: PathUri,
-    /// Its new length; what is missing is filled with zeros.
+    /// New length; a longer file is extended with zeros.
     pub size: u64,
     /// Whether links are followed; default true.
     #[serde(default)]

@@ -112,7 +112,7 @@ proptest! {
 
     #[test]
     fn agrees_with_a_full_parser_on_near_json(text in r#"[\{\}\[\]",:0-9a-c\\u \-\.eE]{0,24}"#) {
-        // A number too large for a float is JSON all the same, so acceptance is compared on the raw text.
+        // A number too large for a float is valid JSON, so acceptance is compared on the raw text.
         let raw = serde_json::from_str::<&serde_json::value::RawValue>(&text);
         match scan(&text) {
             Ok(_) => prop_assert_eq!(raw.unwrap().get().as_bytes().first(), Some(&b'{')),

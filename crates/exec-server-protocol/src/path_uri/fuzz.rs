@@ -1,4 +1,4 @@
-//! URIs made of the pieces that matter, read a second time by a model that shares no code with the parser.
+//! Compares the parser with an independent model, on URIs composed of critical pieces.
 
 use proptest::prelude::*;
 
@@ -73,8 +73,8 @@ fn uri_text() -> impl Strategy<Value = String> {
         .prop_map(|(scheme, host, pieces, end)| format!("{scheme}{host}{}{end}", pieces.concat()))
 }
 
-/// Two oddities of the `url` crate are left out, which only make a path foreign or not: what becomes of `c|` depends on
-/// the number of slashes before it, and a tab after `C:` ends the segment.
+/// Two oddities of the `url` crate are left out because they only decide whether a path is foreign: the result for `c|`
+/// depends on the number of slashes before it, and a tab after `C:` ends the segment.
 fn piece() -> impl Strategy<Value = &'static str> {
     prop_oneof![
         4 => Just("/"),
@@ -86,7 +86,7 @@ fn piece() -> impl Strategy<Value = &'static str> {
     ]
 }
 
-/// The path that a text names on this system, if it is a `file:` URI of one.
+/// The host path of a `file:` URI, if it has one.
 fn model(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_matches(|letter| letter <= ' ');
     let text: String = text.chars().filter(|letter| !"\t\r\n".contains(*letter)).collect();
@@ -105,7 +105,7 @@ fn model(text: &str) -> Option<Vec<u8>> {
     if decoded.contains(&0) || first.is_some_and(|name| is_drive(&decode(name.as_bytes()))) {
         return None;
     }
-    // What was encoded until now may be separators and dots.
+    // Decoded segments may contain separators and dots.
     let mut names: Vec<&[u8]> = Vec::new();
     for name in decoded.split(|byte| *byte == b'/') {
         match name {
@@ -117,7 +117,7 @@ fn model(text: &str) -> Option<Vec<u8>> {
     Some([b"/", names.join(&b'/').as_slice()].concat())
 }
 
-/// What follows the host, if that is this one; a drive letter is no host.
+/// The rest of the URI after a local host; a drive letter is not a host.
 fn without_host(rest: &str) -> Option<&str> {
     let end = rest.find('/').unwrap_or(rest.len());
     let (host, path) = rest.split_at(end);
@@ -128,7 +128,7 @@ fn without_host(rest: &str) -> Option<&str> {
     }
 }
 
-/// The segments of a URI's path once `.` and `..` are gone: an empty one counts as a name, a drive is never left.
+/// Path segments after resolving `.` and `..`: empty segments count, and a drive is never left.
 fn resolve_dots(path: &str) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for name in path.strip_prefix('/').unwrap_or(path).split('/') {

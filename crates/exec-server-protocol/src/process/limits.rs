@@ -10,14 +10,14 @@ use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
-/// How much a process may use together with everything that it starts; what is left out is not limited by the request.
+/// Resource limits of a process and its descendants; a missing member is not limited by the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ProcessLimits {
-    /// Memory of all together, page cache and memory file systems included; nothing is swapped.
+    /// Memory of the tree, including page cache and memory file systems; swap is not allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Time on processors of all together; 100 is one whole processor.
+    /// CPU time of the tree; 100 is one whole processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_percent: Option<u64>,
     /// Processes and threads at once, the process itself included.
@@ -38,9 +38,9 @@ pub struct ProcessLimits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitName {
-    /// Memory of all together.
+    /// Memory of the tree.
     MemoryBytes,
-    /// Time on processors.
+    /// CPU time of the tree.
     CpuPercent,
     /// Processes and threads.
     Pids,
@@ -82,7 +82,7 @@ impl LimitName {
             Self::CpuPercent => 1..=100 * 1024,
             Self::Pids => 1..=1 << 22,
             Self::FileSizeBytes => 1..=1 << 60,
-            // Three streams, and what a dynamic linker opens at the same time.
+            // Three streams, plus the files that a dynamic linker opens.
             Self::OpenFiles => 8..=1 << 30,
             Self::TmpfsBytes => 4096..=1 << 50,
         }
@@ -90,7 +90,7 @@ impl LimitName {
 }
 
 impl ProcessLimits {
-    /// One of them by its name.
+    /// A limit by its name.
     pub const fn get(&self, name: LimitName) -> Option<u64> {
         match name {
             LimitName::MemoryBytes => self.memory_bytes,
@@ -102,7 +102,7 @@ impl ProcessLimits {
         }
     }
 
-    /// Sets one of them by its name.
+    /// Sets a limit by its name.
     pub const fn set(&mut self, name: LimitName, value: u64) {
         *match name {
             LimitName::MemoryBytes => &mut self.memory_bytes,
@@ -114,7 +114,7 @@ impl ProcessLimits {
         } = Some(value);
     }
 
-    /// The first limit whose number makes no sense.
+    /// The first limit outside of its range.
     pub fn out_of_range(&self) -> Option<LimitName> {
         LimitName::ALL
             .into_iter()
@@ -135,7 +135,7 @@ pub struct LimitsReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LimitHolder {
-    /// A cgroup (version 2) of the process's own.
+    /// A cgroup (version 2) for this process.
     Cgroup,
     /// The range of process ids of a sandbox.
     PidNamespace,
@@ -146,7 +146,7 @@ pub enum LimitHolder {
 }
 
 impl LimitsReport {
-    /// Adds a limit that holds.
+    /// Adds an enforced limit.
     pub fn add(&mut self, name: LimitName, value: u64, holder: LimitHolder) {
         self.applied.set(name, value);
         self.by.insert(name, holder);

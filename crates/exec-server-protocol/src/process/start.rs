@@ -22,62 +22,62 @@ pub struct ProcessStartParams {
     /// The program and its arguments.
     pub argv: Vec<String>,
     pub cwd: PathUri,
-    /// Laid over what the policy leaves; without a policy it is the whole environment.
+    /// Added to the variables that `envPolicy` keeps; without a policy it is the whole environment.
     pub env: Env,
     /// Whether the process gets a terminal instead of pipes.
     pub tty: bool,
-    /// What of the server's environment the process inherits.
+    /// Which variables the process inherits from the server.
     #[serde(default)]
     pub env_policy: Option<EnvPolicy>,
-    /// Whether stdin stays open for `process/write`; a terminal's always does.
+    /// Whether stdin stays open for `process/write`; always true for a terminal.
     #[serde(default)]
     pub pipe_stdin: bool,
-    /// `argv[0]` as the program sees it.
+    /// `argv[0]` of the process.
     #[serde(default)]
     pub arg0: Option<String>,
     #[serde(default)]
     pub sandbox: Option<serde_json::Value>,
-    /// Only matters together with `sandbox`.
+    /// Used only together with `sandbox`.
     #[serde(default)]
     pub enforce_managed_network: bool,
-    /// Only matters together with `sandbox`.
+    /// Used only together with `sandbox`.
     #[serde(default)]
     pub managed_network: Option<serde_json::Value>,
     /// A proxy for this process alone.
     #[serde(default)]
     pub network_proxy: Option<serde_json::Value>,
-    /// A login shell whose profile is run once and then remembered.
+    /// A login shell whose profile is evaluated once and cached.
     #[serde(default)]
     pub shell_snapshot: Option<ShellSnapshot>,
     /// Exported to the child as environment variables.
     #[serde(default)]
     pub metadata: Option<ProcessMetadata>,
-    /// The terminal's first size; 24 by 80 without it.
+    /// Initial terminal size; default 24 by 80.
     #[serde(default)]
     pub size: Option<TerminalSize>,
-    /// The longest that the process may run.
+    /// Maximum run time.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
-    /// The longest time without output.
+    /// Maximum time without output.
     #[serde(default)]
     pub idle_timeout_ms: Option<u64>,
-    /// How many bytes of output are kept for late readers.
+    /// Bytes of output that are retained for late readers.
     #[serde(default)]
     pub output_retention: Option<u64>,
-    /// How much the process may use.
+    /// Resource limits.
     #[serde(default)]
     pub limits: Option<ProcessLimits>,
-    /// Whether its output waits instead of falling out of retention: while no client is attached, until one that came
-    /// back has read what it missed, and until the client has received what would fall out.
+    /// Whether output waits instead of being evicted: while no client is attached, until a resumed client has read what
+    /// it missed, and until the client has received what would be evicted.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub wait_when_detached: bool,
-    /// How long it can still be read after it is closed.
+    /// How long the process can be read after its close.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_retention_ms: Option<u64>,
-    /// Whether the start is refused while another session of the same credential runs a process with this id.
+    /// Whether the start is rejected while another session of the same credential runs a process with this id.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub unique_id: bool,
-    /// The user that the process runs as, if not the server's own.
+    /// User of the process; default: the server's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
 }
@@ -93,33 +93,33 @@ pub struct ProcessStartResponse {
     /// Set for a sandboxed process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxReport>,
-    /// What limits the process, if anything does.
+    /// The limits in force, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsReport>,
 }
 
-/// What confines a process, and what this machine could not add.
+/// Sandbox level of a process, and what this machine cannot enforce.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxReport {
     /// The overall level.
     pub level: String,
     /// Mechanisms in force.
     pub enforced: Vec<String>,
-    /// What this machine cannot enforce.
+    /// Mechanisms that this machine lacks.
     pub missing: Vec<String>,
 }
 
-/// What confines a process.
+/// Sandbox of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxType {
-    /// Nothing.
+    /// No sandbox.
     None,
-    /// Namespaces, Landlock and seccomp of Linux.
+    /// Linux namespaces, Landlock and seccomp.
     LinuxSeccomp,
 }
 
-/// What of the server's environment a process inherits.
+/// Which variables a process inherits from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct EnvPolicy {
@@ -133,13 +133,13 @@ pub struct EnvPolicy {
     pub set: BTreeMap<String, String>,
     /// If not empty, patterns of the only names to keep.
     pub include_only: Vec<String>,
-    /// Whether names with a word for a secret in them are dropped; it replaces the default excludes.
+    /// Whether names that contain a word for a secret are dropped; replaces the default excludes.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub exclude_secrets: bool,
 }
 
 impl EnvPolicy {
-    /// A set without the secrets in it. A server that does not know `excludeSecrets` applies its default excludes.
+    /// The set without secrets. A server that does not know `excludeSecrets` applies its default excludes.
     pub fn without_secrets(inherit: EnvInherit) -> Self {
         Self {
             inherit,
@@ -184,7 +184,7 @@ fn optional_uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<St
     Ok(text)
 }
 
-/// A login shell whose profile is run once per scope and then remembered.
+/// A login shell whose profile is evaluated once per scope and cached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShellSnapshot {

@@ -1,4 +1,4 @@
-//! The profile of a sandbox: which files by entry, which network by word.
+//! The permission profile of a sandbox: file entries and network mode.
 
 #![allow(
     missing_docs,
@@ -11,9 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::path_uri::PathUri;
 
-/// What is allowed.
-///
-/// The last four are the older forms, which the first versions of the protocol called `sandboxPolicy`.
+/// Permission profile.
+/// | The last four variants are older forms, which early protocol versions sent as `sandboxPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum PermissionProfile {
@@ -24,14 +23,14 @@ pub enum PermissionProfile {
     Disabled,
     /// File access is enforced by an external sandbox.
     External { network: Network },
-    /// Everything can be read, and nothing else done.
+    /// All files are readable; nothing is writable.
     #[serde(alias = "ReadOnly")]
     ReadOnly {
-        /// Whether the network is open.
+        /// Whether the network is enabled.
         #[serde(default)]
         network_access: bool,
     },
-    /// Everything can be read, and the project written.
+    /// All files are readable, and the project is writable.
     #[serde(alias = "WorkspaceWrite")]
     WorkspaceWrite(WorkspaceWrite),
     /// Nothing is restricted.
@@ -46,7 +45,7 @@ pub enum PermissionProfile {
 }
 
 impl PermissionProfile {
-    /// Whether this is one of the forms that the first versions of the protocol used.
+    /// Whether this is one of the older forms.
     pub fn is_older_form(&self) -> bool {
         match self {
             Self::Managed { .. } | Self::Disabled | Self::External { .. } => false,
@@ -58,13 +57,13 @@ impl PermissionProfile {
     }
 }
 
-/// The members of the older form `workspace-write`.
+/// Members of the older form `workspace-write`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkspaceWrite {
-    /// Directories that can be written beside the project.
+    /// Writable directories beside the project.
     #[serde(default)]
     pub writable_roots: Vec<PathUri>,
-    /// Whether the network is open.
+    /// Whether the network is enabled.
     #[serde(default)]
     pub network_access: bool,
     /// Whether the server's `TMPDIR` stays read-only.
@@ -75,14 +74,14 @@ pub struct WorkspaceWrite {
     pub exclude_slash_tmp: bool,
 }
 
-/// Whether the network can be reached.
+/// Network mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// No.
+    /// No network.
     #[default]
     Restricted,
-    /// Yes.
+    /// The network of the machine.
     Enabled,
 }
 
@@ -92,60 +91,60 @@ impl From<bool> for Network {
     }
 }
 
-/// Which files can be reached.
+/// File access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FilePermissions {
-    /// Those that the entries allow.
+    /// Only what the entries allow.
     Restricted {
-        /// The entries, in no order.
+        /// The entries; their order does not matter.
         entries: Vec<FileEntry>,
-        /// How deep a pattern looks below its fixed part; without it, all the way.
+        /// How deep a pattern is matched below its fixed prefix; default: unlimited.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         glob_scan_max_depth: Option<NonZeroUsize>,
     },
-    /// All of them.
+    /// All files.
     Unrestricted,
 }
 
-/// One rule about files.
+/// One file rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
     pub path: EntryPath,
-    /// What can be done with them.
+    /// Access to the matched files.
     pub access: EntryAccess,
-    /// What happens if they are not there; it matters on Windows only.
+    /// Handling of missing files; used on Windows only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_path_behavior: Option<MissingPathBehavior>,
 }
 
 impl FileEntry {
-    /// A rule with nothing said about missing files.
+    /// A rule without handling of missing files.
     pub fn new(path: EntryPath, access: EntryAccess) -> Self {
         Self { path, access, missing_path_behavior: None }
     }
 }
 
-/// What can be done with a file.
+/// Access to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntryAccess {
-    /// Read it.
+    /// Read.
     Read,
-    /// Read and write it.
+    /// Read and write.
     Write,
-    /// Nothing.
+    /// No access.
     #[serde(alias = "none")]
     Deny,
 }
 
-/// Which files a rule is about.
+/// Files that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EntryPath {
     /// A path and everything below it.
     Path { path: PathUri },
-    /// Everything that a pattern matches.
+    /// All paths that a pattern matches.
     GlobPattern { pattern: String },
     /// A named location.
     Special { value: SpecialPath },
@@ -155,11 +154,11 @@ pub enum EntryPath {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SpecialPath {
-    /// The whole disk.
+    /// The whole file system.
     Root,
-    /// What programs need to start at all.
+    /// The minimum that programs need to start.
     Minimal,
-    /// Each of the project's directories.
+    /// Each project directory.
     #[serde(alias = "current_working_directory")]
     ProjectRoots {
         /// A path below each of them.
@@ -170,7 +169,7 @@ pub enum SpecialPath {
     Tmpdir,
     /// `/tmp`.
     SlashTmp,
-    /// A location that only a newer client knows; it may be skipped.
+    /// A location that only newer clients know; it may be skipped.
     Unknown {
         path: String,
         /// A path below it.
@@ -179,10 +178,10 @@ pub enum SpecialPath {
     },
 }
 
-/// What happens if the files of a rule are not there.
+/// Handling of missing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MissingPathBehavior {
-    /// The rule is left out.
+    /// The rule is skipped.
     Skip,
 }

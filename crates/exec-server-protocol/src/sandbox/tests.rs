@@ -1,4 +1,4 @@
-//! The object as clients write it, and the words that are refused.
+//! The object as clients send it, and the values that are rejected.
 
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn special(kind: &str, access: &str) -> Value {
     json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
 }
 
-/// What the reference client sends for a process of its workspace-write mode.
+/// What the reference client sends for a process in workspace-write mode.
 fn as_the_reference_client_writes_it() -> Value {
     let protected = |name: &str| {
         json!({
@@ -320,7 +320,7 @@ fn the_older_forms_have_two_names_each_and_careful_defaults() {
         json!({"type": "external-sandbox", "network_access": true}),
         json!({"type": "workspaceWrite"}),
         json!({"type": "full"}),
-        // These have never been a policy by themselves.
+        // These were never valid as a bare policy.
         json!({"type": "disabled"}),
         json!({"sandboxPolicy": {"type": "external", "network": "enabled"}}),
         json!({"sandboxPolicy": null, "windowsSandboxLevel": "disabled"}),

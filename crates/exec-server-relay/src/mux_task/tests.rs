@@ -134,8 +134,8 @@ impl Link {
         let (to_executor, from_harness) = mpsc::channel(8);
         let (to_harness, from_executor) = mpsc::channel(8);
         let carried = Arc::new(AtomicUsize::new(0));
-        let near = Cable::new(to_executor, from_executor, Arc::default());
-        let far = Cable::new(to_harness, from_harness, carried.clone());
+        let near = MemoryWire::new(to_executor, from_executor, Arc::default());
+        let far = MemoryWire::new(to_harness, from_harness, carried.clone());
         let mux = Mux::new(executor, "env".into(), "registration".into());
         let (_, stay) = watch::channel(false);
         let running =
@@ -159,14 +159,14 @@ impl Link {
 }
 
 /// An in-memory wire with a bounded channel in each direction.
-struct Cable {
+struct MemoryWire {
     sender: tokio_util::sync::PollSender<Bytes>,
     receiver: mpsc::Receiver<Bytes>,
     waiting: VecDeque<Bytes>,
     carried: Arc<AtomicUsize>,
 }
 
-impl Cable {
+impl MemoryWire {
     fn new(
         sender: mpsc::Sender<Bytes>,
         receiver: mpsc::Receiver<Bytes>,
@@ -177,7 +177,7 @@ impl Cable {
     }
 }
 
-impl Wire for Cable {
+impl Wire for MemoryWire {
     fn poll_next(&mut self, cx: &mut Context) -> Poll<Option<Result<Received, WireError>>> {
         let frame = ready!(self.receiver.poll_recv(cx));
         Poll::Ready(frame.map(|frame| Ok(Received::Message(InMessage::Bytes(frame)))))

@@ -10,7 +10,7 @@ pub struct SwitchboardLimits {
     /// Time for a harness to claim its stream.
     pub claim: Duration,
     /// Time for a harness with a full queue to catch up.
-    pub patience: Duration,
+    pub slow_timeout: Duration,
 }
 
 /// Why a socket was not attached.

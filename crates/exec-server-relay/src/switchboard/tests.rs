@@ -283,11 +283,11 @@ fn an_ended_token_closes_only_its_own_sockets() {
     let one = board.attach_harness(now, ticket("env", "r1", "one"), None).unwrap();
     let two = board.attach_harness(now, ticket("env", "r1", "two"), None).unwrap();
     board.end_tokens(&BTreeMap::from([("one".to_owned(), CloseReason::Revoked)]));
-    assert_eq!(board.poll_goodbye(one), Some(CloseReason::Revoked));
-    assert_eq!((board.poll_goodbye(two), board.poll_goodbye(executor)), (None, None));
+    assert_eq!(board.poll_close_reason(one), Some(CloseReason::Revoked));
+    assert_eq!((board.poll_close_reason(two), board.poll_close_reason(executor)), (None, None));
     board.end_tokens(&BTreeMap::from([("executor".to_owned(), CloseReason::Expired)]));
-    assert_eq!(board.poll_goodbye(executor), Some(CloseReason::Expired));
-    assert_eq!(board.poll_goodbye(two), Some(CloseReason::ExecutorGone));
+    assert_eq!(board.poll_close_reason(executor), Some(CloseReason::Expired));
+    assert_eq!(board.poll_close_reason(two), Some(CloseReason::ExecutorGone));
 }
 
 #[test]
@@ -297,13 +297,13 @@ fn a_harness_that_claims_no_stream_in_time_is_closed() {
     board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
     let harness = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
     board.handle_timeout(now + LIMITS.claim, harness);
-    assert_eq!(board.poll_goodbye(harness), Some(CloseReason::Silent));
+    assert_eq!(board.poll_close_reason(harness), Some(CloseReason::Silent));
 }
 
 const LIMITS: SwitchboardLimits = SwitchboardLimits {
     streams_per_environment: 6,
     claim: Duration::from_secs(10),
-    patience: Duration::from_secs(5),
+    slow_timeout: Duration::from_secs(5),
 };
 
 fn ticket(environment: &str, registration: &str, token: &str) -> Ticket {
@@ -424,8 +424,8 @@ fn check(script: &str, expected: &str) {
         match id {
             Err(error) => said.push(format!("refused, {error}")),
             Ok(id) => {
-                let goodbye = board.poll_goodbye(id);
-                said.extend(goodbye.map(|it| format!("closed {} {}", it.code(), it.reason())));
+                let close_reason = board.poll_close_reason(id);
+                said.extend(close_reason.map(|it| format!("closed {} {}", it.code(), it.reason())));
             }
         }
         lines.push_str(&format!("{name}: {}\n", said.join(", ")));

@@ -110,8 +110,8 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         expires,
         role: SocketRole::Harness { nonce: new_id("") },
     };
-    let way = claims.role.way();
-    tracing::info!(%environment, registration = %current.id, token = %token.id, way, request_id, stream_id, "harness connect authorized");
+    let connect_id = claims.role.connect_id();
+    tracing::info!(%environment, registration = %current.id, token = %token.id, connect_id, request_id, stream_id, "harness connect authorized");
     Ok(json(
         StatusCode::OK,
         &ConnectResponse {

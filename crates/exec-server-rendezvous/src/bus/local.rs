@@ -149,7 +149,7 @@ impl Link for LocalLink {
         self.shard.with(|board| board.poll_frame(self.socket))
     }
 
-    fn look(&self, waker: &Waker) -> LinkState {
+    fn state(&self, waker: &Waker) -> LinkState {
         let mut board = self.shard.0.lock().expect("no holder panics");
         if !board.wakers.get(&self.socket).is_some_and(|known| known.will_wake(waker)) {
             board.wakers.insert(self.socket, waker.clone());
@@ -158,7 +158,7 @@ impl Link for LocalLink {
         LinkState {
             is_reading: switchboard.is_reading(self.socket),
             is_ending: switchboard.is_ending(self.socket),
-            goodbye: switchboard.poll_goodbye(self.socket),
+            close_reason: switchboard.poll_close_reason(self.socket),
             timeout: switchboard.poll_timeout(self.socket),
         }
     }

@@ -21,7 +21,7 @@ use crate::clock::Seconds;
 use crate::secrets::Digest;
 
 /// How long a write retries while another process writes; admin commands take far less.
-const PATIENCE: Duration = Duration::from_secs(5);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// SQLite's busy timeout per attempt, during which the mutex is held.
 const ATTEMPT: Duration = Duration::from_millis(5);
@@ -53,7 +53,7 @@ pub struct SqliteStore {
     /// Whether the disk has no space for the shared-memory file, so that the database is open exclusively.
     is_cramped: AtomicBool,
     /// How long a write retries while another process writes.
-    patience: Duration,
+    busy_timeout: Duration,
 }
 
 impl SqliteStore {
@@ -68,7 +68,7 @@ impl SqliteStore {
             path: path.to_owned(),
             connection: Mutex::new(connection),
             is_cramped: AtomicBool::new(is_cramped),
-            patience: PATIENCE,
+            busy_timeout: BUSY_TIMEOUT,
         })
     }
 
@@ -81,7 +81,7 @@ impl SqliteStore {
         &self,
         write: impl Fn(&mut Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let deadline = Instant::now() + self.patience;
+        let deadline = Instant::now() + self.busy_timeout;
         loop {
             let result = write(&mut self.connection());
             match &result {
@@ -132,7 +132,7 @@ enum Sharing {
 
 fn connect(path: &Path, sharing: Sharing) -> Result<Connection, StoreError> {
     let mut connection = Connection::open(path)?;
-    connection.busy_timeout(PATIENCE)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
     if sharing == Sharing::Alone {
         connection.pragma_update(None, "locking_mode", "exclusive")?;
     }

@@ -14,8 +14,8 @@ use super::{Ending, Plan, Shared, Toward};
 
 const BUFFER: usize = 64 * 1024;
 
-/// Where the server is.
-pub enum Place {
+/// Address of the server.
+pub enum Address {
     Tcp(String),
     Unix(PathBuf),
 }
@@ -30,8 +30,8 @@ pub enum Socket {
     Unix(UnixStream),
 }
 
-impl Place {
-    /// The address in a URL, and what follows it.
+impl Address {
+    /// The address in a URL, and the path after it.
     pub fn parse(url: &str) -> (Self, String) {
         if let Some(path) = url.strip_prefix("unix://") {
             return (Self::Unix(path.into()), String::new());
@@ -45,15 +45,15 @@ impl Place {
 }
 
 impl Listener {
-    /// A listener of the same kind as the server's, its URL, and what must live as long.
-    pub async fn beside(server: &Place, path: &str) -> (Self, String, Option<tempfile::TempDir>) {
+    /// A listener of the same kind as the server's, its URL, and a directory that must live as long.
+    pub async fn beside(server: &Address, path: &str) -> (Self, String, Option<tempfile::TempDir>) {
         match server {
-            Place::Tcp(_) => {
+            Address::Tcp(_) => {
                 let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has ports");
                 let address = listener.local_addr().expect("it is bound");
                 (Self::Tcp(listener), format!("ws://{address}{path}"), None)
             }
-            Place::Unix(_) => {
+            Address::Unix(_) => {
                 let directory = tempfile::tempdir().expect("there is room for a directory");
                 let path = directory.path().join("cable.sock");
                 let listener = UnixListener::bind(&path).expect("the directory is ours");
@@ -71,10 +71,10 @@ impl Listener {
 }
 
 impl Socket {
-    pub async fn connect(place: &Place) -> io::Result<Self> {
-        match place {
-            Place::Tcp(address) => Ok(Self::tcp(TcpStream::connect(address).await?)),
-            Place::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
+    pub async fn connect(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => Ok(Self::tcp(TcpStream::connect(address).await?)),
+            Address::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await?)),
         }
     }
 
@@ -83,10 +83,10 @@ impl Socket {
         Self::Tcp(stream)
     }
 
-    /// Unix sockets know no reset; their peer reads the end of the stream.
+    /// Unix sockets have no reset; their peer reads the end of the stream.
     pub fn reset_when_dropped(&self) {
         if let Self::Tcp(stream) = self {
-            // A connection that is gone already needs no reset.
+            // A closed connection needs no reset.
             let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
         }
     }
@@ -99,7 +99,7 @@ impl Socket {
     }
 
     fn end_writing(&self) {
-        // The peer may have gone first.
+        // The peer may have closed first.
         let _ = shutdown(self.fd(), Shutdown::Write);
     }
 
@@ -139,17 +139,17 @@ impl Socket {
     }
 }
 
-/// Why a pump stopped.
+/// Why a copy task stopped.
 enum Stop {
-    /// Its source ended.
+    /// The source ended.
     EndOfStream,
-    /// Either side is gone.
+    /// One side failed.
     Broken,
-    /// The plan or the weather says so.
+    /// The plan or the fault schedule cut the connection.
     Cut(Ending),
 }
 
-/// Carries bytes both ways until either side, the plan or the weather ends it.
+/// Copies bytes in both directions until a side, the plan or the fault schedule ends the connection.
 pub async fn run_link(
     shared: Arc<Shared>,
     client: Socket,
@@ -170,10 +170,10 @@ pub async fn run_link(
         server.reset_when_dropped();
     }
     drop((client, server));
-    shared.tally.send_modify(|tally| tally.open -= 1);
+    shared.counters.send_modify(|counters| counters.open -= 1);
 }
 
-/// The end of one direction leaves the other; anything else ends both.
+/// The end of one direction leaves the other open; any other stop ends both.
 async fn both(up: impl Future<Output = Stop>, down: impl Future<Output = Stop>) -> Stop {
     tokio::pin!(up, down);
     let (first, is_up) = tokio::select! {
@@ -205,7 +205,7 @@ async fn pump(
     let mut plan = shared.plan.subscribe();
     let half_closes = *begun.half_closes.get(toward);
     let mut is_half_closed = false;
-    let mut dice = Dice::new(begun, number, toward);
+    let mut dice = FaultRng::new(begun, number, toward);
     let mut buffer = vec![0; BUFFER];
     loop {
         let flows = |plan: &Plan| !plan.is_stalled.get(toward) && plan.dead_through < number;
@@ -227,11 +227,11 @@ async fn pump(
                 return Stop::Broken;
             },
         }
-        let piece = dice.next_piece(orders.weather.as_ref());
+        let piece = dice.next_piece(orders.faults.as_ref());
         let before_cut = orders
             .cut_at
             .get(toward)
-            .map(|at| at.saturating_sub(*shared.tally.borrow().carried.get(toward)).max(1));
+            .map(|at| at.saturating_sub(*shared.counters.borrow().carried.get(toward)).max(1));
         let room = BUFFER
             .min(piece)
             .min(before_cut.map_or(BUFFER, |left| usize::try_from(left).unwrap_or(BUFFER)));
@@ -247,31 +247,31 @@ async fn pump(
         if is_half_closed {
             continue;
         }
-        dice.delay(orders.weather.as_ref()).await;
+        dice.delay(orders.faults.as_ref()).await;
         if to.write_all(&buffer[..count]).await.is_err() {
             return Stop::Broken;
         }
         let carried = count as u64;
-        shared.tally.send_modify(|tally| *tally.carried.get_mut(toward) += carried);
+        shared.counters.send_modify(|counters| *counters.carried.get_mut(toward) += carried);
         if before_cut.is_some_and(|left| carried >= left) {
             shared.plan.send_modify(|plan| *plan.cut_at.get_mut(toward) = None);
             return Stop::Cut(Ending::Close);
         }
-        if dice.is_cut_due(orders.weather.as_ref(), carried) {
+        if dice.is_cut_due(orders.faults.as_ref(), carried) {
             return Stop::Cut(Ending::Close);
         }
     }
 }
 
-/// What chance does to one direction of one connection; the same seed and number do the same.
-struct Dice {
+/// Random faults of one direction of one connection, determined by seed and number.
+struct FaultRng {
     state: u64,
     until_cut: Option<u64>,
 }
 
-impl Dice {
+impl FaultRng {
     fn new(plan: &Plan, number: u64, toward: Toward) -> Self {
-        let seed = plan.weather.as_ref().map_or(0, |weather| weather.seed);
+        let seed = plan.faults.as_ref().map_or(0, |faults| faults.seed);
         let side = match toward {
             Toward::Server => 1,
             Toward::Client => 2,
@@ -280,7 +280,7 @@ impl Dice {
         Self { state, until_cut: None }
     }
 
-    /// SplitMix64: small, and good enough to shake a protocol with.
+    /// SplitMix64: small, and sufficient for fault injection.
     fn roll(&mut self, from: u64, to: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -289,23 +289,23 @@ impl Dice {
         from + (mixed ^ (mixed >> 31)) % to.saturating_sub(from).max(1)
     }
 
-    fn next_piece(&mut self, weather: Option<&super::Weather>) -> usize {
-        let Some(weather) = weather else { return BUFFER };
-        let piece = self.roll(weather.piece.start as u64, weather.piece.end as u64);
+    fn next_piece(&mut self, faults: Option<&super::FaultSchedule>) -> usize {
+        let Some(faults) = faults else { return BUFFER };
+        let piece = self.roll(faults.piece.start as u64, faults.piece.end as u64);
         usize::try_from(piece).unwrap_or(BUFFER).max(1)
     }
 
-    async fn delay(&mut self, weather: Option<&super::Weather>) {
-        let Some(weather) = weather else { return };
+    async fn delay(&mut self, faults: Option<&super::FaultSchedule>) {
+        let Some(faults) = faults else { return };
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let delay = self.roll(micros(weather.delay.start), micros(weather.delay.end));
+        let delay = self.roll(micros(faults.delay.start), micros(faults.delay.end));
         if delay > 0 {
             tokio::time::sleep(Duration::from_micros(delay)).await;
         }
     }
 
-    fn is_cut_due(&mut self, weather: Option<&super::Weather>, carried: u64) -> bool {
-        let Some(every) = weather.and_then(|weather| weather.cut_every.clone()) else {
+    fn is_cut_due(&mut self, faults: Option<&super::FaultSchedule>, carried: u64) -> bool {
+        let Some(every) = faults.and_then(|faults| faults.cut_every.clone()) else {
             self.until_cut = None;
             return false;
         };

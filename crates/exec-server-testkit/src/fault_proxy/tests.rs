@@ -7,40 +7,40 @@ use super::*;
 
 #[tokio::test]
 async fn it_carries_bytes_both_ways_and_their_end() {
-    let (cable, listener) = tcp().await;
-    let (mut client, mut server) = connect(&cable, &listener).await;
+    let (proxy, listener) = tcp().await;
+    let (mut client, mut server) = connect(&proxy, &listener).await;
     client.write_all(b"question").await.unwrap();
     client.shutdown().await.unwrap();
     assert_eq!(read_all(&mut server).await.unwrap(), b"question");
     server.write_all(b"answer").await.unwrap();
     drop(server);
     assert_eq!(read_all(&mut client).await.unwrap(), b"answer");
-    cable.wait_for_silence().await;
-    assert_eq!((cable.carried(Toward::Server), cable.carried(Toward::Client)), (8, 6));
+    proxy.wait_for_silence().await;
+    assert_eq!((proxy.carried(Toward::Server), proxy.carried(Toward::Client)), (8, 6));
 }
 
 #[tokio::test]
 async fn a_cut_resets_both_sides_and_the_next_connection_gets_through() {
-    let (cable, listener) = tcp().await;
-    let (mut client, mut server) = connect(&cable, &listener).await;
-    cable.cut();
+    let (proxy, listener) = tcp().await;
+    let (mut client, mut server) = connect(&proxy, &listener).await;
+    proxy.cut();
     for side in [&mut client, &mut server] {
         let error = read_all(side).await.unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     }
-    let (mut client, mut server) = connect(&cable, &listener).await;
+    let (mut client, mut server) = connect(&proxy, &listener).await;
     client.write_all(b"x").await.unwrap();
     assert_eq!(server.read_u8().await.unwrap(), b'x');
-    assert_eq!(cable.connections(), 2);
+    assert_eq!(proxy.connections(), 2);
 }
 
 #[tokio::test]
 async fn a_cut_at_a_byte_count_lets_exactly_those_bytes_through() {
-    let (cable, listener) = tcp().await;
-    let (mut client, mut server) = connect(&cable, &listener).await;
+    let (proxy, listener) = tcp().await;
+    let (mut client, mut server) = connect(&proxy, &listener).await;
     client.write_all(b"before").await.unwrap();
-    cable.wait_for_carried(Toward::Server, 6).await;
-    cable.cut_after(Toward::Server, 3);
+    proxy.wait_for_carried(Toward::Server, 6).await;
+    proxy.cut_after(Toward::Server, 3);
     client.write_all(b"0123456789").await.unwrap();
     assert_eq!(read_until_it_ends(&mut server).await, b"before012");
     assert_eq!(read_until_it_ends(&mut client).await, b"");
@@ -48,15 +48,15 @@ async fn a_cut_at_a_byte_count_lets_exactly_those_bytes_through() {
 
 #[tokio::test]
 async fn a_stalled_direction_waits_while_the_other_flows() {
-    let (cable, listener) = tcp().await;
-    let (mut client, mut server) = connect(&cable, &listener).await;
-    cable.stall(Toward::Server);
+    let (proxy, listener) = tcp().await;
+    let (mut client, mut server) = connect(&proxy, &listener).await;
+    proxy.stall(Toward::Server);
     client.write_all(b"late").await.unwrap();
     server.write_all(b"early").await.unwrap();
     let mut early = [0; 5];
     client.read_exact(&mut early).await.unwrap();
-    assert_eq!((&early, cable.carried(Toward::Server)), (b"early", 0));
-    cable.flow();
+    assert_eq!((&early, proxy.carried(Toward::Server)), (b"early", 0));
+    proxy.resume();
     let mut late = [0; 4];
     server.read_exact(&mut late).await.unwrap();
     assert_eq!(&late, b"late");
@@ -64,9 +64,9 @@ async fn a_stalled_direction_waits_while_the_other_flows() {
 
 #[tokio::test]
 async fn a_half_close_ends_one_direction_only() {
-    let (cable, listener) = tcp().await;
-    let (mut client, mut server) = connect(&cable, &listener).await;
-    cable.half_close(Toward::Client);
+    let (proxy, listener) = tcp().await;
+    let (mut client, mut server) = connect(&proxy, &listener).await;
+    proxy.half_close(Toward::Client);
     assert_eq!(read_all(&mut client).await.unwrap(), b"");
     client.write_all(b"still here").await.unwrap();
     let mut heard = [0; 10];
@@ -76,15 +76,15 @@ async fn a_half_close_ends_one_direction_only() {
 
 #[tokio::test]
 async fn an_unplugged_cable_turns_connections_away() {
-    let (cable, listener) = tcp().await;
-    let (mut client, _server) = connect(&cable, &listener).await;
-    cable.unplug();
+    let (proxy, listener) = tcp().await;
+    let (mut client, _server) = connect(&proxy, &listener).await;
+    proxy.unplug();
     read_all(&mut client).await.unwrap_err();
-    let mut refused = dial(&cable).await;
+    let mut refused = dial(&proxy).await;
     read_all(&mut refused).await.unwrap_err();
-    cable.wait_for_refused(1).await;
-    cable.plug_in();
-    let (mut client, mut server) = connect(&cable, &listener).await;
+    proxy.wait_for_refused(1).await;
+    proxy.plug_in();
+    let (mut client, mut server) = connect(&proxy, &listener).await;
     server.write_all(b"hello").await.unwrap();
     drop(server);
     assert_eq!(read_all(&mut client).await.unwrap(), b"hello");
@@ -93,15 +93,15 @@ async fn an_unplugged_cable_turns_connections_away() {
 #[tokio::test]
 async fn bad_weather_changes_no_byte_and_cuts_where_the_seed_says() {
     let sent: Vec<u8> = (0..200_000_u32).map(|index| (index % 251) as u8).collect();
-    let weather = Weather {
+    let faults = FaultSchedule {
         seed: 7,
         delay: Duration::ZERO..Duration::from_micros(50),
         piece: 1..5000,
         cut_every: None,
     };
-    let (cable, listener) = tcp().await;
-    cable.set_weather(Some(weather.clone()));
-    let (mut client, mut server) = connect(&cable, &listener).await;
+    let (proxy, listener) = tcp().await;
+    proxy.set_faults(Some(faults.clone()));
+    let (mut client, mut server) = connect(&proxy, &listener).await;
     let sending = async {
         client.write_all(&sent).await.unwrap();
         client.shutdown().await.unwrap();
@@ -109,10 +109,10 @@ async fn bad_weather_changes_no_byte_and_cuts_where_the_seed_says() {
     let (_, received) = tokio::join!(sending, read_all(&mut server));
     assert!(received.unwrap() == sent);
 
-    cable.set_weather(Some(Weather { cut_every: Some(1000..50_000), ..weather }));
-    let (mut client, mut server) = connect(&cable, &listener).await;
+    proxy.set_faults(Some(FaultSchedule { cut_every: Some(1000..50_000), ..faults }));
+    let (mut client, mut server) = connect(&proxy, &listener).await;
     let sending = async {
-        // The cut comes in the middle of it.
+        // The cut happens in the middle of the write.
         let _ = client.write_all(&sent).await;
     };
     let (_, received) = tokio::join!(sending, read_until_it_ends(&mut server));
@@ -125,13 +125,13 @@ async fn a_unix_server_gets_a_unix_cable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("server.sock");
     let listener = UnixListener::bind(&path).unwrap();
-    let cable = FaultProxy::to(&format!("unix://{}", path.display())).await;
+    let proxy = FaultProxy::to(&format!("unix://{}", path.display())).await;
     let mut client =
-        UnixStream::connect(cable.url().strip_prefix("unix://").unwrap()).await.unwrap();
+        UnixStream::connect(proxy.url().strip_prefix("unix://").unwrap()).await.unwrap();
     let (mut server, _) = listener.accept().await.unwrap();
     client.write_all(b"x").await.unwrap();
     assert_eq!(server.read_u8().await.unwrap(), b'x');
-    cable.cut();
+    proxy.cut();
     assert_eq!(client.read(&mut [0; 8]).await.unwrap_or(0), 0);
     assert_eq!(server.read(&mut [0; 8]).await.unwrap_or(0), 0);
 }
@@ -139,19 +139,19 @@ async fn a_unix_server_gets_a_unix_cable() {
 async fn tcp() -> (FaultProxy, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}/some/path", listener.local_addr().unwrap());
-    let cable = FaultProxy::to(&url).await;
-    assert!(cable.url().ends_with("/some/path"));
-    (cable, listener)
+    let proxy = FaultProxy::to(&url).await;
+    assert!(proxy.url().ends_with("/some/path"));
+    (proxy, listener)
 }
 
-async fn connect(cable: &FaultProxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
-    let client = dial(cable).await;
+async fn connect(proxy: &FaultProxy, listener: &TcpListener) -> (TcpStream, TcpStream) {
+    let client = dial(proxy).await;
     let (server, _) = timeout(DEADLINE, listener.accept()).await.unwrap().unwrap();
     (client, server)
 }
 
-async fn dial(cable: &FaultProxy) -> TcpStream {
-    let address = cable.url().strip_prefix("ws://").unwrap().split('/').next().unwrap();
+async fn dial(proxy: &FaultProxy) -> TcpStream {
+    let address = proxy.url().strip_prefix("ws://").unwrap().split('/').next().unwrap();
     TcpStream::connect(address).await.unwrap()
 }
 
@@ -161,7 +161,7 @@ async fn read_all(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     Ok(all)
 }
 
-/// What came before the end, however it ended.
+/// Bytes received before the end, however the stream ended.
 async fn read_until_it_ends(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
     let _ = timeout(DEADLINE, stream.read_to_end(&mut all)).await.expect("it ends in time");

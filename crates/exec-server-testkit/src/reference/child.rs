@@ -7,13 +7,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub(super) struct Ended {
-    /// `None` if the deadline came first.
+    /// `None` if the deadline passed first.
     pub status: Option<ExitStatus>,
     pub stdout: String,
     pub stderr: String,
 }
 
-/// Runs a program to its end or to the deadline, and reaps it either way.
+/// Runs a program until it exits or the deadline passes, and reaps it.
 pub(super) fn run_to_end(mut command: Command, deadline: Duration) -> io::Result<Ended> {
     let deadline = Instant::now() + deadline;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -29,7 +29,7 @@ pub(super) fn run_to_end(mut command: Command, deadline: Duration) -> io::Result
         child.kill()?;
     }
     let status = child.wait()?;
-    // After a kill the streams end at once, unless the program left a child that holds them open.
+    // After a kill the streams end at once, unless a child of the program holds them open.
     let rest =
         |text: Receiver<String>| text.recv_timeout(Duration::from_secs(1)).unwrap_or_default();
     Ok(Ended {
@@ -39,7 +39,7 @@ pub(super) fn run_to_end(mut command: Command, deadline: Duration) -> io::Result
     })
 }
 
-/// Reads a stream to its end and sends the whole.
+/// Reads a stream to its end on a thread.
 fn read_in_background(mut stream: impl Read + Send + 'static) -> Receiver<String> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

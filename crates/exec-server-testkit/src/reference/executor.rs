@@ -1,11 +1,11 @@
-//! The reference's own executor, waiting at a rendezvous.
+//! The reference's executor, registered at a rendezvous.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use super::folder::RunFolder;
 
-/// A running executor; it ends with the test.
+/// A running executor; killed when the test ends.
 pub struct ReferenceExecutor {
     child: Child,
     _folder: RunFolder,

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::install::reference_folder;
 
-/// The folder of one run, removed with it.
+/// The directory of one run, removed on drop.
 #[derive(Debug)]
 pub(super) struct RunFolder {
     path: PathBuf,
 }
 
 impl RunFolder {
-    /// Below the target folder, because the client keeps no helpers in a home below the temporary folder.
+    /// Below the target directory, because the client stores no helpers in a home below the temporary directory.
     pub fn create() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let folder = loop {
@@ -25,7 +25,7 @@ impl RunFolder {
             let path = reference_folder().join(name);
             match fs::create_dir(&path) {
                 Ok(()) => break Self { path },
-                // A test that was killed left it behind, and its process id has come round again.
+                // Left by a killed test whose process id is reused.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("could not create `{}`: {error}", path.display()),
             }
@@ -44,7 +44,7 @@ impl RunFolder {
         self.path.join("workspace")
     }
 
-    /// Puts a file into the workspace, with the folders that it needs.
+    /// Writes a file into the workspace and creates its parents.
     pub fn write(&self, name: &str, content: &[u8]) {
         let path = self.workspace().join(name);
         let parent = path.parent().expect("a name was joined");
@@ -52,7 +52,7 @@ impl RunFolder {
         fs::write(path, content).expect("the workspace is ours");
     }
 
-    /// The program in the workspace, over which an empty folder is mounted where that is allowed.
+    /// The program with the workspace as its directory; an empty directory is mounted over it where allowed.
     pub fn command_without_workspace(&self, program: &Path) -> Command {
         let mut command = if can_mount() {
             let mut command = Command::new("unshare");

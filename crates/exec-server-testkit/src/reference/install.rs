@@ -9,26 +9,26 @@ use std::time::Duration;
 use super::REFERENCE_BIN;
 use super::child::run_to_end;
 
-/// The package is some 100 MB; a slower link needs an installation beforehand.
+/// The package has about 100 MB; a slower link needs an installation beforehand.
 const INSTALL_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Long enough for the first start of a large program from a cold disk.
+/// Enough for the first start of a large program from a cold disk.
 const VERSION_DEADLINE: Duration = Duration::from_secs(60);
 
-/// A version of the reference that the protocol notes describe; another one may send something else.
+/// A version of the reference that the tests support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReferenceVersion {
-    /// 0.166.0: a client tries for 25 s to come back, a server keeps its session for 30 s.
+    /// 0.166.0: a client reconnects for 25 s, a server keeps its session for 30 s.
     V0_166,
     /// 0.169.0: 45 s and 80 s.
     V0_169,
 }
 
 impl ReferenceVersion {
-    /// Every version that is tested with, oldest first.
+    /// Every supported version, oldest first.
     pub const ALL: [Self; 2] = [Self::V0_166, Self::V0_169];
 
-    /// As the package registry writes it.
+    /// The version as the package registry writes it.
     pub fn number(self) -> &'static str {
         match self {
             Self::V0_166 => "0.166.0",
@@ -49,7 +49,7 @@ pub(super) fn find_binary(version: ReferenceVersion) -> Result<PathBuf, String> 
     }
     let folder = reference_folder().join(version.number());
     fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-    // Test processes may run side by side: one installs, the others wait and find.
+    // Concurrent test processes: one installs, the others wait.
     let guard = File::create(folder.join("install.lock")).map_err(|error| error.to_string())?;
     guard.lock().map_err(|error| error.to_string())?;
     if let Some(binary) = installed_binary(&folder) {
@@ -61,7 +61,7 @@ pub(super) fn find_binary(version: ReferenceVersion) -> Result<PathBuf, String> 
         .ok_or_else(|| format!("{} has no binary for this platform", package(version)))
 }
 
-/// The one of these binaries that has the version.
+/// The binary with this version.
 fn binary_among(
     mut binaries: impl Iterator<Item = PathBuf>,
     version: ReferenceVersion,
@@ -94,7 +94,7 @@ fn install(folder: &Path, version: ReferenceVersion) -> Result<(), String> {
     }
 }
 
-/// The package itself is a launcher script; the binary sits in the package of the platform.
+/// The package is a launcher script; the binary is in the platform package.
 fn installed_binary(folder: &Path) -> Option<PathBuf> {
     let subfolders = |path: PathBuf| {
         fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path())
@@ -106,7 +106,7 @@ fn installed_binary(folder: &Path) -> Option<PathBuf> {
         .find(|binary| binary.is_file())
 }
 
-/// `target/reference`, wherever cargo has the target folder that this test was built into.
+/// `target/reference` in the target directory of this build.
 pub(super) fn reference_folder() -> PathBuf {
     let test = std::env::current_exe().expect("a running program has a path");
     let mut folders = test.ancestors();

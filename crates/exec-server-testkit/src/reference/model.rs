@@ -1,4 +1,4 @@
-//! A model that follows a script: one route over HTTP, answered with server-sent events.
+//! A scripted model: one HTTP route, answered with server-sent events.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::scenario::{Scenario, ToolResult};
 
-/// A Responses API on loopback that plays a [`Scenario`].
+/// A Responses API on loopback that runs a [`Scenario`].
 #[derive(Debug)]
 pub(super) struct ScriptedModel {
     pub address: SocketAddr,
@@ -30,18 +30,18 @@ impl ScriptedModel {
         Self { address, scenario, stopping, acceptor: Some(acceptor) }
     }
 
-    /// Hands the scenario back; the client must be gone, for its open connections are waited for.
+    /// Stops the model and returns the scenario; the client must have exited, because open connections are awaited.
     pub fn stop(mut self) -> Scenario {
         self.end_threads();
         std::mem::take(&mut *lock(&self.scenario))
     }
 
-    /// The last request that the model got, if any.
+    /// The last request that the model received.
     pub fn last_request(&self) -> Option<Value> {
         lock(&self.scenario).requests.last().cloned()
     }
 
-    /// What the model was told so far about the calls with this label.
+    /// Results so far of the calls with this label.
     pub fn result(&self, label: &str) -> Option<ToolResult> {
         lock(&self.scenario).results.get(label).cloned()
     }
@@ -49,9 +49,9 @@ impl ScriptedModel {
     pub fn end_threads(&mut self) {
         if let Some(acceptor) = self.acceptor.take() {
             self.stopping.store(true, Ordering::SeqCst);
-            // A connection of our own wakes the acceptor, which then sees the flag.
+            // Our own connection wakes the acceptor, which then sees the flag.
             drop(TcpStream::connect(self.address));
-            // Its panic is on stderr already, and the client has failed for want of an answer.
+            // A panic was printed already, and the client has failed without an answer.
             let _ = acceptor.join();
         }
     }
@@ -69,7 +69,7 @@ fn run_acceptor(listener: &TcpListener, scenario: &Mutex<Scenario>, stopping: &A
             if stopping.load(Ordering::SeqCst) {
                 return;
             }
-            // A connection that breaks shows in how the client ends.
+            // A broken connection shows in the client's exit.
             scope.spawn(move || run_connection(&connection, scenario).unwrap_or_default());
         }
     });
@@ -91,7 +91,7 @@ fn run_connection(mut connection: &TcpStream, scenario: &Mutex<Scenario>) -> io:
     Ok(())
 }
 
-/// One request with a `content-length`, as the client sends them; `None` once it has closed.
+/// One request with a `content-length`; `None` once the client has closed.
 fn read_request(reader: &mut impl BufRead) -> io::Result<Option<(String, Vec<u8>)>> {
     let mut target = String::new();
     if reader.read_line(&mut target)? == 0 {
@@ -128,6 +128,6 @@ fn server_sent_events(items: Vec<Value>) -> String {
 }
 
 fn lock(scenario: &Mutex<Scenario>) -> MutexGuard<'_, Scenario> {
-    // A panic in a model thread must not keep the run from reporting what was said until then.
+    // A panic in a model thread must not prevent the report.
     scenario.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -6,18 +6,18 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// What the model was told about one label, over all its calls and polls.
+/// Results for one label, over all its calls and polls.
 #[derive(Clone, Debug, Default)]
 pub struct ToolResult {
     /// The text after the client's own header lines.
     pub output: String,
     /// The exit code, once the client reported one.
     pub exit_code: Option<i32>,
-    /// A quarter of the bytes that reached the client, before it shortened them for the model.
+    /// A quarter of the bytes that reached the client, before it truncated them for the model.
     pub original_tokens: u64,
     /// Pictures, as the data URLs that the model got.
     pub images: Vec<String>,
-    /// How often the model heard of it; more than once means that the command outlived its first yield.
+    /// Number of answers; more than one means that the command outlived its first yield.
     pub answers: u32,
     /// Set while the command runs.
     session: Option<u64>,
@@ -25,7 +25,7 @@ pub struct ToolResult {
 
 impl ToolResult {
     fn handle_answer(&mut self, answer: &Value) {
-        // An answer is text, or a list: pictures, or for MCP texts of which the first is the client's header.
+        // An answer is a text, or a list: images, or MCP texts of which the first is the client's header.
         let parts = answer.as_array().map(Vec::as_slice).unwrap_or_default();
         let images = parts.iter().filter_map(|part| part["image_url"].as_str());
         self.images.extend(images.map(str::to_owned));
@@ -48,7 +48,7 @@ impl ToolResult {
     }
 }
 
-/// One tool call of the model; calls with the same label belong to the same command.
+/// One tool call of the model; calls with the same label refer to the same command.
 #[derive(Clone, Debug)]
 pub struct ToolCall {
     label: String,
@@ -56,18 +56,18 @@ pub struct ToolCall {
     name: String,
     arguments: Arguments,
     until: Until,
-    /// Hears when the model makes the call.
+    /// Notified when the model makes the call.
     listener: Option<UnboundedSender<()>>,
 }
 
 #[derive(Clone, Debug)]
 enum Arguments {
     Json(Value),
-    /// What a custom tool takes.
+    /// Input of a custom tool.
     Text(String),
 }
 
-/// What has to be true of the label's result before the script goes on.
+/// Condition on the label's result before the script continues.
 #[derive(Clone, Debug)]
 enum Until {
     Answered,
@@ -76,32 +76,32 @@ enum Until {
 }
 
 impl ToolCall {
-    /// `exec_command`: a shell command on pipes, waited for until it ends.
+    /// `exec_command`: a shell command on pipes, awaited until it exits.
     pub fn exec(label: &str, command: &str) -> Self {
         // Not a login shell, so the profile of the user who runs the tests has no effect.
         let arguments = json!({"cmd": command, "login": false});
         Self::new(label, "exec_command", arguments, Until::Exit)
     }
 
-    /// `exec_command` that asks the user to be run with fewer limits.
+    /// `exec_command` that requests approval for fewer restrictions.
     pub fn exec_escalated(label: &str, command: &str) -> Self {
         let arguments = json!({"cmd": command, "login": false, "sandbox_permissions": "require_escalated",
             "justification": "the test wants it"});
         Self::new(label, "exec_command", arguments, Until::Exit)
     }
 
-    /// `exec_command` with a terminal; it runs on while the script does.
+    /// `exec_command` with a terminal; it keeps running while the script continues.
     pub fn terminal(label: &str, command: &str) -> Self {
         let arguments = json!({"cmd": command, "login": false, "tty": true});
         Self::new(label, "exec_command", arguments, Until::Answered)
     }
 
-    /// `write_stdin` to the running command of that label.
+    /// `write_stdin` to the running command with this label.
     pub fn write(label: &str, chars: &str) -> Self {
         Self::new(label, "write_stdin", json!({"chars": chars}), Until::Answered)
     }
 
-    /// `write_stdin` of nothing: waits for the running command of that label to end.
+    /// `write_stdin` without input: waits for the exit of the command with this label.
     pub fn poll(label: &str) -> Self {
         Self::write(label, "").until_exit()
     }
@@ -113,42 +113,42 @@ impl ToolCall {
         call
     }
 
-    /// `apply_patch` as a tool of its own; only a [`Scenario::model`] that knows it has it.
+    /// `apply_patch` as a tool, for a [`Scenario::model`] that has it.
     pub fn patch(label: &str, patch: &str) -> Self {
         let mut call = Self::new(label, "apply_patch", Value::Null, Until::Answered);
         call.arguments = Arguments::Text(patch.to_owned());
         call
     }
 
-    /// `apply_patch` as a shell command, which the client carries out itself instead of starting a shell.
+    /// `apply_patch` as a shell command, which the client runs itself without a shell.
     pub fn patch_in_shell(label: &str, patch: &str) -> Self {
         Self::exec(label, &format!("apply_patch <<'EOF'\n{patch}\nEOF"))
     }
 
-    /// `view_image`: a picture, given by its path.
+    /// `view_image`: an image by its path.
     pub fn view_image(label: &str, path: &str) -> Self {
         Self::new(label, "view_image", json!({"path": path}), Until::Answered)
     }
 
-    /// Lets the command run on while the script does.
+    /// Lets the command run while the script continues.
     pub fn in_background(mut self) -> Self {
         self.until = Until::Answered;
         self
     }
 
-    /// The script goes on once the command has written this, or has ended.
+    /// The script continues once the command has written this text, or has exited.
     pub fn until(mut self, text: &str) -> Self {
         self.until = Until::Output(text.to_owned());
         self
     }
 
-    /// The script goes on once the command has ended.
+    /// The script continues once the command has exited.
     pub fn until_exit(mut self) -> Self {
         self.until = Until::Exit;
         self
     }
 
-    /// Tells the test when the model makes this call; the client has the results of all earlier turns by then.
+    /// Notifies the test when the model makes this call; the client has the results of all earlier turns by then.
     pub fn announced_to(mut self, listener: UnboundedSender<()>) -> Self {
         self.listener = Some(listener);
         self
@@ -173,7 +173,8 @@ impl ToolCall {
             }
         };
         if matches!(self.name.as_str(), "exec_command" | "write_stdin") {
-            // The client sits a yield out unless the command ends, so only a wait for the end may be long.
+            // The client waits for the whole yield time unless the command exits, so only a wait for the exit may be
+            // long.
             let longest = matches!(self.until, Until::Exit);
             arguments["yield_time_ms"] = json!(if longest { 30_000 } else { 250 });
         }
@@ -189,7 +190,7 @@ impl ToolCall {
     }
 }
 
-/// What the model says, what it has heard, and what the client's workspace and configuration hold.
+/// The model's script and received results, and the client's workspace and configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Scenario {
     pub(super) files: Vec<(String, Vec<u8>)>,
@@ -198,45 +199,45 @@ pub struct Scenario {
     pub(super) sandbox_mode: Option<String>,
     pub(super) denied_path: Option<String>,
     mcp_servers: Vec<(String, Vec<String>)>,
-    /// Name, URL, and the variable of the server under test that has the token.
+    /// Name, URL, and the variable of the server under test that holds the token.
     mcp_urls: Vec<[String; 3]>,
     pub(super) turns: VecDeque<Vec<ToolCall>>,
     last_message: String,
-    /// All that the client told the model, request by request.
+    /// All requests of the client to the model.
     pub(super) requests: Vec<Value>,
     calls_made: u32,
     /// Calls without an answer, by call id.
     open: BTreeMap<String, ToolCall>,
-    /// Calls with an answer, whose `until` may not have come true.
+    /// Answered calls whose `until` may not be fulfilled.
     unsettled: Vec<ToolCall>,
     pub(super) results: BTreeMap<String, ToolResult>,
 }
 
 impl Scenario {
-    /// A scenario in which the model has nothing to say.
+    /// A scenario without turns.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The model's next answer: these calls, which the client may run at the same time.
+    /// The model's next answer: these calls, which the client may run concurrently.
     pub fn turn(mut self, calls: impl IntoIterator<Item = ToolCall>) -> Self {
         self.turns.push_back(calls.into_iter().collect());
         self
     }
 
-    /// What the user asks for, in place of just `go`.
+    /// The user's task; default `go`.
     pub fn task(mut self, task: &str) -> Self {
         self.task = Some(task.to_owned());
         self
     }
 
-    /// The model's last answer, which ends the run.
+    /// The model's last message, which ends the run.
     pub fn say(mut self, message: &str) -> Self {
         message.clone_into(&mut self.last_message);
         self
     }
 
-    /// Puts a file into the workspace, which is the current folder of every command.
+    /// Adds a file to the workspace, which is the working directory of every command.
     pub fn file(mut self, name: &str, content: impl Into<Vec<u8>>) -> Self {
         self.files.push((name.to_owned(), content.into()));
         self
@@ -248,19 +249,19 @@ impl Scenario {
         self
     }
 
-    /// Lets the client ask for a sandbox: `read-only` or `workspace-write`.
+    /// Makes the client request a sandbox: `read-only` or `workspace-write`.
     pub fn sandbox_mode(mut self, mode: &str) -> Self {
         self.sandbox_mode = Some(mode.to_owned());
         self
     }
 
-    /// Lets the client ask for a sandbox in which this path is denied, and the user be asked for more.
+    /// Makes the client request a sandbox that denies this path, with approvals enabled.
     pub fn deny(mut self, path: &Path) -> Self {
         self.denied_path = Some(path.display().to_string());
         self
     }
 
-    /// The sandbox, as the head of the client's configuration says it.
+    /// The sandbox settings at the start of the client's configuration.
     pub(super) fn sandbox_config(&self) -> String {
         let Some(denied) = &self.denied_path else {
             let mode = self.sandbox_mode.as_deref().unwrap_or("danger-full-access");
@@ -275,25 +276,25 @@ impl Scenario {
             + "[permissions.test.network]\nenabled = true\n"
     }
 
-    /// Configures an MCP server that the client starts through the server under test and talks to over stdio.
+    /// Adds an MCP server that the client starts through the server under test, over stdio.
     pub fn mcp_server<const N: usize>(mut self, name: &str, argv: [&str; N]) -> Self {
         let argv = argv.map(str::to_owned).to_vec();
         self.mcp_servers.push((name.to_owned(), argv));
         self
     }
 
-    /// Configures an MCP server that the client reaches over HTTP through the server under test, with a token that only
-    /// that one has.
+    /// Adds an MCP server that the client reaches over HTTP through the server under test, with a token that only that
+    /// server has.
     pub fn mcp_url(mut self, name: &str, url: &str, token_variable: &str) -> Self {
         self.mcp_urls.push([name, url, token_variable].map(str::to_owned));
         self
     }
 
-    /// The client insists on a `cwd` for MCP servers that run elsewhere, and ignores one that fails unless `required`.
+    /// The client requires a `cwd` for remote MCP servers, and ignores one that fails unless `required`.
     pub(super) fn mcp_config(&self, workspace: &Path) -> String {
         let table = |(name, argv): &(String, Vec<String>)| {
             let (command, args) = argv.split_first().expect("an MCP server has a program");
-            // A JSON string is a TOML string, too, and so is a list of them.
+            // A JSON string, and a list of them, is also valid TOML.
             format!(
                 "\n[mcp_servers.{name}]\ncommand = {}\nargs = {}\ncwd = {}\nenvironment_id = \"remote\"\nrequired = true\n",
                 json!(command),
@@ -312,7 +313,7 @@ impl Scenario {
         by_command.chain(self.mcp_urls.iter().map(by_url)).collect()
     }
 
-    /// Takes the answers out of a request, which repeats the whole conversation, and says what comes next.
+    /// Extracts the answers from a request, which repeats the whole conversation, and returns the next items.
     pub(super) fn handle_request(&mut self, request: &Value) -> Vec<Value> {
         for item in request["input"].as_array().into_iter().flatten() {
             let call_id = item["call_id"].as_str().unwrap_or_default();
@@ -360,7 +361,7 @@ impl Scenario {
         let session = self.results.get(&call.label).and_then(|result| result.session);
         let item = call.to_item(&call_id, session);
         if let Some(listener) = &call.listener {
-            // A test that has ended no longer listens.
+            // The test may have ended.
             let _ = listener.send(());
         }
         self.open.insert(call_id, call);

@@ -1,4 +1,4 @@
-//! The reference's own server, which waits for connections.
+//! The reference's server.
 
 use std::process::Stdio;
 
@@ -10,7 +10,7 @@ use super::folder::RunFolder;
 use super::{ReferenceClient, ReferenceVersion};
 use crate::DEADLINE;
 
-/// A running server; it ends with the test.
+/// A running server; killed when the test ends.
 pub struct ReferenceServer {
     url: String,
     _child: Child,
@@ -18,7 +18,7 @@ pub struct ReferenceServer {
 }
 
 impl ReferenceServer {
-    /// Starts a server; none where the version cannot be had, after a message that says so.
+    /// Starts a server; prints a message and returns `None` if the version is not available.
     pub async fn start(version: ReferenceVersion) -> Option<Self> {
         let finding = tokio::task::spawn_blocking(move || ReferenceClient::find(version));
         let program = finding.await.expect("finding does not panic")?;
@@ -39,7 +39,7 @@ impl ReferenceServer {
         Some(Self { url, _child: child, _folder: folder })
     }
 
-    /// Where it listens.
+    /// URL of the listener.
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -1,4 +1,4 @@
-//! One conversation with the reference client over several turns of the user, with time to change things in between.
+//! A conversation with the reference client over several user turns; the test can change files in between.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -11,12 +11,12 @@ use super::folder::RunFolder;
 use super::model::ScriptedModel;
 use super::{ToolResult, texts_of};
 
-/// A running `codex app-server` with one thread; the client ends when this is dropped.
+/// A running `codex app-server` with one thread; the client is killed on drop.
 #[derive(Debug)]
 pub struct Thread {
     id: String,
     client: Client,
-    // Dropped after the client, for its open connections are waited for.
+    // Dropped after the client, because its open connections are awaited.
     model: ScriptedModel,
     folder: RunFolder,
 }
@@ -38,7 +38,7 @@ impl Thread {
         Self { id, client, model, folder }
     }
 
-    /// Lets the model answer the user once, and returns the texts of the last request that it got.
+    /// Runs one user turn and returns the texts of the last request to the model.
     pub fn turn(&mut self, text: &str) -> String {
         let input = json!([{"type": "text", "text": text}]);
         self.client.call("turn/start", &json!({"threadId": self.id, "input": input}));
@@ -46,19 +46,19 @@ impl Thread {
         texts_of(&self.model.last_request().expect("a turn asks the model"))
     }
 
-    /// What the model was told so far about the calls with this label.
+    /// Results so far of the calls with this label.
     pub fn result(&self, label: &str) -> ToolResult {
         let result = self.model.result(label);
         result.unwrap_or_else(|| panic!("the model heard nothing of `{label}`"))
     }
 
-    /// Puts a file into the workspace, which the client knows only through the server.
+    /// Writes a file into the workspace, which the client sees only through the server.
     pub fn write(&self, name: &str, content: &str) {
         self.folder.write(name, content.as_bytes());
     }
 }
 
-/// The client's process: one JSON message per line, each way.
+/// The client's process: one JSON message per line in each direction.
 #[derive(Debug)]
 struct Client {
     process: Child,
@@ -73,7 +73,7 @@ impl Client {
         let mut process = command.spawn().expect("the client can be started");
         let stdout = BufReader::new(process.stdout.take().expect("stdout is piped"));
         let (sender, messages) = mpsc::channel();
-        // Ends with the process, whose stdout it reads.
+        // The thread ends with the process, whose stdout it reads.
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
                 let Ok(message) = serde_json::from_str(&line) else { continue };
@@ -97,7 +97,7 @@ impl Client {
         writeln!(stdin, "{message}").expect("the client reads");
     }
 
-    /// Whatever the client wants to have approved meanwhile is approved.
+    /// Approval requests of the client are approved meanwhile.
     fn wait_for(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         let mut heard = Vec::new();
         loop {

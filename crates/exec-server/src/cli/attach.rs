@@ -15,7 +15,7 @@ use super::format;
 use super::input_queue::LocalKeys;
 use super::ps::{Located, ProcessReference};
 use super::reattach::ReattachHint;
-use super::run::{conclude, patience};
+use super::run::{conclude, leave_timeout};
 use super::target::ResumeOptions;
 
 /// Arguments of `attach`.
@@ -75,7 +75,7 @@ pub async fn run(arguments: AttachArguments) -> Result<u8, Failure> {
     let client = console.wait_for(left, connecting).await?;
     let began = Instant::now();
     let last_seq = console.wait_for(left, last_seq(&client, &located)).await?;
-    let patience = patience(began.elapsed());
+    let leave_timeout = leave_timeout(began.elapsed());
     let after_seq = if arguments.no_replay { last_seq } else { 0 };
     let process = console.wait_for(left, client.attach(id, after_seq)).await?;
     if has_terminal && let Some(size) = exec_server_os::terminal_size() {
@@ -87,13 +87,13 @@ pub async fn run(arguments: AttachArguments) -> Result<u8, Failure> {
         input: if passes_stdin && !arguments.no_stdin { Input::Stdin } else { Input::None },
         has_terminal,
         after_seq,
-        patience,
+        leave_timeout,
         reattach: reattach.clone(),
         timeout: None,
         ends_input_by_key: false,
     };
     let outcome = follow(&client, &process, &mut console, follow_options).await;
-    conclude(&client, &mut console, &reattach, patience, outcome).await
+    conclude(&client, &mut console, &reattach, leave_timeout, outcome).await
 }
 
 /// The last event before the attach; queried again, because the process may have written output since it was found.

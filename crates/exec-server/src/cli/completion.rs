@@ -1,7 +1,7 @@
 //! Shell completion: the scripts for each shell, and the `__complete` command that they call.
 //!
 //! Subcommands, options and their values come from the clap definition; targets from environments.toml; ids and paths
-//! from the server. A query takes at most [`PATIENCE`], and a failure produces no candidates.
+//! from the server. A query takes at most [`QUERY_TIMEOUT`], and a failure produces no candidates.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::cli::{
 };
 
 /// Longest wait for a server after the Tab key.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const QUERY_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Longer lists are useless at a prompt.
 const MAX_CANDIDATES: usize = 1000;
@@ -211,14 +211,14 @@ fn ask<T>(
     if !options.only_listens(target) {
         return None;
     }
-    let options = options.clone().hurried(PATIENCE);
+    let options = options.clone().hurried(QUERY_TIMEOUT);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let answer = runtime.block_on(async {
         let asking = async {
             let client = options.connect(target, &ResumeOptions::default()).await.ok()?;
             question(client).await
         };
-        tokio::time::timeout(PATIENCE, asking).await.ok().flatten()
+        tokio::time::timeout(QUERY_TIMEOUT, asking).await.ok().flatten()
     });
     runtime.shutdown_background();
     answer

@@ -3,7 +3,7 @@
 //! | look here | for |
 //! |---|---|
 //! | this file | resolving sources and the destination |
-//! | `place` | a destination path: the part that the user named, and the part below it |
+//! | `destination_path` | a destination path: the part that the user named, and the part below it |
 //! | `endpoint` | file operations on this machine or on a server |
 //! | `local`, `remote` | the two implementations |
 //! | `unfinished` | incomplete local files, removed when the command ends |
@@ -11,9 +11,9 @@
 //! | `transfer` | concurrent copies, and retries after a lost connection |
 //! | `progress` | the progress line |
 
+mod destination_path;
 mod endpoint;
 mod local;
-mod place;
 mod progress;
 mod remote;
 mod streams;
@@ -31,8 +31,8 @@ use super::exec_options::remote_path;
 use super::failure::Failure;
 use super::signals::{ClientSignal, Signals};
 use super::target::{ResumeOptions, TargetOptions};
+use destination_path::DestinationPath;
 use endpoint::{Endpoint, Entry, Kind, Location, name_of};
-use place::Place;
 use progress::Progress;
 use remote::RemoteEndpoint;
 use streams::Stream;
@@ -121,14 +121,14 @@ async fn copy_all(arguments: CpArguments, progress: Arc<Progress>) -> Result<u8,
             End::Files(to) => to,
             End::Stream(stream) => return pour(&from, entry, stream, &progress).await,
         };
-        let place = target_place(operand, &from, to, entry.kind, many).await?;
+        let dest = target_path(operand, &from, to, entry.kind, many).await?;
         let transfer = Transfer {
             from: from.side,
             to: to.side.clone(),
             keep: arguments.preserve,
             progress: progress.clone(),
         };
-        failures += transfer.run(from.path, place, entry).await?;
+        failures += transfer.run(from.path, dest, entry).await?;
     }
     match failures {
         0 => Ok(0),
@@ -164,7 +164,7 @@ async fn find_destination(
     let stream = match destination {
         operand if is_dash(operand) => Stream::Standard,
         CpPath::Local(path) => {
-            let kind = local::look(&local::bytes_of(path)).await?.map(|entry| entry.kind);
+            let kind = local::stat(&local::bytes_of(path)).await?.map(|entry| entry.kind);
             let shown = super::format::plain(&path.display().to_string());
             match Stream::to(path, kind == Some(Kind::Stream)) {
                 Some(stream) => stream,
@@ -209,7 +209,7 @@ async fn find_source(
         }
         _ => locate(arguments, operand, progress).await?,
     };
-    let entry = from.side.look(&from.path).await?;
+    let entry = from.side.stat(&from.path).await?;
     if let CpPath::Local(path) = operand {
         let is_stream = entry.is_some_and(|entry| entry.kind == Kind::Stream);
         if let Some(stream) = Stream::from(path, is_stream) {
@@ -256,8 +256,8 @@ async fn store(
         _ => Vec::new(),
     };
     let from = Location { side: Endpoint::Local, path: from };
-    let place = target_place(operand, &from, to, Kind::Stream, many).await?;
-    streams::store(stream, to, &place, progress).await
+    let dest = target_path(operand, &from, to, Kind::Stream, many).await?;
+    streams::store(stream, to, &dest, progress).await
 }
 
 fn is_dash(operand: &CpPath) -> bool {
@@ -265,14 +265,14 @@ fn is_dash(operand: &CpPath) -> bool {
 }
 
 /// The destination of one source: below `to` if that is an existing directory, else `to` itself.
-async fn target_place(
+async fn target_path(
     operand: &CpPath,
     from: &Location,
     to: &Location,
     kind: Kind,
     many: bool,
-) -> Result<Place, Failure> {
-    let existing = to.side.look(&to.path).await?.map(|entry| entry.kind);
+) -> Result<DestinationPath, Failure> {
+    let existing = to.side.stat(&to.path).await?.map(|entry| entry.kind);
     let is_directory = existing == Some(Kind::Directory);
     let refuse = |why: &str| Err(Failure::Usage(format!("{} {why}", to.describe())));
     if kind == Kind::Directory && existing.is_some() && !is_directory {
@@ -289,30 +289,30 @@ async fn target_place(
     while path.len() > 1 && path.ends_with(b"/") {
         path.pop();
     }
-    let place = Place::named(path);
+    let dest = DestinationPath::named(path);
     if !is_directory {
-        return Ok(place);
+        return Ok(dest);
     }
     let Some(name) = name_of(&from.path) else {
         // `/`, `.` and `..` have no name, so their entries are copied into the destination itself.
         return match kind {
-            Kind::Directory => Ok(place),
+            Kind::Directory => Ok(dest),
             _ => refuse("is a directory; add a file name to it"),
         };
     };
     if matches!((&from.side, &to.side), (Endpoint::Remote(_), Endpoint::Remote(_))) {
         let names = [name].into();
-        if !to.side.links_among(place.path(), &names).await?.is_empty() {
-            return Err(transfer::link_in_the_way(to.side.describe(place.child(name).path())));
+        if !to.side.links_among(dest.path(), &names).await?.is_empty() {
+            return Err(transfer::link_in_the_way(to.side.describe(dest.child(name).path())));
         }
     }
-    let place = place.child(name);
-    if !has_own_name(operand) && to.side.look(place.path()).await?.is_some() {
-        let shown = to.side.describe(place.path());
+    let dest = dest.child(name);
+    if !has_own_name(operand) && to.side.stat(dest.path()).await?.is_some() {
+        let shown = to.side.describe(dest.path());
         let text = format!("{shown} exists already, and its name was chosen by the source server");
         return Err(Failure::Usage(format!("{text}; name a new directory as destination")));
     }
-    Ok(place)
+    Ok(dest)
 }
 
 /// Whether the user typed the last name of a source; otherwise the source server chose it (home, cwd, `..`).

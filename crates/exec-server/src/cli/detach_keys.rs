@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 /// Longest pause between two keys of the sequence.
-const PATIENCE: Duration = Duration::from_millis(500);
+const KEY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The detach sequence as terminal bytes; empty if detaching is off.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl DetachWatch {
 
     /// When held keys are released.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.since.map(|since| since + PATIENCE)
+        self.since.map(|since| since + KEY_TIMEOUT)
     }
 
     /// Releases held keys after the timeout.
@@ -153,11 +153,11 @@ mod tests {
         let mut watch = DetachWatch::new(DetachKeys::DEFAULT.parse().unwrap());
         let typed = watch.handle_typed(start, b"a\x10");
         assert_eq!(typed, Typed { bytes: b"a".to_vec(), is_detached: false });
-        assert_eq!(watch.poll_timeout(), Some(start + PATIENCE));
-        assert_eq!(watch.handle_timeout(start + PATIENCE / 2), b"");
-        assert_eq!(watch.handle_timeout(start + PATIENCE), b"\x10");
+        assert_eq!(watch.poll_timeout(), Some(start + KEY_TIMEOUT));
+        assert_eq!(watch.handle_timeout(start + KEY_TIMEOUT / 2), b"");
+        assert_eq!(watch.handle_timeout(start + KEY_TIMEOUT), b"\x10");
         assert_eq!(watch.poll_timeout(), None);
-        assert!(!watch.handle_typed(start + PATIENCE, b"\x11").is_detached);
+        assert!(!watch.handle_typed(start + KEY_TIMEOUT, b"\x11").is_detached);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `exec-server doctor`: what this machine can enforce, and how to get what is missing.
+//! `exec-server doctor`: reports what this machine can enforce, and how to fix what is missing.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,19 +10,19 @@ use serde::Serialize;
 
 use crate::cli::{self, Failure, Targeted, format};
 
-/// What the doctor is asked.
+/// Arguments of `doctor`.
 #[derive(Debug, clap::Args)]
 pub struct DoctorArguments {
     /// Print one JSON object instead of a table.
     #[arg(long)]
     json: bool,
-    /// Print a profile that lets exec-server make user namespaces where AppArmor restricts them (Ubuntu 24.04).
+    /// Print an AppArmor profile that lets exec-server create user namespaces (Ubuntu 24.04).
     #[arg(long, conflicts_with = "json")]
     apparmor_profile: bool,
-    /// The cgroup directory that the server would be given.
+    /// Cgroup directory that the server would use.
     #[arg(long, value_name = "DIR")]
     cgroup: Option<PathBuf>,
-    /// What a server says about its own machine, instead of this one.
+    /// Show the report of a server instead of this machine.
     #[command(flatten)]
     target: Targeted,
 }
@@ -32,17 +32,17 @@ pub struct DoctorArguments {
 struct Diagnosis {
     level: SandboxLevel,
     meaning: &'static str,
-    /// A whole sandbox, made and taken down.
+    /// Result of a complete sandbox that was set up and torn down.
     sandbox: Finding,
-    /// The same with Landlock as the only lock.
+    /// The same with Landlock only.
     landlock_sandbox: Finding,
-    /// Which limits of a process can be held.
+    /// Process limits that can be enforced.
     limits: LimitProbe,
     #[serde(flatten)]
     probe: Probe,
 }
 
-/// Examines, prints, and exits with 0 if everything that a policy can ask for is enforced.
+/// Probes, prints the report, and exits with 0 if every policy can be enforced.
 pub fn run(arguments: &DoctorArguments) -> ExitCode {
     if arguments.apparmor_profile {
         return print_profile();
@@ -62,7 +62,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     if diagnosis.level == SandboxLevel::Full { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints what a server says about its machine.
+/// Prints the report of a server.
 async fn examine_server(arguments: &DoctorArguments) -> Result<u8, Failure> {
     let info = arguments.target.environment().await?;
     let Some(report) = &info.sandbox else {
@@ -98,7 +98,7 @@ impl Diagnosis {
         };
         let (sandbox, landlock_sandbox) =
             (trial(Mechanism::Namespaces), trial(Mechanism::Landlock));
-        // What the parts promise is worth nothing if the whole cannot be made.
+        // Working parts do not help if a complete sandbox cannot be set up.
         let level = match SandboxLevel::of(&probe) {
             level @ (SandboxLevel::Full | SandboxLevel::FullOldLandlock) if sandbox.works => level,
             _ if landlock_sandbox.works => SandboxLevel::Landlock,
@@ -150,7 +150,7 @@ fn meaning(level: SandboxLevel) -> &'static str {
     }
 }
 
-/// Prints where the profile goes, as comments, and the profile.
+/// Prints the profile, with its path in comments.
 fn print_profile() -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,
@@ -164,9 +164,9 @@ fn print_profile() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// As Ubuntu does it for browsers: nothing is restricted, and user namespaces are allowed.
+/// Like Ubuntu's profiles for browsers: unrestricted, with user namespaces allowed.
 fn apparmor_profile(program: &str) -> String {
-    // These would be patterns, or end the text.
+    // Escapes characters that AppArmor treats as patterns or as the end of the path.
     let mut path = String::new();
     for letter in program.chars() {
         if matches!(letter, '*' | '?' | '[' | ']' | '{' | '}' | '\\' | '"' | '^') {
@@ -206,7 +206,7 @@ fn landlock(probe: &Probe) -> String {
     }
 }
 
-/// One line of the table, and below it what to do about it.
+/// One row of the table with its fix.
 struct Line {
     name: &'static str,
     value: String,

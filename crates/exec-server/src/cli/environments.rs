@@ -48,7 +48,7 @@ enum Policy {
     FirstWins,
 }
 
-/// The first token for an environment creates it.
+/// Shown when no token has been created yet.
 const NONE_YET: &str = "exec-server: no environments yet; the first token for one makes it: \
                         exec-server token create --environment NAME --role executor";
 

@@ -1,16 +1,16 @@
-//! Finds escape sequences such as `~.` in what is typed, as ssh does.
+//! Detects escape sequences such as `~.` in typed input, as ssh does.
 //!
-//! The escape character counts at the beginning of a line only, and is held until the next key decides.
+//! The escape character counts only at the beginning of a line, and is held until the next key.
 
-/// The character that begins an escape sequence; none for no escape sequences.
+/// The escape character; `None` disables escape sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EscapeChar(Option<u8>);
 
 impl EscapeChar {
-    /// What is used unless said otherwise.
+    /// Default of `--escape-char`.
     pub const DEFAULT: &str = "~";
 
-    /// How it is typed.
+    /// The character as the user types it.
     pub fn name(self) -> String {
         match self.0 {
             None => "none".to_owned(),
@@ -20,7 +20,7 @@ impl EscapeChar {
     }
 }
 
-/// Why a text is no escape character.
+/// A text that is no escape character.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no escape character; use one character, ^X for Ctrl-X, or none")]
 pub struct EscapeCharError(String);
@@ -38,29 +38,29 @@ impl std::str::FromStr for EscapeChar {
     }
 }
 
-/// What an escape sequence asks for.
+/// Action of an escape sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Escape {
-    /// Leave at once; the process goes on.
+    /// Leave at once; the process keeps running.
     Leave,
     /// Detach, as the detach keys do.
     Detach,
-    /// Stop this program until its shell continues it.
+    /// Suspend this program until its shell continues it.
     Suspend,
     /// List the escape sequences.
     Help,
 }
 
-/// A part of what was typed.
+/// A part of the typed input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// To be passed on.
+    /// Bytes for the process.
     Bytes(Vec<u8>),
-    /// To be done here.
+    /// A local action.
     Escape(Escape),
 }
 
-/// Reads what is typed and takes the escape sequences out of it.
+/// Removes escape sequences from typed input.
 #[derive(Debug)]
 pub struct EscapeWatch {
     character: Option<u8>,
@@ -71,7 +71,7 @@ pub struct EscapeWatch {
 enum State {
     LineStart,
     InLine,
-    /// The escape character came at the beginning of a line, and is held.
+    /// The escape character was typed at the beginning of a line, and is held.
     Escaped,
 }
 
@@ -83,7 +83,7 @@ impl EscapeWatch {
         Self { character: character.0, state: State::LineStart }
     }
 
-    /// Something was typed.
+    /// Handles typed bytes.
     pub fn handle_typed(&mut self, typed: &[u8]) -> Vec<Piece> {
         let Some(character) = self.character else { return vec![Piece::Bytes(typed.to_vec())] };
         let mut pieces = Vec::new();
@@ -108,7 +108,7 @@ impl EscapeWatch {
                 self.state = State::LineStart;
                 continue;
             }
-            // The character twice stands for itself once.
+            // A doubled escape character is sent once.
             if self.state == State::Escaped && byte != character {
                 bytes.push(character);
             }
@@ -123,7 +123,7 @@ impl EscapeWatch {
     }
 }
 
-/// The list that `~?` shows.
+/// The help text of `~?`.
 pub fn help(character: EscapeChar) -> String {
     let name = character.name();
     [

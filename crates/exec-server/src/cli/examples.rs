@@ -1,4 +1,4 @@
-//! What the help of the client commands shows.
+//! Examples in the help of client commands.
 
 pub const RUN: &str = "\
 Examples:
@@ -13,7 +13,7 @@ Examples:
   exec-server run --memory 2g --cpus 1.5 --pids 200 box -- make -j
   exec-server run --sandbox workspace-write -w /srv/project box -- npm test
   exec-server run 'stdio:ssh host exec-server --listen stdio' -- uname -a
-  exec-server run --remote https://meet.example.org env:build-1 -- make test
+  exec-server run --remote https://relay.example.org env:build-1 -- make test
       wherever build-1 is; the token comes from EXEC_SERVER_REMOTE_TOKEN";
 
 pub const SHELL: &str = "\
@@ -94,7 +94,7 @@ is started and spoken to over its stdio, or a name from environments.toml. Witho
 $EXEC_SERVER_URL; the default of environments.toml, if there is such a file; the variables CODEX_EXEC_SERVER_NOISE_…;
 $CODEX_EXEC_SERVER_URL.";
 
-/// Examples, after what a target is.
+/// The target syntax, followed by examples.
 pub fn long(examples: &str) -> String {
     format!("{TARGET}\n\n{examples}")
 }
@@ -109,7 +109,7 @@ pub const ENVIRONMENTS: &str = "\
 Examples:
   exec-server environments
       where the rendezvous runs
-  EXEC_SERVER_ADMIN_TOKEN=xs_admin_… exec-server environments --remote https://meet.example.org";
+  EXEC_SERVER_ADMIN_TOKEN=xs_admin_… exec-server environments --remote https://relay.example.org";
 
 pub const TOKEN: &str = "\
 Examples:

@@ -46,12 +46,12 @@ pub struct ExecOptions {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Inherit {
-    /// Everything.
+    /// All variables.
     #[default]
     All,
-    /// PATH, HOME and the few others that programs expect.
+    /// PATH, HOME and a few others that programs expect.
     Core,
-    /// Nothing.
+    /// No variables.
     None,
 }
 
@@ -78,17 +78,17 @@ pub enum Attachment {
 /// The process to start.
 #[derive(Debug)]
 pub struct StartSpec {
-    /// The key that later invocations find it by.
+    /// The process id.
     pub id: String,
-    /// Whether the user chose the key, so that no other live process may have it.
+    /// Whether the user chose the id, which must then be unique among running processes.
     pub is_named: bool,
     /// The program and its arguments.
     pub argv: Vec<String>,
-    /// Whether it gets a terminal.
+    /// Whether the process gets a terminal.
     pub has_terminal: bool,
-    /// Whether it gets input.
+    /// Whether the process gets stdin.
     pub has_input: bool,
-    /// How long it may run.
+    /// Maximum run time.
     pub timeout: Option<Duration>,
     /// Whether this client follows the process.
     pub attachment: Attachment,

@@ -23,7 +23,7 @@ const TAKEN_OVER: u8 = 254;
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The arguments make no sense together.
+    /// The arguments contradict each other.
     #[error("{0}")]
     Usage(String),
     /// The target cannot be resolved.
@@ -32,15 +32,15 @@ pub enum Failure {
     /// No registry URL for `env:NAME`.
     #[error("which registry knows `{0}`?")]
     NoRegistry(String),
-    /// The server refused, or could not be reached.
+    /// The server rejected the request, or could not be reached.
     #[error(transparent)]
     Client(#[from] ExecServerError),
     /// A failure with its subject, such as a path.
     #[error("{what}")]
     About {
-        /// What it is about.
+        /// The subject.
         what: String,
-        /// What happened.
+        /// The failure.
         source: Box<Failure>,
     },
     /// A program could not be started, for a reason that has a shell exit code.
@@ -48,13 +48,13 @@ pub enum Failure {
     NotStarted {
         /// 126 or 127.
         code: u8,
-        /// What happened.
+        /// The failure.
         source: Box<Failure>,
     },
     /// A local operation failed.
     #[error("{what}")]
     Local {
-        /// What was tried.
+        /// The failed operation.
         what: String,
         /// Why it failed.
         source: io::Error,
@@ -65,15 +65,15 @@ pub enum Failure {
     /// The id is ambiguous.
     #[error("`{id}` is more than one process: {}", .found.join(", "))]
     ManyProcesses {
-        /// What was asked for.
+        /// The id that was given.
         id: String,
-        /// What was found.
+        /// The matching ids.
         found: Vec<String>,
     },
     /// The connection was lost for good.
     #[error("lost the connection: {0}")]
     LinkLost(String),
-    /// The server does not know the command any more.
+    /// The server no longer knows the command.
     #[error("{0}")]
     Gone(Gone),
     /// Another client is attached to the process.
@@ -81,7 +81,7 @@ pub enum Failure {
     AttachedElsewhere {
         /// The process.
         id: String,
-        /// What is known about the other client.
+        /// Client name and age of the other session.
         holder: String,
         /// The command that attaches.
         come_back: String,
@@ -103,16 +103,16 @@ pub enum Failure {
     Partly(String),
 }
 
-/// Why a server does not know a command any more.
+/// Why a server no longer knows a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Gone {
-    /// It is another run of the server.
+    /// The server was restarted.
     #[error("the server was restarted; the command is gone")]
     Restarted,
-    /// It is the same run of the server.
+    /// The server still runs, so the session or process has expired.
     #[error("the server no longer has the session of the command; the command is gone")]
     Expired,
-    /// The server does not tell its runs apart.
+    /// The server has no instance id, so a restart cannot be detected.
     #[error("the server was restarted, or no longer has the session; the command is gone")]
     Unknown,
 }

@@ -60,7 +60,7 @@ pub struct FollowOptions {
     /// Events up to this one are skipped.
     pub after_seq: u64,
     /// Longest wait for the server when the user leaves.
-    pub patience: Duration,
+    pub leave_timeout: Duration,
     /// How to attach again.
     pub reattach: ReattachHint,
     /// Timeout that the client enforces, because the server cannot.
@@ -116,7 +116,7 @@ pub async fn follow(
         stdin_writer: StdinWriter::new(process.clone(), follow_options.ends_input_by_key),
         is_raw,
         has_terminal: follow_options.has_terminal,
-        patience: follow_options.patience,
+        leave_timeout: follow_options.leave_timeout,
         reattach: follow_options.reattach,
         tasks: JoinSet::new(),
         interrupts: 0,
@@ -154,10 +154,10 @@ struct Follower<'a> {
     stdin_writer: StdinWriter,
     is_raw: bool,
     has_terminal: bool,
-    patience: Duration,
+    leave_timeout: Duration,
     reattach: ReattachHint,
     /// Requests that the loop does not wait for.
-    tasks: JoinSet<Told>,
+    tasks: JoinSet<TaskOutcome>,
     interrupts: u32,
     exit: Option<ProcessExit>,
     heard: Instant,
@@ -169,7 +169,7 @@ struct Follower<'a> {
 }
 
 /// Result of a request that the loop did not wait for.
-enum Told {
+enum TaskOutcome {
     Nothing,
     /// The signal did not reach the server; exit with this code.
     Undelivered(u8),
@@ -186,7 +186,7 @@ impl Follower<'_> {
                 biased;
                 wanted = console.signals.next() => {
                     if let Some(code) = self.handle_wanted(wanted) {
-                        self.leave(self.patience).await;
+                        self.leave(self.leave_timeout).await;
                         return Ok(Outcome::Exited(code));
                     }
                 }
@@ -219,12 +219,12 @@ impl Follower<'_> {
                     }
                 }
                 Some(told) = self.tasks.join_next(), if !self.tasks.is_empty() => match told {
-                    Ok(Told::Undelivered(code)) => {
+                    Ok(TaskOutcome::Undelivered(code)) => {
                         self.notice_left_alone();
                         self.events = None;
                         return Ok(Outcome::Exited(code));
                     }
-                    Ok(Told::Nothing) | Err(_) => {}
+                    Ok(TaskOutcome::Nothing) | Err(_) => {}
                 },
                 event = next_event(&mut self.events), if self.pending.is_none() => {
                     match event {
@@ -367,11 +367,11 @@ impl Follower<'_> {
                         // The server does not support the signal: terminate the command instead.
                         Ok(Err(ExecServerError::Server { .. })) => {
                             drop(process.terminate(Some(GRACE)).await);
-                            Told::Nothing
+                            TaskOutcome::Nothing
                         }
-                        Ok(Err(error)) if error.is_disconnected() => Told::Undelivered(code),
-                        Err(_) => Told::Undelivered(code),
-                        Ok(_) => Told::Nothing,
+                        Ok(Err(error)) if error.is_disconnected() => TaskOutcome::Undelivered(code),
+                        Err(_) => TaskOutcome::Undelivered(code),
+                        Ok(_) => TaskOutcome::Nothing,
                     }
                 });
                 None
@@ -380,7 +380,7 @@ impl Follower<'_> {
                 self.notice("terminating the command; interrupt again to leave it");
                 self.tasks.spawn(async move {
                     drop(process.terminate(Some(GRACE)).await);
-                    Told::Nothing
+                    TaskOutcome::Nothing
                 });
                 None
             }
@@ -409,7 +409,8 @@ impl Follower<'_> {
                 self.events = None;
                 if !self.is_lost {
                     let _ =
-                        timeout(self.patience, self.stdin_writer.finish(&mut console.input)).await;
+                        timeout(self.leave_timeout, self.stdin_writer.finish(&mut console.input))
+                            .await;
                 }
                 return Ok(Some(Outcome::Detached));
             }
@@ -427,13 +428,13 @@ impl Follower<'_> {
             let process = self.process.clone();
             self.tasks.spawn(async move {
                 drop(process.resize(size).await);
-                Told::Nothing
+                TaskOutcome::Nothing
             });
         }
     }
 
     /// Leaves: a process with the local terminal gets SIGHUP and keeps its session linger; any other is terminated.
-    async fn leave(&mut self, patience: Duration) {
+    async fn leave(&mut self, leave_timeout: Duration) {
         self.events = None;
         if self.is_lost {
             return;
@@ -446,7 +447,7 @@ impl Follower<'_> {
             }
         };
         // After a timeout the connection is considered dead; nothing else is sent.
-        if timeout(patience, leaving).await.is_err() {
+        if timeout(leave_timeout, leaving).await.is_err() {
             self.notice_left_alone();
         }
     }

@@ -1,4 +1,4 @@
-//! How facts look on a terminal: tables, sizes, times.
+//! Formats tables, sizes and times for a terminal.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -8,17 +8,17 @@ use serde::Serialize;
 
 use super::failure::Failure;
 
-/// How data is printed.
+/// Output format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// A table, for people.
     #[default]
     Table,
-    /// For programs: one JSON value.
+    /// One JSON value, for programs.
     Json,
 }
 
-/// Which format is wanted.
+/// Options for the output format.
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub struct FormatOptions {
     /// Output format.
@@ -36,7 +36,7 @@ pub struct FormatOptions {
 }
 
 impl FormatOptions {
-    /// Whether programs read it.
+    /// Whether the output is JSON.
     pub fn is_json(self) -> bool {
         self.json || self.format == Format::Json
     }
@@ -59,7 +59,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     print(&(harmless_json(&text) + "\n"))
 }
 
-/// The same JSON without characters that a terminal may act upon; outside of strings there are none.
+/// Escapes characters in JSON strings that a terminal may act upon.
 fn harmless_json(text: &str) -> String {
     let mut harmless = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -72,7 +72,7 @@ fn harmless_json(text: &str) -> String {
     harmless
 }
 
-/// Columns as wide as what is in them; every cell is plain, and the last one is left as long as it is.
+/// A table whose columns fit their content; cells are escaped, and the last column is not padded.
 pub fn table(rows: &[Vec<String>]) -> String {
     let plain_row = |row: &Vec<String>| row.iter().map(|cell| plain(cell)).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(plain_row).collect();
@@ -104,7 +104,7 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// How long ago that was, in milliseconds since 1970.
+/// Time since `since_ms` (Unix milliseconds).
 pub fn age(since_ms: u64) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     duration(now.saturating_sub(Duration::from_millis(since_ms)))
@@ -122,23 +122,23 @@ pub fn size(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// One line that cannot do anything to a terminal.
+/// Text as one line without control characters.
 pub fn plain(text: &str) -> String {
     text.chars().map(|letter| if acts_on_terminals(letter) { '?' } else { letter }).collect()
 }
 
-/// The same for text of several lines.
+/// Text without control characters except line feeds.
 pub fn plain_lines(text: &str) -> String {
     text.trim_end().split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
-/// Control characters, and those that turn the direction of a line around.
+/// Control characters, and characters that change the text direction.
 fn acts_on_terminals(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A command as one would type it.
+/// A command as it is typed in a shell.
 pub fn command(argv: &[String]) -> String {
     let is_plain = |letter: char| letter.is_alphanumeric() || "-_./=:,@%+~".contains(letter);
     let word = |word: &String| match word {
@@ -152,7 +152,7 @@ pub fn command(argv: &[String]) -> String {
 pub fn time(ms: i64) -> String {
     let seconds = ms.div_euclid(1000);
     let (days, rest) = (seconds.div_euclid(86400), seconds.rem_euclid(86400));
-    // Days since March 1st of year 0, so that the odd day is the last of its year.
+    // Days since March 1st of year 0, so that the leap day is the last day of its year.
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
     let day_of_era = days.rem_euclid(146_097);

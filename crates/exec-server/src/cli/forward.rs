@@ -1,4 +1,4 @@
-//! `exec-server forward`: brings harnesses from a rendezvous to a server that listens elsewhere.
+//! `exec-server forward`: connects harnesses of a rendezvous with a server that has no public address.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,24 +10,24 @@ use exec_server_transport::dial::{ServerUrl, ServerUrlError};
 use super::reference_options::ReferenceOptions;
 use crate::cli::{ArgumentError, JoinArguments};
 
-/// From where to where.
+/// Arguments of `forward`.
 #[derive(Debug, clap::Args)]
 pub struct ForwardArguments {
-    /// The server: ws://HOST:PORT, wss://HOST:PORT or unix:///PATH.
+    /// Server to forward to: ws://HOST:PORT, wss://HOST:PORT or unix:///PATH.
     #[arg(long, value_name = "URL")]
     connect: String,
-    /// File with the access token for the server; it goes by wss://, or stays on this machine.
+    /// File with the access token for the server; requires wss:// or a server on this machine.
     #[arg(long, value_name = "FILE")]
     connect_token_file: Option<PathBuf>,
-    /// The registry to join; the token comes from EXEC_SERVER_REMOTE_TOKEN or _TOKEN_FILE.
+    /// Registry to join; the token comes from EXEC_SERVER_REMOTE_TOKEN or _TOKEN_FILE.
     #[arg(long, value_name = "URL", requires = "environment_id")]
     remote: url::Url,
     #[command(flatten)]
     join: JoinArguments,
-    /// Where the key is kept without --identity; exec-server in $XDG_STATE_HOME or ~/.local/state without this.
+    /// Directory for the key if --identity is not given [default: exec-server in $XDG_STATE_HOME or ~/.local/state].
     #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Stop when stdin ends, as a program started by another one should.
+    /// Stop when stdin is closed; for a program that is started by another one.
     #[arg(
         long,
         env = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
@@ -84,7 +84,7 @@ fn forward(arguments: &ForwardArguments) -> Result<(), ForwardError> {
         let config = ForwardConfig { server, token_file, remote, exit_on_stdin_close };
         run_forward(config, stop).await.map_err(ForwardError::from)
     });
-    // A thread may still wait for a line on stdin that will never come.
+    // A thread may still be blocked on stdin.
     runtime.shutdown_background();
     result
 }

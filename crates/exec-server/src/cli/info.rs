@@ -22,7 +22,7 @@ pub struct InfoArguments {
 /// Prints the environment info of a server.
 pub async fn run(arguments: InfoArguments) -> Result<u8, Failure> {
     // The raw reply, because a newer server may have capabilities that this client does not know.
-    let said = arguments.target.said_environment().await?;
+    let said = arguments.target.raw_environment().await?;
     if arguments.format.is_json() {
         format::print_json(&said)?;
     } else {

@@ -32,7 +32,7 @@ pub struct InputQueue {
     keys: Option<KeyWatch>,
     queue: BytesMut,
     events: VecDeque<Typed>,
-    /// Whether the process takes nothing more.
+    /// Whether the process accepts no more input.
     is_refused: bool,
     has_dropped: bool,
 }
@@ -136,7 +136,7 @@ impl InputQueue {
         self.queue.clear();
     }
 
-    /// From now on the detach keys are passed on, and what follows an escape that detaches is not dropped.
+    /// Disables the detach keys: they are passed on, and input after a detach escape is not dropped.
     pub fn forbid_detach(&mut self) {
         let Some(keys) = &mut self.keys else { return };
         keys.can_detach = false;

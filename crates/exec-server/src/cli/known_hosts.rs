@@ -11,7 +11,7 @@ use exec_server_client::{RegistryUrlError, registry_name};
 use crate::cli::format::plain;
 use crate::cli::registry::table;
 
-/// What to do with known executors.
+/// Arguments of `known-hosts`.
 #[derive(Debug, clap::Args)]
 pub struct KnownHostsArguments {
     #[command(subcommand)]
@@ -35,7 +35,7 @@ enum KnownHostsCommand {
 const FORGET_EXAMPLES: &str = "\
 Examples:
   exec-server known-hosts forget build-1
-  exec-server known-hosts forget build-1 --remote https://meet.example.org";
+  exec-server known-hosts forget build-1 --remote https://relay.example.org";
 
 #[derive(Debug, thiserror::Error)]
 enum ListError {

@@ -54,7 +54,7 @@ impl LimitOptions {
     }
 }
 
-/// `65536`, `512m`, `2g`: multiples of 1024, as containers have them.
+/// `65536`, `512m`, `2g`: units are powers of 1024.
 fn memory(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let unit = lower.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
@@ -83,7 +83,7 @@ fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `0.5`, `2`: as hundredths of a processor.
+/// Parses `0.5` or `2` into hundredths of a processor.
 fn processors(text: &str) -> Result<u64, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number such as 0.5 or 2".to_owned())?;
     let percent = (number * 100.0).round();

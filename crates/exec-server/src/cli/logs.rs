@@ -1,4 +1,4 @@
-//! `logs`: what a process has said, and what it says next.
+//! `logs`: prints the retained output of a process, and follows new output.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -16,12 +16,12 @@ use super::ps::{Located, ProcessReference};
 use super::replay::{Age, Replay};
 use super::{lost_process, timestamps};
 
-/// A long poll, so that following costs nothing while nothing is said.
+/// Long-poll time, so that following an idle process costs no requests.
 const WAIT_MS: u64 = 30_000;
-/// One answer at a time stays small.
+/// Size of one read.
 const PAGE_BYTES: u64 = 1024 * 1024;
 
-/// Which process, and how much.
+/// Arguments of `logs`.
 #[derive(Debug, clap::Args)]
 pub struct LogsArguments {
     /// Follow new output until the process exits.
@@ -41,13 +41,13 @@ pub struct LogsArguments {
 }
 
 impl LogsArguments {
-    /// The process that is meant.
+    /// The process argument, for shell completion.
     pub fn reference(&self) -> &ProcessReference {
         &self.process
     }
 }
 
-/// Prints.
+/// Prints the output.
 pub async fn run(arguments: LogsArguments) -> Result<u8, Failure> {
     let (client, located) = arguments.process.find().await?;
     let needs_times = arguments.timestamps || arguments.since.is_some();
@@ -66,7 +66,7 @@ pub async fn run(arguments: LogsArguments) -> Result<u8, Failure> {
         }
         let wait_ms = if is_old { 0 } else { WAIT_MS };
         let mut read = match read(&client, &located, after, wait_ms, needs_times).await {
-            // The read only looks, so that it can be made again.
+            // A read has no side effects, so it is repeated.
             Err(failure) if failure.is_link() => continue,
             Err(failure) => return Err(lost_process::explain(&client, failure).await),
             Ok(read) => read,
@@ -125,10 +125,10 @@ async fn read(
 /// Writes output to the stream that it came from.
 struct Printer {
     has_times: bool,
-    /// Whether the last byte of each stream did not end a line.
+    /// Whether the output so far ends within a line.
     is_in_line: bool,
     is_in_error_line: bool,
-    /// What a terminal answers would go to the shell that reads it next.
+    /// Removes terminal queries, whose answers would become input of the local shell.
     replay: Replay,
 }
 
@@ -137,7 +137,7 @@ impl Printer {
         Self { has_times, is_in_line: false, is_in_error_line: false, replay: Replay::new() }
     }
 
-    /// Writes each piece to its stream; returns whether the output is still read.
+    /// Writes each chunk to its stream; returns false once stdout is closed.
     fn print(&mut self, chunks: impl IntoIterator<Item = OutputChunk>) -> Result<bool, Failure> {
         let mut stdout = io::stdout().lock();
         for chunk in chunks {
@@ -166,7 +166,7 @@ impl Printer {
         }
     }
 
-    /// The bytes with the time before each line that begins in them.
+    /// Prefixes each line that starts in these bytes with its time.
     fn stamped(&mut self, at_ms: Option<u64>, stream: Stream, bytes: Bytes) -> Bytes {
         let Some(at) = at_ms.filter(|_| self.has_times) else { return bytes };
         let is_in_line = match stream {
@@ -186,14 +186,14 @@ impl Printer {
     }
 }
 
-/// Drops everything before the last `lines` lines; a line without an end counts.
+/// Keeps the last `lines` lines; an unfinished line counts.
 fn keep_lines(said: &mut VecDeque<OutputChunk>, lines: usize) {
     let mut left = lines;
     let mut is_last_byte = true;
     for index in (0..said.len()).rev() {
         let bytes = &said[index].chunk.0;
         for place in (0..bytes.len()).rev() {
-            // The end of the last line begins no other.
+            // A line feed at the very end starts no further line.
             if bytes[place] == b'\n' && !is_last_byte {
                 left = left.saturating_sub(1);
             }

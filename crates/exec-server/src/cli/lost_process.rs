@@ -1,4 +1,4 @@
-//! Tells a lost command from a lost connection: was the server restarted meanwhile?
+//! Distinguishes a lost process from a lost connection: checks whether the server was restarted.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use exec_server_client::{ExecServerError, RemoteExecServerClient};
 
 use super::failure::{Failure, Gone};
 
-/// A server that has just refused a session answers at once, or its link has broken again.
+/// A server that has just rejected a session answers at once, unless its link is broken again.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// The failure itself, or what it means if the server does not know the session or the process any more.
+/// Replaces a failure by [`Gone`] if the server no longer knows the session or the process.
 pub async fn explain(client: &RemoteExecServerClient, failure: Failure) -> Failure {
     let is_unknown = match &failure {
         Failure::Client(error) => names_something_unknown(error),
@@ -36,7 +36,7 @@ fn names_something_unknown(error: &ExecServerError) -> bool {
     match error {
         ExecServerError::SessionLost { source, .. } => names_something_unknown(source),
         ExecServerError::UnknownProcess(_) => true,
-        // The reference sends no kinds.
+        // The reference sends no error kinds.
         ExecServerError::Server { message, .. } => match error.kind() {
             Some(kind) => matches!(kind, "unknown_session" | "unknown_process"),
             None => message.starts_with("unknown session id"),

@@ -231,7 +231,7 @@ pub async fn entries(
 }
 
 /// Concurrent metadata requests to a server whose listings contain only names.
-const LOOKS_AT_ONCE: usize = 64;
+const MAX_METADATA_REQUESTS: usize = 64;
 
 /// Requests metadata that a listing lacks; entries whose request fails stay without.
 async fn with_metadata(
@@ -241,7 +241,7 @@ async fn with_metadata(
 ) -> Result<Vec<FsDirectoryEntry>, Failure> {
     let missing: Vec<usize> =
         (0..entries.len()).filter(|index| entries[*index].metadata.is_none()).collect();
-    for indexes in missing.chunks(LOOKS_AT_ONCE) {
+    for indexes in missing.chunks(MAX_METADATA_REQUESTS) {
         let mut looks = JoinSet::new();
         for index in indexes.iter().copied() {
             let client = client.clone();

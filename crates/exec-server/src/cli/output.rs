@@ -58,16 +58,16 @@ impl Written {
 }
 
 /// A stream that is not writable within this time is skipped.
-const PATIENCE: Duration = Duration::from_millis(50);
+const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 /// Longest wait for the write itself.
-const LONG_PATIENCE: Duration = Duration::from_secs(1);
+const BLOCKED_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes a message to stderr without blocking on a stopped terminal.
 pub fn say(text: &str) {
     write_soon(io::stderr(), text.as_bytes().to_vec());
 }
 
-/// The same to stdout.
+/// Writes a message to stdout in the same way.
 pub fn show(text: &str) {
     write_soon(io::stdout(), text.as_bytes().to_vec());
 }
@@ -75,8 +75,8 @@ pub fn show(text: &str) {
 #[cfg(unix)]
 fn write_soon(mut stream: impl Write + std::os::fd::AsFd + Send + 'static, bytes: Vec<u8>) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let patience = Timespec::try_from(PATIENCE).expect("it is short");
-    let has_room = poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&patience));
+    let write_timeout = Timespec::try_from(WRITE_TIMEOUT).expect("it is short");
+    let has_room = poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&write_timeout));
     if !matches!(has_room, Ok(1..)) {
         return;
     }
@@ -86,7 +86,7 @@ fn write_soon(mut stream: impl Write + std::os::fd::AsFd + Send + 'static, bytes
         let _ = stream.write_all(&bytes).and_then(|()| stream.flush());
         let _ = done.send(());
     });
-    let _ = is_done.recv_timeout(LONG_PATIENCE);
+    let _ = is_done.recv_timeout(BLOCKED_WRITE_TIMEOUT);
 }
 
 #[cfg(not(unix))]

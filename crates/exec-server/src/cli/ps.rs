@@ -1,4 +1,4 @@
-//! Processes of earlier invocations: what there is, and which one is meant. `ps`.
+//! `ps`: lists processes; also resolves process ids for other commands.
 
 use clap_complete::engine::ArgValueCompleter;
 use exec_server_client::{ExecServerError, RemoteExecServerClient};
@@ -12,7 +12,7 @@ use super::format::{self, FormatOptions};
 use super::target::{ResumeOptions, TargetOptions, Targeted, is_address};
 use crate::cli::completion;
 
-/// Which processes, and how.
+/// Arguments of `ps`.
 #[derive(Debug, clap::Args)]
 pub struct PsArguments {
     /// Include exited processes whose output is still retained.
@@ -27,37 +27,37 @@ pub struct PsArguments {
     target: Targeted,
 }
 
-/// One process, and where.
+/// A process argument with its optional target.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProcessReference {
-    /// The process by its id or the beginning of it; with a server before it if that is not the default one.
+    /// Process id or a unique prefix of it; put a target before it if the default server is not meant.
     #[arg(value_names = ["[TARGET] ID"], num_args = 1..=2, required = true, add = ArgValueCompleter::new(completion::processes))]
     words: Vec<String>,
     #[command(flatten)]
     pub options: TargetOptions,
 }
 
-/// A process that was found.
+/// A process that was found on a server.
 #[derive(Debug)]
 pub struct Located {
     /// Its session.
     pub session: SessionSummary,
-    /// What is known about it.
+    /// Its current state.
     pub process: ProcessSummary,
 }
 
 impl ProcessReference {
-    /// The server, if one is named, and how to get there.
+    /// Connection options and the target, if one is given.
     pub fn place(&self) -> (&TargetOptions, Option<&str>) {
         (&self.options, self.target())
     }
 
-    /// The server, if one is named.
+    /// The target, if one is given.
     pub fn target(&self) -> Option<&str> {
         (self.words.len() > 1).then(|| self.words[0].as_str())
     }
 
-    /// A client of a session of its own, and the process.
+    /// Connects with a new session and finds the process.
     pub async fn find(&self) -> Result<(RemoteExecServerClient, Located), Failure> {
         self.check_order()?;
         let client = self.options.connect(self.target(), &ResumeOptions::default()).await?;
@@ -66,16 +66,16 @@ impl ProcessReference {
         Ok((client, located))
     }
 
-    /// An address in the place of an id is a slip, and is told as that.
+    /// Rejects a URL in place of an id, with a hint.
     fn check_order(&self) -> Result<(), Failure> {
         check_order(&self.words)
     }
 }
 
-/// Several processes of one server.
+/// Process arguments of one server.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ProcessReferences {
-    /// Processes by their ids or the beginnings of them; with a server before them if that is not the default one.
+    /// Process ids or unique prefixes of them; put a target before them if the default server is not meant.
     #[arg(value_names = ["[TARGET] ID"], num_args = 1.., required = true, add = ArgValueCompleter::new(completion::processes))]
     words: Vec<String>,
     #[command(flatten)]
@@ -83,12 +83,12 @@ pub struct ProcessReferences {
 }
 
 impl ProcessReferences {
-    /// The server, if one is named, and how to get there.
+    /// Connection options and the target, if one is given.
     pub fn place(&self) -> (&TargetOptions, Option<&str>) {
         (&self.options, self.split().0)
     }
 
-    /// The server, if one is named, and the ids.
+    /// The target, if one is given, and the ids.
     pub fn split(&self) -> (Option<&str>, &[String]) {
         match self.words.split_first() {
             Some((first, ids)) if !ids.is_empty() && self.options.is_target(first) => {
@@ -98,7 +98,7 @@ impl ProcessReferences {
         }
     }
 
-    /// A client of a session of its own, and what became of each id.
+    /// Connects with a new session and looks up each id.
     pub async fn find(
         &self,
     ) -> Result<(RemoteExecServerClient, Vec<Result<Located, Failure>>), Failure> {
@@ -177,7 +177,7 @@ fn row(session: &SessionSummary, process: &ProcessSummary) -> Vec<String> {
     ]
 }
 
-/// As much of a session's id as people need.
+/// Short form of a session id for display.
 fn short(session_id: &str) -> String {
     session_id.chars().take(8).collect()
 }
@@ -192,7 +192,7 @@ fn status(process: &ProcessSummary) -> String {
     }
 }
 
-/// Every session of the server that we may use.
+/// All sessions of the server that this credential may use.
 pub async fn sessions(client: &RemoteExecServerClient) -> Result<Vec<SessionSummary>, Failure> {
     let can = client.session().connection().await?.capabilities();
     if !can.session_directory {
@@ -202,7 +202,7 @@ pub async fn sessions(client: &RemoteExecServerClient) -> Result<Vec<SessionSumm
     Ok(list.sessions)
 }
 
-/// The one process that is meant: by its whole id, or else by a beginning that only one has.
+/// Finds the process by its full id, else by a unique prefix.
 fn find(sessions: Vec<SessionSummary>, id: &str) -> Result<Located, Failure> {
     let (session_part, process_part) = match id.split_once('/') {
         Some((session, process)) => (session, process),
@@ -224,7 +224,7 @@ fn find(sessions: Vec<SessionSummary>, id: &str) -> Result<Located, Failure> {
     if found.is_empty() && !process_part.is_empty() {
         found = candidates(&|id| id.starts_with(process_part));
     }
-    // Names are unique among live processes only: the live one is meant, else the one that started last.
+    // Names are unique among running processes only: prefer the running one, else the one that started last.
     if found.len() > 1 && found.iter().all(|located| *located.process.process_id == *process_part) {
         let live = found.iter().filter(|located| !located.process.exited).count();
         if live <= 1 {

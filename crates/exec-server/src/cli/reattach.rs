@@ -2,7 +2,7 @@
 
 use super::format;
 
-/// The command that attaches to a process, if its server lets processes be attached to.
+/// The command that attaches to a process; `None` if the server does not support attaching.
 #[derive(Debug, Clone)]
 pub struct ReattachHint {
     command: String,

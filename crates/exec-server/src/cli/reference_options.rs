@@ -1,9 +1,8 @@
-//! Options of the reference's command line that mean nothing or something else here.
-//!
-//! A script that was written for the reference keeps working: what has no effect is said on stderr, and what cannot be
-//! honoured is refused with the reason. None of them is listed in the help.
+//! Options of the reference's command line that have no effect or another meaning here.
+//! ¦ Scripts for the reference keep working: an option without effect prints a note to stderr, and one that cannot be
+//! honoured is rejected with the reason. None of them is listed in the help.
 
-/// Options that are taken for the sake of scripts.
+/// Options that are accepted for compatibility.
 #[derive(Debug, clap::Args)]
 pub struct ReferenceOptions {
     #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", hide = true)]
@@ -16,7 +15,7 @@ pub struct ReferenceOptions {
     strict_config: bool,
     #[arg(long, value_name = "MODE", hide = true)]
     linux_sandbox_pid_namespace: Option<PidNamespace>,
-    // Not read from its variable: what is set for all programs of a user is not said again by each of them.
+    // Not read from its environment variable: a variable that is set for all programs must not print a note in each.
     #[arg(long, hide = true)]
     proxy_private_ips_via_upstream: bool,
     #[arg(long, value_name = "TRANSPORT", hide = true)]
@@ -47,7 +46,7 @@ enum RemoteTransport {
     Direct,
 }
 
-/// What cannot be honoured, and why.
+/// An option that cannot be honoured, with the reason.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{option} is not supported: {reason}")]
 pub struct ReferenceOptionError {
@@ -56,7 +55,7 @@ pub struct ReferenceOptionError {
 }
 
 impl ReferenceOptions {
-    /// Refuses what cannot be honoured, and says on stderr what has no effect.
+    /// Rejects options that cannot be honoured, and prints a note for options without effect.
     pub fn check(&self) -> Result<(), ReferenceOptionError> {
         if let Some((option, reason)) = self.refused() {
             return Err(ReferenceOptionError { option, reason });

@@ -1,4 +1,4 @@
-//! Administering a rendezvous: over HTTP from anywhere, or on its data from where it runs.
+//! Administers a rendezvous, over HTTP or through its local data directory.
 
 mod remote;
 
@@ -18,68 +18,69 @@ use exec_server_rendezvous::store::{RegistrationPolicy, SqliteStore, Store, Stor
 
 use remote::{RemoteError, RemoteRegistry};
 
-/// Which rendezvous is meant.
+/// Selects the rendezvous.
 #[derive(Debug, clap::Args)]
 pub struct RegistryArguments {
-    /// The rendezvous' URL; needs an admin token in EXEC_SERVER_ADMIN_TOKEN, or in the file that
+    /// URL of the rendezvous; needs an admin token in EXEC_SERVER_ADMIN_TOKEN, or in the file that
     /// EXEC_SERVER_ADMIN_TOKEN_FILE names.
     #[arg(long, value_name = "URL", conflicts_with = "data")]
     remote: Option<String>,
-    /// The rendezvous' data directory, on the machine where it runs [default: the one that `exec-server rendezvous`
-    /// uses, also by EXEC_SERVER_RENDEZVOUS_DATA].
+    /// Data directory of a rendezvous on this machine [default: EXEC_SERVER_RENDEZVOUS_DATA, or the default directory
+    /// of
+    /// `exec-server rendezvous`].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Certificates to trust for --remote https:// in place of the system's, in PEM form.
+    /// CA certificates in PEM form for --remote https://, in place of the system's.
     #[arg(long, value_name = "FILE", env = "EXEC_SERVER_CA_FILE")]
     ca_file: Option<PathBuf>,
 }
 
-/// How an answer looks.
+/// Output format of administrative commands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OutputFormat {
-    /// For people.
+    /// Text, for people.
     #[default]
     Text,
-    /// For programs.
+    /// JSON, for programs.
     Json,
 }
 
-/// Why something is not done.
+/// Why a request to a rendezvous failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// Neither --remote nor --data, and no default directory.
+    /// Neither --remote nor --data was given, and there is no default directory.
     #[error("no rendezvous given: use --remote URL, or --data DIR on the machine where it runs")]
     Which,
-    /// Its data cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Data(#[from] DataDirError),
-    /// Its database cannot be used.
+    /// The database cannot be opened.
     #[error(transparent)]
     Open(#[from] StartError),
-    /// It is not done.
+    /// The rendezvous rejected the change.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// Its database failed.
+    /// A database operation failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It did not answer, or with a refusal.
+    /// The HTTP request failed or was rejected.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// There is no such thing.
+    /// The object does not exist.
     #[error("there is no {0} `{1}`")]
     NotFound(&'static str, String),
 }
 
-/// A rendezvous that can be administered.
+/// A rendezvous to administer.
 pub enum Registry {
-    /// By its data.
+    /// Through its data directory.
     Local(SqliteStore, DataDir),
-    /// By HTTP.
+    /// Over HTTP.
     Remote(RemoteRegistry),
 }
 
 impl RegistryArguments {
-    /// The rendezvous that is meant.
+    /// Opens the selected rendezvous.
     pub fn open(&self) -> Result<Registry, RegistryError> {
         if let Some(url) = &self.remote {
             return Ok(Registry::Remote(RemoteRegistry::new(url, self.ca_file.clone())?));
@@ -91,7 +92,7 @@ impl RegistryArguments {
 }
 
 impl Registry {
-    /// Makes a token.
+    /// Creates a token.
     pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RegistryError> {
         Ok(match self {
             Self::Local(store, _) => admin::create_token(store, new, clock::now())?,
@@ -99,7 +100,7 @@ impl Registry {
         })
     }
 
-    /// All tokens.
+    /// Lists all tokens.
     pub fn tokens(&self) -> Result<Vec<Token>, RegistryError> {
         Ok(match self {
             Self::Local(store, _) => store.tokens()?,
@@ -116,7 +117,7 @@ impl Registry {
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
     }
 
-    /// All environments, and if it is not known whether their executors are attached, why.
+    /// Lists all environments; the text says why presence is unknown, if it is.
     pub fn environments(&self) -> Result<(Vec<EnvironmentStatus>, Option<String>), RegistryError> {
         let (store, data) = match self {
             Self::Local(store, data) => (store, data),
@@ -136,7 +137,7 @@ impl Registry {
         }
     }
 
-    /// Sets who wins when two executors register for one environment.
+    /// Sets which executor is kept when two register for one environment.
     pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<(), RegistryError> {
         let is_there = match self {
             Self::Local(store, _) => store.set_policy(id, policy)?,
@@ -145,7 +146,7 @@ impl Registry {
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
     }
 
-    /// Under which URL it is reached.
+    /// Public URL of the rendezvous.
     pub fn url(&self) -> Result<String, RegistryError> {
         Ok(match self {
             Self::Local(store, _) => store.note(PUBLIC_URL)?.unwrap_or_default(),
@@ -154,7 +155,7 @@ impl Registry {
     }
 }
 
-/// Where a rendezvous keeps its data unless it is told otherwise.
+/// Default data directory of a rendezvous.
 pub fn default_data_dir() -> Option<PathBuf> {
     let from = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(data) = from("EXEC_SERVER_RENDEZVOUS_DATA") {
@@ -164,7 +165,7 @@ pub fn default_data_dir() -> Option<PathBuf> {
     Some(state.join("exec-server/rendezvous"))
 }
 
-/// A moment as people say it: `3h ago`, `in 29d`.
+/// A time relative to now: `3h ago`, `in 29d`.
 pub fn relative(moment: clock::Seconds) -> String {
     let distance = moment.saturating_sub(clock::now());
     let (count, unit) = match distance.unsigned_abs() {
@@ -176,10 +177,10 @@ pub fn relative(moment: clock::Seconds) -> String {
     if distance > 0 { format!("in {count}{unit}") } else { format!("{count}{unit} ago") }
 }
 
-/// Room for the longest id that a rendezvous gives out, and for any readable URL.
+/// Longer than every id and than typical URLs.
 const MAX_CELL_CHARS: usize = 160;
 
-/// Rows under a heading, in columns, whatever their words are and wherever they come from.
+/// A table with a heading; cells are untrusted and escaped.
 pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(|&word| word.to_owned()).collect();
     let row =
@@ -197,12 +198,12 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// An answer for programs, which does nothing to a terminal either.
+/// JSON output with terminal control characters escaped.
 pub fn json(value: &impl serde::Serialize) -> String {
     let text = serde_json::to_string_pretty(value).expect("plain data can be written");
     let mut safe = String::with_capacity(text.len() + 1);
     for letter in text.chars() {
-        // Only what JSON does not escape by itself, and so inside a string.
+        // Only characters that JSON does not escape itself; they occur in strings only.
         match u32::from(letter) {
             code @ 0x7f..=0x9f => safe.push_str(&format!("\\u{code:04x}")),
             _ => safe.push(letter),

@@ -1,4 +1,4 @@
-//! `exec-server rendezvous`: a meeting point for executors and harnesses that cannot reach each other.
+//! `exec-server rendezvous`: a registry and relay for executors and harnesses that cannot reach each other directly.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -17,19 +17,18 @@ use crate::cli::positive_duration;
 use crate::cli::registry::default_data_dir;
 use crate::cli::token::quoted;
 
-/// How the rendezvous is set up.
+/// Arguments of `rendezvous`.
 #[derive(Debug, clap::Args)]
 pub struct RendezvousArguments {
-    /// Where to listen: http://IP:PORT, or https:// with --tls-cert; ws:// and wss:// mean the same.
-    ///
-    /// Executors come back to the same address after a restart, so the port should be a fixed one.
+    /// Address to listen on: http://IP:PORT, or https:// with --tls-cert; ws:// and wss:// mean the same.
+    /// ¦ Use a fixed port: executors reconnect to the same address after a restart.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7780", value_parser = listen_address)]
     listen: ListenAddress,
-    /// Where tokens, registrations and signing keys are kept; only its owner can read it
+    /// Directory for tokens, registrations and signing keys; readable by its owner only
     /// [default: EXEC_SERVER_RENDEZVOUS_DATA, or ~/.local/state/exec-server/rendezvous].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Under which URL others reach it: the name of a proxy in front of it, or of this machine.
+    /// Public URL: the name of a proxy in front of the rendezvous, or of this machine.
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
     /// Certificate chain in PEM form.
@@ -38,7 +37,7 @@ pub struct RendezvousArguments {
     /// Private key in PEM form.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Serve Prometheus metrics at http://IP:PORT/metrics; without it, only to admins at /metrics.
+    /// Serve Prometheus metrics at http://IP:PORT/metrics; without it, only admins can read /metrics.
     #[arg(long, value_name = "IP:PORT")]
     metrics_listen: Option<SocketAddr>,
     /// Maximum number of open connections.
@@ -103,7 +102,7 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
         let stop = exec_server::stop_signal().map_err(RunError::SetUp)?;
         let bound = BoundRendezvous::bind(config).await?;
         let url = bound.base_url().to_owned();
-        // Before the URL: a program that waits for the URL then finds the token printed.
+        // Printed before the URL: a program that waits for the URL then finds the token.
         if let Some(token) = bound.admin_token() {
             eprintln!("This is a new rendezvous. Its admin token, which is not shown again:\n\n  {token}\n");
             eprintln!("Let a machine in with, from here:\n");

@@ -128,7 +128,7 @@ pub async fn start_and_follow(
         input,
         has_terminal: params.tty,
         after_seq: 0,
-        patience: Duration::ZERO,
+        leave_timeout: Duration::ZERO,
         reattach: ReattachHint::new(target, &params.process_id),
         timeout: None,
         ends_input_by_key: false,
@@ -141,14 +141,14 @@ pub async fn start_and_follow(
         format!("left while the command was being started; if it was, {}", reattach.describe());
     let began = Instant::now();
     let process = console.wait_for(&left, start(client, params)).await?;
-    let patience = patience(began.elapsed());
-    follow_options.patience = patience;
+    let leave_timeout = leave_timeout(began.elapsed());
+    follow_options.leave_timeout = leave_timeout;
     let outcome = follow(client, &process, &mut console, follow_options).await;
-    conclude(client, &mut console, &reattach, patience, outcome).await
+    conclude(client, &mut console, &reattach, leave_timeout, outcome).await
 }
 
 /// Longest wait for the server when the user leaves, from the time of an earlier reply.
-pub fn patience(answered_in: Duration) -> Duration {
+pub fn leave_timeout(answered_in: Duration) -> Duration {
     (answered_in * 2).clamp(Duration::from_millis(60), Duration::from_secs(2))
 }
 
@@ -157,7 +157,7 @@ pub async fn conclude(
     client: &RemoteExecServerClient,
     console: &mut Console,
     reattach: &ReattachHint,
-    patience: Duration,
+    leave_timeout: Duration,
     outcome: Result<Outcome, Failure>,
 ) -> Result<u8, Failure> {
     let outcome = match outcome {
@@ -178,12 +178,12 @@ pub async fn conclude(
         Outcome::Detached => {
             let left = format!("left; {}", reattach.describe());
             let keeping = async {
-                let kept = match tokio::time::timeout(patience, keep(client)).await {
+                let kept = match tokio::time::timeout(leave_timeout, keep(client)).await {
                     Ok(kept) => kept?,
                     // The request was sent, but may not have arrived.
                     Err(_) => "; the server has not answered, and may end it soon".to_owned(),
                 };
-                let _ = tokio::time::timeout(patience, client.close()).await;
+                let _ = tokio::time::timeout(leave_timeout, client.close()).await;
                 Ok::<_, Failure>(kept)
             };
             let kept = console.wait_for(&left, keeping).await?;

@@ -1,4 +1,4 @@
-//! `exec-server sandbox`: one command under a policy, for people who want to see what it keeps.
+//! `exec-server sandbox`: runs one local command under a policy.
 
 use std::ffi::OsString;
 use std::io;
@@ -12,31 +12,31 @@ use serde_json::Value;
 
 use super::args::{SandboxOptions, in_range};
 
-/// What our own failures exit with, so that they are not taken for the command's.
+/// Exit code of exec-server's own failures, distinct from typical codes of commands.
 pub const OUR_FAILURE: u8 = 125;
 
-/// What to run, and what it may touch.
+/// Arguments of `sandbox`.
 #[derive(Debug, clap::Args)]
 pub struct SandboxArguments {
-    /// What may be touched: read-only, workspace-write (also writes --cwd, /tmp and $TMPDIR), or a file with the
+    /// Policy: read-only, workspace-write (also writes --cwd, /tmp and $TMPDIR), or a file with the
     /// `sandbox` object of a process/start.
     #[arg(long, value_name = "read-only|workspace-write|FILE.json", default_value = WORKSPACE_WRITE)]
     policy: PathBuf,
-    /// Let it use the network; without this there is none.
+    /// Allow the network; without this option there is none.
     #[arg(long)]
     network: bool,
-    /// Let it write this directory, too; can be given more than once.
+    /// Also allow writes to this directory. Repeatable.
     #[arg(long, value_name = "DIR")]
     write: Vec<PathBuf>,
-    /// The working directory, which is also the workspace [default: this directory].
+    /// Working directory, which is also the workspace [default: the current directory].
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
     #[command(flatten)]
     sandbox: SandboxOptions,
-    /// Where servers of this user keep their state; see `exec-server --help`.
+    /// State directory of this user's servers; see `exec-server --help`.
     #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// How many processes and threads it has at once, together with all that it starts [default: 4096].
+    /// Maximum number of processes and threads of the command and its descendants [default: 4096].
     #[arg(long, value_name = "COUNT", value_parser = in_range(LimitName::Pids))]
     max_pids: Option<u64>,
     /// The program and its arguments, after --.
@@ -59,15 +59,15 @@ enum UsageError {
     FileWithFlags,
 }
 
-/// Runs the command and exits as it does: its code, 128 plus a signal, 126 or 127 if it cannot be run, 125 for
-/// anything that went wrong before.
+/// Runs the command and exits with its code: 128 plus the signal, 126 or 127 if it cannot be executed, 125 for a
+/// failure before.
 pub fn run(arguments: SandboxArguments) -> ExitCode {
     let command = match arguments.into_command() {
         Ok(command) => command,
         Err(error) => return fail(&error),
     };
     exec_server_os::ignore_stops();
-    // Below a guardian, so that not even a kill leaves placeholders or processes behind.
+    // Runs below a guardian, so that even a kill leaves no placeholders or processes behind.
     let journal = exec_server::state_dir::journal(command.state_dir.as_deref());
     match exec_server_os::enter_guardian(|| journal.sweep()) {
         Ok(Guardian::Server) => {}
@@ -120,7 +120,7 @@ impl SandboxArguments {
     }
 }
 
-/// Resolved now, by the one who typed it; the sandbox itself takes no links to what can be written.
+/// Resolved before the start, with the rights of the caller; the sandbox rejects links to writable paths.
 fn real_path(path: &Path) -> Result<PathBuf, UsageError> {
     let with_path = |source| UsageError::Path { path: path.to_owned(), source };
     std::fs::canonicalize(path).map_err(with_path)

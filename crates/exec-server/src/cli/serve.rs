@@ -59,13 +59,13 @@ Examples:
 const FORWARD_EXAMPLES: &str = "\
 Examples:
   EXEC_SERVER_REMOTE_TOKEN=xs_exec_… exec-server forward --connect ws://127.0.0.1:7777 \\
-      --remote https://meet.example.org --environment-id build-1";
+      --remote https://relay.example.org --environment-id build-1";
 
 const RENDEZVOUS_EXAMPLES: &str = "\
 Examples:
-  exec-server rendezvous --listen http://127.0.0.1:7780 --public-url https://meet.example.org
+  exec-server rendezvous --listen http://127.0.0.1:7780 --public-url https://relay.example.org
       behind a proxy that has the certificate
-  exec-server rendezvous --listen https://0.0.0.0:443 --public-url https://meet.example.org \\
+  exec-server rendezvous --listen https://0.0.0.0:443 --public-url https://relay.example.org \\
       --tls-cert cert.pem --tls-key key.pem
   exec-server token create --environment build-1 --role executor --expires 30d
       prints the line to paste on the machine that is to be build-1";
@@ -83,7 +83,7 @@ pub struct Arguments {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Where to listen: ws://IP:PORT (port 0 lets the system pick one; wss:// with --tls-cert), unix:///PATH, or stdio.
+    /// Address to listen on: ws://IP:PORT (port 0 chooses a free port; wss:// with --tls-cert), unix:///PATH, or stdio.
     #[arg(long, value_name = "URL", help_heading = LISTENING, default_value = exec_server::DEFAULT_LISTEN_URL)]
     listen: String,
 
@@ -113,7 +113,7 @@ pub struct Arguments {
     /// Serve Prometheus metrics at http://IP:PORT/metrics.
     #[arg(long, value_name = "IP:PORT", help_heading = LISTENING)]
     metrics_listen: Option<SocketAddr>,
-    /// Stop when stdin ends, as a server started by another program should.
+    /// Stop when stdin is closed; for a server that is started by another program.
     #[arg(
         long,
         env = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
@@ -158,18 +158,18 @@ pub struct Arguments {
     /// Maximum memory for replies that clients have not read yet, over all connections.
     #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "268435456")]
     max_reply_memory: NonZeroUsize,
-    /// How much memory a process has together with all that it starts; needs a cgroup with the memory controller.
+    /// Maximum memory of a process and its descendants; needs a cgroup with the memory controller.
     #[arg(long, value_name = "BYTES", help_heading = LIMITS, value_parser = in_range(LimitName::MemoryBytes))]
     max_memory: Option<u64>,
-    /// How many processes and threads a process has together with all that it starts; needs a cgroup with the pids
-    /// controller. Sandboxed processes have at most 4096 without this.
+    /// Maximum number of processes and threads of a process and its descendants; needs a cgroup with the pids
+    /// controller. Sandboxed processes have at most 4096 without this option.
     #[arg(long, value_name = "COUNT", help_heading = LIMITS, value_parser = in_range(LimitName::Pids))]
     max_pids: Option<u64>,
 
     /// Allow http/request only to this host; * matches any characters. Repeatable; without it, all hosts are allowed.
     #[arg(long, value_name = "HOST[:PORT]", help_heading = HTTP)]
     http_allow: Vec<AllowedHost>,
-    /// Let http/request go to link-local addresses and metadata services of cloud providers.
+    /// Allow http/request to link-local addresses and to metadata services of cloud providers.
     #[arg(long, help_heading = HTTP)]
     http_allow_metadata: bool,
 
@@ -189,7 +189,7 @@ pub struct Arguments {
     pub log_format: LogFormat,
 }
 
-/// What the program does beside serving.
+/// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Check what this machine or a server can enforce for sandboxed commands, and how to fix what is missing.
@@ -199,23 +199,23 @@ pub enum Command {
     Doctor(DoctorArguments),
     /// Run a command on this machine under a sandbox policy.
     ///
-    /// Exits as the command does: its own code, or 128 plus the number of the signal that ended it; 126 if it cannot be
-    /// run, 127 if it is not there, 125 if something went wrong before.
+    /// Exits with the code of the command, or 128 plus the number of the signal that ended it; 126 if it cannot be
+    /// executed, 127 if it is not found, 125 if exec-server failed before the start.
     #[command(after_help = SANDBOX_EXAMPLES)]
     Sandbox(SandboxArguments),
-    /// Do something on a server.
+    /// Client commands.
     #[command(flatten)]
     Client(ClientCommand),
     /// Host a registry and relay for executors and harnesses that cannot reach each other.
     ///
-    /// Prints the URL under which both come as the first line on stdout, and an admin token on stderr at the first start.
+    /// Prints its URL as the first line on stdout, and an admin token on stderr at the first start.
     /// Traffic is encrypted end to end between executor and harness.
     #[command(after_help = RENDEZVOUS_EXAMPLES)]
     Rendezvous(Box<RendezvousArguments>),
     /// Forward harnesses from a rendezvous to a server that only this machine can reach.
     ///
-    /// Registers like a server with --remote, and opens a websocket of its own to the server for each harness. What passes
-    /// is not looked at. Serves until SIGTERM or Ctrl-C.
+    /// Registers like a server with --remote, and opens one websocket to the server for each harness. Messages are
+    /// forwarded unread. Serves until SIGTERM or Ctrl-C.
     #[command(after_help = FORWARD_EXAMPLES)]
     Forward(Box<ForwardArguments>),
     /// Create, list and revoke rendezvous tokens for executors, harnesses and admins.
@@ -230,17 +230,17 @@ pub enum Command {
     /// Print a shell completion script.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
-        /// Which shell.
+        /// The shell.
         shell: clap_complete::Shell,
     },
-    /// What can stand in the place of a word; asked by the scripts that `completions` prints.
+    /// Prints candidates for a word; called by the completion scripts.
     #[command(name = "__complete", hide = true)]
     Complete(completion::CompleteArguments),
 }
 
 #[derive(Debug, clap::Args)]
 struct RemoteArguments {
-    /// The registry to join in place of listening; the token comes from EXEC_SERVER_REMOTE_TOKEN or _TOKEN_FILE.
+    /// Registry to join instead of listening; the token comes from EXEC_SERVER_REMOTE_TOKEN or _TOKEN_FILE.
     #[arg(
         long,
         value_name = "URL",
@@ -253,25 +253,25 @@ struct RemoteArguments {
     join: JoinArguments,
 }
 
-/// How this machine makes itself known to a registry.
+/// How this machine registers at a registry.
 #[derive(Debug, clap::Args)]
 pub struct JoinArguments {
-    /// What clients ask the registry for.
+    /// Name of this machine at the registry; clients use it as env:NAME.
     #[arg(long, value_name = "ID", help_heading = REMOTE, requires = "remote")]
     environment_id: Option<String>,
-    /// What the log of this server calls it; the registry is not told.
+    /// Name of this server in its own log; not sent to the registry.
     #[arg(long, value_name = "NAME", help_heading = REMOTE, requires = "remote")]
     name: Option<String>,
-    /// Where the key is kept by which clients recognise this machine; made on first use.
+    /// File with the key that identifies this machine to clients; created on first use.
     #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
     identity: Option<PathBuf>,
-    /// Certificates to trust in place of the system's, in PEM form [default: $EXEC_SERVER_CA_FILE].
+    /// CA certificates in PEM form, in place of the system's [default: $EXEC_SERVER_CA_FILE].
     #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
     ca_file: Option<PathBuf>,
-    /// Take tokens for the registry from stdin, as JSON lines, until it ends.
+    /// Read tokens for the registry from stdin, as JSON lines, until it is closed.
     #[arg(long, help_heading = REMOTE, requires = "remote")]
     executor_credential_stdin: bool,
-    /// Read one token for the registry from stdin: the first line; what follows is ignored.
+    /// Read one token for the registry from the first line of stdin; further input is ignored.
     #[arg(
         long,
         help_heading = REMOTE,
@@ -309,7 +309,7 @@ struct AuthArguments {
     /// Required audience (signed-bearer-token).
     #[arg(long, value_name = "TEXT", help_heading = AUTHENTICATION)]
     ws_audience: Option<String>,
-    /// How far clocks may differ (signed-bearer-token); 30 without it.
+    /// Allowed clock difference (signed-bearer-token); default 30.
     #[arg(long, value_name = "SECONDS", help_heading = AUTHENTICATION)]
     ws_max_clock_skew_seconds: Option<u64>,
 }
@@ -322,34 +322,34 @@ enum AuthKind {
     SignedBearerToken,
 }
 
-/// Arguments that do not go together.
+/// Invalid arguments.
 #[derive(Debug, thiserror::Error)]
 pub enum ArgumentError {
-    /// A bad `--listen`.
+    /// Invalid `--listen`.
     #[error(transparent)]
     Listen(#[from] exec_server::ExecServerListenUrlParseError),
-    /// A bad combination.
+    /// Arguments that contradict each other.
     #[error("{0}")]
     Combination(&'static str),
-    /// A bad secret file.
+    /// The secret file cannot be read.
     #[error("{0}")]
     Secret(#[from] TokenFileError),
-    /// A state directory that cannot be used.
+    /// The state directory cannot be used.
     #[error(transparent)]
     StateDir(#[from] exec_server::state_dir::StateDirError),
     /// An option of the reference that cannot be honoured here.
     #[error(transparent)]
     Reference(#[from] ReferenceOptionError),
-    /// Nothing to show to the registry.
+    /// No credential for the registry.
     #[error("{}", exec_server::logging::chain(.0))]
     Credential(#[from] CredentialError),
-    /// A secret that can be guessed.
+    /// The secret is too short.
     #[error("the secret in {} must be at least 32 bytes", .0.display())]
     ShortSecret(PathBuf),
 }
 
 impl Arguments {
-    /// What the server is told.
+    /// The server configuration of these arguments.
     pub fn server_config(&self) -> Result<ServerConfig, ArgumentError> {
         self.reference.check()?;
         let listen: ListenUrl = self.listen.parse()?;
@@ -435,7 +435,7 @@ impl RemoteArguments {
 }
 
 impl JoinArguments {
-    /// How to join this registry.
+    /// The configuration for joining this registry.
     pub fn build(
         &self,
         registry: &url::Url,
@@ -458,7 +458,7 @@ impl JoinArguments {
         } else {
             Credential::from_environment(|name| std::env::var(name).ok())?
         };
-        // Not by clap, which would then want --remote of every server for which it is set.
+        // Not by clap, which would then require --remote whenever the variable is set.
         let of_variable = || {
             let path = std::env::var_os("EXEC_SERVER_CA_FILE").filter(|path| !path.is_empty());
             path.map(PathBuf::from)
@@ -538,7 +538,7 @@ impl AuthArguments {
     }
 }
 
-/// One per core, but more than a few only help with many busy connections.
+/// One event loop per core; more than a few help only with many busy connections.
 fn event_loops() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get).min(8)
 }

@@ -39,7 +39,7 @@ pub struct TargetOptions {
     /// Certificates to trust for wss:// in place of the system's, in PEM form.
     #[arg(long, value_name = "FILE", env = "EXEC_SERVER_CA_FILE", help_heading = HEADING)]
     ca_file: Option<PathBuf>,
-    /// The list of named targets [default: ~/.config/exec-server/environments.toml, then that of the Codex CLI].
+    /// File with named targets [default: ~/.config/exec-server/environments.toml, then that of the Codex CLI].
     #[arg(long, value_name = "FILE", env = "EXEC_SERVER_ENVIRONMENTS", help_heading = HEADING)]
     environments: Option<PathBuf>,
     /// Timeout for connecting and for the first answer.
@@ -68,7 +68,7 @@ impl Targeted {
     }
 
     /// Requests the environment info as raw JSON.
-    pub async fn said_environment(&self) -> Result<Value, Failure> {
+    pub async fn raw_environment(&self) -> Result<Value, Failure> {
         let client =
             self.options.connect(self.target.as_deref(), &ResumeOptions::default()).await?;
         Ok(client.call(Method::EnvironmentInfo.name(), &Value::Null).await?)
@@ -103,7 +103,9 @@ impl TargetOptions {
         match target.or(default.as_deref()) {
             Some(text) if is_url(text) || environment_name(text).is_some() => Ok(true),
             Some(text) if text.starts_with(STDIO_PREFIX) => Ok(false),
-            name => Ok(!matches!(self.environments()?.get(name)?.way, Endpoint::Program { .. })),
+            name => {
+                Ok(!matches!(self.environments()?.get(name)?.endpoint, Endpoint::Program { .. }))
+            }
         }
     }
 
@@ -128,8 +130,8 @@ impl TargetOptions {
     }
 
     /// The same options with a shorter connect timeout.
-    pub fn hurried(mut self, patience: Duration) -> Self {
-        self.connect_timeout = self.connect_timeout.min(patience);
+    pub fn hurried(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = self.connect_timeout.min(timeout);
         self
     }
 
@@ -142,7 +144,7 @@ impl TargetOptions {
             name => {
                 let list = self.environments();
                 let listed = list.as_ref().ok().and_then(|list| list.get(name).ok());
-                listed.is_some_and(|listed| matches!(listed.way, Endpoint::Url { .. }))
+                listed.is_some_and(|listed| matches!(listed.endpoint, Endpoint::Url { .. }))
             }
         }
     }
@@ -175,8 +177,8 @@ impl TargetOptions {
         resume_options: &ResumeOptions,
     ) -> Result<RemoteExecServerClient, Failure> {
         let environments = self.environments()?;
-        let Environment { way, initialize_timeout, .. } = environments.get(name)?;
-        match way {
+        let Environment { endpoint, initialize_timeout, .. } = environments.get(name)?;
+        match endpoint {
             Endpoint::Url { url, connect_timeout, token } => {
                 let token = token.as_ref().and_then(TokenSource::given).map(str::to_owned);
                 self.websocket(
@@ -205,7 +207,7 @@ impl TargetOptions {
         }
     }
 
-    /// An environment by the name that its registry knows, or under which it is listed.
+    /// Resolves an environment by its name at a registry, or by its entry in environments.toml.
     fn registered(
         &self,
         name: &str,
@@ -213,7 +215,7 @@ impl TargetOptions {
     ) -> Result<RemoteExecServerClient, Failure> {
         let environments = self.environments()?;
         let is_listed = |environment: &Environment| {
-            environment.id == name && matches!(environment.way, Endpoint::Relay(_))
+            environment.id == name && matches!(environment.endpoint, Endpoint::Relay(_))
         };
         if environments.all().iter().any(is_listed) {
             return self.environment(Some(name), resume_options);
@@ -289,7 +291,7 @@ impl TargetOptions {
         Ok(over(Arc::new(server), self.connect_timeout, resume_options))
     }
 
-    /// From a file or a variable, never from arguments, which every local user can read.
+    /// Read from a file or a variable, never from arguments, which every local user can read.
     fn token(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.token_file else {
             return Ok(std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()));

@@ -1,11 +1,11 @@
-//! Moments as `logs` reads and shows them.
+//! Parses and formats the times of `logs`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Bare numbers below this are no moment that a log can have; 2001-09-09 as a Unix time.
+/// Smaller bare numbers are rejected as Unix times; this is 2001-09-09.
 const FIRST_UNIX_TIME: i64 = 1_000_000_000;
 
-/// A moment in milliseconds since 1970: a time that has passed (`10m`), a date and time (RFC 3339), or Unix seconds.
+/// Unix milliseconds of an age (`10m`), a date and time (RFC 3339), or Unix seconds.
 pub fn moment(text: &str) -> Result<u64, String> {
     moment_before(text, now_ms())
 }
@@ -92,7 +92,7 @@ fn offset(text: &str) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * 60 + minutes) * 60_000)
 }
 
-/// Digits only: a sign is none of a date.
+/// Digits only, without a sign.
 fn number(text: &str) -> Option<i64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
@@ -109,7 +109,7 @@ fn days_of(year: i64, month: i64) -> i64 {
 }
 
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
-    // Years begin in March, so that the leap day is the last of its year.
+    // Years begin in March, so that the leap day is the last day of its year.
     let year = if month <= 2 { year - 1 } else { year };
     let month = (month + 9) % 12;
     let era = year.div_euclid(400);

@@ -22,7 +22,7 @@ Examples:
 const LIST_EXAMPLES: &str = "\
 Examples:
   exec-server token list
-  exec-server token list -o json --remote https://meet.example.org";
+  exec-server token list -o json --remote https://relay.example.org";
 
 const REVOKE_EXAMPLES: &str = "\
 Examples:
@@ -31,7 +31,7 @@ Examples:
 /// A forgotten token must not stay valid forever.
 const DEFAULT_LIFETIME: &str = "90d";
 
-/// What to do with tokens.
+/// Token commands.
 #[derive(Debug, Subcommand)]
 pub enum TokenCommand {
     /// Create a token and print the command line that uses it. The token is not shown again.
@@ -49,17 +49,17 @@ pub enum TokenCommand {
     /// Revoke a token: connections that use it are closed within seconds.
     #[command(after_help = REVOKE_EXAMPLES)]
     Revoke {
-        /// Its id, as `token list` has it.
+        /// Token id, as shown by `token list`.
         id: String,
         #[command(flatten)]
         registry: RegistryArguments,
     },
 }
 
-/// The token to make.
+/// Arguments of `token create`.
 #[derive(Debug, clap::Args)]
 pub struct CreateArguments {
-    /// The environment it is for: a name that you choose for the machine, or for what it is used for.
+    /// Environment of the token: a name that you choose for the machine or its purpose.
     #[arg(
         long,
         value_name = "NAME",
@@ -88,19 +88,19 @@ pub struct CreateArguments {
     output: OutputFormat,
 }
 
-/// When a token ends.
+/// Expiry of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expiry {
-    /// Only when it is revoked.
+    /// Never; until it is revoked.
     Never,
-    /// After so many seconds.
+    /// After this many seconds.
     After(u32),
 }
 
-/// A program that can be a harness.
+/// Program of a harness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Program {
-    /// This one: `exec-server shell`, `run`, `cp`, and so on.
+    /// `exec-server shell`, `run`, `cp`, and so on.
     ExecServer,
     /// The Codex CLI.
     Codex,
@@ -167,7 +167,7 @@ fn create(arguments: CreateArguments) -> Result<String, RegistryError> {
     }
 }
 
-/// The id by which it is revoked, what it is called, and until when it is good.
+/// Id, label and expiry of the token, for display.
 fn summary(token: &Token) -> String {
     let label = token.label.as_deref().map(|label| format!(" ({})", plain(label)));
     let label = label.unwrap_or_default();
@@ -180,14 +180,14 @@ fn summary(token: &Token) -> String {
     format!("made token {}{label}; it {end}", plain(&token.id))
 }
 
-/// Whether a URL means another rendezvous, or none, wherever else it is used.
+/// Whether the URL is a loopback address, which means another machine elsewhere.
 fn is_of_this_machine(url: &str) -> bool {
     let Ok(mut url) = url::Url::parse(url) else { return false };
-    // Without encryption, only what does not leave the machine is secure.
+    // Plain HTTP counts as secure only for loopback addresses.
     url.set_scheme("http").is_ok() && is_secure(&url)
 }
 
-/// What to type where the token is to be used.
+/// The command line that uses the token.
 fn line_to_paste(made: &MadeToken, url: &str, program: Program) -> String {
     let secret = &made.secret;
     let (url, environment) = (quoted(url), made.token.environment.as_deref().map(quoted));
@@ -236,7 +236,7 @@ fn row(token: &Token) -> Vec<String> {
     ]
 }
 
-/// A word that a shell takes as it is.
+/// Quotes a word for a shell.
 pub fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._~:/@[]".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -289,7 +289,7 @@ mod tests {
         for here in ["http://127.0.0.1:7780", "https://localhost/x", "http://[::1]:1"] {
             assert!(is_of_this_machine(here), "{here}");
         }
-        for elsewhere in ["https://meet.example.org", "http://192.0.2.1:1", ""] {
+        for elsewhere in ["https://relay.example.org", "http://192.0.2.1:1", ""] {
             assert!(!is_of_this_machine(elsewhere), "{elsewhere}");
         }
     }

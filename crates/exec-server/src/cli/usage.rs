@@ -1,4 +1,4 @@
-//! Reads the command line, and explains what is wrong with it.
+//! Parses the command line and prints usage errors.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -9,10 +9,10 @@ use clap::{ArgAction, CommandFactory, Parser};
 use super::Arguments;
 use crate::cli::{self, TargetOptions, format};
 
-/// Commands that exit as the command that they run.
+/// Commands that exit with the code of the command that they run.
 const LIKE_A_COMMAND: [&str; 5] = ["sandbox", "run", "shell", "attach", "wait"];
 
-/// The arguments of this process; prints help, the version, or what is wrong.
+/// Parses the arguments of this process; prints help, the version or an error.
 pub fn parse() -> Result<Arguments, ExitCode> {
     let words = cli::with_signal_option(std::env::args_os().collect());
     Arguments::try_parse_from(&words).map_err(|error| refuse(&error, &words))
@@ -21,7 +21,7 @@ pub fn parse() -> Result<Arguments, ExitCode> {
 fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
     match missing_separator(error.kind(), words) {
         Some(text) => eprintln!("exec-server: {text}"),
-        // Without a terminal to print to, the code still tells.
+        // A failed print is ignored; the exit code remains.
         None => drop(error.print()),
     }
     let command = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
@@ -32,7 +32,7 @@ fn refuse(error: &clap::Error, words: &[OsString]) -> ExitCode {
     }
 }
 
-/// What to write in place of a `run` whose command does not come after `--`.
+/// The corrected command line for a `run` without `--`.
 fn missing_separator(kind: ErrorKind, words: &[OsString]) -> Option<String> {
     let is_of_words =
         matches!(kind, ErrorKind::UnknownArgument | ErrorKind::MissingRequiredArgument);
@@ -54,7 +54,7 @@ fn missing_separator(kind: ErrorKind, words: &[OsString]) -> Option<String> {
     Some(format!("put -- before the command: `{}`", format::command(&words)))
 }
 
-/// Where the first word of a `run` is that is neither an option nor the value of one.
+/// Index of the first word of a `run` that is neither an option nor an option value.
 fn first_word(words: &[String]) -> Option<usize> {
     let mut command = Arguments::command();
     command.build();

@@ -1,4 +1,4 @@
-//! `wait`: the exit codes of processes of earlier invocations.
+//! `wait`: prints the exit codes of running or exited processes.
 
 use exec_server_client::RemoteExecServerClient;
 use exec_server_protocol::methods::Method;
@@ -10,15 +10,15 @@ use super::failure::Failure;
 use super::ps::{Located, ProcessReferences};
 use super::{format, lost_process};
 
-/// A long poll, so that waiting costs nothing.
+/// Long-poll time, so that waiting costs no requests.
 const WAIT_MS: u64 = 30_000;
-/// Without `until`, each answer brings output that is not looked at.
+/// Without `until`, each reply contains output, which is discarded.
 const PAGE_BYTES: u64 = 64 * 1024;
 const TIMED_OUT: u8 = 124;
-/// What a shell's `wait` exits with for a process that it does not know.
+/// Exit code of a shell's `wait` for an unknown process.
 const UNKNOWN: u8 = 127;
 
-/// Which processes.
+/// Arguments of `wait`.
 #[derive(Debug, clap::Args)]
 pub struct WaitArguments {
     /// Print no exit codes.
@@ -29,13 +29,13 @@ pub struct WaitArguments {
 }
 
 impl WaitArguments {
-    /// The processes that are meant.
+    /// The process arguments, for shell completion.
     pub fn references(&self) -> &ProcessReferences {
         &self.processes
     }
 }
 
-/// Waits for all, and exits as the last one did.
+/// Waits for all processes and exits with the code of the last one.
 pub async fn run(arguments: WaitArguments) -> Result<u8, Failure> {
     let (client, found) = arguments.processes.find().await?;
     let mut last = 0;
@@ -59,7 +59,7 @@ pub async fn run(arguments: WaitArguments) -> Result<u8, Failure> {
     Ok(last)
 }
 
-/// Waits for the exit of a process, or for the end of its streams as well.
+/// Waits until a process has exited, or until it is closed.
 pub async fn wait_until(
     client: &RemoteExecServerClient,
     located: &Located,
@@ -69,7 +69,7 @@ pub async fn wait_until(
     loop {
         let can = match client.session().connection().await {
             Ok(connection) => connection.capabilities(),
-            // The session is lost; the next one tells whether the process is as well.
+            // The session is lost; the next connection shows whether the process is lost as well.
             Err(error) if error.is_disconnected() => continue,
             Err(error) => return Err(error.into()),
         };
@@ -85,7 +85,7 @@ pub async fn wait_until(
         let read: Result<ProcessReadResponse, _> =
             client.call(Method::ProcessRead.name(), &params).await;
         let state = match read.map_err(Failure::from) {
-            // The read only looks, so that it can be made again.
+            // A read has no side effects, so it is repeated.
             Err(failure) if failure.is_link() => continue,
             Err(failure) => return Err(lost_process::explain(client, failure).await),
             Ok(state) => state,

@@ -1,4 +1,4 @@
-//! Who may connect: capability tokens and signed bearer tokens.
+//! Authentication: capability tokens and signed bearer tokens.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
@@ -66,7 +66,7 @@ async fn a_rejected_authorization_header_is_explained() {
     ] {
         is_refused(&server, Some(header), "invalid websocket bearer token").await;
     }
-    // The digest itself is no token, and neither the query nor a subprotocol is a place for one.
+    // The digest is not a token, and tokens in the query or in a subprotocol are ignored.
     let header = format!("Bearer {}", hex_digest(TOKEN));
     is_refused(&server, Some(&header), "invalid websocket bearer token").await;
     let in_protocol = upgrade(server.url(), &[("Sec-WebSocket-Protocol", TOKEN)]).await;
@@ -145,7 +145,7 @@ async fn a_session_belongs_to_the_token_that_opened_it() {
     let mut other = connect(bearer("eve", 60)).await;
     let error = other.resume(&session).await.unwrap_err();
     assert_eq!(error["message"], format!("unknown session id {session}"));
-    // Nor can it be seen or touched from a session of one's own.
+    // Nor is it visible from another session.
     other.initialize().await;
     let list = other.call("session/list", Value::Null).await.unwrap();
     let seen: Vec<&Value> = list["sessions"].as_array().unwrap().iter().collect();
@@ -327,7 +327,7 @@ async fn a_token_that_can_be_guessed_opens_nothing() {
     let start = format!("exec-server: the token in {short} has 15 bytes");
     let arguments = ["--ws-auth", "capability-token", "--ws-token-file", &short];
     refused(&arguments, &start, "\n").await;
-    // Of a digest it shows only when the token comes.
+    // With a digest, the length is checked only when a token is sent.
     let server = with_token(["--ws-token-sha256", &hex_digest("fifteen-bytes-x")]).await;
     let verdict = "websocket bearer token is shorter than 16 bytes and cannot be used";
     is_refused(&server, Some("Bearer fifteen-bytes-x"), verdict).await;
@@ -393,7 +393,7 @@ async fn auth_flags_that_do_not_go_together_are_refused_at_the_start() {
     }
 }
 
-/// A folder for secrets, gone at the end.
+/// A temporary directory for secrets.
 struct Files(TempDir);
 
 impl Files {
@@ -449,7 +449,7 @@ fn now() -> i64 {
     since.as_secs().try_into().unwrap()
 }
 
-/// A JWT with these claims, as it should be.
+/// A valid JWT with these claims.
 pub fn sign(claims: &Value) -> String {
     let header = json!({"alg": "HS256", "typ": "JWT"});
     sign_with(SECRET, hmac::HMAC_SHA256, &header.to_string(), &claims.to_string())

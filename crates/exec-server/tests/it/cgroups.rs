@@ -1,6 +1,6 @@
-//! What a cgroup (version 2) adds: limits for whole trees; and none of its directories is ever left behind.
+//! Per-process cgroups (version 2): limits for whole trees, and removal of their directories.
 //!
-//! The kernel decides what can be tested: a test says why if it cannot run.
+//! Tests skip with a message where the kernel lacks a feature.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,37 +8,37 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::{Footprint, TestClient, TestExecutor, eventually};
+use exec_server_testkit::{ProcessMarker, TestClient, TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 use serde_json::json;
 
 const MIB: u64 = 1 << 20;
 
-/// Keeps everything that it is given in memory, once it is told to begin.
+/// Buffers all its input in memory, once the test opens the gate.
 pub const HOG: &str = "echo up; read _; exec tail /dev/zero";
 
 #[tokio::test]
 async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() {
     let Some((cgroup, server)) = server_with("memory").await else { return };
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut more = process_count.params();
     more["pipeStdin"] = json!(true);
     more["limits"] = json!({"memoryBytes": 64 * MIB});
-    // The rest of the tree would go on without its hog.
+    // Without a group kill, the rest of the tree would keep running.
     let script = format!("setsid sleep 1000 & sh -c '{HOG}'; echo survived");
     let started = client.start("p", &["/bin/sh", "-c", &script], more).await.unwrap();
     let limits = json!({"applied": {"memoryBytes": 64 * MIB}, "by": {"memoryBytes": "cgroup"}});
     assert_eq!(started["limits"], limits);
     client.wait_output("p", "up").await;
-    // Not a byte before it is known that the bound is there.
+    // Send no byte before the limit is in place.
     assert_eq!(cgroup.only_child("memory.max"), (64 * MIB).to_string());
     client.write("p", "w", "\n").await.unwrap();
     let finished = client.finish("p").await;
     assert_eq!(finished.exited["reason"], "oomKilled", "{finished:?}");
     assert_eq!((finished.exit_code, finished.text().as_str()), (137, ""));
     process_count.gone().await;
-    // Another one that is killed by somebody else is not blamed on memory.
+    // A process that another program kills is not reported as out of memory.
     let killed = client.sh("q", "kill -KILL $$").await;
     assert_eq!(killed.exited["reason"], "signaled");
 }
@@ -47,7 +47,7 @@ async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() 
 async fn the_children_of_a_tree_are_counted_by_its_cgroup() {
     let Some((cgroup, server)) = server_with("pids").await else { return };
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut more = process_count.params();
     more["limits"] = json!({"pids": 16});
     let script = "i=1; while [ $i -lt 40 ]; do sleep 1000 >/dev/null 2>&1 & i=$((i+1)); echo $i; done; echo all";
@@ -169,7 +169,7 @@ async fn a_group_whose_daemon_outlives_the_session_end_is_removed() {
     let server = TestExecutor::start_with(&arguments).await;
     let mut client = server.client().await;
     let process_count = start_with_daemon(&mut client, "p").await;
-    // A group of the process's own making is no obstacle.
+    // A cgroup that the process created does not prevent the removal.
     fs::create_dir(cgroup.children()[0].join("inner")).unwrap();
     drop(client);
     process_count.gone().await;
@@ -193,9 +193,9 @@ async fn when_memory_runs_out_a_child_dies_and_the_server_lives() {
     assert_eq!(client.sh("q", "kill -KILL $$").await.exited["reason"], "signaled");
 }
 
-/// A process that is closed, and left a daemon behind.
-async fn start_with_daemon(client: &mut TestClient, id: &str) -> Footprint {
-    let process_count = Footprint::new();
+/// A closed process with a running daemon.
+async fn start_with_daemon(client: &mut TestClient, id: &str) -> ProcessMarker {
+    let process_count = ProcessMarker::new();
     let script = "setsid sleep 1000 </dev/null >/dev/null 2>&1 &";
     client.start(id, &["/bin/sh", "-c", script], process_count.params()).await.unwrap();
     assert_eq!(client.finish(id).await.exit_code, 0);
@@ -203,21 +203,21 @@ async fn start_with_daemon(client: &mut TestClient, id: &str) -> Footprint {
     process_count
 }
 
-/// A server that divides a cgroup with this controller, if there can be one.
+/// A server with a cgroup that has this controller; `None` if that is impossible here.
 pub async fn server_with(controller: &str) -> Option<(TestCgroup, TestExecutor)> {
     let cgroup = TestCgroup::with_controller(controller)?;
     let server = TestExecutor::start_with(&["--cgroup", cgroup.path.to_str().unwrap()]).await;
     Some((cgroup, server))
 }
 
-/// A cgroup of this test's own, gone with it.
+/// A cgroup for this test, removed on drop.
 pub struct TestCgroup {
-    /// Where.
+    /// Its path.
     pub path: PathBuf,
 }
 
 impl TestCgroup {
-    /// One that may be without any controller, if there can be one.
+    /// A cgroup without a required controller; `None` if that is impossible here.
     pub fn make() -> Option<Self> {
         let Some(root) = root() else {
             skip("no cgroup (version 2) is mounted");
@@ -236,7 +236,7 @@ impl TestCgroup {
         Some(cgroup)
     }
 
-    /// One with this controller, if there can be one.
+    /// A cgroup with this controller; `None` if that is impossible here.
     fn with_controller(name: &str) -> Option<Self> {
         if !has_controller(name) {
             skip(&format!("no cgroup (version 2) has the {name} controller here"));
@@ -245,13 +245,13 @@ impl TestCgroup {
         Self::make()
     }
 
-    /// The groups in it.
+    /// Its child cgroups.
     pub fn children(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.path).expect("it is ours");
         entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
     }
 
-    /// What a file of the only group in it says.
+    /// Content of a file of its only child cgroup.
     pub fn only_child(&self, file: &str) -> String {
         let [child] = &self.children()[..] else { panic!("{:?}", self.children()) };
         fs::read_to_string(child.join(file)).unwrap().trim().to_owned()
@@ -260,7 +260,7 @@ impl TestCgroup {
 
 impl Drop for TestCgroup {
     fn drop(&mut self) {
-        // A failed test's processes may still be ending.
+        // Processes of a failed test may still be exiting.
         let _ = fs::write(self.path.join("cgroup.kill"), "1");
         for _ in 0..100 {
             for path in self.children() {
@@ -274,7 +274,7 @@ impl Drop for TestCgroup {
     }
 }
 
-/// A group of either version with this much memory, gone with the test.
+/// A cgroup of either version with a memory limit, removed on drop.
 struct MemoryGroup {
     path: PathBuf,
 }
@@ -318,7 +318,7 @@ fn root() -> Option<PathBuf> {
     roots.into_iter().map(PathBuf::from).find(|root| root.join("cgroup.controllers").exists())
 }
 
-/// Whether groups below the root have this controller, switched on by whoever runs this machine.
+/// Whether groups below the root have this controller.
 fn has_controller(name: &str) -> bool {
     let on = root().and_then(|root| fs::read_to_string(root.join("cgroup.subtree_control")).ok());
     on.is_some_and(|on| on.split_ascii_whitespace().any(|had| had == name))

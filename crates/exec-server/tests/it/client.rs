@@ -1,13 +1,13 @@
-//! The client: commands, files and HTTP over links that break, against real servers and against scripted ones.
+//! The Rust client: commands, files and HTTP over links that break, against real and scripted servers.
 
 mod chaos;
 mod commands;
 mod completion;
 mod cuts;
 mod files;
+mod hostile_server;
 mod http;
 mod limits;
-mod lying;
 pub mod peer;
 mod reconnecting;
 pub mod reference;

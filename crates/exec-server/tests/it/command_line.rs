@@ -1,4 +1,4 @@
-//! What the command line says: help, versions, and why a server does not start.
+//! Help, versions, and start-up errors.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -120,7 +120,7 @@ async fn options_of_the_reference_are_refused_with_the_reason() {
         "--environment-id",
         "e",
     ];
-    for (option, says) in [
+    for (option, answers) in [
         (&["--linux-sandbox-pid-namespace", "inherit"][..], "process ids of its own"),
         (&["--remote-transport", "direct"], "use `noise`"),
         (&["--chatgpt-token-stdin"], "use --registration-bearer-stdin"),
@@ -134,7 +134,7 @@ async fn options_of_the_reference_are_refused_with_the_reason() {
             let (code, stdout, stderr) = run(&[before, option].concat()).await;
             assert_eq!((code, stdout.as_str()), (1, ""), "{option:?}: {stderr}");
             let start = format!("exec-server: {}", option[0]);
-            assert!(stderr.starts_with(&start) && stderr.contains(says), "{option:?}: {stderr}");
+            assert!(stderr.starts_with(&start) && stderr.contains(answers), "{option:?}: {stderr}");
             assert_eq!(stderr.lines().count(), 1, "{stderr}");
         }
     }
@@ -206,7 +206,7 @@ async fn run(arguments: &[&str]) -> (i32, String, String) {
     TestExecutor::builder().args(arguments).run().await
 }
 
-/// The server ends with code 1, says nothing on stdout and one line on stderr.
+/// The server exits with 1, prints nothing on stdout and one line on stderr.
 pub async fn refused(arguments: &[&str], start: &str, end: &str) {
     let (code, stdout, stderr) = run(arguments).await;
     assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");

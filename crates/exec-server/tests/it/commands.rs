@@ -1,13 +1,13 @@
-//! The client commands as a person uses them: from pipes, on a terminal, over a link that breaks.
+//! The client commands: with pipes, on a terminal, over a link that breaks.
 
 mod attaching;
 mod completing;
 mod copying;
 mod cutting;
 mod ending;
+mod hostile_server;
+mod inspecting;
 mod leaving;
-mod looking;
-mod lying;
 mod other_servers;
 mod replaying;
 mod running;
@@ -19,13 +19,13 @@ mod terminals;
 use std::process::{Output, Stdio};
 
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::surroundings::isolate;
+use exec_server_testkit::isolation::isolate;
 use exec_server_testkit::{DEADLINE, TestExecutor};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// What came of an invocation.
+/// Result of an invocation.
 #[derive(Debug, PartialEq)]
 struct Ran {
     code: i32,
@@ -33,7 +33,7 @@ struct Ran {
     err: String,
 }
 
-/// A command that is not started yet: no input, and nothing of the user's own settings.
+/// A command without input and without settings of the user.
 fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(binary());
     isolate(command.as_std_mut());

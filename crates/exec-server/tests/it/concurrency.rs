@@ -1,4 +1,4 @@
-//! Requests of one connection that run beside each other, and those whose order counts.
+//! Concurrent requests of one connection, and requests whose order matters.
 
 use exec_server_protocol::base64;
 use exec_server_testkit::{TestClient, TestExecutor};
@@ -27,7 +27,7 @@ async fn a_long_poll_holds_up_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_stdin_that_nobody_reads_holds_up_nothing_else() {
+async fn a_stdin_that_the_child_does_not_read_blocks_nothing_else() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     client.start("p", &["sleep", "1000"], json!({"pipeStdin": true})).await.unwrap();
@@ -125,7 +125,7 @@ async fn one_request_at_a_time_means_replies_in_order_and_control_still_passes()
     let write = client.send("process/write", write).await;
     let params = exec_server_testkit::client::start_params("q", &["true"], json!({}));
     let start = client.send("process/start", params).await;
-    // Nothing but control is answered while the long poll runs.
+    // Only control requests are answered while the long poll runs.
     for method in ["environment/status", "environment/info", "process/list"] {
         let id = client.send(method, Value::Null).await;
         assert_eq!(client.next_json().await["id"], id, "{method}");

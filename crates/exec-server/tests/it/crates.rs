@@ -1,8 +1,8 @@
-//! What the crates depend on: an embedder of the executor compiles neither a command line nor a database.
+//! Dependency borders: an embedder of the executor compiles neither clap nor SQLite.
 
 use std::process::Command;
 
-/// The names of all crates that a crate is built from; none where there is no cargo, as for another user.
+/// All dependencies of a crate; `None` without cargo, as for another user.
 fn dependencies(package: &str, more: &[&str]) -> Option<Vec<String>> {
     let output = Command::new(option_env!("CARGO").unwrap_or("cargo"))
         .args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none"])

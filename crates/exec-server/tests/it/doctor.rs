@@ -1,4 +1,4 @@
-//! What `exec-server doctor` says about this machine, whatever it is like.
+//! The report of `exec-server doctor`, on any machine.
 
 use exec_server_testkit::TestExecutor;
 use serde_json::Value;
@@ -22,7 +22,7 @@ async fn the_doctor_says_what_works_and_what_that_means() {
     ] {
         assert!(lines.iter().any(|line| line.starts_with(name)), "no {name}: {text}");
     }
-    // What is missing is followed by what to do about it, in the same column.
+    // A missing feature is followed by its fix, in the same column.
     for (index, line) in lines.iter().enumerate() {
         if line.get(17..).is_some_and(|value| value.starts_with("no: ")) {
             assert_eq!(lines[index + 1].find("-> "), Some(17), "{text}");
@@ -92,7 +92,7 @@ async fn a_cgroup_that_the_server_would_be_given_is_looked_at() {
 #[cfg(target_os = "linux")]
 #[tokio::test]
 async fn where_no_namespace_can_be_made_the_doctor_says_so() {
-    // The filter of a sandbox keeps everything inside from making another one.
+    // The seccomp filter prevents nested sandboxes.
     let binary = exec_server_testkit::executor::binary();
     let (code, text, _) =
         run(&["sandbox", "--policy", "read-only", "--", binary.to_str().unwrap(), "doctor"]).await;

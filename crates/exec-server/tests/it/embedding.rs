@@ -1,4 +1,4 @@
-//! A server inside of a program of one's own, which is this test.
+//! A server embedded in another program, which is this test.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use exec_server::{
     DEFAULT_LISTEN_URL, ExecServerClient, ExecServerRuntimePaths, Listener, Server, ServerConfig,
 };
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::process_count::{children, spares};
+use exec_server_testkit::process_count::{children, warm_sandboxes};
 use exec_server_testkit::{DEADLINE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::sync::{Mutex, MutexGuard};
@@ -24,7 +24,7 @@ struct Embedded {
     client: ExecServerClient,
     work: PathBuf,
     _directory: tempfile::TempDir,
-    /// Their launchers are children of this process, so the tests come one after the other.
+    /// Launchers are children of this process, so the tests run one at a time.
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -50,7 +50,7 @@ impl Embedded {
         Self { server, serving, client, work, _directory: directory, _turn: turn }
     }
 
-    /// What a script says under a policy that writes nothing, or why it was not started.
+    /// Output of a script under a read-only policy, or the start error.
     async fn run(&self, script: &str) -> Result<String, String> {
         let policy = NamedPolicy {
             writes_workspace: false,
@@ -81,10 +81,10 @@ async fn a_program_that_embeds_a_server_names_the_one_that_starts_sandboxes() {
     embedded.end().await;
 }
 
-/// The sandboxes of this process that wait for a command: launchers, and the first processes inside.
+/// Warm sandboxes of this process: launchers and init processes.
 fn waiting() -> BTreeSet<i32> {
     let with_first = |pid: i32| [vec![pid], children(pid.cast_unsigned())].concat();
-    spares(std::process::id()).into_iter().flat_map(with_first).collect()
+    warm_sandboxes(std::process::id()).into_iter().flat_map(with_first).collect()
 }
 
 fn send(pids: &BTreeSet<i32>, signal: Signal) {
@@ -106,11 +106,11 @@ async fn a_sandbox_that_never_gets_ready_is_given_up_with_the_reason() {
             hanging.len() == 4
         })
         .await;
-        // They hang like a look at a file system that does not answer.
+        // They block, as on a file system that does not answer.
         send(&hanging, Signal::STOP);
         match embedded.run("echo never").await {
             Err(error) => break error,
-            // Others were made in their place, because somebody has mounted something on this machine.
+            // The sandboxes were replaced, because the mount table of this machine has changed.
             Ok(_) => send(&hanging, Signal::KILL),
         }
     };

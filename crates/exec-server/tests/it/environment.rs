@@ -1,4 +1,4 @@
-//! What a server tells about its machine, and what of it children get.
+//! Environment info, and the environment variables of children.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -92,7 +92,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "shellSnapshotV2",
     ];
     assert_eq!(announced, expected);
-    // What is not announced is not there.
+    // A capability that is not announced does not exist.
     for method in ["fs/watch", "network/policyRequest"] {
         let error = client.call(method, json!({})).await.unwrap_err();
         assert_eq!(error["code"], -32601, "{method}");

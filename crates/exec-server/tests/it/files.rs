@@ -17,6 +17,7 @@ mod copying;
 mod copying_trees;
 mod crashing;
 mod handles;
+pub mod host;
 mod keeping;
 mod large;
 mod layout;
@@ -32,7 +33,6 @@ mod removing;
 mod replacing;
 mod replacing_conditions;
 mod stepping;
-pub mod surroundings;
 mod walking;
 mod watching;
 mod writing;
@@ -47,46 +47,46 @@ fn refused(result: Result<Value, Value>, code: i64, word: &str) {
     assert!(data["errno"] == word || data["kind"] == word, "{word}: {error}");
 }
 
-/// Both ways to treat links.
+/// Both modes for links.
 fn both_ways() -> [Value; 2] {
     [json!({}), json!({"followSymlinks": false})]
 }
 
 /// Changes permission bits.
-fn set_mode(desk: &FsFixture, name: &str, mode: u32) {
-    surroundings::set_mode(&desk.path(name), mode);
+fn set_mode(fixture: &FsFixture, name: &str, mode: u32) {
+    host::set_mode(&fixture.path(name), mode);
 }
 
 /// A named pipe.
-fn put_fifo(desk: &FsFixture, name: &str) -> PathBuf {
-    let path = desk.path(name);
-    surroundings::make_fifo(&path);
+fn put_fifo(fixture: &FsFixture, name: &str) -> PathBuf {
+    let path = fixture.path(name);
+    host::make_fifo(&path);
     path
 }
 
 /// A socket with a listener, which lives as long as the result.
-fn put_socket(desk: &FsFixture, name: &str) -> UnixListener {
-    UnixListener::bind(desk.path(name)).expect("a socket can be made")
+fn put_socket(fixture: &FsFixture, name: &str) -> UnixListener {
+    UnixListener::bind(fixture.path(name)).expect("a socket can be made")
 }
 
 /// A link.
-fn put_link(desk: &FsFixture, name: &str, target: impl AsRef<Path>) {
-    std::os::unix::fs::symlink(target, desk.path(name)).expect("a link can be made");
+fn put_link(fixture: &FsFixture, name: &str, target: impl AsRef<Path>) {
+    std::os::unix::fs::symlink(target, fixture.path(name)).expect("a link can be made");
 }
 
-/// Serves the desk as an unprivileged user, because root ignores permissions; `None` if that is impossible here.
-async fn serve_as_ordinary_user(desk: &mut FsFixture) -> bool {
-    start_as_ordinary_user(desk, TestExecutor::builder()).await
+/// Serves the fixture as an unprivileged user, because root ignores permissions; `None` if that is impossible here.
+async fn serve_as_ordinary_user(fixture: &mut FsFixture) -> bool {
+    start_as_ordinary_user(fixture, TestExecutor::builder()).await
 }
 
 /// Starts a configured server as an unprivileged user.
-async fn start_as_ordinary_user(desk: &mut FsFixture, builder: ExecutorBuilder) -> bool {
-    let Some(builder) = surroundings::as_nobody(builder) else { return false };
+async fn start_as_ordinary_user(fixture: &mut FsFixture, builder: ExecutorBuilder) -> bool {
+    let Some(builder) = host::as_nobody(builder) else { return false };
     if rustix::process::geteuid().is_root() {
-        give_to(desk.root(), surroundings::NOBODY);
+        give_to(fixture.root(), host::NOBODY);
     }
-    desk.server = builder.start().await;
-    desk.client = desk.server.client().await;
+    fixture.server = builder.start().await;
+    fixture.client = fixture.server.client().await;
     true
 }
 
@@ -99,17 +99,17 @@ fn give_to(path: &Path, user: u32) {
     }
 }
 
-/// Waits until the server has no file below the desk open.
-async fn let_go(desk: &FsFixture) {
-    let open = PathBuf::from(format!("/proc/{}/fd", desk.server.serving_pid()));
+/// Waits until the server has no open file in the fixture.
+async fn let_go(fixture: &FsFixture) {
+    let open = PathBuf::from(format!("/proc/{}/fd", fixture.server.serving_pid()));
     eventually("the server lets go of the files", || {
         let mut files = open.read_dir().expect("the server runs").flatten();
-        !files.any(|file| file.path().read_link().is_ok_and(|to| to.starts_with(desk.root())))
+        !files.any(|file| file.path().read_link().is_ok_and(|to| to.starts_with(fixture.root())))
     })
     .await;
 }
 
-/// The names in the desk, sorted.
-fn names(desk: &FsFixture) -> Vec<String> {
-    surroundings::names(desk.root())
+/// Sorted names in the fixture's directory.
+fn names(fixture: &FsFixture) -> Vec<String> {
+    host::names(fixture.root())
 }

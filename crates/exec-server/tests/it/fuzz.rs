@@ -1,4 +1,4 @@
-//! Params that nobody would send: each request still gets exactly one reply, and the connection lives.
+//! Malformed and unusual params: each request gets exactly one reply, and the connection stays open.
 //!
 //! The server may run as root, so every path is written as one below `file:///nowhere`, which each case replaces by a
 //! new directory of its own; a case that names anything else fails before it is sent.
@@ -37,23 +37,23 @@ fn any_params_for_any_method_get_one_reply_and_leave_the_connection_usable() {
 struct Fuzzed {
     client: TestClient,
     next_id: i64,
-    /// How many replies each request has had.
+    /// Number of replies to each request.
     replies: HashMap<i64, usize>,
-    desk: TempDir,
+    fixture: TempDir,
 }
 
 impl Fuzzed {
     async fn new(server: &TestExecutor) -> Self {
         let mut client = server.client().await;
-        // What waits for this process waits for nothing: it is over.
+        // Reads of this process return at once, because it is closed.
         client.run("p", &["true"], json!({})).await;
-        let desk = tempfile::tempdir().unwrap();
-        Self { client, next_id: 1000, replies: HashMap::new(), desk }
+        let fixture = tempfile::tempdir().unwrap();
+        Self { client, next_id: 1000, replies: HashMap::new(), fixture }
     }
 
     async fn try_case(&mut self, method: Method, mut params: Value) {
-        let place = Place::create(self.desk.path().join(self.next_id.to_string()));
-        place.take_in(&mut params);
+        let work_dir = WorkDir::create(self.fixture.path().join(self.next_id.to_string()));
+        work_dir.take_in(&mut params);
         let asked = self.ask(method.name(), params).await;
         let status = self.ask("environment/status", Value::Null).await;
         while !(self.replies.contains_key(&asked) && self.replies.contains_key(&status)) {
@@ -85,11 +85,11 @@ impl Fuzzed {
 }
 
 /// The directory of one case, removed with it.
-struct Place {
+struct WorkDir {
     path: PathBuf,
 }
 
-impl Place {
+impl WorkDir {
     fn create(path: PathBuf) -> Self {
         fs::create_dir_all(path.join("d")).unwrap();
         fs::write(path.join("a"), "content").unwrap();
@@ -99,7 +99,7 @@ impl Place {
         Self { path }
     }
 
-    /// Puts the directory into the params, and makes sure that they name nothing outside of it.
+    /// Inserts the directory into the params, and checks that they name nothing outside of it.
     fn take_in(&self, params: &mut Value) {
         match params {
             Value::Array(items) => items.iter_mut().for_each(|item| self.take_in(item)),
@@ -129,7 +129,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WorkDir {
     fn drop(&mut self) {
         #[cfg(unix)]
         for directory in [self.path.clone(), self.path.join("d")] {
@@ -144,7 +144,7 @@ impl Drop for Place {
 /// What `process/start` runs unless a case says otherwise.
 const PROGRAM: &str = "/bin/true";
 
-/// Params that fit, with something about them changed; or anything at all.
+/// Valid params with a mutation, or arbitrary JSON.
 fn params(method: Method) -> impl Strategy<Value = Value> {
     let fitting = fitting(method);
     let members = fitting.as_object().into_iter().flatten();
@@ -165,7 +165,7 @@ fn params(method: Method) -> impl Strategy<Value = Value> {
     prop_oneof![4 => changed, 1 => any_value()]
 }
 
-/// Members that need not be there, at least not for every method.
+/// Optional members.
 fn optional(method: Method) -> &'static [&'static str] {
     match method {
         Method::FsReadDirectory => &["sandbox", "detailed", "limit", "cursor"],

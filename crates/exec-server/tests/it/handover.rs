@@ -1,4 +1,4 @@
-//! Output that waits for its client is kept until the client has it, however much of it is on its way.
+//! With `waitWhenDetached`, output is kept until the client has received it.
 
 use exec_server_testkit::client::{chunk, start_params};
 use exec_server_testkit::{DEADLINE, TestClient, TestExecutor};
@@ -17,7 +17,7 @@ async fn output_that_is_lost_on_its_way_is_still_kept() {
     let mut watcher = server.client().await;
     let (client, id) = flood(&server).await;
     until_full(&mut watcher, &id).await;
-    // Whatever is in the buffers of the socket goes with it.
+    // Data in the socket buffers is lost with the socket.
     drop(client);
     let mut client = resume(&server, &id).await;
     assert_eq!(read_all(&mut client).await, TOTAL);
@@ -47,7 +47,7 @@ async fn a_client_that_takes_everything_gets_more_than_is_kept() {
     assert_eq!(client.finish("p").await.stdout.len(), TOTAL);
 }
 
-/// A client that takes nothing of a flood, not even the answer to its start, and its session.
+/// A client that reads nothing of a flood, not even the reply to its start, and its session.
 async fn flood(server: &TestExecutor) -> (TestClient, String) {
     let mut client = server.client().await;
     client.send("process/start", start_params("p", &flooding(), waiting(RETAINED))).await;
@@ -63,7 +63,7 @@ fn waiting(retention: usize) -> Value {
     json!({"waitWhenDetached": true, "outputRetention": retention})
 }
 
-/// What is kept of the process, as another connection of the same user sees it; none before its start.
+/// Retained state of the process, seen by another connection; `None` before its start.
 async fn look(watcher: &mut TestClient, session_id: &str) -> Option<Value> {
     let params = json!({"processId": "p", "sessionId": session_id, "afterSeq": 0, "waitMs": 0});
     watcher.call("process/read", params).await.ok()

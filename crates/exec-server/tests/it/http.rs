@@ -1,7 +1,8 @@
-//! `http/*`: requests to real servers on this machine, well-behaved and not.
+//! `http/*`: requests to local web servers, valid and hostile.
 
 mod bodies;
 mod deltas;
+mod egress_policy;
 mod failures;
 mod hostile;
 #[cfg(unix)]
@@ -9,7 +10,6 @@ mod mcp;
 #[cfg(target_os = "linux")]
 mod pressure;
 mod proxies;
-mod reach;
 mod redirects;
 mod requests;
 mod tls;
@@ -36,7 +36,7 @@ fn ignorant(mut builder: ExecutorBuilder) -> ExecutorBuilder {
     builder
 }
 
-/// Params of a `GET`, with `more` laid over them.
+/// Params of a `GET`; `more` overrides them.
 fn get(url: &str, more: Value) -> Value {
     let mut params = json!({"method": "GET", "url": url, "requestId": "r"});
     if let (Some(params), Value::Object(more)) = (params.as_object_mut(), more) {
@@ -49,7 +49,7 @@ async fn request(client: &mut TestClient, url: &str, more: Value) -> Result<Valu
     client.call("http/request", get(url, more)).await
 }
 
-/// Asks, and expects an error; returns code, kind and message.
+/// Sends a request and expects an error; returns code, kind and message.
 async fn refusal(client: &mut TestClient, url: &str, more: Value) -> (i64, String, String) {
     let error = request(client, url, more).await.expect_err("it cannot work");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -65,7 +65,7 @@ fn body(answer: &Value) -> String {
     String::from_utf8(decode(&answer["bodyBase64"])).expect("a text")
 }
 
-/// A streamed body: its deltas without the last one, and the last one.
+/// A streamed body: all deltas before the last one, and the last one.
 async fn deltas(client: &mut TestClient, id: &str) -> (Vec<Vec<u8>>, Value) {
     let mut pieces = Vec::new();
     loop {

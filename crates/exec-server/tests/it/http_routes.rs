@@ -1,4 +1,4 @@
-//! Routes, and what is refused before a connection becomes a websocket.
+//! HTTP routes, and rejected upgrades.
 
 use exec_server_testkit::http::{HttpConnection, UPGRADE, request, upgrade};
 use exec_server_testkit::{TestClient, TestExecutor};
@@ -25,7 +25,7 @@ async fn health_and_version_answer_get_and_head_and_nothing_else() {
 
         let mut connection = HttpConnection::open(url).await;
         assert_eq!(connection.request("HEAD", path, &[]).await.status, 200);
-        // A body after HEAD would be taken for the next reply.
+        // A body after HEAD would be read as the next reply.
         assert_eq!(connection.request("GET", path, &[]).await.status, 200);
 
         for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
@@ -106,7 +106,7 @@ async fn a_message_sent_along_with_the_upgrade_is_not_lost() {
     let head: String = UPGRADE.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let mut bytes = format!("GET / HTTP/1.1\r\nHost: localhost\r\n{head}\r\n").into_bytes();
     let message = br#"{"id":7,"method":"nope"}"#;
-    // One masked text frame; a mask of zeros leaves the payload as it is.
+    // One text frame with a zero mask, which leaves the payload unchanged.
     bytes.extend([0x81, 0x80 | message.len() as u8, 0, 0, 0, 0]);
     bytes.extend(message);
     connection.send(&bytes).await;

@@ -1,4 +1,4 @@
-//! Members that the server does not know: told to clients that ask, and to nobody else.
+//! Members that the server does not know are reported to the clients that ask for it, and to no other client.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::client::peer::scripted_client_with;
 
-/// A client that wants to know.
+/// A client with `reportIgnored`.
 async fn asking(server: &TestExecutor) -> TestClient {
     let mut client = TestClient::connect(server.url()).await;
     let params =
@@ -25,10 +25,10 @@ async fn asking(server: &TestExecutor) -> TestClient {
 
 #[tokio::test]
 async fn replies_list_what_was_ignored_to_a_client_that_asks() {
-    let desk = &mut FsFixture::new().await;
-    desk.put("f", "content");
-    let path = desk.uri("f");
-    let mut asking = asking(&desk.server).await;
+    let fixture = &mut FsFixture::new().await;
+    fixture.put("f", "content");
+    let path = fixture.uri("f");
+    let mut asking = asking(&fixture.server).await;
     let start = |id: &str, more: Value| {
         let argv = ["/bin/true"];
         exec_server_testkit::client::start_params(id, &argv, more)
@@ -62,11 +62,11 @@ async fn replies_list_what_was_ignored_to_a_client_that_asks() {
             json!(["requests.0.params.a"]),
         ),
     ];
-    let mut plain = desk.server.client().await;
+    let mut plain = fixture.server.client().await;
     for (method, params, expected) in calls {
         let told = asking.call(method, params.clone()).await.unwrap();
         assert_eq!(told["ignored"], expected, "{method} {told}");
-        // Nothing else differs, and nobody else is told.
+        // Nothing else differs, and no other client is told.
         let silent = plain.call(method, params).await.unwrap();
         assert_eq!(silent.get("ignored"), None, "{method} {silent}");
         assert_eq!(without_ignored(told), without_ignored(silent), "{method}");

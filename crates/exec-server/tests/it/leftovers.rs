@@ -6,7 +6,7 @@ use exec_server_testkit::process_count::state;
 use exec_server_testkit::{TestExecutor, eventually};
 use serde_json::json;
 
-use crate::files::surroundings::{NOBODY, as_nobody};
+use crate::files::host::{NOBODY, as_nobody};
 
 /// A program without read permission is not dumpable, so an ordinary user sees neither its namespaces nor its descriptors.
 #[tokio::test]

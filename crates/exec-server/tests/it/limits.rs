@@ -1,4 +1,4 @@
-//! How much of everything, and what a client hears when there is no more.
+//! Limits of the server, and the errors when they are reached.
 
 use exec_server_testkit::http::{request, upgrade};
 use exec_server_testkit::{TestClient, TestExecutor};
@@ -13,7 +13,7 @@ async fn one_connection_too_many_is_told_so_and_may_come_back() {
     assert_eq!(refused.status, 503);
     let text = "this server already has its maximum of 2 connections; see --max-connections";
     assert_eq!(refused.body, text);
-    // Full is not ready for more, but not dead either.
+    // A full server is live, but not ready.
     assert_eq!(request(url, "GET", "/readyz", &[]).await.status, 503);
     assert_eq!(request(url, "GET", "/livez", &[]).await.status, 200);
     drop(second);
@@ -50,7 +50,7 @@ async fn one_process_too_many_is_told_so_and_other_sessions_have_their_own() {
     let text =
         "this session already has its maximum of 2 processes; end one, or raise --max-processes";
     is_retryable(&error, "too_many_processes", text);
-    // A duplicate is still a duplicate, and not a matter of room.
+    // A duplicate id is rejected as such, not because of the limit.
     let error = client.start("a", &["/bin/true"], json!({})).await.unwrap_err();
     assert_eq!(error["message"], "process a already exists");
     assert_eq!(server.client().await.sh("c", "echo room").await.text(), "room\n");

@@ -1,4 +1,4 @@
-//! Where a server listens: TCP, unix sockets and TLS.
+//! Listeners: TCP, unix sockets and TLS.
 
 use exec_server_testkit::http::request;
 use exec_server_testkit::{TestClient, TestExecutor};
@@ -135,7 +135,7 @@ mod unix_sockets {
         assert_eq!(server.client().await.sh("p", "echo local").await.text(), "local\n");
 
         let link = tokio::net::UnixStream::connect(&path).await.unwrap();
-        // Whatever an HTTP client makes of a path, no page can reach it, so any host name will do.
+        // A web page cannot reach a unix socket, so any host name is accepted.
         let mut http = HttpConnection::over(link, "whatever.example");
         assert_eq!(http.request("GET", "/readyz", &[]).await.status, 200);
         let with_origin = http.request("GET", "/readyz", &[("Origin", "http://x")]).await;
@@ -236,9 +236,9 @@ mod users {
     use serde_json::json;
     use tempfile::TempDir;
 
-    use crate::files::surroundings::{NOBODY, for_nobody_alone, set_mode, skip};
+    use crate::files::host::{NOBODY, for_the_nobody_user_alone, set_mode, skip};
 
-    /// Runs a command of our own against a server, as another user than root.
+    /// Runs an exec-server command against a server, as a user other than root.
     fn run_as_nobody(url: &str) -> Output {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new(binary());
@@ -263,7 +263,7 @@ mod users {
         assert!(errors.contains("403") && errors.contains("--allow-other-users"), "{errors}");
     }
 
-    /// A unix socket that every user may connect to, as far as its file is concerned.
+    /// A unix socket with a mode that lets every user connect.
     async fn by_path(folder: &TempDir, more: &[&str]) -> TestExecutor {
         set_mode(folder.path(), 0o755);
         let path = folder.path().join("socket");
@@ -281,7 +281,7 @@ mod users {
         let folder = tempfile::tempdir().unwrap();
         for server in [TestExecutor::start().await, by_path(&folder, &[]).await] {
             is_refused(&run_as_nobody(server.url()), server.url());
-            // Its own user notices nothing.
+            // The server's own user is not affected.
             assert_eq!(server.client().await.sh("p", "echo mine").await.text(), "mine\n");
         }
         let metrics = crate::metrics::start().await;
@@ -331,16 +331,17 @@ mod users {
         if !is_possible() {
             return;
         }
-        let server = for_nobody_alone(TestExecutor::builder()).expect("it is possible");
+        let server = for_the_nobody_user_alone(TestExecutor::builder()).expect("it is possible");
         let server = server.start().await;
         let output = run_as_nobody(server.url());
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said, format!("{NOBODY}\n"), "{output:?}");
-        // By its socket, root is known for certain.
+        // Root is identified by its socket.
         let folder = tempfile::tempdir().unwrap();
         set_mode(folder.path(), 0o777);
         let listen = format!("unix://{}", folder.path().join("socket").display());
-        let builder = for_nobody_alone(TestExecutor::builder().args(&["--listen", &listen]));
+        let builder =
+            for_the_nobody_user_alone(TestExecutor::builder().args(&["--listen", &listen]));
         let server = builder.expect("it is possible").start().await;
         TestClient::connect(server.url()).await.initialize().await;
     }
@@ -349,7 +350,7 @@ mod users {
     async fn a_process_cannot_read_the_secrets_of_its_server_from_memory() {
         const SECRET: &str = "marker-of-a-secret-83c1";
         let builder = TestExecutor::builder().env("EXEC_SERVER_TOKEN", SECRET);
-        let Some(builder) = crate::files::surroundings::as_nobody(builder) else { return };
+        let Some(builder) = crate::files::host::as_nobody(builder) else { return };
         let server = builder.start().await;
         let mut client = server.client().await;
         let script = "read line; guardian=$(cut -d' ' -f4 /proc/$PPID/stat); \
@@ -413,7 +414,7 @@ mod tls {
         assert!(error.to_string().contains("certificate"), "{error}");
         let mut plain = HttpConnection::open(server.url()).await;
         plain.send(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
-        // What comes back is a TLS alert, and no HTTP.
+        // The reply is a TLS alert, not HTTP.
         assert_eq!(plain.bytes(1).await, [21]);
         let link = files.connect(address).await.unwrap();
         TestClient::over(link, server.url(), &[]).await.unwrap().initialize().await;
@@ -462,7 +463,7 @@ mod tls {
         folder: tempfile::TempDir,
         certificate: PathBuf,
         key: PathBuf,
-        authority: CertificateDer<'static>,
+        ca: CertificateDer<'static>,
     }
 
     impl Files {
@@ -474,7 +475,7 @@ mod tls {
             std::fs::write(&certificate, made.cert.pem()).unwrap();
             std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
             std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
-            Self { folder, certificate, key, authority: made.cert.der().clone() }
+            Self { folder, certificate, key, ca: made.cert.der().clone() }
         }
 
         fn arguments(&self) -> [&str; 4] {
@@ -483,7 +484,7 @@ mod tls {
 
         async fn connect(&self, address: &str) -> std::io::Result<TlsStream<TcpStream>> {
             let mut roots = RootCertStore::empty();
-            roots.add(self.authority.clone()).unwrap();
+            roots.add(self.ca.clone()).unwrap();
             let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
             let config = ClientConfig::builder_with_provider(provider)
                 .with_safe_default_protocol_versions()

@@ -6,7 +6,7 @@ use exec_server_testkit::executor::Signal;
 use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
-/// Parts of everything that a client entrusts to the server.
+/// Secrets that a client sends to the server.
 const SECRETS: [(&str, &str); 5] = [
     ("argument", "marker-in-argv-5b1c"),
     ("environment value", "marker-in-env-77aa"),
@@ -165,20 +165,20 @@ async fn a_filter_that_cannot_be_read_is_mentioned() {
     assert!(line.contains("RUST_LOG"), "{line}");
 }
 
-/// Starts a server, has a session with every secret in it, ends the server, and returns what it logged.
+/// Starts a server, uses every secret in a session, stops the server, and returns its log.
 async fn log_of_a_session(level: &str, arguments: &[&str]) -> Vec<String> {
     let (mut server, token, _folder) = start(level, arguments).await;
     let headers = [("Authorization", token.as_str())];
     let mut client = TestClient::try_connect(server.url(), &headers).await.unwrap();
     client.initialize().await;
     let [argument, environment, input, output, _] = SECRETS.map(|(_, marker)| marker);
-    // The output is put together by the shell, so that it is in no argument.
+    // The shell composes the output, so that no argument contains it.
     let script = format!("read line; : {argument}; echo {} | tr _ c", output.replace('c', "_"));
     let more = json!({"env": {"PATH": std::env::var("PATH").unwrap(), "SECRET": environment}, "pipeStdin": true});
     client.start("p", &["/bin/sh", "-c", &script], more.clone()).await.unwrap();
     client.write("p", "w1", &format!("{input}\n")).await.unwrap();
     assert_eq!(client.finish("p").await.text(), format!("{output}\n"));
-    // Things go wrong as well.
+    // Failing requests.
     client.start("q", &["/no/such/program", argument], more).await.unwrap_err();
     client.send_text(format!("not json {input}")).await;
     client.malformed_reply().await;
@@ -199,7 +199,7 @@ async fn log_of_a_session(level: &str, arguments: &[&str]) -> Vec<String> {
     log
 }
 
-/// A server that wants a token, the header with it, and the folder that must stay for as long as it is looked into.
+/// A server with a token, the authorization header, and the directory of the token file.
 async fn start(filter: &str, arguments: &[&str]) -> (TestExecutor, String, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");

@@ -11,7 +11,7 @@ async fn metrics_have_an_address_of_their_own() {
     let (server, metrics) = start().await;
     let reply = request(&metrics, "GET", "/metrics", &[]).await;
     assert_eq!(reply.status, 200);
-    // Without the right type a scraper takes counters for values of no type.
+    // Without this content type, a scraper reads counters as untyped.
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     assert_eq!(reply.header("content-type"), Some(kind));
     assert!(reply.body.ends_with("# EOF\n"), "{}", reply.body);
@@ -116,7 +116,7 @@ async fn denied_processes_are_counted() {
     assert_eq!(scrape(&metrics).await["exec_server_sandbox_denials_total"], 1.0);
 }
 
-/// A server with metrics on a port of its own, which only its log knows.
+/// A server with metrics on a free port, which only its log names.
 pub async fn start() -> (TestExecutor, String) {
     let mut server = TestExecutor::builder()
         .args(&["--metrics-listen", "127.0.0.1:0"])
@@ -128,7 +128,7 @@ pub async fn start() -> (TestExecutor, String) {
     (server, url)
 }
 
-/// Where a server's metrics are, as its log says at the start.
+/// The metrics address, from the log of the server.
 pub async fn metrics_url(server: &mut TestExecutor) -> String {
     loop {
         let line = server.next_stderr_line().await.expect("the log says where metrics are");

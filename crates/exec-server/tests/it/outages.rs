@@ -1,7 +1,7 @@
-//! A line that is down for longer than half a minute costs no process: with our defaults, clients that try for 45 s come
-//! back to their session.
+//! An outage of more than half a minute loses no process: with our defaults, clients that retry for 45 s resume
+//! their session.
 //!
-//! The outages last as long as they are called, so they happen side by side in one test.
+//! The outages take their full time, so they run concurrently in one test.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use exec_server::{ExecServerClient, Stdin};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::reference::{
-    Place, ReferenceClient, ReferenceVersion, Run, Scenario, ToolCall,
+    ClientTarget, ReferenceClient, ReferenceVersion, Run, Scenario, ToolCall,
 };
 use exec_server_testkit::{DEADLINE, FaultProxy, Fifo, TestExecutor, TestRendezvous};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
@@ -23,7 +23,7 @@ use crate::reference_client::blocking;
 use crate::remote_client::recovering::free_address;
 use crate::rendezvous::executor::{join, wait_for_presence};
 
-/// An outage, and all that happens around it on a busy machine.
+/// Deadline of an outage on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_secs(150);
 
 /// Longer than the 30 s of older servers, shorter than the 45 s for which a client tries.
@@ -45,16 +45,16 @@ async fn the_reference_comes_back_to_a_server() {
     let find = || ReferenceClient::find(ReferenceVersion::V0_169);
     let Some(client) = blocking(find).await else { return };
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let mut command = Command::new();
-    let (scenario, url) = (command.scenario(), cable.url().to_owned());
+    let (scenario, url) = (command.scenario(), proxy.url().to_owned());
     let running = blocking(move || client.run(&url, scenario, RUN_DEADLINE));
     let outage = async {
         command.has_begun().await;
-        cable.unplug();
-        cable.wait_for_refused(1).await;
+        proxy.unplug();
+        proxy.wait_for_refused(1).await;
         command.end_in_the_middle_of(OUTAGE).await;
-        cable.plug_in();
+        proxy.plug_in();
     };
     let (run, ()) = both(running, outage).await;
     command.has_lost_nothing(&run);
@@ -64,7 +64,7 @@ async fn the_reference_comes_back_through_a_relay() {
     let find = || ReferenceClient::find(ReferenceVersion::V0_169);
     let Some(client) = blocking(find).await else { return };
     let listen = free_address();
-    // Sockets of both ends go through a cable, requests of the harness to the registry through a door.
+    // Sockets of both ends go through the fault proxy, registry requests of the harness through a gate.
     let sockets = FaultProxy::to(&format!("ws://{listen}")).await;
     let registry = free_address();
     let mut open_door = door(registry, listen).await;
@@ -84,8 +84,8 @@ async fn the_reference_comes_back_through_a_relay() {
     let mut command = Command::new();
     let (scenario, url) = (command.scenario(), format!("http://{registry}"));
     let running = blocking(move || {
-        let place = Place::Rendezvous { url: &url, environment: "env", token: &token };
-        client.run_at(&place, scenario, RUN_DEADLINE)
+        let target = ClientTarget::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&target, scenario, RUN_DEADLINE)
     });
     let outage = async {
         command.has_begun().await;
@@ -101,13 +101,13 @@ async fn the_reference_comes_back_through_a_relay() {
 
 async fn our_client_comes_back() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let proxy = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
-    cable.unplug();
-    cable.wait_for_refused(1).await;
+    proxy.unplug();
+    proxy.wait_for_refused(1).await;
     sleep(OUTAGE).await;
-    cable.plug_in();
+    proxy.plug_in();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"still here\n").await.unwrap();
     drop(stdin);
@@ -139,13 +139,13 @@ impl Command {
             .turn([ToolCall::exec("after", "echo the line is back")])
     }
 
-    /// The client has heard of its process; a start that is cut off would be lost, as the reference never repeats one.
+    /// The client knows its process; a start that is cut off would be lost, because the reference never repeats one.
     async fn has_begun(&mut self) {
         let next = timeout(DEADLINE, self.is_known.recv()).await;
         next.expect("the model is asked in time").expect("the sender is held");
     }
 
-    /// What the command writes and its end come while nothing gets through.
+    /// The command writes its output and exits during the outage.
     async fn end_in_the_middle_of(&mut self, outage: Duration) {
         sleep(outage / 2).await;
         self.gate.open().await;
@@ -160,8 +160,8 @@ impl Command {
     }
 }
 
-/// Takes connections at one address and carries them to another, until the result is dropped: then they are refused, as by
-/// a machine that is being restarted.
+/// Forwards connections from one address to another until dropped; then connections are refused, as by a
+/// restarting machine.
 async fn door(at: SocketAddr, to: SocketAddr) -> JoinSet<()> {
     let listener = TcpListener::bind(at).await.expect("the address is free");
     let mut tasks = JoinSet::new();
@@ -170,7 +170,7 @@ async fn door(at: SocketAddr, to: SocketAddr) -> JoinSet<()> {
         while let Ok((mut client, _)) = listener.accept().await {
             links.spawn(async move {
                 if let Ok(mut server) = TcpStream::connect(to).await {
-                    // Whichever side ends it, the other one sees the end.
+                    // The end of one side is passed to the other.
                     let _ = copy_bidirectional(&mut client, &mut server).await;
                 }
             });
@@ -179,7 +179,7 @@ async fn door(at: SocketAddr, to: SocketAddr) -> JoinSet<()> {
     tasks
 }
 
-/// Both at once; the run ends with a report of its own if it fails.
+/// Runs both concurrently; a failing run reports its own error.
 async fn both<T, U>(run: impl Future<Output = T>, outage: impl Future<Output = U>) -> (T, U) {
     timeout(RUN_DEADLINE + DEADLINE, async { tokio::join!(run, outage) }).await.expect("an end")
 }

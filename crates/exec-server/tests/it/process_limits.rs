@@ -1,4 +1,4 @@
-//! `limits` in `process/start`: what holds is told, and what cannot hold is refused.
+//! `limits` in `process/start`: enforced limits are reported, others are rejected.
 
 use exec_server_testkit::TestExecutor;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ async fn files_are_bounded_for_every_process_and_the_reply_says_so() {
     let expected = json!({"applied": {"fileSizeBytes": 1000, "openFiles": 50},
                           "by": {"fileSizeBytes": "rlimit", "openFiles": "rlimit"}});
     assert_eq!(started["limits"], expected);
-    // 153 is the signal for it.
+    // 153 is 128 plus SIGXFSZ.
     assert_eq!(client.finish("p").await.text(), "50\n153\n1000\n");
 }
 
@@ -59,7 +59,7 @@ async fn what_makes_no_sense_is_invalid() {
     }
     let error = client.start("p", &["/bin/true"], json!({"limits": {"pids": 0}})).await;
     assert_eq!(error.unwrap_err()["message"], "limits.pids must be between 1 and 4194304");
-    // Nothing of it took the id.
+    // The rejected starts left the id free.
     assert_eq!(client.sh("p", "echo free").await.text(), "free\n");
 }
 

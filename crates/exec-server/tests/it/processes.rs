@@ -1,4 +1,4 @@
-//! Starting, watching and ending processes.
+//! Starting, reading, writing and terminating processes.
 
 mod ending;
 mod flooding;

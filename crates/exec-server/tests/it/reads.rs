@@ -1,4 +1,4 @@
-//! Reading what a process told, and waiting for more.
+//! Long polls of `process/read`.
 
 use exec_server_testkit::TestExecutor;
 use serde_json::json;
@@ -7,7 +7,7 @@ use serde_json::json;
 async fn a_reader_that_waits_for_the_close_hears_of_it() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    // The shell is gone at once; its child holds the output open until somebody opens the gate.
+    // The shell exits at once; its child holds the output open until the test opens the gate.
     let folder = tempfile::tempdir().unwrap();
     let gate = folder.path().join("gate");
     let script = format!("mkfifo {0}; cat {0} & exit 0", gate.display());
@@ -19,7 +19,7 @@ async fn a_reader_that_waits_for_the_close_hears_of_it() {
     );
     let params = json!({"processId": "p", "afterSeq": 1, "maxBytes": null, "waitMs": 60_000});
     let read = client.send("process/read", params).await;
-    // An answer to a later request says that the read is waiting.
+    // A reply to a later request shows that the read is pending.
     client.call("process/list", json!({})).await.unwrap();
     std::fs::write(&gate, "").unwrap();
     let answer = client.reply(read).await.unwrap();

@@ -1,4 +1,4 @@
-//! The unmodified reference client does its work through our server.
+//! The unmodified reference client works with our server.
 //!
 //! Each test is one `codex exec` with a scripted model; see `exec_server_testkit::reference`. Without the reference
 //! client they say so and pass; each runs with every version that can be had. With `EXEC_SERVER_TEST_URL` they try the server there instead of ours.
@@ -10,7 +10,7 @@ use exec_server_testkit::TestExecutor;
 use exec_server_testkit::reference::{ReferenceClient, Run, Scenario, ToolCall};
 use serde_json::json;
 
-/// A run takes about a second; a machine that is busy compiling gets sixty.
+/// A run takes about a second; a busy machine gets sixty.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn large_output_arrives_whole_although_the_client_shortens_it() {
         assert_eq!(count.exit_code, Some(0));
         assert!(count.output.contains("\n1\n2\n3\n"), "{count:?}");
         assert!(count.output.ends_with("\n199999\n200000\n"), "{count:?}");
-        // The client counts a token per four bytes that reached it, before it shortens.
+        // The client counts one token per four received bytes, before it truncates.
         let bytes: u64 = (1..=200_000_u64).map(|number| number.to_string().len() as u64 + 1).sum();
         assert_eq!(count.original_tokens, bytes.div_ceil(4));
     }
@@ -113,7 +113,7 @@ async fn an_mcp_server_on_stdio_is_started_and_called() {
         .file("tiny_mcp.py", TINY_MCP_SERVER)
         .mcp_server("tiny", ["python3", "tiny_mcp.py"])
         .turn([ToolCall::mcp("short", "tiny", "shout", json!({"text": "grüße"}))])
-        // More than a pipe holds, so the server has to wait for the reader.
+        // More than a pipe holds, so the server must wait for the reader.
         .turn([ToolCall::mcp("long", "tiny", "shout", json!({"text": "x".repeat(200_000)}))]);
     for run in runs(scenario).await {
         assert_eq!(run.result("short").output, "5 GRÜSSE");
@@ -121,7 +121,7 @@ async fn an_mcp_server_on_stdio_is_started_and_called() {
     }
 }
 
-/// Plays the scenario against the server under test, in every version of the client that can be had.
+/// Runs the scenario against the server under test, in every available version of the client.
 async fn runs(scenario: Scenario) -> impl Iterator<Item = Run> {
     let mut runs = Vec::new();
     for client in blocking(ReferenceClient::find_all).await {
@@ -132,7 +132,7 @@ async fn runs(scenario: Scenario) -> impl Iterator<Item = Run> {
     each_version(runs)
 }
 
-/// Says before each run is looked at which version it was, for the report of a failure.
+/// Prints the version before each run is checked, for the report of a failure.
 pub fn each_version(runs: Vec<Run>) -> impl Iterator<Item = Run> {
     runs.into_iter().inspect(|run| eprintln!("the run of the reference {}:", run.version))
 }

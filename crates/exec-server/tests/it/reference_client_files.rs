@@ -13,7 +13,7 @@ use exec_server_testkit::reference::{ReferenceClient, Run, Scenario, Thread, Too
 use crate::metrics;
 use crate::reference_client::{DEADLINE, blocking, each_version};
 
-/// The client looks for instructions and skills up to the root of the repository, which must not be ours.
+/// The client searches instructions and skills up to the repository root, which must not be ours.
 const REPOSITORY: &str = ".git/HEAD";
 
 /// The client offers `apply_patch` as a tool of its own only to models that it knows.
@@ -138,13 +138,13 @@ async fn a_new_skill_is_noticed(client: ReferenceClient) {
     assert!(told.contains("second") && !told.contains("Tidies the desk."), "{told}");
     if let Some(server) = &server {
         let counts = server.counts().await;
-        // A client whose watch is refused asks for it again, and then looks at every turn.
+        // A client whose watch is rejected retries it, and then polls at every turn.
         assert_eq!(counts.of("fs/watchMissing"), (1, 0), "{counts:?}");
         assert_eq!(counts.of("fs/walk"), (0, 0), "{counts:?}");
     }
 
     thread.write(".agents/skills/tidy/SKILL.md", SKILL);
-    // The news and the next turn take different ways to the client.
+    // The notification and the next turn reach the client independently.
     while !told.contains("- tidy: Tidies the desk.") {
         (thread, told) = turn(thread, "go on").await;
     }
@@ -168,7 +168,7 @@ fn image() -> Vec<u8> {
     image
 }
 
-/// Plays the scenario in every version of the client; says what was asked of the server if that is ours.
+/// Runs the scenario in every version of the client; returns the request counts of our server.
 async fn runs(scenario: Scenario) -> impl Iterator<Item = (Run, Option<Counts>)> {
     let (mut runs, mut all_counts) = (Vec::new(), Vec::new());
     for client in blocking(ReferenceClient::find_all).await {
@@ -217,7 +217,7 @@ impl Counted {
     }
 }
 
-/// What was asked of the server.
+/// Request counts of the server.
 #[derive(Debug)]
 struct Counts(BTreeMap<String, u64>);
 

@@ -1,11 +1,11 @@
-//! The unmodified reference client asks our server for its sandboxes, and they hold.
+//! The unmodified reference client requests sandboxes from our server, and they are enforced.
 
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::reference::{ReferenceClient, Run, Scenario, ToolCall};
 
 use crate::reference_client::{DEADLINE, blocking, each_version};
 
-/// A place that no policy of the client lets it write to.
+/// A path that no policy of the client makes writable.
 const OUTSIDE: &str = "/var/lib/exec-server-canary";
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! Our own client finds our own executor through a rendezvous, and finds it again.
+//! Our client reaches our executor through a rendezvous, and reconnects.
 
 mod answers;
 mod commands;
@@ -6,8 +6,8 @@ mod failing;
 pub mod recovering;
 mod reference;
 mod running;
+mod tls_and_proxies;
 mod trusting;
-mod ways;
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -17,7 +17,7 @@ use exec_server::client::relay::ClientStateDir;
 use exec_server::{ExecServerClient, RelayConnectArgs};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::surroundings::isolate;
+use exec_server_testkit::isolation::isolate;
 use exec_server_testkit::{DEADLINE, TestExecutor, TestRendezvous};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -26,8 +26,8 @@ use tokio::time::timeout;
 
 use crate::rendezvous::executor::{join, wait_for_presence};
 
-/// A rendezvous, an executor that waits there as `env`, and a place for the state of clients.
-struct Meeting {
+/// A rendezvous, an executor registered as `env`, and a state directory for clients.
+struct RelayFixture {
     executor: TestExecutor,
     rendezvous: TestRendezvous,
     executor_token: String,
@@ -36,7 +36,7 @@ struct Meeting {
     state: TempDir,
 }
 
-impl Meeting {
+impl RelayFixture {
     async fn start() -> Self {
         Self::at(TestRendezvous::start().await).await
     }
@@ -46,17 +46,17 @@ impl Meeting {
         let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
         let harness_token = rendezvous.token(TokenRole::Harness, "env").await;
         let executor = join(rendezvous.url(), executor_state.path(), &executor_token).spawn();
-        let meeting =
+        let fixture =
             Self { rendezvous, executor, executor_token, harness_token, executor_state, state };
-        meeting.wait_for_executor().await;
-        meeting
+        fixture.wait_for_executor().await;
+        fixture
     }
 
     async fn wait_for_executor(&self) {
         wait_for_presence(self.rendezvous.url(), self.rendezvous.admin_token(), true).await;
     }
 
-    /// Crashes the executor, and starts another in its place that keeps its state here.
+    /// Kills the executor, and starts another one with the state directory here.
     async fn replace_executor(&mut self, state: &Path) {
         let pid = Pid::from_raw(self.executor.serving_pid().cast_signed()).expect("it runs");
         kill_process(pid, Signal::KILL).expect("it runs");
@@ -66,12 +66,12 @@ impl Meeting {
         self.wait_for_executor().await;
     }
 
-    /// What a client of this user says.
+    /// Client options of this user.
     fn args(&self) -> RelayConnectArgs {
         self.args_of(self.state.path())
     }
 
-    /// What a client says that keeps its state here.
+    /// Client options with the state directory here.
     fn args_of(&self, state: &Path) -> RelayConnectArgs {
         args(self.rendezvous.url(), &self.harness_token, state)
     }
@@ -94,7 +94,7 @@ impl Meeting {
         finish(self.command(arguments).spawn().expect("it can be started")).await
     }
 
-    /// The same, of somebody who has met the executor before.
+    /// The same, for a client that has stored the executor's key before.
     async fn run_again(&self, arguments: &[&str]) -> (i32, String, String) {
         let (code, out, err) = self.run(arguments).await;
         (code, out, err.lines().filter(|line| !line.contains("for the first time")).collect())
@@ -115,7 +115,7 @@ pub async fn connect(args: RelayConnectArgs) -> ExecServerClient {
     timeout(DEADLINE, connecting).await.expect("it answers in time").expect("it is reached")
 }
 
-/// A command of somebody who has nothing but a state directory.
+/// A command with nothing but a state directory.
 fn command(arguments: &[&str], state: &Path) -> Command {
     let mut command = Command::new(binary());
     isolate(command.as_std_mut());

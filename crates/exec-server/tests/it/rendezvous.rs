@@ -1,4 +1,4 @@
-//! The rendezvous as executors, harnesses and its owner see it: real sockets, a real database.
+//! The rendezvous: real sockets and a real database.
 
 #[cfg(unix)]
 mod agent_identity;
@@ -7,16 +7,17 @@ mod chaos;
 pub mod commands;
 mod crowd;
 #[cfg(unix)]
-mod door;
-#[cfg(unix)]
 pub mod executor;
 #[cfg(unix)]
-mod executor_patience;
+mod executor_retries;
 mod expiry;
 #[cfg(target_os = "linux")]
 mod forward;
 #[cfg(target_os = "linux")]
 mod full_disk;
+#[cfg(unix)]
+mod handshake_limits;
+mod hostile_requests;
 mod lifecycle;
 #[cfg(unix)]
 mod logs;
@@ -29,7 +30,6 @@ mod registration_bearer;
 mod registry;
 mod relay;
 mod routes;
-mod strangers;
 #[cfg(target_os = "linux")]
 mod trust;
 
@@ -60,7 +60,7 @@ impl Env {
         RelaySocket::open(url(&answer)).await
     }
 
-    /// Asks for a way and attaches a harness.
+    /// Sends a connect request and attaches a harness.
     async fn harness(&self, rendezvous: &TestRendezvous) -> RelaySocket {
         let bundle = rendezvous.connect(self.name, &self.harness, &public_key(2)).await;
         RelaySocket::open(url(&bundle)).await
@@ -71,20 +71,20 @@ fn url(answer: &Value) -> &str {
     answer["url"].as_str().expect("an answer has a URL")
 }
 
-/// The status and the code of a refusal.
+/// Status and code of a rejection.
 fn refusal(reply: &HttpReply) -> (u16, String) {
     let body: Value = serde_json::from_str(&reply.body).unwrap_or_default();
     (reply.status, body["error"]["code"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The status and the reason of a websocket that is refused.
+/// Status and reason of a rejected websocket.
 async fn rejection(url: &str) -> (u16, String) {
     let reply = upgrade_at(url).await;
     let reason = reply.header("x-codex-rendezvous-rejection-reason");
     (reply.status, reason.unwrap_or_default().to_owned())
 }
 
-/// Revokes every token, as another program would: on the data.
+/// Revokes every token in the database, as another program would.
 pub async fn revoke_all(rendezvous: &TestRendezvous) {
     let revoke = |store: &dyn Store| {
         for token in store.tokens()? {

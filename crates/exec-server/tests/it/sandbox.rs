@@ -1,10 +1,10 @@
-//! What a sandboxed process can and cannot do, decided by the kernel.
+//! Sandbox tests: what the kernel allows and denies a sandboxed process.
 //!
 //! Each attack runs twice: with the sandbox off it must succeed, or it proves nothing; with the sandbox on it must not.
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`ground`] | the directories, servers and users that the tests run on |
+//! | [`fixture`] | the directories, servers and users that the tests run on |
 //! | [`attempt`] | attacks that need system calls of their own |
 //! | [`running`], [`terminals`], [`endings`], [`in_turn`], [`neighbours`] | what must work inside, and what is left afterwards |
 //! | [`bounds`], [`resources`] | what a sandbox can use up |
@@ -33,7 +33,7 @@ mod every_method;
 mod file_attacks;
 mod files;
 mod filters;
-mod ground;
+mod fixture;
 mod in_turn;
 mod kernel;
 mod landlock_level;

@@ -1,11 +1,11 @@
-//! `exec-server sandbox`: one command under a policy, for people to try.
+//! `exec-server sandbox`: one command under a policy.
 
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use exec_server_testkit::TestExecutor;
-use exec_server_testkit::surroundings::isolate;
+use exec_server_testkit::isolation::isolate;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -144,7 +144,7 @@ async fn what_is_refused_can_be_let_out_by_name() {
 async fn input_output_and_environment_are_those_of_the_caller() {
     let dir = tempfile::tempdir().unwrap();
     let script = "cat; echo $HELLO; pwd; ls /proc/self/fd; echo no >&2";
-    // A descriptor that happens to be open is not for the command.
+    // An inherited descriptor is not passed to the command.
     let mut child = spawn(dir.path(), "exec 7</etc/passwd", script);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(b"from outside\n").await.unwrap();

@@ -1,6 +1,6 @@
-//! `run.sh`, and what it and `test.sh` do before they build.
+//! `run.sh` and `test.sh`: the checks before the build.
 //!
-//! The tools that they call are stand-ins: nothing is built, and nothing is installed.
+//! The tools that they call are stubs: nothing is built or installed.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -44,7 +44,7 @@ impl Tools {
         fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     }
 
-    /// What the stand-in for apt-get was told.
+    /// Arguments of the apt-get stub.
     fn installed(&self) -> String {
         fs::read_to_string(self.installed_file()).unwrap_or_default()
     }
@@ -123,7 +123,7 @@ fn without_a_terminal_it_is_said_before_it_is_done() {
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("installing build-essential with apt-get"), "{said}");
     assert_eq!(tools.installed(), "update -qq\ninstall -y -qq build-essential\n");
-    // Somebody who may not install is told what to do.
+    // A user without permission to install is told what to do.
     tools.add("id", "echo 1000");
     let (code, said) = run();
     assert_eq!(code, Some(1), "{said}");

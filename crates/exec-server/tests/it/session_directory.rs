@@ -1,4 +1,4 @@
-//! Looking at sessions from outside, taking one over, and how long they wait for their client.
+//! Session list, take-over, and linger.
 
 use exec_server_testkit::client::chunk;
 use exec_server_testkit::{DEADLINE, TestClient, TestExecutor};
@@ -42,7 +42,7 @@ async fn output_of_another_session_can_be_read_without_taking_it() {
     owner.write("p", "1", "hello\n").await.unwrap();
     let read = reader.reply(waiting).await.unwrap();
     assert_eq!(chunk(&read["chunks"][0]), b"hello\n");
-    // The owner has lost nothing by it.
+    // The owner has lost no event.
     assert_eq!(owner.wait_output("p", "\n").await, "hello\n");
     owner.call("process/closeStdin", json!({"processId": "p"})).await.unwrap();
     owner.finish("p").await;
@@ -100,7 +100,7 @@ async fn a_unique_id_is_refused_while_another_session_runs_it() {
     let unique = json!({"uniqueId": true});
     let error = second.start("p", &["/bin/true"], unique.clone()).await.unwrap_err();
     assert_eq!(error["data"]["kind"], "name_in_use", "{error}");
-    // Who does not ask for it has ids of its own, as ever.
+    // Without `uniqueId`, ids are separate for each session.
     second.run("p", &["/bin/true"], json!({})).await;
     first.call("process/closeStdin", json!({"processId": "p"})).await.unwrap();
     first.finish("p").await;
@@ -135,16 +135,16 @@ async fn a_process_of_another_session_can_be_signalled_and_ended() {
 async fn a_session_or_process_that_is_not_there_is_told_apart() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let nobody = "00000000-0000-4000-8000-000000000000";
+    let unknown_id = "00000000-0000-4000-8000-000000000000";
     for (method, more) in [
         ("process/read", json!({})),
         ("process/signal", json!({"signal": "interrupt"})),
         ("process/terminate", json!({})),
     ] {
-        let mut params = json!({"processId": "p", "sessionId": nobody});
+        let mut params = json!({"processId": "p", "sessionId": unknown_id});
         params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let error = client.call(method, params).await.unwrap_err();
-        let message = format!("unknown session id {nobody}");
+        let message = format!("unknown session id {unknown_id}");
         let expected =
             json!({"code": -32600, "message": message, "data": {"kind": "unknown_session"}});
         assert_eq!(error, expected, "{method}");
@@ -190,7 +190,7 @@ async fn processes_wait_as_long_as_their_client_asked_and_the_server_allows() {
     let mut watcher = server.client().await;
     until_detached(&mut watcher, 0).await;
     let mut client = TestClient::connect(server.url()).await;
-    // Coming back with another wish changes it.
+    // Resuming with another linger changes it.
     let params = json!({"clientName": "test", "resumeSessionId": id, "lingerMs": 0});
     let result = client.call("initialize", params).await.unwrap();
     assert_eq!(result["sessionLingerMs"], 0);
@@ -232,7 +232,7 @@ async fn output_waits_for_its_client_if_that_was_asked_for() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let id = client.session_id.clone();
-    // A hundred MiB: far more than is kept, or than fits on the way.
+    // A hundred MiB: far more than is retained or buffered.
     let script = "i=0; while [ $i -lt 100 ]; do head -c 1048576 /dev/zero; i=$((i+1)); done";
     let more = json!({"waitWhenDetached": true, "outputRetention": 16 * 1024 * 1024});
     client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();

@@ -1,4 +1,4 @@
-//! Sessions: the handshake, who may come back, and what was kept for them.
+//! Sessions: handshake, resume, and retained output.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -9,7 +9,7 @@ use exec_server_testkit::{DEADLINE, RawClient, TestClient, TestExecutor};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Counts without end, slowly enough to be read by eye and fast enough for a test.
+/// Counts forever, slowly.
 const COUNTING: &[&str] = &["/bin/sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; done"];
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn only_one_of_many_who_come_back_at_once_gets_the_session() {
     for _ in 0..10 {
         let mut client = server.client().await;
         let id = client.session_id.clone();
-        // Nothing that it said is still unread when the others come.
+        // All of its messages are read before the other connections open.
         client.call("environment/status", Value::Null).await.unwrap();
         drop(client);
         let all_answered = Arc::new(tokio::sync::Barrier::new(4));
@@ -142,7 +142,7 @@ async fn only_one_of_many_who_come_back_at_once_gets_the_session() {
             let (id, all_answered) = (id.clone(), all_answered.clone());
             attempts.spawn(async move {
                 let result = client.resume(&id).await;
-                // The winner shows that it is alive for as long as the others ask.
+                // The winner answers pings for as long as the others ask.
                 tokio::select! {
                     _ = all_answered.wait() => {}
                     _ = client.notification() => panic!("nobody asked for news"),
@@ -170,7 +170,7 @@ async fn a_silent_holder_loses_its_session_and_is_told_why() {
     let start = start_params("p", &["cat"], json!({"pipeStdin": true}));
     let started = silent.send("process/start", start).await;
     silent.reply(started).await;
-    // From here it neither reads nor answers.
+    // From here on the client neither reads nor answers.
     let mut client = TestClient::connect(server.url()).await;
     let result = client.resume(&id).await.expect("the holder gives no sign of life");
     assert_eq!(result["sessionId"], id);
@@ -189,13 +189,13 @@ async fn a_holder_that_lost_its_session_cannot_pull_the_events_back() {
     let id = silent.initialize().await;
     let started = silent.send("process/start", start_params("p", &["yes"], json!({}))).await;
     silent.reply(started).await;
-    // It reads nothing more, so the server's farewell is stuck behind the output.
+    // The client reads nothing more, so the close frame is stuck behind the output.
     let mut client = TestClient::connect(server.url()).await;
     client.resume(&id).await.expect("the holder gives no sign of life");
     client.wait_output("p", "\n").await;
     silent.send("initialize", json!({"clientName": "again"})).await;
     silent.send("process/terminate", json!({"processId": "p"})).await;
-    // Far more than all buffers on the way hold together.
+    // Far more than all buffers hold.
     let mut taken = 0;
     while taken < 16 << 20 {
         let event = client.process_event("p").await;
@@ -240,7 +240,7 @@ async fn output_produced_while_detached_is_read_later_without_a_gap() {
     let texts: String = chunks.iter().map(|one| String::from_utf8(chunk(one)).unwrap()).collect();
     assert!(texts.starts_with("one\n") && texts.ends_with("last\n"), "{texts}");
     assert_eq!((&whole["exited"], &whole["exitCode"]), (&json!(true), &json!(3)));
-    // Every number is a chunk, but for one exit and one close at the end.
+    // Every number is a chunk, except one exit and one close at the end.
     assert_eq!(whole["nextSeq"].as_u64().unwrap(), chunks.len() as u64 + 3);
 }
 
@@ -397,7 +397,7 @@ async fn only_who_opened_a_session_can_come_back_to_it() {
     drop(alice);
     let mut mallory = connect(json!({"sub": "mallory"})).await;
     assert_eq!(mallory.resume(&id).await.unwrap_err(), unknown_session(&id));
-    // Another token for the same subject is as good as the first.
+    // Another token of the same subject is equivalent.
     let mut alice = connect(json!({"sub": "alice", "jti": 2})).await;
     resume_patiently(&mut alice, &id).await;
     alice.write("p", "1", "still here\n").await.unwrap();
@@ -514,14 +514,14 @@ async fn a_peer_that_answers_pings_is_kept() {
     assert_eq!(client.reply(asked).await["result"]["status"], "ready");
 }
 
-/// A new connection that goes on with a session.
+/// A new connection that resumes a session.
 pub async fn come_back(server: &TestExecutor, id: &str) -> TestClient {
     let mut client = TestClient::connect(server.url()).await;
     resume_patiently(&mut client, id).await;
     client
 }
 
-/// Asks again while the server takes the lost connection's last words for a sign of life, as clients do.
+/// Retries while the server takes buffered data of the lost connection as activity, as clients do.
 async fn resume_patiently(client: &mut TestClient, id: &str) {
     let resumed = timeout(DEADLINE, async {
         loop {
@@ -535,7 +535,7 @@ async fn resume_patiently(client: &mut TestClient, id: &str) {
     assert_eq!(result["sessionId"], id);
 }
 
-/// A client that reads, and so answers the server's question for a sign of life, until this is dropped.
+/// A client that reads, and so answers pings, until dropped.
 struct KeptAlive {
     _stop: tokio::sync::oneshot::Sender<()>,
 }
@@ -572,7 +572,7 @@ impl End {
     }
 }
 
-/// Everything that a process has written, once it is closed.
+/// All output of a process, once it is closed.
 async fn retained(client: &mut TestClient, id: &str) -> String {
     let mut after = 0;
     loop {
@@ -620,7 +620,7 @@ fn unknown_session(id: &str) -> Value {
     json!({"code": -32600, "message": message, "data": {"kind": "unknown_session"}})
 }
 
-/// A token of the next hour.
+/// A token that is valid for an hour.
 fn sign(secret: &str, mut claims: Value) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
     claims["exp"] = json!((now + Duration::from_secs(3600)).as_secs());

@@ -1,8 +1,8 @@
-//! Login shells whose profile runs once.
+//! Shell snapshots: login shells whose profile is evaluated once.
 
 use std::path::Path;
 
-use exec_server_testkit::{Fifo, Footprint, TestClient, TestExecutor};
+use exec_server_testkit::{Fifo, ProcessMarker, TestClient, TestExecutor};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -22,7 +22,7 @@ async fn a_profile_runs_once_per_scope() {
         assert_eq!(finished.exit_code, 0);
     }
     assert_eq!(home.read("count"), "ran\nran\n");
-    // What the request says wins over what the profile says.
+    // Variables of the request override those of the profile.
     let finished = home.run(&mut client, "env", "one", script, json!({"COLOUR": "red"})).await;
     assert_eq!(finished.text(), "hello world\nred\n");
     // The command finds no more files open than without a snapshot.
@@ -81,13 +81,13 @@ async fn a_start_that_waits_for_a_profile_can_be_terminated() {
     };
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let env = process_count.params()["env"].take();
     let params = home.params("p", "scope", "echo never", env);
     let start = client.send("process/start", params).await;
     assert_eq!(up.line().await, "up");
     assert!(client.terminate("p", None).await);
-    // The profile is still at its gate when the answer comes.
+    // The profile still waits at its gate when the reply arrives.
     process_count.counts(1).await;
     gate.open().await;
     let error = client.reply(start).await.unwrap_err();
@@ -125,13 +125,13 @@ async fn a_snapshot_only_speaks_about_the_login_commands_of_its_shell() {
     }
 }
 
-/// A home whose profile is under the test's control.
+/// A home directory with a profile that the test controls.
 struct Home {
     folder: TempDir,
 }
 
 impl Home {
-    /// Says so and returns none where there is no bash.
+    /// `None`, with a message, where bash is missing.
     fn with_profile(profile: &str) -> Option<Self> {
         if !Path::new("/bin/bash").exists() {
             eprintln!("skipped, no /bin/bash");

@@ -1,11 +1,11 @@
-//! How a server ends: by signal, by the end of stdin, by the death of its guardian.
+//! Shutdown: by signal, by the end of stdin, and by the exit of the guardian.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::http::UPGRADE;
-use exec_server_testkit::surroundings::isolate;
+use exec_server_testkit::isolation::isolate;
 use exec_server_testkit::{HttpConnection, TestClient, TestExecutor};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
@@ -43,12 +43,12 @@ async fn a_process_that_does_not_want_to_end_does_not_keep_the_server() {
 }
 
 #[tokio::test]
-async fn nobody_waits_for_the_grace_of_processes_that_are_gone() {
+async fn the_grace_of_exited_processes_is_not_waited_for() {
     let mut shortest = Duration::MAX;
     for _ in 0..5 {
         let mut server = TestExecutor::start().await;
         let mut client = server.client().await;
-        // One that is closed and can still be read, one that goes when it is asked.
+        // One closed process with retained output, and one that exits on SIGTERM.
         client.sh("closed", "echo done").await;
         start_tree(&mut client, ":").await;
         let started = Instant::now();
@@ -76,7 +76,7 @@ async fn while_it_ends_a_server_is_alive_but_not_ready() {
     let mut client = server.client().await;
     let mut http = HttpConnection::open(server.url()).await;
     assert_eq!(http.request("GET", "/readyz", &[]).await.status, 200);
-    // It says that it was told, and then does not go.
+    // It reports the signal and does not exit.
     start_tree(&mut client, "trap 'echo told' TERM").await;
     server.signal(Signal::TERM);
     client.wait_output("p", "told").await;
@@ -112,7 +112,7 @@ async fn under_nohup_a_hangup_ends_nothing() {
     let mut server = builder.start().await;
     let mut client = server.client().await;
     server.signal(Signal::HUP);
-    // Long enough for a server that goes to be gone.
+    // Long enough for a server that would exit.
     for round in 0..20 {
         let finished = client.sh(&format!("p{round}"), "echo still here").await;
         assert_eq!(finished.text(), "still here\n");
@@ -142,7 +142,7 @@ async fn the_end_of_stdin_ends_a_server_that_was_told_so() {
         assert_eq!(server.wait().await.code(), Some(0));
         are_gone(&pids);
     }
-    // With nothing on stdin at all it is over as soon as it has begun.
+    // With stdin at its end, it stops right after the start.
     let (code, stdout, _) = TestExecutor::builder().args(&["--exit-on-stdin-close"]).run().await;
     assert_eq!((code, stdout.lines().count()), (0, 1));
 }

@@ -212,7 +212,7 @@ async fn nothing_on_stdin_is_an_end_and_no_error() {
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "", ""));
 }
 
-/// The other end of a server's stdin and stdout.
+/// Client end of a server's stdin and stdout.
 struct Peer {
     child: Child,
     stdin: ChildStdin,
@@ -246,7 +246,7 @@ impl Peer {
         parse(&next(&mut self.stdout).await.expect("a message comes before the end"))
     }
 
-    /// Asks and waits for the answer, which must be the next message.
+    /// Sends a request and expects its reply as the next message.
     async fn call(&mut self, method: &str, params: Value) -> Value {
         self.next_id += 1;
         let id = self.next_id;
@@ -281,7 +281,7 @@ impl Peer {
         send_signal(&self.child, signal);
     }
 
-    /// Closes stdin, and returns what still comes until the server has ended well.
+    /// Closes stdin; returns the remaining messages until the server has exited with 0.
     async fn end(mut self) -> Vec<Value> {
         drop(self.stdin);
         let mut messages = Vec::new();

@@ -1,4 +1,4 @@
-//! Connections that take one session over at the same time.
+//! Concurrent take-overs of one session.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::sync::Barrier;
 
 const ROUNDS: usize = 100;
 const CLAIMANTS: usize = 3;
-/// The id of the request by which the holder is found.
+/// Id of the request that identifies the holder.
 const WRITE: i64 = 1000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
@@ -52,7 +52,7 @@ async fn the_connection_that_wins_a_session_gets_its_events() {
     }
 }
 
-/// Resumes the session; none if another connection took it before this one was told that it has it.
+/// Resumes the session; `None` if another connection took it first.
 async fn claim(
     mut client: TestClient,
     session: String,
@@ -67,7 +67,7 @@ async fn claim(
     Some(client)
 }
 
-/// The reply to a request; none if the server closes the connection first. Notifications stay with the client.
+/// The reply to a request; `None` if the server closes the connection first. Notifications are kept.
 async fn reply_or_close(client: &mut TestClient, id: i64) -> Option<Value> {
     loop {
         let message = client.raw_message().await?.ok()?;

@@ -1,7 +1,7 @@
 //! Processes with a terminal.
 
 use exec_server_testkit::client::chunk;
-use exec_server_testkit::{Footprint, TestClient, TestExecutor, eventually};
+use exec_server_testkit::{ProcessMarker, TestClient, TestExecutor, eventually};
 use serde_json::{Value, json};
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn the_end_of_a_terminals_input_comes_after_what_was_written() {
 async fn an_interactive_shell_has_job_control() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut more = process_count.params();
     more["tty"] = json!(true);
     more["env"]["PS1"] = json!("prompt> ");
@@ -140,14 +140,14 @@ async fn an_interactive_shell_has_job_control() {
     client.write("p", "3", "jobs; echo do''ne\n").await.unwrap();
     let jobs = client.wait_output("p", "done\r\n").await;
     assert!(jobs.contains("Stopped"), "{jobs:?}");
-    // In front again, it is the job that reads and that is interrupted, and the shell goes on.
+    // In the foreground again, the job reads input and gets the interrupt, and the shell continues.
     client.write("p", "4", "fg\npong\n").await.unwrap();
     client.wait_output("p", "got:pong\r\n").await;
     client.write("p", "5", "\u{3}").await.unwrap();
     client.wait_output("p", "prompt> ").await;
     client.write("p", "6", "echo status=$?\n").await.unwrap();
     client.wait_output("p", "status=130\r\n").await;
-    // A signal reaches the job in front although it has a group of its own.
+    // A signal reaches the foreground job although it has its own process group.
     client.write("p", "7", job).await.unwrap();
     client.wait_output("p", "got:ping\r\n").await;
     client.signal("p", "interrupt").await;
@@ -243,12 +243,12 @@ async fn the_last_words_before_the_exit_are_never_lost() {
 async fn a_background_process_keeps_the_terminal_open_until_it_is_ended() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut more = process_count.params();
     more["tty"] = json!(true);
     let script = "trap '' HUP; sleep 1000 & echo started; exit 6";
     client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
-    // A terminal hands its text over in its own time, so the exit may be told first.
+    // Terminal output arrives asynchronously, so the exit may be reported first.
     let (mut text, mut exit_code) = (Vec::new(), Value::Null);
     while text != b"started\r\n" || exit_code.is_null() {
         let event = client.process_event("p").await;
@@ -266,7 +266,7 @@ async fn a_background_process_keeps_the_terminal_open_until_it_is_ended() {
 }
 
 #[tokio::test]
-async fn a_terminal_that_nobody_reads_from_holds_up_its_own_writes_only() {
+async fn a_terminal_whose_child_does_not_read_blocks_its_own_writes_only() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     start(&mut client, "p", "stty raw -echo; echo ready; exec sleep 1000").await;

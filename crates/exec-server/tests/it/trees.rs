@@ -1,9 +1,9 @@
-//! Whole trees: what a process started ends with it, wherever it went.
+//! Process trees: all descendants end with the process, whatever group or session they are in.
 
 use std::time::{Duration, Instant};
 
 use exec_server_testkit::process_count::{children, state};
-use exec_server_testkit::{Fifo, Footprint, TestClient, TestExecutor, eventually};
+use exec_server_testkit::{Fifo, ProcessMarker, TestClient, TestExecutor, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
@@ -18,7 +18,7 @@ const FAMILY: &str = r#"
     (setsid sh -c 'echo up >"$FIFO"; exec sleep 1000' &) ; up
     (setsid sh -c 'sh -c "echo up >$FIFO; exec sleep 1000" & exec sleep 1000' </dev/null >/dev/null 2>&1 &) ; up
 "#;
-/// Processes in a family, without the root.
+/// Number of descendants.
 const FAMILY_SIZE: usize = 5;
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn terminate_ends_every_descendant() {
     }
 }
 
-/// What a server leaves that was killed with its guardian is ended by the next one, and nothing else.
+/// The next server ends exactly the processes of a server that was killed with its guardian.
 #[tokio::test]
 async fn the_next_server_ends_what_one_left_that_was_killed_with_its_guardian() {
     let state = tempfile::tempdir().unwrap();
@@ -51,7 +51,7 @@ async fn the_next_server_ends_what_one_left_that_was_killed_with_its_guardian() 
     let kept = Family::start(&mut clients.1, "p", false, "wait").await;
     left.process_count.counts(FAMILY_SIZE + 1).await;
     kept.process_count.counts(FAMILY_SIZE + 1).await;
-    // A limit like a tag, by a process that has to do with no server.
+    // The same limit as a tag, in a process of no server.
     let similar = (1u64 << 60) | 0x0fff_fff0 << 32 | 1;
     let mut bystander = tokio::process::Command::new("prlimit")
         .args([&format!("--rttime={similar}:unlimited"), "sleep", "1000"])
@@ -82,7 +82,7 @@ async fn a_server_inside_of_what_was_left_lives_on() {
     };
     let mut gone = with_state().start().await;
     let mut client = gone.client().await;
-    let footprint = Footprint::new();
+    let marker = ProcessMarker::new();
     let url = state.path().join("url");
     let script = format!(
         "(setsid '{}' --state-dir '{}' </dev/null >'{}' 2>/dev/null &); exec sleep 1000",
@@ -90,12 +90,12 @@ async fn a_server_inside_of_what_was_left_lives_on() {
         state.path().display(),
         url.display(),
     );
-    client.start("p", &["sh", "-c", &script], footprint.params()).await.unwrap();
+    client.start("p", &["sh", "-c", &script], marker.params()).await.unwrap();
     let read = || std::fs::read_to_string(&url).unwrap_or_default();
     eventually("the inner server listens", || read().ends_with('\n')).await;
     gone.cut_power().await;
     let mut next = with_state().start().await;
-    // Its own look is over when the file of the one that is gone is removed.
+    // Its search is complete when the file of the killed server is removed.
     let servers = state.path().join("servers");
     eventually("the file is removed", || std::fs::read_dir(&servers).unwrap().count() == 2).await;
     let mut inner = TestClient::connect(read().trim()).await;
@@ -116,7 +116,7 @@ async fn terminate_ends_those_that_the_root_left_behind() {
         (&json!("process/exited"), &json!(4))
     );
     family.process_count.counts(FAMILY_SIZE).await;
-    // Somebody still holds the output, so the process is not closed.
+    // A process outside the tree still holds the output, so the process is not closed.
     assert_eq!(client.read("p", 0, 0).await["closed"], false);
     assert!(!client.terminate("p", None).await);
     assert_eq!(client.finish("p").await.order, ["closed"]);
@@ -127,7 +127,7 @@ async fn terminate_ends_those_that_the_root_left_behind() {
 async fn a_daemon_that_let_go_of_the_output_stays_until_a_client_asks_for_its_end() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let (process_count, mut up) = (Footprint::new(), Fifo::new());
+    let (process_count, mut up) = (ProcessMarker::new(), Fifo::new());
     let script = format!(
         "(setsid sh -c 'echo up >{}; exec sleep 1000' </dev/null >/dev/null 2>&1 &)",
         up.path()
@@ -146,7 +146,7 @@ async fn a_daemon_that_let_go_of_the_output_stays_until_a_client_asks_for_its_en
 async fn grace_lets_every_descendant_clean_up() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut said = Fifo::new();
     // The sleeper speaks, because only then it is no longer a copy of the shell that would take the signal for it.
     let sleeper = "sh -c \"echo up >$FIFO; exec sleep 1000\" & wait";
@@ -173,7 +173,7 @@ async fn grace_lets_every_descendant_clean_up() {
 async fn after_the_grace_even_the_stubborn_are_killed() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let mut said = Fifo::new();
     let stubborn =
         "trap \"echo heard >$FIFO\" TERM; echo up >$FIFO; while :; do sleep 1000 & wait; done";
@@ -198,7 +198,7 @@ async fn after_the_grace_even_the_stubborn_are_killed() {
 async fn terminate_without_grace_overtakes_one_with_grace() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let argv = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1000; done"];
     client.start("p", &argv, process_count.params()).await.unwrap();
     client.wait_output("p", "ready").await;
@@ -212,7 +212,7 @@ async fn terminate_without_grace_overtakes_one_with_grace() {
 async fn a_tree_that_keeps_growing_is_ended_too() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let folder = Fifo::new();
     // Each of these is followed by a child in a session of its own, and so on without end.
     std::fs::write(folder.folder().join("hydra"), "sleep 0.02; setsid sh \"$0\" &").unwrap();
@@ -230,12 +230,12 @@ async fn a_tree_that_keeps_growing_is_ended_too() {
 }
 
 #[tokio::test]
-async fn nobody_escapes_by_being_born_while_the_tree_is_searched() {
+async fn a_process_forked_during_the_search_of_the_tree_is_found() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let folder = Fifo::new();
-    // A single line of descendants, each in a session of its own and with a life of a moment.
+    // A chain of short-lived descendants, each in its own session.
     std::fs::write(folder.folder().join("line"), "setsid sh \"$0\" &").unwrap();
     let script = "exec sh \"${FIFO%fifo}line\" >/dev/null 2>&1";
     for round in 0..10 {
@@ -275,7 +275,7 @@ async fn the_end_of_a_session_ends_its_daemons_and_only_its() {
     let running = Family::start(&mut client, "running", false, "echo ready; wait").await;
     client.wait_output("running", "ready").await;
     // This one is closed already; only its daemon is left.
-    let (closed, mut up) = (Footprint::new(), Fifo::new());
+    let (closed, mut up) = (ProcessMarker::new(), Fifo::new());
     let script = format!(
         "(setsid sh -c 'echo up >{}; exec sleep 1000' </dev/null >/dev/null 2>&1 &)",
         up.path()
@@ -367,7 +367,7 @@ async fn a_signal_reaches_the_whole_tree() {
         ("usr2", "USR2"),
         ("winch", "WINCH"),
     ] {
-        let process_count = Footprint::new();
+        let process_count = ProcessMarker::new();
         let mut said = Fifo::new();
         // Not a job in the background: that would ignore INT and QUIT for good.
         let member = format!(
@@ -411,7 +411,7 @@ async fn a_tree_can_be_stopped_and_continued() {
     eventually("all are stopped", || members.iter().all(|pid| state(*pid) == Some('T'))).await;
     client.signal("p", "continue").await;
     eventually("none is stopped", || members.iter().all(|pid| state(*pid) == Some('S'))).await;
-    // Who is stopped can be killed all the same.
+    // A stopped process can be killed.
     client.signal("p", "stop").await;
     client.terminate("p", None).await;
     client.finish("p").await;
@@ -419,7 +419,7 @@ async fn a_tree_can_be_stopped_and_continued() {
 }
 
 #[tokio::test]
-async fn nobody_stays_a_zombie() {
+async fn no_zombie_remains() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     for round in 0..20 {
@@ -492,14 +492,14 @@ async fn a_cgroup_that_is_none_is_refused() {
 
 /// A process with one descendant of every kind.
 struct Family {
-    process_count: Footprint,
+    process_count: ProcessMarker,
     _fifo: Fifo,
 }
 
 impl Family {
     /// Starts it; `last` is what the root does when all others are there.
     async fn start(client: &mut TestClient, id: &str, tty: bool, last: &str) -> Self {
-        let (process_count, fifo) = (Footprint::new(), Fifo::new());
+        let (process_count, fifo) = (ProcessMarker::new(), Fifo::new());
         let script = format!("{FAMILY}\n{last}");
         let mut more = with_fifo(&process_count, &fifo);
         more["tty"] = json!(tty);
@@ -509,7 +509,7 @@ impl Family {
 }
 
 /// Params of a process whose `$FIFO` is the pipe.
-fn with_fifo(process_count: &Footprint, fifo: &Fifo) -> serde_json::Value {
+fn with_fifo(process_count: &ProcessMarker, fifo: &Fifo) -> serde_json::Value {
     let mut more = process_count.params();
     more["env"]["FIFO"] = json!(fifo.path());
     more

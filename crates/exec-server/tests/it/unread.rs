@@ -1,4 +1,4 @@
-//! A client that reads nothing costs little memory, holds up nothing else, and gets everything once it reads.
+//! A client that reads nothing costs little memory, blocks no other, and gets everything once it reads.
 
 use std::fs;
 use std::path::Path;
@@ -10,14 +10,14 @@ use exec_server_testkit::{RawClient, TestClient, TestExecutor, Web, eventually};
 use rustix::process::{Pid, Resource, Rlimit};
 use serde_json::{Value, json};
 
-/// What a client that reads nothing may cost.
+/// Memory limit for a client that reads nothing.
 const BAR_KIB: usize = 32 * 1024;
 
 #[tokio::test]
 async fn replies_of_whole_files_wait_until_they_are_read() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 700_000);
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 700_000);
     unread.ask(1000, "fs/readFile", &json!({"path": uri})).await;
     unread.is_cheap().await;
     for reply in unread.replies().await {
@@ -28,8 +28,8 @@ async fn replies_of_whole_files_wait_until_they_are_read() {
 #[tokio::test]
 async fn replies_of_small_files_wait_as_well() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 2_800);
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 2_800);
     unread.ask(17_000, "fs/readFile", &json!({"path": uri})).await;
     unread.is_cheap().await;
     assert!(unread.replies().await.iter().all(|reply| reply["result"].is_object()));
@@ -38,7 +38,7 @@ async fn replies_of_small_files_wait_as_well() {
 #[tokio::test]
 async fn files_without_a_size_are_bounded_as_well() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    // A file of no size with much in it: the server's own mappings, or else the kernel's symbols.
+    // A file with a size of zero and much content: the server's mappings, or the kernel's symbols.
     let large = ["/proc/self/smaps", "/proc/kallsyms"];
     let uri = large.iter().find(|path| fs::read(path).is_ok_and(|text| text.len() > 4096));
     let uri = format!("file://{}", uri.expect("a process can read its own mappings"));
@@ -52,8 +52,8 @@ async fn files_without_a_size_are_bounded_as_well() {
 #[tokio::test]
 async fn blocks_of_a_file_are_read_before_its_handle_is_closed() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 1 << 20);
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 1 << 20);
     unread.ask(1, "fs/open", &json!({"handleId": "h", "path": uri, "mode": "read"})).await;
     let block = json!({"handleId": "h", "offset": 0, "len": 1 << 20});
     unread.ask(500, "fs/readBlock", &block).await;
@@ -67,9 +67,9 @@ async fn blocks_of_a_file_are_read_before_its_handle_is_closed() {
 #[tokio::test]
 async fn batches_listings_and_walks_wait_until_they_are_read() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 700_000);
-    let wide = desk.path().join("wide");
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 700_000);
+    let wide = fixture.path().join("wide");
     fs::create_dir(&wide).unwrap();
     for number in 0..5000 {
         fs::write(wide.join(format!("{number:0>100}")), "").unwrap();
@@ -200,15 +200,15 @@ async fn answers_of_other_servers_wait_until_they_are_read() {
             None => assert_eq!(reply["error"]["data"]["kind"], "tooLarge", "{reply}"),
         }
     }
-    // As many as one connection may have in memory at once.
+    // As many as one connection may have in memory.
     assert!(whole >= 100, "{whole}");
 }
 
 /// Replies that are too small to be counted one by one, and requests that wait behind them.
 #[tokio::test]
 async fn a_flood_of_small_requests_costs_little() {
-    let desk = tempfile::tempdir().unwrap();
-    let long = format!("file://{}/{}", desk.path().display(), "x".repeat(1900));
+    let fixture = tempfile::tempdir().unwrap();
+    let long = format!("file://{}/{}", fixture.path().display(), "x".repeat(1900));
     let long = json!({"path": long});
     for (method, params) in [("no/such", json!("x".repeat(100))), ("fs/getMetadata", long)] {
         let mut unread = Unread::new(TestExecutor::start().await).await;
@@ -258,8 +258,8 @@ async fn long_ids_and_names_are_refused_and_not_repeated() {
 #[tokio::test]
 async fn the_largest_reply_waits_for_a_client_that_reads() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 48_000_000);
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 48_000_000);
     unread.ask(20, "fs/readFile", &json!({"path": uri})).await;
     unread.is_cheap().await;
     // A client that reads gets it meanwhile, and several at once.
@@ -277,9 +277,9 @@ async fn the_largest_reply_waits_for_a_client_that_reads() {
 #[tokio::test]
 async fn a_client_that_reads_nothing_can_still_end_a_process() {
     let mut unread = Unread::new(TestExecutor::start().await).await;
-    let desk = tempfile::tempdir().unwrap();
-    let uri = file(desk.path(), "file", 700_000);
-    let pid_file = desk.path().join("pid");
+    let fixture = tempfile::tempdir().unwrap();
+    let uri = file(fixture.path(), "file", 700_000);
+    let pid_file = fixture.path().join("pid");
     let script = format!("echo $$ > {0}.new; mv {0}.new {0}; exec sleep 1000", pid_file.display());
     let start = exec_server_testkit::client::start_params("p", &["sh", "-c", &script], json!({}));
     unread.ask(1, "process/start", &start).await;
@@ -295,9 +295,10 @@ async fn a_client_that_reads_nothing_can_still_end_a_process() {
 async fn clients_that_read_nothing_leave_memory_for_the_others() {
     const TOTAL: usize = 16 << 20;
     let server = TestExecutor::start_with(&["--max-reply-memory", &TOTAL.to_string()]).await;
-    let desk = tempfile::tempdir().unwrap();
-    let (uri, small) = (file(desk.path(), "file", 700_000), file(desk.path(), "small", 100_000));
-    let large = file(desk.path(), "large", 20_000_000);
+    let fixture = tempfile::tempdir().unwrap();
+    let (uri, small) =
+        (file(fixture.path(), "file", 700_000), file(fixture.path(), "small", 100_000));
+    let large = file(fixture.path(), "large", 20_000_000);
     let mut unread = Unread::new(server).await;
     let mut more = Vec::new();
     for _ in 0..20 {
@@ -322,9 +323,10 @@ async fn clients_that_read_nothing_leave_memory_for_the_others() {
 #[tokio::test]
 async fn a_reply_that_no_memory_is_left_for_is_an_error_of_its_request() {
     let server = TestExecutor::start().await;
-    let desk = tempfile::tempdir().unwrap();
-    let (large, small) = (file(desk.path(), "large", 48_000_000), file(desk.path(), "small", 10));
-    let middle = file(desk.path(), "middle", 1_000_000);
+    let fixture = tempfile::tempdir().unwrap();
+    let (large, small) =
+        (file(fixture.path(), "large", 48_000_000), file(fixture.path(), "small", 10));
+    let middle = file(fixture.path(), "middle", 1_000_000);
     let mut client = server.client().await;
     // Threads that read files are there from now on.
     read_whole(&mut client, &middle).await.unwrap();
@@ -371,7 +373,7 @@ impl Unread {
         }
     }
 
-    /// Waits until the server has nothing more to do.
+    /// Waits until the server is idle.
     async fn settle(&self) {
         let server = self.server.serving_pid();
         let mut quiet = 0;
@@ -382,7 +384,7 @@ impl Unread {
         eventually("the server has nothing to do", look).await;
     }
 
-    /// What the server took at most since the client came.
+    /// Peak memory growth of the server since the client connected.
     fn cost_kib(&self) -> usize {
         status(self.server.serving_pid(), "VmHWM:").saturating_sub(self.before_kib)
     }
@@ -394,7 +396,7 @@ impl Unread {
         assert!(cost < BAR_KIB, "{cost} KiB for a client that reads nothing");
     }
 
-    /// The replies to everything that was asked.
+    /// The replies to all requests.
     async fn replies(&mut self) -> Vec<Value> {
         let mut replies = Vec::new();
         let mut missing = std::mem::take(&mut self.asked);

@@ -1,4 +1,4 @@
-//! The outside of messages: what is a request, what is refused and how, and how large anything may be.
+//! Message envelopes: requests, errors and size limits.
 
 use exec_server_testkit::client::start_params;
 use exec_server_testkit::raw::{BINARY, CONTINUATION, PING, PONG, TEXT, parse};
@@ -502,7 +502,7 @@ async fn assert_alive(client: &mut TestClient) {
     assert_eq!(reply, json!({"id": "alive", "result": {"status": "ready"}}));
 }
 
-/// The one reply to something that is no message.
+/// The reply to a malformed message.
 #[track_caller]
 fn assert_malformed(reply: &Value, reason: &str) {
     assert_eq!(reply["id"], -1, "{reply}");
@@ -519,13 +519,13 @@ fn assert_error(error: &Value, code: i64, kind: &str) {
     assert_eq!((&error["code"], &error["data"]["kind"]), (&json!(code), &json!(kind)), "{error}");
 }
 
-/// A good request of so many JSON values.
+/// A valid request with this many JSON values.
 fn many_values(count: usize) -> String {
     // The object, its id, its method and the array are values too.
     format!("{{\"id\":1,{STATUS},\"x\":[0{}]}}", ",0".repeat(count - 5))
 }
 
-/// A good request of exactly `size` bytes.
+/// A valid request of exactly `size` bytes.
 fn padded_status(id: i64, size: usize) -> Vec<u8> {
     let start = format!("{{\"id\":{id},{STATUS},\"x\":\"");
     let mut text = start.into_bytes();
@@ -568,7 +568,7 @@ async fn a_client_that_names_the_version_gets_it_in_every_message() {
     for expected in ["1", "2", "-1", "3", "process/output", "process/exited", "process/closed"] {
         assert!(seen.iter().any(|seen| seen == expected), "{expected}: {seen:?}");
     }
-    // A client that does not is answered as ever.
+    // A client without `jsonrpc` gets replies without it.
     let mut plain = server.client().await;
     plain.send_text(json!({"id": 77, "method": "environment/info"}).to_string()).await;
     assert_eq!(plain.next_json().await.get("jsonrpc"), None);

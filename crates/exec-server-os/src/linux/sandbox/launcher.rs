@@ -206,7 +206,7 @@ impl Launcher {
 
 /// Tags this process as part of a process tree.
 pub fn set_tag(tag: Limit) {
-    // It fails under a lowered hard limit; process trees are then status apart by session only.
+    // It fails under a lowered hard limit; process trees are then distinguished by session only.
     let _ = limits::set(libc::RLIMIT_RTTIME, tag);
 }
 

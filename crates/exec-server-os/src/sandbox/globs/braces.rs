@@ -1,17 +1,17 @@
-//! `{a,b}`: one pattern that stands for several.
+//! Expands `{a,b}` into several patterns.
 
 use super::GlobProblem;
 
-/// Far above what a person writes, and low enough that a few nested braces cost nothing.
+/// Far above real patterns, and low enough to bound nested braces.
 const MAX_ALTERNATIVES: usize = 256;
 
-/// Braces inside braces inside braces stand for few patterns and still take a step each.
+/// Bounds nested braces, which produce few patterns but cost a step each.
 const MAX_STEPS: usize = 4 * MAX_ALTERNATIVES;
 
-/// Every pattern that the braces of this one stand for; a brace that is never closed is an ordinary character.
+/// Expands all braces; an unclosed brace is an ordinary character.
 pub(super) fn expand(pattern: &str) -> Result<Vec<String>, GlobProblem> {
     let mut done = Vec::new();
-    // What is expanded already, and what is still to be read.
+    // Pairs of an expanded prefix and the text that is still to be expanded.
     let mut open = vec![(String::new(), pattern.to_owned())];
     let mut steps = 0;
     while let Some((mut head, rest)) = open.pop() {
@@ -25,7 +25,7 @@ pub(super) fn expand(pattern: &str) -> Result<Vec<String>, GlobProblem> {
                 head.push_str(&rest[..group.start]);
                 let tail = &rest[group.end + 1..];
                 for choice in group.choices(&rest).into_iter().rev() {
-                    // A choice may hold braces of its own, so it is still to be read.
+                    // An alternative may contain braces, so it is expanded again.
                     open.push((head.clone(), format!("{choice}{tail}")));
                 }
             }
@@ -34,7 +34,7 @@ pub(super) fn expand(pattern: &str) -> Result<Vec<String>, GlobProblem> {
     Ok(done)
 }
 
-/// Where the first closed group is: its braces and the commas between its choices.
+/// The first closed group: its braces and the commas between its alternatives.
 struct Group {
     start: usize,
     commas: Vec<usize>,
@@ -51,9 +51,9 @@ impl Group {
 
 fn first_group(text: &str) -> Option<Group> {
     let mut skip_until = 0;
-    // Where one class is never closed, no later one of the same name is.
+    // Once a class is found unclosed, no later one closes before this index.
     let mut no_class_until = 0;
-    // Every brace that is open, with its commas so far.
+    // Open braces with their commas so far.
     let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
     let mut closed: Option<Group> = None;
     for (at, char) in text.char_indices() {
@@ -74,7 +74,7 @@ fn first_group(text: &str) -> Option<Group> {
             }
             '}' => {
                 let Some((start, commas)) = open.pop() else { continue };
-                // An outer group that closes later starts earlier, and takes its place.
+                // An outer group that closes later starts earlier, and replaces the inner one.
                 if closed.as_ref().is_none_or(|group| start < group.start) {
                     closed = Some(Group { start, commas, end: at });
                 }
@@ -85,7 +85,7 @@ fn first_group(text: &str) -> Option<Group> {
     closed
 }
 
-/// The place behind a closed class that starts here; what is in it is no brace.
+/// The index after a closed class that starts here; braces inside a class are literal.
 fn class_end(text: &str, start: usize) -> Option<usize> {
     let inner = &text[start + 1..];
     let body = inner.strip_prefix(['!', '^']).unwrap_or(inner);

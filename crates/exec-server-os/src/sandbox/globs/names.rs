@@ -1,4 +1,4 @@
-//! A pattern for one name, and names as patterns see them.
+//! Patterns for a single path component.
 
 use std::fmt::Write;
 use std::iter::Peekable;
@@ -7,7 +7,7 @@ use std::str::Chars;
 
 use super::GlobProblem;
 
-/// A pattern for one name, which never sees a separator.
+/// A pattern for one component; it never matches a separator.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NamePattern {
     tokens: Vec<Token>,
@@ -27,10 +27,10 @@ enum Token {
     },
 }
 
-/// The characters of one name; a byte that is none has no value.
+/// Characters of one component; invalid UTF-8 bytes are `None`.
 pub(in crate::sandbox) type Name = Vec<Option<char>>;
 
-/// The names of a path, read once for all patterns.
+/// The components of a path, decoded once for all patterns.
 pub(in crate::sandbox) fn names_of(path: &Path) -> Vec<Name> {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(characters(name.as_encoded_bytes())),
@@ -43,14 +43,14 @@ impl NamePattern {
     pub(super) fn parse(text: &str) -> Result<Self, GlobProblem> {
         let mut tokens = Vec::new();
         let mut chars = text.chars().peekable();
-        // Where one class is never closed, no later one is.
+        // Once a class is found unclosed, no later one is closed.
         let mut may_have_classes = true;
         while let Some(char) = chars.next() {
             let token = match char {
                 '?' => Token::AnyChar,
                 '*' if tokens.last() == Some(&Token::AnyRun) => continue,
                 '*' => Token::AnyRun,
-                // At the end, there is nothing to take as it is.
+                // A trailing backslash is literal.
                 '\\' => Token::Char(chars.next().unwrap_or('\\')),
                 '[' if may_have_classes => class(&mut chars)?.unwrap_or_else(|| {
                     may_have_classes = false;
@@ -68,7 +68,7 @@ impl NamePattern {
         Self { tokens: vec![Token::AnyRun] }
     }
 
-    /// The one name that this matches, if it has no wildcards.
+    /// The only matching name, if the pattern has no wildcards.
     pub(super) fn literal(&self) -> Option<String> {
         let chars = self.tokens.iter().map(|token| match token {
             Token::Char(char) => Some(*char),
@@ -77,7 +77,7 @@ impl NamePattern {
         chars.collect()
     }
 
-    /// Whether this matches the whole name: the last `*` swallows one more until the rest fits.
+    /// Whether the pattern matches the whole name; backtracks over the last `*` only.
     pub(super) fn matches(&self, name: &Name) -> bool {
         let (mut token, mut at) = (0, 0);
         let mut star: Option<(usize, usize)> = None;
@@ -102,7 +102,7 @@ impl NamePattern {
         self.tokens[token..].iter().all(|token| *token == Token::AnyRun)
     }
 
-    /// The same text for patterns that are written differently and mean the same.
+    /// Canonical text, equal for equivalent patterns.
     pub(super) fn canonical(&self) -> String {
         let mut text = String::new();
         for token in &self.tokens {
@@ -134,14 +134,14 @@ impl Token {
     }
 }
 
-/// Reads a class behind its `[`; none, with nothing taken, if it is never closed.
+/// Parses a class after its `[`; `None` without consuming input if it is unclosed.
 fn class(chars: &mut Peekable<Chars>) -> Result<Option<Token>, GlobProblem> {
     let mut ahead = chars.clone();
     let is_negated = ahead.next_if(|char| matches!(char, '!' | '^')).is_some();
     let mut ranges = Vec::new();
     loop {
         let Some(first) = ahead.next() else { return Ok(None) };
-        // A bracket that comes first is one of the characters.
+        // A bracket in first position is literal.
         if first == ']' && !ranges.is_empty() {
             break;
         }

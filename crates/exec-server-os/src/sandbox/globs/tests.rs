@@ -1,4 +1,4 @@
-//! What patterns match, by table and against a naive model.
+//! Pattern matching by table and against a naive model.
 
 use proptest::prelude::*;
 
@@ -178,7 +178,7 @@ fn no_pattern_makes_a_name_slow() {
     check(&"[".repeat(4000), &[], &["x"]);
 }
 
-/// The plainest way to say what a pattern without classes and braces matches: a whole path, or one that holds it.
+/// Naive model of patterns without classes and braces: matches the whole path, or a parent of it.
 fn naive(pattern: &[char], path: &[char]) -> bool {
     fn whole(pattern: &[char], path: &[char], at_start: bool) -> bool {
         match pattern {
@@ -213,7 +213,7 @@ proptest! {
         parts in prop::collection::vec("\\*\\*|[ab?*]{1,4}", 1..5),
         names in prop::collection::vec("[ab]{1,3}", 1..6),
     ) {
-        // Three stars in a row are no pattern that the naive model knows.
+        // The naive model does not support three stars in a row.
         prop_assume!(parts.iter().all(|part| part == "**" || !part.contains("**")));
         let (pattern, path) = (parts.join("/"), names.join("/"));
         let chars = |text: &str| text.chars().collect::<Vec<_>>();

@@ -1,5 +1,4 @@
-//! [`FileRules::access`] against a model that is written the other way round: it knows no places, only the entries as
-//! they were given, and asks each of them about every path.
+//! Compares [`FileRules::access`] with an independent model, which asks every entry of the policy about every path.
 
 use proptest::prelude::*;
 
@@ -12,7 +11,7 @@ struct Given {
     root: Option<Access>,
     has_minimal: bool,
     entries: Vec<(String, Access)>,
-    /// Patterns that deny, each below `/`.
+    /// Deny patterns, each below `/`.
     globs: Vec<String>,
 }
 
@@ -46,7 +45,7 @@ fn names(path: &str) -> Vec<&str> {
 }
 
 impl Given {
-    /// Every entry as (names, access), patterns that match a part of this path included.
+    /// All entries as (names, access), including patterns that match a prefix of this path.
     fn claims<'a>(&'a self, path: &[&'a str]) -> Vec<(Vec<&'a str>, Access)> {
         let mut claims: Vec<_> =
             self.entries.iter().map(|(path, access)| (names(path), *access)).collect();
@@ -61,7 +60,7 @@ impl Given {
         claims
     }
 
-    /// What the entries for exactly this place say, patterns aside.
+    /// Access of the entries for exactly this path, without patterns.
     fn at(&self, place: &[&str]) -> Option<Access> {
         let entries = self.entries.iter().filter(|(path, _)| names(path) == place);
         let special = self.root.filter(|_| place.is_empty());
@@ -75,7 +74,7 @@ impl Given {
             && self.entries.iter().all(|(path, _)| self.at(&names(path)) == Some(Access::Write))
     }
 
-    /// A protected name of a writable root that no entry lifts: as long as its root, and only a bit stricter.
+    /// A protected name of a writable root that no entry opens: it ranks like its root, and is read-only.
     fn is_protected(&self, place: &[&str]) -> bool {
         let [root @ .., name] = place else { return false };
         PROTECTED_NAMES.contains(name)
@@ -85,7 +84,7 @@ impl Given {
             && !self.is_everything_writable()
     }
 
-    /// A protected name that an entry opens again.
+    /// A protected name that an entry opens.
     fn is_opened_name(&self, place: &[&str]) -> bool {
         let [root @ .., name] = place else { return false };
         PROTECTED_NAMES.contains(name) && self.at(root) == Some(Access::Write)
@@ -102,7 +101,7 @@ impl Given {
         if let Some(end) = (1..=path.len()).rev().find(|end| self.is_protected(&path[..*end]))
             && longest <= end
         {
-            // Nothing is said below the name, so its root decides, and a write is cut down to a read.
+            // No entry is below the name, so its root decides, and write is reduced to read.
             let up_to_root =
                 |it: &&(Vec<&str>, Access)| it.0.len() == end - 1 || it.1 == Access::None;
             let decisive = claims.iter().filter(|it| it.0.len() + 1 >= end).filter(up_to_root);
@@ -141,7 +140,7 @@ fn an_access() -> impl Strategy<Value = Access> {
 }
 
 fn a_glob() -> impl Strategy<Value = String> {
-    // The last name is a wildcard: without any, a pattern is a path.
+    // The last name is a wildcard: a pattern without one is a path.
     let name = prop::sample::select(&["a", "b", ".git", "*", "**"][..]);
     (prop::collection::vec(name, 0..3), prop::sample::select(&["*", "**", "**/a", "*/b"][..]))
         .prop_map(|(names, last)| [&names[..], &[last]].concat().join("/").replace("**/**", "**"))
@@ -193,7 +192,7 @@ proptest! {
     #[test]
     fn the_lists_of_an_enforcer_say_what_the_question_says(given in a_policy(), path in a_path()) {
         let rules = rules(&Given { globs: vec![], ..given });
-        // Mounts in order, each over what was there.
+        // Applies the mounts in order.
         let base = if rules.minimal().iter().any(|it| Path::new(&path).starts_with(it)) {
             Access::Read
         } else {

@@ -1,4 +1,4 @@
-//! What entries mean together.
+//! Combinations of entries.
 
 use super::*;
 
@@ -51,7 +51,8 @@ fn an_approved_command_writes_everything_but_what_is_denied() {
         "write /\n write /.git/x\n write /.git/.git/x\n write /.aws/.codex\n write /home/u/.git/x
          deny /home/u/.ssh/id\n write /etc/x",
     );
-    // A name in a name that is opened would have to be made by the server before the sandbox can make the outer one.
+    // A protected name inside an opened one would have to be created by the server before the sandbox can create the
+    // outer one.
     assert!(rules(script).protected_names().is_empty());
     let opened = rules("write /ws\n write /ws/.git");
     let names: Vec<_> = opened.protected_names().iter().map(|it| it.root.join(it.name)).collect();
@@ -211,7 +212,7 @@ fn paths_that_are_not_utf8_are_paths() {
 
 #[test]
 fn a_thousand_entries_are_no_trouble() {
-    // Each place is looked up by its own ancestors, so the work grows with the entries and not with their square.
+    // Each path is looked up by its own ancestors, so the work is linear in the number of entries.
     let script: String = (0..1000)
         .map(|n| match n % 4 {
             0 => format!("write /ws/{n}\n"),
@@ -241,7 +242,7 @@ fn a_policy_has_a_size_that_counts_what_its_entries_come_to() {
             (0..roots).map(|number| format!("file:///ws-{number}")).collect();
         compile(&serde_json::from_value::<SandboxParams>(sandbox).unwrap(), &host())
     };
-    // The root, a writable one and its four protected names.
+    // The root, one writable root and its four protected names.
     assert!(policy(MAX_POLICY_PLACES - 6, 1).is_ok());
     assert_eq!(policy(MAX_POLICY_PLACES - 5, 1), Err(PolicyError::TooLarge));
     assert_eq!(policy(0, MAX_POLICY_PLACES), Err(PolicyError::TooLarge));

@@ -1,4 +1,4 @@
-//! The policies of the first versions of the protocol.
+//! The policy forms of early protocol versions.
 
 use exec_server_protocol::sandbox::Network;
 

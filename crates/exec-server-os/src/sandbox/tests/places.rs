@@ -1,4 +1,4 @@
-//! The lists that an enforcer works from.
+//! The lists of paths that the enforcement uses.
 
 use super::*;
 use crate::sandbox::ProtectedName;
@@ -37,7 +37,7 @@ fn carve_outs_are_what_is_read_only_inside_of_writable_roots() {
 
 #[test]
 fn readable_roots_are_what_is_read_only_elsewhere() {
-    // The entry for `/opt` says what the root says already.
+    // The entry for `/opt` has the access of the root already.
     assert_eq!(rules(POLICY).readable_roots(), paths(&["/", "/home/me"]));
 }
 

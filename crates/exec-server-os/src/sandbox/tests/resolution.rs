@@ -1,4 +1,4 @@
-//! What entries stand for on this host, and which are refused.
+//! Resolution of entries on this host, and rejected entries.
 
 use super::*;
 use crate::sandbox::policy::GlobProblem;

@@ -1,4 +1,4 @@
-//! Which policies need a guard at all, and which are the same.
+//! Which policies need a file worker, and which are equivalent.
 
 use exec_server_protocol::sandbox::Network;
 
@@ -8,7 +8,7 @@ fn profile(permissions: Value) -> Policy {
     compiled(&json!({"permissions": permissions, "windowsSandboxLevel": "disabled"})).unwrap()
 }
 
-/// Whether reads and whether writes go free.
+/// Whether reads and writes are unrestricted.
 fn route(script: &str) -> (bool, bool) {
     let files = compiled(&sandbox(script)).unwrap().files;
     (files.reads_everything(), files.writes_everything())

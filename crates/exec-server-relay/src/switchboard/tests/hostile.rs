@@ -83,7 +83,7 @@ proptest! {
                         }
                     };
                     let is_valid = RelayFrame::decode(frame.clone()).is_ok();
-                    if !peer.is_executor && is_valid && board.poll_goodbye(peer.id).is_none() {
+                    if !peer.is_executor && is_valid && board.poll_close_reason(peer.id).is_none() {
                         claims.entry(peer.id).or_insert(stream);
                     }
                     board.handle_frame(now, peer.id, frame);
@@ -109,7 +109,7 @@ proptest! {
                 }
                 Move::Late { socket } if !peers.is_empty() => {
                     let peer = &peers[socket % peers.len()];
-                    board.handle_timeout(now + LIMITS.patience + LIMITS.claim, peer.id);
+                    board.handle_timeout(now + LIMITS.slow_timeout + LIMITS.claim, peer.id);
                 }
                 _ => {}
             }

@@ -54,7 +54,7 @@ fn a_slow_harness_pauses_its_executor_until_its_deadline() {
         }
     };
     fill(&mut board);
-    assert_eq!(board.poll_timeout(slow), Some(now + LIMITS.patience));
+    assert_eq!(board.poll_timeout(slow), Some(now + LIMITS.slow_timeout));
     assert_eq!(board.poll_timeout(other), None);
     // The harness catches up, so the executor is read again.
     while !board.is_reading(executor) {
@@ -63,13 +63,13 @@ fn a_slow_harness_pauses_its_executor_until_its_deadline() {
     assert_eq!(board.poll_timeout(slow), None);
     // The harness does not catch up, so it is closed.
     fill(&mut board);
-    board.handle_timeout(now + LIMITS.patience - Duration::from_millis(1), slow);
+    board.handle_timeout(now + LIMITS.slow_timeout - Duration::from_millis(1), slow);
     assert!(!board.is_reading(executor));
-    board.handle_timeout(now + LIMITS.patience, slow);
+    board.handle_timeout(now + LIMITS.slow_timeout, slow);
     assert!(board.is_reading(executor));
     assert_eq!(board.poll_frame(slow), None);
-    assert_eq!(board.poll_goodbye(slow), Some(CloseReason::Slow));
-    assert_eq!(board.poll_goodbye(other), None);
+    assert_eq!(board.poll_close_reason(slow), Some(CloseReason::Slow));
+    assert_eq!(board.poll_close_reason(other), None);
 }
 
 #[test]

@@ -103,11 +103,11 @@ fn a_long_write_of_another_process_does_not_block_reads() {
     let (mut store, dir) = store();
     let other = Connection::open(dir.path().join("db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    store.patience = Duration::from_millis(50);
+    store.busy_timeout = Duration::from_millis(50);
     let refused = store.register(&registration("r1", 0), NOW);
     assert!(matches!(refused, Err(StoreError::Unwritten(_))), "{refused:?}");
     // Many writers wait; a valid token is recognised meanwhile, and the writes succeed afterwards.
-    store.patience = Duration::from_secs(60);
+    store.busy_timeout = Duration::from_secs(60);
     std::thread::scope(|scope| {
         let writers: Vec<_> = (0..8)
             .map(|number| {

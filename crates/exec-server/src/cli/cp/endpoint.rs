@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 
 use super::super::failure::Failure;
+use super::destination_path::DestinationPath;
 use super::local::{self, LocalReader, LocalWriter};
-use super::place::Place;
 use super::remote::{RemoteEndpoint, RemoteWriter};
 use exec_server_client::FileReadStream;
 
@@ -81,10 +81,10 @@ impl Location {
 
 impl Endpoint {
     /// Metadata of a path, links followed; none if it does not exist.
-    pub async fn look(&self, path: &[u8]) -> Result<Option<Entry>, Failure> {
+    pub async fn stat(&self, path: &[u8]) -> Result<Option<Entry>, Failure> {
         match self {
-            Self::Local => local::look(path).await,
-            Self::Remote(remote) => remote.look(path).await,
+            Self::Local => local::stat(path).await,
+            Self::Remote(remote) => remote.stat(path).await,
         }
     }
 
@@ -123,48 +123,56 @@ impl Endpoint {
     /// Writes a small file with one request.
     pub async fn write(
         &self,
-        place: &Place,
+        dest: &DestinationPath,
         content: Vec<u8>,
         attributes: Attributes,
     ) -> Result<(), Failure> {
         match self {
-            Self::Local => local::write(place, content, attributes).await,
-            Self::Remote(remote) => remote.write(place.path(), content, attributes).await,
+            Self::Local => local::write(dest, content, attributes).await,
+            Self::Remote(remote) => remote.write(dest.path(), content, attributes).await,
         }
     }
 
     /// Opens a file of any size for writing.
-    pub async fn writer(&self, place: &Place, attributes: Attributes) -> Result<Writer, Failure> {
+    pub async fn writer(
+        &self,
+        dest: &DestinationPath,
+        attributes: Attributes,
+    ) -> Result<Writer, Failure> {
         match self {
-            Self::Local => local::writer(place, attributes).await.map(Writer::Local),
+            Self::Local => local::writer(dest, attributes).await.map(Writer::Local),
             Self::Remote(remote) => {
-                remote.writer(place.path(), attributes).await.map(Writer::Remote)
+                remote.writer(dest.path(), attributes).await.map(Writer::Remote)
             }
         }
     }
 
     /// Creates a directory, unless it exists.
-    pub async fn make_directory(&self, place: &Place) -> Result<(), Failure> {
+    pub async fn make_directory(&self, dest: &DestinationPath) -> Result<(), Failure> {
         match self {
-            Self::Local => local::make_directory(place).await,
-            Self::Remote(remote) => remote.make_directory(place.path()).await,
+            Self::Local => local::make_directory(dest).await,
+            Self::Remote(remote) => remote.make_directory(dest.path()).await,
         }
     }
 
     /// Creates a symbolic link, and replaces an existing one.
-    pub async fn make_link(&self, place: &Place, target: Vec<u8>) -> Result<(), Failure> {
+    pub async fn make_link(&self, dest: &DestinationPath, target: Vec<u8>) -> Result<(), Failure> {
         match self {
-            Self::Local => local::make_link(place, target).await,
-            Self::Remote(remote) => remote.make_link(place.path(), target).await,
+            Self::Local => local::make_link(dest, target).await,
+            Self::Remote(remote) => remote.make_link(dest.path(), target).await,
         }
     }
 
     /// Sets the permission bits and the time of a copied directory.
-    pub async fn set_attributes(&self, place: &Place, like: &Entry) -> Result<(), Failure> {
+    pub async fn set_attributes(
+        &self,
+        dest: &DestinationPath,
+        like: &Entry,
+    ) -> Result<(), Failure> {
         let (mode, modified_ms) = (like.mode, like.modified_ms);
         match self {
-            Self::Local => local::set_attributes(place, mode, modified_ms).await,
-            Self::Remote(remote) => remote.set_attributes(place.path(), mode, modified_ms).await,
+            Self::Local => local::set_attributes(dest, mode, modified_ms).await,
+            Self::Remote(remote) => remote.set_attributes(dest.path(), mode, modified_ms).await,
         }
     }
 

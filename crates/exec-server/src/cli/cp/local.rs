@@ -12,8 +12,8 @@ use tokio::sync::mpsc;
 
 use super::super::failure::Failure;
 use super::super::format::plain;
+use super::destination_path::DestinationPath;
 use super::endpoint::{Attributes, Entry, Kind};
-use super::place::Place;
 use super::unfinished;
 
 /// Equal to the block size of a server.
@@ -52,7 +52,7 @@ async fn blocking<R: Send + 'static>(
     }
 }
 
-pub async fn look(path: &[u8]) -> Result<Option<Entry>, Failure> {
+pub async fn stat(path: &[u8]) -> Result<Option<Entry>, Failure> {
     blocking(path_of(path), |path| match fs::metadata(path) {
         Ok(metadata) => Ok(Some(entry(&metadata))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -106,9 +106,13 @@ pub async fn reader(path: &[u8]) -> Result<LocalReader, Failure> {
     Ok(LocalReader { pieces, path })
 }
 
-pub async fn write(place: &Place, content: Vec<u8>, attributes: Attributes) -> Result<(), Failure> {
-    let inner = place.clone();
-    blocking(path_of(place.path()), move |_| {
+pub async fn write(
+    dest: &DestinationPath,
+    content: Vec<u8>,
+    attributes: Attributes,
+) -> Result<(), Failure> {
+    let inner = dest.clone();
+    blocking(path_of(dest.path()), move |_| {
         let mut unfinished = stage(&inner, attributes)?;
         unfinished.staged.file().write_all(&content)?;
         unfinished.staged.publish(kept(attributes))
@@ -116,15 +120,18 @@ pub async fn write(place: &Place, content: Vec<u8>, attributes: Attributes) -> R
     .await
 }
 
-pub async fn writer(place: &Place, attributes: Attributes) -> Result<LocalWriter, Failure> {
-    let (inner, path) = (place.clone(), path_of(place.path()));
+pub async fn writer(
+    dest: &DestinationPath,
+    attributes: Attributes,
+) -> Result<LocalWriter, Failure> {
+    let (inner, path) = (dest.clone(), path_of(dest.path()));
     let unfinished = blocking(path.clone(), move |_| stage(&inner, attributes)).await?;
     Ok(LocalWriter { unfinished: Some(unfinished), attributes, path })
 }
 
-pub async fn make_directory(place: &Place) -> Result<(), Failure> {
-    let inner = place.clone();
-    blocking(path_of(place.path()), move |path| {
+pub async fn make_directory(dest: &DestinationPath) -> Result<(), Failure> {
+    let inner = dest.clone();
+    blocking(path_of(dest.path()), move |path| {
         if inner.is_below() {
             return Beneath::open(&path_of(inner.root()))?.create_directory(&names(&inner));
         }
@@ -139,9 +146,9 @@ pub async fn make_directory(place: &Place) -> Result<(), Failure> {
     .await
 }
 
-pub async fn make_link(place: &Place, target: Vec<u8>) -> Result<(), Failure> {
-    let inner = place.clone();
-    blocking(path_of(place.path()), move |_| {
+pub async fn make_link(dest: &DestinationPath, target: Vec<u8>) -> Result<(), Failure> {
+    let inner = dest.clone();
+    blocking(path_of(dest.path()), move |_| {
         let (beneath, names) = open(&inner)?;
         beneath.link(&names, &path_of(&target), &token())
     })
@@ -149,36 +156,36 @@ pub async fn make_link(place: &Place, target: Vec<u8>) -> Result<(), Failure> {
 }
 
 pub async fn set_attributes(
-    place: &Place,
+    dest: &DestinationPath,
     mode: Option<u32>,
     modified_ms: i64,
 ) -> Result<(), Failure> {
-    let inner = place.clone();
-    blocking(path_of(place.path()), move |_| {
+    let inner = dest.clone();
+    blocking(path_of(dest.path()), move |_| {
         let kept = Kept { mode, modified: time_of(modified_ms)? };
         Beneath::open(&path_of(inner.root()))?.set_attributes(&names(&inner), kept)
     })
     .await
 }
 
-fn stage(place: &Place, attributes: Attributes) -> io::Result<Unfinished> {
+fn stage(dest: &DestinationPath, attributes: Attributes) -> io::Result<Unfinished> {
     let mode = match attributes {
         // The kernel applies the umask.
         Attributes::New(mode) => mode & 0o777,
         Attributes::Keep { .. } => 0o600,
     };
-    let (beneath, names) = open(place)?;
+    let (beneath, names) = open(dest)?;
     let token = token();
     let note = unfinished::note(token.clone(), beneath.aside(&names, &token)?);
     Ok(Unfinished { staged: beneath.stage(&names, mode, &token)?, _note: note })
 }
 
 /// The directory to open, and the components below it, which must not be links.
-fn open(place: &Place) -> io::Result<(Beneath, Vec<OsString>)> {
-    if place.is_below() {
-        return Ok((Beneath::open(&path_of(place.root()))?, names(place)));
+fn open(dest: &DestinationPath) -> io::Result<(Beneath, Vec<OsString>)> {
+    if dest.is_below() {
+        return Ok((Beneath::open(&path_of(dest.root()))?, names(dest)));
     }
-    let mut path = path_of(place.path());
+    let mut path = path_of(dest.path());
     // A link that the user named is followed: its target gets the content.
     if fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
         path = fs::canonicalize(&path).map_err(|error| match error.kind() {
@@ -193,8 +200,8 @@ fn open(place: &Place) -> io::Result<(Beneath, Vec<OsString>)> {
     Ok((Beneath::open(parent.unwrap_or(Path::new(".")))?, vec![name]))
 }
 
-fn names(place: &Place) -> Vec<OsString> {
-    place.below().map(|name| path_of(name).into_os_string()).collect()
+fn names(dest: &DestinationPath) -> Vec<OsString> {
+    dest.below().map(|name| path_of(name).into_os_string()).collect()
 }
 
 fn kept(attributes: Attributes) -> Option<Kept> {

@@ -31,7 +31,7 @@ use super::transfer::own_umask;
 const BLOCKS_AHEAD: usize = 8;
 
 /// Concurrent metadata requests to a server whose listings contain only names.
-const LOOKS_AT_ONCE: usize = 64;
+const MAX_METADATA_REQUESTS: usize = 64;
 
 const NOTHING: Entry = Entry { kind: Kind::Nameless, size: 0, mode: None, modified_ms: 0 };
 
@@ -85,7 +85,7 @@ impl RemoteEndpoint {
         Ok(self.client.session().connection().await?.capabilities())
     }
 
-    pub async fn look(&self, path: &[u8]) -> Result<Option<Entry>, Failure> {
+    pub async fn stat(&self, path: &[u8]) -> Result<Option<Entry>, Failure> {
         Ok(self.metadata(path).await?.map(|metadata| entry(&metadata, false)))
     }
 
@@ -115,7 +115,7 @@ impl RemoteEndpoint {
                 None => unknown.push((name, found.uri.is_some())),
             }
         }
-        for names in unknown.chunks(LOOKS_AT_ONCE) {
+        for names in unknown.chunks(MAX_METADATA_REQUESTS) {
             let mut looks = JoinSet::new();
             for (name, is_exact) in names.iter().cloned() {
                 let (there, path) = (self.clone(), join(path, &name));

@@ -13,8 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::super::failure::Failure;
 use super::super::format::plain;
+use super::destination_path::DestinationPath;
 use super::endpoint::{Attributes, Location};
-use super::place::Place;
 use super::progress::Progress;
 use super::transfer::own_umask;
 
@@ -86,11 +86,11 @@ impl Stream {
 pub async fn store(
     stream: Stream,
     to: &Location,
-    place: &Place,
+    dest: &DestinationPath,
     progress: &Arc<Progress>,
 ) -> Result<(), Failure> {
     let name = stream.describe("stdin");
-    let mut writer = to.side.writer(place, Attributes::New(0o666 & !own_umask())).await?;
+    let mut writer = to.side.writer(dest, Attributes::New(0o666 & !own_umask())).await?;
     let (sender, mut pieces) = mpsc::channel(PIECES_AHEAD);
     // Not a runtime thread, because the runtime waits for its threads at shutdown.
     std::thread::spawn(move || read_all(&stream, &sender));
@@ -101,7 +101,7 @@ pub async fn store(
         writer
             .write(piece)
             .await
-            .map_err(|failure| failure.about(to.side.describe(place.path())))?;
+            .map_err(|failure| failure.about(to.side.describe(dest.path())))?;
     }
     writer.finish().await?;
     progress.done();

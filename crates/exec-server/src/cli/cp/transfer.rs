@@ -10,8 +10,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::super::failure::Failure;
+use super::destination_path::DestinationPath;
 use super::endpoint::{Attributes, Endpoint, Entry, Kind, join};
-use super::place::Place;
 use super::progress::Progress;
 
 /// Files up to this size are sent in one message.
@@ -37,7 +37,7 @@ pub struct Transfer {
 #[derive(Debug, Clone)]
 struct Job {
     from: Vec<u8>,
-    to: Place,
+    to: DestinationPath,
     entry: Entry,
     /// Whether a symbolic link with this name exists at the destination.
     is_blocked: bool,
@@ -45,7 +45,12 @@ struct Job {
 
 impl Transfer {
     /// Copies a file or a tree; returns the number of entries that could not be copied.
-    pub async fn run(self, from: Vec<u8>, to: Place, entry: Entry) -> Result<usize, Failure> {
+    pub async fn run(
+        self,
+        from: Vec<u8>,
+        to: DestinationPath,
+        entry: Entry,
+    ) -> Result<usize, Failure> {
         let this = Arc::new(self);
         let large = Arc::new(Semaphore::new(LARGE_AT_ONCE));
         let mut queue = VecDeque::new();
@@ -189,7 +194,7 @@ impl Transfer {
     /// Symbolic links at the destination that names from a server would be written through.
     async fn links_in_the_way(
         &self,
-        directory: &Place,
+        directory: &DestinationPath,
         found: &[(Vec<u8>, Entry)],
     ) -> Result<BTreeSet<Vec<u8>>, Failure> {
         if let Endpoint::Local = self.from {
@@ -242,9 +247,9 @@ impl Transfer {
 }
 
 /// The error for a name from a server that would be written through a symbolic link.
-pub fn link_in_the_way(place: String) -> Failure {
+pub fn link_in_the_way(dest: String) -> Failure {
     let text = "a symbolic link with this name is in the way, and is left as it is";
-    Failure::Usage(text.to_owned()).about(place)
+    Failure::Usage(text.to_owned()).about(dest)
 }
 
 /// The umask of this process, applied to copies because the umask of the server is unknown.

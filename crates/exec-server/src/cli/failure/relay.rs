@@ -1,11 +1,11 @@
-//! What to do when an environment cannot be reached through its registry.
+//! Hints for an environment that cannot be reached through its registry.
 
 use std::io;
 
 use exec_server_client::relay::{RelayError, TokenError};
 use exec_server_client::{DialError, RegistryError};
 
-/// What to do next.
+/// The next step for the user.
 pub fn hint(environment_id: &str, registry: &str, error: &RelayError) -> Option<String> {
     let new_token = format!(
         "`exec-server token create --environment {environment_id} --role harness`, where the rendezvous runs"

@@ -1,4 +1,4 @@
-//! A rendezvous over HTTP, with an admin token.
+//! Client for the admin API of a rendezvous.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -25,87 +25,87 @@ use url::Url;
 const TOKEN: &str = "EXEC_SERVER_ADMIN_TOKEN";
 const TOKEN_FILE: &str = "EXEC_SERVER_ADMIN_TOKEN_FILE";
 
-/// A person waits for it.
+/// Timeout of a request; a user waits for it.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Room for a hundred thousand tokens.
+/// Enough for a hundred thousand tokens.
 const MAX_ANSWER_BYTES: usize = 32 * 1024 * 1024;
 
-/// Ours have 73.
+/// Longer than any secret; ours have 73 bytes.
 const MAX_SECRET_BYTES: usize = 512;
 
 /// Longest error text that is shown.
 const MAX_MESSAGE_CHARS: usize = 400;
 
-/// Why a rendezvous cannot be asked, or what it says against it.
+/// Why a request to the admin API failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// Not a URL that can be asked.
+    /// The URL is invalid.
     #[error("`{0}` is not http://HOST or https://HOST")]
     Url(String),
-    /// The admin token would travel unencrypted.
+    /// The admin token would be sent unencrypted.
     #[error(
         "{0} is plain HTTP and would expose the admin token; use https://, or http:// on this machine"
     )]
     Readable(String),
-    /// No admin token.
+    /// No admin token is configured.
     #[error("an admin token is needed, in {TOKEN} or in the file that {TOKEN_FILE} names")]
     NoToken,
-    /// The token's file cannot be read.
+    /// The token file cannot be read.
     #[error("could not read {}: {source}", path.display())]
     TokenFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The I/O error.
         source: io::Error,
     },
-    /// It cannot be reached.
+    /// The connection failed.
     #[error("could not reach {url}: {source}{}", refused_hint(source))]
     Unreachable {
-        /// Where.
+        /// The URL.
         url: String,
-        /// Why.
+        /// The I/O error.
         source: io::Error,
     },
-    /// It does not prove who it is.
+    /// The certificate was rejected.
     #[error(
         "could not reach {url}: {source}; a certificate that the system does not know needs --ca-file FILE"
     )]
     Unproven {
-        /// Where.
+        /// The URL.
         url: String,
-        /// Why.
+        /// The TLS error.
         source: io::Error,
     },
-    /// It speaks something else.
+    /// The server does not speak TLS.
     #[error("could not reach {url}: {source}; is TLS spoken there, or is it http://?")]
     NoTls {
-        /// Where.
+        /// The URL.
         url: String,
-        /// Why.
+        /// The TLS error.
         source: io::Error,
     },
-    /// It was reached, and something went wrong on the way.
+    /// The connection failed during the exchange, or the reply is invalid.
     #[error("{url} did not answer: {why}")]
     Broken {
-        /// Where.
+        /// The URL.
         url: String,
-        /// What.
+        /// What went wrong.
         why: String,
     },
-    /// It refuses.
+    /// The rendezvous rejected the request.
     #[error("{url} refuses: {message} ({status}){}", another_token(*status))]
     Refused {
-        /// Where.
+        /// The URL.
         url: String,
-        /// The status.
+        /// The HTTP status.
         status: StatusCode,
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
 
-/// A rendezvous over HTTP.
+/// Admin API of one rendezvous.
 pub struct RemoteRegistry {
     url: Url,
     text: String,
@@ -114,7 +114,7 @@ pub struct RemoteRegistry {
 }
 
 impl RemoteRegistry {
-    /// The rendezvous at this URL, with the token from the environment.
+    /// Client for this URL, with the token from the environment.
     pub fn new(text: &str, ca_file: Option<PathBuf>) -> Result<Self, RemoteError> {
         let text = text.trim().trim_end_matches('/').to_owned();
         let url = Url::parse(&text).ok().filter(|url| {
@@ -129,12 +129,12 @@ impl RemoteRegistry {
         Ok(Self { url, text, token: admin_token()?, dial })
     }
 
-    /// The URL as it was given.
+    /// The URL without a trailing slash.
     pub fn url(&self) -> &str {
         &self.text
     }
 
-    /// Makes a token.
+    /// Creates a token.
     pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RemoteError> {
         let body = serde_json::to_vec(new).expect("plain data can be written");
         let made: Option<MadeToken> = self.ask(Method::POST, "/admin/tokens", body)?;
@@ -151,7 +151,7 @@ impl RemoteRegistry {
         }
     }
 
-    /// All tokens.
+    /// Lists all tokens.
     pub fn tokens(&self) -> Result<Vec<Token>, RemoteError> {
         #[derive(Deserialize)]
         struct Tokens {
@@ -161,27 +161,27 @@ impl RemoteRegistry {
         Ok(answer.map(|it| it.tokens).unwrap_or_default())
     }
 
-    /// Revokes a token; whether there was one.
+    /// Revokes a token; returns whether it existed.
     pub fn revoke_token(&self, id: &str) -> Result<bool, RemoteError> {
         let path = format!("/admin/tokens/{}", encoded(id));
         Ok(self.ask::<serde_json::Value>(Method::DELETE, &path, Vec::new())?.is_some())
     }
 
-    /// All environments.
+    /// Lists all environments.
     pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RemoteError> {
         let answer: Option<Environments> =
             self.ask(Method::GET, "/admin/environments", Vec::new())?;
         Ok(answer.map(|it| it.environments).unwrap_or_default())
     }
 
-    /// Sets who wins; whether there is such an environment.
+    /// Sets the policy; returns whether the environment exists.
     pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<bool, RemoteError> {
         let path = format!("/admin/environments/{}", encoded(id));
         let body = serde_json::to_vec(&EnvironmentChange { policy }).expect("plain data");
         Ok(self.ask::<serde_json::Value>(Method::PATCH, &path, body)?.is_some())
     }
 
-    /// One request; nothing if there is no such thing there.
+    /// Sends one request; `None` for status 404.
     fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -278,7 +278,7 @@ fn another_token(status: StatusCode) -> &'static str {
     }
 }
 
-/// A path segment as it goes over the wire.
+/// Percent-encodes a path segment.
 fn encoded(segment: &str) -> String {
     percent_encoding::utf8_percent_encode(segment, percent_encoding::NON_ALPHANUMERIC).to_string()
 }

@@ -1,4 +1,4 @@
-//! `env:NAME`: an environment that only a registry can show the way to.
+//! Resolves `env:NAME`, an environment that is reached through a registry.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use super::super::failure::{Failure, chain};
 const HEADING: &str = "Connecting through a registry (env:NAME)";
 const PREFIX: &str = "env:";
 
-/// How to get to an environment through its registry.
+/// Connection options for env:NAME.
 #[derive(Debug, Clone, clap::Args)]
 pub struct RelayOptions {
-    /// The registry that knows env:NAME [default: $EXEC_SERVER_REMOTE_URL].
+    /// Registry that has env:NAME [default: $EXEC_SERVER_REMOTE_URL].
     #[arg(long, value_name = "URL", help_heading = HEADING)]
     remote: Option<String>,
-    /// File with the token for it [default: $EXEC_SERVER_REMOTE_TOKEN, which is the token itself, or
+    /// File with the token for the registry [default: $EXEC_SERVER_REMOTE_TOKEN, which holds the token itself, or
     /// $EXEC_SERVER_REMOTE_TOKEN_FILE].
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     remote_token_file: Option<PathBuf>,
-    /// The key that the executor must have, as SHA256:…, or `any` [default: the one that it had the first time].
+    /// Required key of the executor as SHA256:…, or `any` [default: the key of the first connection].
     #[arg(long, value_name = "KEY", help_heading = HEADING)]
     executor_key: Option<ExecutorKey>,
 }
 
 impl RelayOptions {
-    /// The environment of this name, as it is listed if it is; what the arguments say counts more.
+    /// The relay target of this name; arguments override the entry in environments.toml.
     pub fn place(&self, name: &str, listed: Option<&RelayTarget>) -> Result<RelayTarget, Failure> {
         let mut place = match (&self.remote, listed) {
-            // A token that is listed for one registry is none for another.
+            // A token that is listed for one registry is not sent to another.
             (Some(registry), _) => RelayTarget::new(registry, name),
             (None, Some(listed)) => listed.clone(),
             (None, None) => match std::env::var(REGISTRY_VARIABLE) {
@@ -48,7 +48,7 @@ impl RelayOptions {
         Ok(place)
     }
 
-    /// These say nothing about a server that is reached in another way.
+    /// Rejects these options for a target that is not reached through a registry.
     pub fn refuse(&self) -> Result<(), Failure> {
         let is_set = self.remote.is_some()
             || self.remote_token_file.is_some()
@@ -69,7 +69,7 @@ pub fn environment_name(target: &str) -> Option<&str> {
     is_name.then_some(name)
 }
 
-/// Says on stderr what a person may want to know.
+/// Prints new and changed executor keys on stderr.
 pub fn tell(args: &mut RelayConnectArgs) {
     let has_waited = AtomicBool::new(false);
     args.notices = Some(Arc::new(move |notice| match notice {

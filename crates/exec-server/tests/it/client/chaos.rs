@@ -1,23 +1,23 @@
-//! Hundreds of cuts at random places, while processes write and read: every byte arrives once and in order.
+//! Random cuts of the link while processes write and read: every byte arrives once and in order.
 
 use std::time::Duration;
 
 use exec_server::{Child, ExecServerClient, ProcessEvent, Stdin};
-use exec_server_testkit::fault_proxy::Weather;
+use exec_server_testkit::fault_proxy::FaultSchedule;
 use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor};
 use tokio::time::timeout;
 
 const WRITERS: u64 = 3;
 const LINES: u64 = 1200;
 
-/// The cuts come from a seed, which a failure names.
+/// The cuts come from a seed, which a failure prints.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let proxy = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
     let seed = 20_261_116;
-    cable.set_weather(Some(Weather {
+    proxy.set_faults(Some(FaultSchedule {
         seed,
         delay: Duration::ZERO..Duration::from_millis(1),
         piece: 1..3000,
@@ -38,11 +38,11 @@ async fn hundreds_of_cuts_lose_nothing_and_repeat_nothing() {
         }
     };
     timeout(10 * DEADLINE, all).await.unwrap_or_else(|_| panic!("seed {seed}: it never ends"));
-    assert!(cable.connections() > 150, "only {} connections", cable.connections());
-    cable.set_weather(None);
+    assert!(proxy.connections() > 150, "only {} connections", proxy.connections());
+    proxy.set_faults(None);
 }
 
-/// Starts a process in any weather: a start is never repeated by the client, so that this does it.
+/// Starts a process despite cuts; the client never repeats a start, so this does.
 async fn start(client: &ExecServerClient, argv: &[&str], id: &str) -> Child {
     for attempt in 0.. {
         let mut command = client.command(argv[0]);
@@ -83,7 +83,7 @@ async fn listen(client: &ExecServerClient) {
     assert!(text == expected);
 }
 
-/// All output, with the numbers checked on the way.
+/// All output; checks the sequence numbers.
 async fn collect(events: &mut exec_server::ProcessEvents) -> String {
     let mut text = Vec::new();
     let mut last = 0;

@@ -1,4 +1,4 @@
-//! Commands on a real server, in the manner of `std::process`.
+//! Commands on a real server, with an API like `std::process`.
 
 use std::time::Duration;
 
@@ -175,7 +175,7 @@ async fn kill_on_drop_ends_a_command_and_without_it_the_command_goes_on() {
 }
 
 #[tokio::test]
-async fn a_command_whose_output_nobody_waits_for_any_more_is_ended() {
+async fn a_command_whose_output_is_no_longer_awaited_is_ended() {
     let (_server, client) = connected().await;
     let mut command = client.command("sleep");
     command.arg("1000").process_id("abandoned");
@@ -257,7 +257,7 @@ async fn dropping_everything_ends_the_link() {
     drop(child);
     drop(connection);
     let pid = server.serving_pid();
-    // The link, and nothing else, held a socket to this process.
+    // Only the link held a socket of this process.
     eventually("the socket is closed", || {
         let tcp = std::fs::read_to_string(format!("/proc/{pid}/net/tcp")).unwrap_or_default();
         let port = server.url().rsplit(':').next().unwrap().parse::<u16>().unwrap();

@@ -1,4 +1,4 @@
-//! A command is complete by what the server pushes; a read happens only when something is missing.
+//! Pushed events complete a command; a read is sent only when events are missing.
 
 use exec_server::{ExecServerClient, Output, ProcessEvent};
 use exec_server_testkit::DEADLINE;
@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::peer::{Peers, read_answer, scripted_client, with};
 
-/// Starts a command on a scripted server, plays `script`, and returns what came of the command.
+/// Starts a command on a scripted server, runs `script`, and returns the result.
 async fn run(
     sandbox_type: Option<&str>,
     script: impl AsyncFn(&mut super::peer::Peer, &str),
@@ -36,7 +36,7 @@ async fn run(
     output
 }
 
-/// The same client behind the front door.
+/// The same through `ExecServerClient`.
 async fn front(client: &exec_server::RemoteExecServerClient) -> ExecServerClient {
     ExecServerClient::from_remote(client.clone()).await.expect("the script answers")
 }
@@ -154,7 +154,7 @@ pub async fn started(
     (process.expect("the script starts it"), peer)
 }
 
-/// The least that a start needs.
+/// Minimal start params.
 pub fn start_params(id: &str) -> exec_server::ProcessStartParams {
     let params = json!({"processId": id, "argv": ["cat"], "cwd": "file:///", "env": {}, "tty": false,
         "pipeStdin": true});

@@ -1,4 +1,4 @@
-//! A real server behind a cable that is cut, stalled and half-closed.
+//! A real server behind a proxy that cuts, stalls and half-closes connections.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use tokio::time::timeout;
 
 async fn behind_a_cable() -> (TestExecutor, FaultProxy, ExecServerClient) {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let client = ExecServerClient::connect(cable.url()).await.expect("the server answers");
-    (server, cable, client)
+    let proxy = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(proxy.url()).await.expect("the server answers");
+    (server, proxy, client)
 }
 
 #[tokio::test]
 async fn a_conversation_goes_on_across_a_cut() {
-    let (_server, cable, client) = behind_a_cable().await;
+    let (_server, proxy, client) = behind_a_cable().await;
     let session_id = client.session_id();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     for number in 0..20 {
         if number % 5 == 2 {
-            cable.cut();
+            proxy.cut();
         }
         stdin.write_all(format!("line {number}\n").as_bytes()).await.unwrap();
         let mut line = String::new();
@@ -36,12 +36,12 @@ async fn a_conversation_goes_on_across_a_cut() {
     assert_eq!(client.session_id(), session_id);
     drop(stdin);
     assert!(child.wait().await.unwrap().success());
-    assert!(cable.connections() >= 5);
+    assert!(proxy.connections() >= 5);
 }
 
 #[tokio::test]
-async fn what_a_process_did_while_nobody_was_connected_arrives_once_and_in_order() {
-    let (_server, cable, client) = behind_a_cable().await;
+async fn output_of_a_detached_process_arrives_once_and_in_order() {
+    let (_server, proxy, client) = behind_a_cable().await;
     let mut child = client
         .command("sh")
         .args(["-c", "echo ready; read go; seq 20000; echo err >&2; exit 4"])
@@ -53,9 +53,9 @@ async fn what_a_process_did_while_nobody_was_connected_arrives_once_and_in_order
     let mut line = String::new();
     stdout.read_line(&mut line).await.unwrap();
     child.session().write(b"go\n").await.unwrap();
-    cable.unplug();
-    cable.wait_for_refused(2).await;
-    cable.plug_in();
+    proxy.unplug();
+    proxy.wait_for_refused(2).await;
+    proxy.plug_in();
     let mut rest = String::new();
     timeout(DEADLINE, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();
     let expected: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
@@ -68,7 +68,7 @@ async fn what_a_process_did_while_nobody_was_connected_arrives_once_and_in_order
 
 #[tokio::test]
 async fn output_that_fell_out_of_retention_is_reported_and_the_process_goes_on() {
-    let (_server, cable, client) = behind_a_cable().await;
+    let (_server, proxy, client) = behind_a_cable().await;
     let folder = tempfile::tempdir().unwrap();
     let (go, done) = (folder.path().join("go"), folder.path().join("done"));
     let script = format!(
@@ -82,11 +82,11 @@ async fn output_that_fell_out_of_retention_is_reported_and_the_process_goes_on()
     let session = child.session().clone();
     let mut events = session.events();
     assert!(matches!(events.next().await, Some(ProcessEvent::Output { .. })));
-    cable.unplug();
-    cable.wait_for_refused(1).await;
+    proxy.unplug();
+    proxy.wait_for_refused(1).await;
     std::fs::write(&go, "").unwrap();
     eventually("the process has written everything", || done.exists()).await;
-    cable.plug_in();
+    proxy.plug_in();
     session.write(b"alive\n").await.unwrap();
     let mut has_gap = false;
     let mut tail = Vec::new();
@@ -102,18 +102,18 @@ async fn output_that_fell_out_of_retention_is_reported_and_the_process_goes_on()
     assert!(session.failure().is_none());
 }
 
-/// Both ends keep a connection that is dead; only the client's pings can tell.
+/// Both ends keep a dead connection open; only the client's pings detect it.
 #[tokio::test]
 async fn a_link_that_is_dead_without_a_word_is_noticed_and_replaced_by_another() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let mut args = RemoteExecServerConnectArgs::new(cable.url());
+    let proxy = FaultProxy::to(server.url()).await;
+    let mut args = RemoteExecServerConnectArgs::new(proxy.url());
     args.options.ping_interval = Duration::from_millis(50);
     args.options.ping_timeout = Duration::from_millis(200);
     let client = ExecServerClient::connect(args).await.unwrap();
     let session_id = client.session_id();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
-    cable.stall_open_connections();
+    proxy.stall_open_connections();
     let session = child.session().clone();
     let mut events = session.events();
     let resync = timeout(DEADLINE, events.next()).await.expect("it is noticed");
@@ -123,33 +123,33 @@ async fn a_link_that_is_dead_without_a_word_is_noticed_and_replaced_by_another()
     let mut line = String::new();
     timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
     assert_eq!((line.as_str(), client.session_id()), ("hello\n", session_id));
-    assert!(cable.connections() > 1);
+    assert!(proxy.connections() > 1);
 }
 
 #[tokio::test]
-async fn a_client_that_calls_nobody_notices_a_dead_link_too() {
+async fn an_idle_client_notices_a_dead_link_too() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let mut args = RemoteExecServerConnectArgs::new(cable.url());
+    let proxy = FaultProxy::to(server.url()).await;
+    let mut args = RemoteExecServerConnectArgs::new(proxy.url());
     args.options.ping_interval = Duration::from_millis(50);
     args.options.ping_timeout = Duration::from_millis(200);
     let client = ExecServerClient::connect(args).await.unwrap();
-    cable.stall(Toward::Server);
+    proxy.stall(Toward::Server);
     let connection = client.remote().session().live_connection().unwrap();
     let reason = timeout(DEADLINE, connection.closed()).await.expect("it is noticed");
     assert_eq!(&*reason, "the server did not answer a ping in time");
-    cable.flow();
+    proxy.resume();
     let output = timeout(DEADLINE, client.command("echo").arg("hello").output()).await.unwrap();
     assert_eq!(output.unwrap().stdout_text(), "hello\n");
 }
 
 #[tokio::test]
 async fn a_half_closed_link_is_replaced() {
-    let (_server, cable, client) = behind_a_cable().await;
+    let (_server, proxy, client) = behind_a_cable().await;
     for toward in [Toward::Client, Toward::Server] {
-        let before = cable.connections();
-        cable.half_close(toward);
-        timeout(DEADLINE, cable.wait_for_connections(before + 1)).await.unwrap();
+        let before = proxy.connections();
+        proxy.half_close(toward);
+        timeout(DEADLINE, proxy.wait_for_connections(before + 1)).await.unwrap();
         let output = client.command("echo").arg("hello").output().await.unwrap();
         assert_eq!(output.stdout_text(), "hello\n");
     }
@@ -158,13 +158,13 @@ async fn a_half_closed_link_is_replaced() {
 #[tokio::test]
 async fn a_server_that_forgot_the_session_costs_the_old_processes_only() {
     let server = TestExecutor::start_with(&["--session-linger", "0s"]).await;
-    let cable = FaultProxy::to(server.url()).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let proxy = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
     let child = client.command("sleep").arg("1000").spawn().await.unwrap();
     let old = client.session_id().unwrap();
-    cable.unplug();
-    cable.wait_for_refused(1).await;
-    cable.plug_in();
+    proxy.unplug();
+    proxy.wait_for_refused(1).await;
+    proxy.plug_in();
     let error = timeout(DEADLINE, child.session().wait()).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("unknown session id"), "{error}");
     let output = client.command("echo").arg("hello").output().await.unwrap();
@@ -174,13 +174,13 @@ async fn a_server_that_forgot_the_session_costs_the_old_processes_only() {
 
 #[tokio::test]
 async fn a_streamed_file_ends_with_an_error_when_the_link_breaks() {
-    let (_server, cable, client) = behind_a_cable().await;
+    let (_server, proxy, client) = behind_a_cable().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("large");
     std::fs::write(&path, vec![7; 20 * 1024 * 1024]).unwrap();
     let mut stream = client.fs().read_file_stream(&path).await.unwrap();
     stream.next_block().await.unwrap().unwrap();
-    cable.cut();
+    proxy.cut();
     let mut rest = Vec::new();
     let error = stream.read_to_end(&mut rest).await.expect_err("it is not complete");
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);

@@ -1,4 +1,4 @@
-//! HTTP through the client: whole answers, streams, and streams that break.
+//! HTTP through the client: buffered responses, streams, and streams that break.
 
 use exec_server::{ExecServerError, HttpRequestParams};
 use exec_server_testkit::DEADLINE;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::commands::connected;
 use super::peer::{Peer, scripted_client};
 
-/// A place on the network that answers one request with `body`, in a few pieces.
+/// A web server that answers one request with `body`, in a few pieces.
 async fn answering(body: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());

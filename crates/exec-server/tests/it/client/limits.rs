@@ -1,4 +1,4 @@
-//! What a client holds back, and what it does not.
+//! Client-side limits: buffered output and pending calls.
 
 use exec_server::{ExecServerClient, ExecServerError, ProcessEvent};
 use exec_server_testkit::{DEADLINE, TestExecutor};
@@ -58,7 +58,7 @@ async fn an_abandoned_call_frees_its_place_and_its_late_answer_is_ignored() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_holds_up_nobody_and_gets_the_rest_or_a_gap() {
+async fn a_reader_that_stops_blocks_no_other_and_gets_the_rest_or_a_gap() {
     let server = TestExecutor::start().await;
     let client = ExecServerClient::connect(server.url()).await.unwrap();
     // Far more than is kept here or there.

@@ -1,4 +1,4 @@
-//! A server that does what a test says, on a link in memory.
+//! A scripted server on an in-memory link.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, DuplexStream, ReadHal
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// Where a client dials; every new link comes out of [`Peers::accept`].
+/// Dialler of a client; every new link is returned by [`Peers::accept`].
 pub struct Peers {
     links: mpsc::UnboundedReceiver<DuplexStream>,
 }
@@ -33,7 +33,7 @@ pub struct Asked {
     pub params: Value,
 }
 
-/// A client whose server the test plays.
+/// A client of a scripted server.
 pub fn scripted_client() -> (RemoteExecServerClient, Peers) {
     scripted_client_with(ExecServerClientConnectOptions::default())
 }
@@ -57,7 +57,7 @@ fn dial(sender: &mpsc::UnboundedSender<DuplexStream>) -> Result<Box<dyn Wire>, E
     Ok(Box::new(LineWire::new(reader, writer, 64 * 1024 * 1024)))
 }
 
-/// One connection without recovery, whose server the test plays.
+/// One connection of a scripted server, without recovery.
 pub async fn scripted_connection() -> (ExecServerConnection, Peer) {
     let (sender, links) = mpsc::unbounded_channel();
     let mut peers = Peers { links };
@@ -76,7 +76,7 @@ pub async fn scripted_connection() -> (ExecServerConnection, Peer) {
 }
 
 impl Peers {
-    /// The next link that the client makes.
+    /// The next link that the client opens.
     pub async fn accept(&mut self) -> Peer {
         let link = timeout(DEADLINE, self.links.recv()).await.expect("the client dials in time");
         let (reader, writer) = tokio::io::split(link.expect("the client lives"));
@@ -135,7 +135,7 @@ impl Peer {
         self.send(json!({"method": method, "params": params})).await;
     }
 
-    /// Answers the handshake, and returns what was asked for.
+    /// Answers the handshake and returns its params.
     pub async fn serve_initialize(&mut self, session_id: &str) -> Asked {
         let asked = self.expect("initialize").await;
         self.finish_initialize(&asked, session_id).await;
@@ -197,7 +197,7 @@ pub fn read_answer(chunks: &[(u64, &str)], next_seq: u64) -> Value {
         "closed": false, "failure": null, "sandboxDenied": false})
 }
 
-/// Lays members over a JSON object.
+/// Overrides members of a JSON object.
 pub fn with(mut base: Value, more: Value) -> Value {
     for (key, value) in more.as_object().expect("an object") {
         base[key] = value.clone();

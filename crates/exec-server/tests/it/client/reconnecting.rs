@@ -1,4 +1,4 @@
-//! What a client does when its link breaks, step by step.
+//! Reconnects, step by step, with a scripted server.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn a_cut_resumes_the_same_session_and_fills_the_gap_in_order() {
     wake.changed().await.expect("a cut is a wake-up");
     let asked = peer.expect("initialize").await;
     assert_eq!(asked.params["resumeSessionId"], "s-1");
-    // What is pushed before the answer to the handshake counts as well.
+    // Events that are pushed before the handshake reply count as well.
     peer.output("p", 3, "c").await;
     peer.finish_initialize(&asked, "s-1").await;
     assert_eq!(peer.serve_read(read_answer(&[(2, "b"), (3, "c")], 4)).await, 1);
@@ -42,7 +42,7 @@ async fn a_cut_resumes_the_same_session_and_fills_the_gap_in_order() {
 }
 
 #[tokio::test]
-async fn everybody_shares_one_reconnect_attempt() {
+async fn all_callers_share_one_reconnect_attempt() {
     let (client, mut peers) = scripted_client();
     let (_process, peer) = started(&client, &mut peers).await;
     drop(peer);
@@ -65,7 +65,7 @@ async fn everybody_shares_one_reconnect_attempt() {
 }
 
 #[tokio::test]
-async fn everybody_shares_the_first_connection_too() {
+async fn all_callers_share_the_first_connection_too() {
     let (client, mut peers) = scripted_client();
     assert!(matches!(client.session().status(), SessionStatus::Idle));
     let calls: Vec<_> = (0..5)

@@ -1,18 +1,18 @@
-//! The same client against the reference server, as far as its protocol goes.
+//! The Rust client against the reference server.
 
 use std::process::Stdio;
 
 use exec_server::{
     ExecServerClient, ExecServerError, Parents, ProcessSignal, Removal, Stdin, TerminalSize,
 };
+use exec_server_testkit::isolation::isolate;
 use exec_server_testkit::reference::{ReferenceClient, ReferenceVersion};
-use exec_server_testkit::surroundings::isolate;
 use exec_server_testkit::{DEADLINE, FaultProxy, eventually};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// A reference server; it ends with the test.
+/// A reference server; killed when the test ends.
 pub struct ReferenceServer {
     _child: Child,
     pub url: String,
@@ -20,7 +20,7 @@ pub struct ReferenceServer {
 }
 
 impl ReferenceServer {
-    /// None where there is no reference, after a message that says so.
+    /// `None`, after a message, where the reference is not available.
     pub async fn start() -> Option<Self> {
         let program = ReferenceClient::find(ReferenceVersion::V0_169)?;
         let home = tempfile::tempdir().unwrap();
@@ -80,14 +80,14 @@ async fn commands_input_terminals_and_signals() {
 #[tokio::test]
 async fn cuts_lose_nothing() {
     let Some(server) = ReferenceServer::start().await else { return };
-    let cable = FaultProxy::to(&server.url).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let proxy = FaultProxy::to(&server.url).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     for number in 0..60 {
         if number % 3 == 1 {
-            cable.cut();
+            proxy.cut();
         }
         stdin.write_all(format!("line {number}\n").as_bytes()).await.unwrap();
         let mut line = String::new();
@@ -101,8 +101,8 @@ async fn cuts_lose_nothing() {
 #[tokio::test]
 async fn what_was_missed_is_read_in_pages_to_the_end() {
     let Some(server) = ReferenceServer::start().await else { return };
-    let cable = FaultProxy::to(&server.url).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let proxy = FaultProxy::to(&server.url).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (go, done) = (folder.path().join("go"), folder.path().join("done"));
     let script = format!(
@@ -114,11 +114,11 @@ async fn what_was_missed_is_read_in_pages_to_the_end() {
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
-    cable.unplug();
-    cable.wait_for_refused(1).await;
+    proxy.unplug();
+    proxy.wait_for_refused(1).await;
     std::fs::write(&go, "").unwrap();
     eventually("the process has written everything", || done.exists()).await;
-    cable.plug_in();
+    proxy.plug_in();
     let mut rest = String::new();
     timeout(DEADLINE, stdout.read_to_string(&mut rest)).await.unwrap().unwrap();
     let expected: String = (1..=100_000).map(|number| format!("{number}\n")).collect();

@@ -1,9 +1,9 @@
-//! What was missed is read in pages, so that a link that breaks again and again still brings everything.
+//! Missed output is read in pages, so that a link that breaks repeatedly still delivers everything.
 
 use std::fmt::Write;
 
 use exec_server::{ExecServerClient, ProcessEvent, ProcessStartParams};
-use exec_server_testkit::fault_proxy::Weather;
+use exec_server_testkit::fault_proxy::FaultSchedule;
 use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor};
 use serde_json::json;
 use tokio::time::timeout;
@@ -14,7 +14,7 @@ use super::peer::{read_answer, scripted_client, with};
 const LINES: u64 = 8_000_000;
 const MEGABYTE: u64 = 1024 * 1024;
 
-/// A process whose output waits while nobody takes it, as much of it kept as can be on its way.
+/// A process whose output waits for its client, with as much retained as can be in flight.
 fn counting() -> ProcessStartParams {
     let params = json!({"processId": "count", "argv": ["seq", LINES.to_string()], "cwd": "file:///",
         "env": {}, "envPolicy": {"inherit": "core", "ignoreDefaultExcludes": false, "exclude": [], "set": {},
@@ -25,13 +25,13 @@ fn counting() -> ProcessStartParams {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_breaks_every_few_megabytes_brings_every_byte_once_and_in_order() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let client = ExecServerClient::connect(cable.url()).await.unwrap();
-    cable.set_weather(Some(Weather {
+    let proxy = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(proxy.url()).await.unwrap();
+    proxy.set_faults(Some(FaultSchedule {
         seed: 3,
         piece: 60_000..65_536,
         cut_every: Some(2_500_000..3_500_000),
-        ..Weather::default()
+        ..FaultSchedule::default()
     }));
     let process = client.start(counting()).await.unwrap();
     let mut events = process.paced_events_after(0);
@@ -47,12 +47,12 @@ async fn a_link_that_breaks_every_few_megabytes_brings_every_byte_once_and_in_or
         }
     };
     let done = timeout(4 * DEADLINE, reading).await;
-    assert!(done.is_ok(), "line {} after {} connections", expected.next, cable.connections());
+    assert!(done.is_ok(), "line {} after {} connections", expected.next, proxy.connections());
     assert_eq!((expected.next, expected.rest.as_str()), (LINES, ""));
-    assert!(cable.connections() > 20, "only {} connections", cable.connections());
+    assert!(proxy.connections() > 20, "only {} connections", proxy.connections());
 }
 
-/// The numbers from 1 on, a line each, made as they are needed.
+/// Numbered lines, generated on demand.
 #[derive(Default)]
 struct Lines {
     next: u64,

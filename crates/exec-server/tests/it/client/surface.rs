@@ -1,4 +1,4 @@
-//! Every public name of the facade, so that none can vanish.
+//! Compiles against every public name of the facade, so that none is lost.
 
 #[allow(unused_imports, reason = "that they can be imported is the test")]
 use exec_server::{
@@ -25,7 +25,7 @@ fn clients_are_cloned_and_shared_between_tasks() {
     assert_eq!(DEFAULT_LISTEN_URL, "ws://127.0.0.1:0");
 }
 
-/// Only that it compiles counts.
+/// Checked by the compiler.
 #[allow(dead_code)]
 async fn files_can_be_streamed(files: ExecutorFileSystem) -> Result<(), ExecServerError> {
     files.read_file_stream("/etc/hostname").await.map(drop)

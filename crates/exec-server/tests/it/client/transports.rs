@@ -1,4 +1,4 @@
-//! The ways to a server: unix sockets, TLS, tokens, proxies, a child on stdio.
+//! Transports of the client: unix sockets, TLS, tokens, proxies, a child on stdio.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use exec_server::{
     StdioServer,
 };
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::{DEADLINE, Footprint, TestExecutor, eventually};
+use exec_server_testkit::{DEADLINE, ProcessMarker, TestExecutor, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -74,7 +74,7 @@ impl std::fmt::Display for Chain<'_> {
 }
 
 #[tokio::test]
-async fn nobody_there_is_told_with_the_address() {
+async fn a_refused_connection_is_reported_with_the_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -95,7 +95,7 @@ async fn a_server_that_never_answers_is_given_up() {
     assert!(matches!(error, ExecServerError::ConnectTimeout { .. }), "{error}");
 }
 
-/// A proxy that makes tunnels to `server`, whatever is asked for, and tells what was.
+/// A proxy that tunnels every request to `server`, and reports the requested targets.
 async fn proxy(server: &str) -> (String, tokio::task::JoinHandle<String>) {
     let server = server.trim_start_matches("ws://").to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -119,7 +119,7 @@ async fn a_proxy_is_asked_for_a_tunnel() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "a-token-of-some-length").unwrap();
-    // Without a token, a server on loopback answers to no name from elsewhere.
+    // Without a token, a loopback server rejects foreign host names.
     let token = token.to_str().unwrap();
     let arguments = ["--ws-auth", "capability-token", "--ws-token-file", token];
     let server = TestExecutor::start_with(&arguments).await;
@@ -136,7 +136,7 @@ async fn a_proxy_is_asked_for_a_tunnel() {
 
 #[tokio::test]
 async fn a_child_on_stdio_is_started_and_ends_with_its_client() {
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let state = tempfile::tempdir().unwrap();
     let mut server = StdioServer::new(binary())
         .args(["--listen", "stdio", "--state-dir", state.path().to_str().unwrap()])
@@ -176,7 +176,7 @@ async fn a_child_that_ignores_the_request_to_end_is_killed_with_its_group() {
     eventually("both are gone", || {
         pids.iter().all(|pid| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // A zombie that its new parent has not reaped yet is gone as well.
+            // A zombie that is not reaped yet counts as gone.
             stat.is_empty() || stat.contains(") Z ")
         })
     })

@@ -1,4 +1,4 @@
-//! Processes that are left alone and found again: `run -d`, `ps`, `logs`, `attach`, `kill`.
+//! Detached processes: `run -d`, `ps`, `logs`, `attach`, `kill`.
 
 use exec_server_testkit::{Terminal, TestExecutor};
 use serde_json::Value;
@@ -33,7 +33,7 @@ async fn a_detached_command_is_found_read_and_ended() {
     assert_eq!(cli(&["kill", server.url(), &counting]).await, ran(0, "", ""));
 
     assert_eq!(cli(&["kill", server.url(), &id]).await, ran(0, "", ""));
-    // What it said and how it ended is kept.
+    // Its output and exit are retained.
     let follow = cli(&["logs", "-f", server.url(), &id]).await;
     assert_eq!(follow, ran(0, "one\nthree\n", "two\n"));
     assert_eq!(cli(&["ps", "-q", server.url()]).await.out, "");
@@ -64,7 +64,7 @@ async fn a_signal_is_sent_by_its_name() {
     assert_eq!(cli(&["kill", "-s", "SIGUSR1", server.url(), &id]).await, ran(0, "", ""));
     wait_for_log(&server, &id, "usr1").await;
     let attach = cli(&["attach", "-n", server.url(), &id]).await;
-    // The shell has something to say about its child, which got the signal as well.
+    // The shell reports its child, which got the signal as well.
     assert_eq!((attach.code, attach.out.as_str()), (5, "ready\nusr1\n"));
 }
 
@@ -81,14 +81,14 @@ async fn attaching_replays_and_passes_input_on() {
         tokio::io::BufReader::new(attached.stdout.take().unwrap()).lines()
     };
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "before");
-    // Somebody is attached, so the next one is refused, unless it insists.
+    // The process is attached, so the next attach is refused unless it takes over.
     let refused = cli(&["attach", "-n", server.url(), "cat"]).await;
     assert_eq!(refused.code, 125);
     assert!(refused.err.contains("--take-over"), "{}", refused.err);
     let taker =
         super::command(&["attach", "-n", "--take-over", server.url(), "cat"]).spawn().unwrap();
     let kill = async {
-        // The taker may not be there yet; the process ends for both.
+        // The take-over may not be complete yet; the process exits for both clients.
         cli(&["kill", server.url(), "cat"]).await
     };
     assert_eq!(kill.await.code, 0);
@@ -134,7 +134,7 @@ async fn a_terminal_is_let_go_of_and_picked_up_again() {
     assert_eq!(code, 6);
 }
 
-/// Starts a script on its own, and returns its id.
+/// Starts a detached script and returns its id.
 pub async fn detached(server: &TestExecutor, more: &[&str], script: &str) -> String {
     let run = [&["run", "-d"], more, &[server.url(), "--", "sh", "-c", script]].concat();
     let ran = cli(&run).await;
@@ -142,7 +142,7 @@ pub async fn detached(server: &TestExecutor, more: &[&str], script: &str) -> Str
     ran.out.trim_end().to_owned()
 }
 
-/// Waits until a process has said something; `logs` itself does not wait.
+/// Waits until a process has written the text; `logs` itself does not wait.
 pub async fn wait_for_log(server: &TestExecutor, id: &str, text: &str) {
     let said = async {
         loop {

@@ -1,4 +1,4 @@
-//! What shells offer at a key press: `__complete`, and the script for bash.
+//! Shell completion: `__complete`, and the script for bash.
 
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::executor::binary;
@@ -49,11 +49,11 @@ async fn commands_targets_ids_and_paths_are_offered() {
     std::fs::create_dir(directory.path().join("sub")).unwrap();
     std::fs::write(directory.path().join("sub/file"), "").unwrap();
     std::fs::write(directory.path().join("sub/.hidden"), "").unwrap();
-    let spot = |path: &str| format!("box:{}/{path}", directory.path().display());
-    assert_eq!(complete(&list, &["ls", &spot("su")]).await, [spot("sub/")]);
-    assert_eq!(complete(&list, &["cat", &spot("sub/")]).await, [spot("sub/file")]);
-    assert_eq!(complete(&list, &["cat", &spot("sub/.")]).await, [spot("sub/.hidden")]);
-    assert_eq!(complete(&list, &["cp", "x", &spot("sub/f")]).await, [spot("sub/file")]);
+    let remote = |path: &str| format!("box:{}/{path}", directory.path().display());
+    assert_eq!(complete(&list, &["ls", &remote("su")]).await, [remote("sub/")]);
+    assert_eq!(complete(&list, &["cat", &remote("sub/")]).await, [remote("sub/file")]);
+    assert_eq!(complete(&list, &["cat", &remote("sub/.")]).await, [remote("sub/.hidden")]);
+    assert_eq!(complete(&list, &["cp", "x", &remote("sub/f")]).await, [remote("sub/file")]);
     assert_eq!(complete(&list, &["ls", "bo"]).await, ["box:"]);
 }
 
@@ -92,11 +92,11 @@ async fn bash_replaces_what_comes_after_the_last_colon() {
         _exec_server "$PROGRAM"
         printf '%s\n' "${COMPREPLY[@]}"
     "#;
-    let spot = format!("box:{}/f", directory.path().display());
+    let remote = format!("box:{}/f", directory.path().display());
     let mut bash = tokio::process::Command::new("bash");
     bash.args(["-c", script])
         .env("PROGRAM", binary())
-        .env("SPOT", &spot)
+        .env("SPOT", &remote)
         .env("EXEC_SERVER_ENVIRONMENTS", &list)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped());

@@ -1,10 +1,10 @@
-//! `cp`: trees there and back, and what goes wrong on the way.
+//! `cp`: trees in both directions, and failures.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
-use exec_server_testkit::fault_proxy::{Toward, Weather};
+use exec_server_testkit::fault_proxy::{FaultSchedule, Toward};
 use exec_server_testkit::{FaultProxy, Terminal, TestExecutor, eventually};
 
 use super::{cli, command, finish, ran};
@@ -15,16 +15,16 @@ async fn a_tree_there_and_back_is_the_same_tree() {
     let directory = tempfile::tempdir().unwrap();
     let tree = directory.path().join("tree");
     make_tree(&tree);
-    let spot = |name: &str| format!("{}:{}", server.url(), directory.path().join(name).display());
+    let remote = |name: &str| format!("{}:{}", server.url(), directory.path().join(name).display());
     let local = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    assert_eq!(cli(&["cp", "-rp", &local("tree"), &spot("there")]).await, ran(0, "", ""));
-    assert_eq!(cli(&["cp", "-rp", &spot("there"), &local("back")]).await, ran(0, "", ""));
-    assert_eq!(cli(&["cp", "-rp", &spot("there"), &spot("other")]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", "-rp", &local("tree"), &remote("there")]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", "-rp", &remote("there"), &local("back")]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", "-rp", &remote("there"), &remote("other")]).await, ran(0, "", ""));
     for copy in ["there", "back", "other"] {
         assert_eq!(list(&directory.path().join(copy)), list(&tree), "{copy}");
     }
-    // Into a directory that is there, it goes under its own name.
-    assert_eq!(cli(&["cp", "-r", &local("tree"), &spot("there")]).await, ran(0, "", ""));
+    // An existing destination directory gets the source as an entry.
+    assert_eq!(cli(&["cp", "-r", &local("tree"), &remote("there")]).await, ran(0, "", ""));
     assert!(directory.path().join("there/tree/small").exists());
 }
 
@@ -37,9 +37,9 @@ async fn a_file_keeps_what_it_should_and_never_shows_half() {
     std::fs::set_permissions(path("script"), PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::write(path("private"), "old").unwrap();
     std::fs::set_permissions(path("private"), PermissionsExt::from_mode(0o600)).unwrap();
-    let spot = |name: &str| format!("{}:{}", server.url(), path(name).display());
+    let remote = |name: &str| format!("{}:{}", server.url(), path(name).display());
     let local = |name: &str| path(name).to_str().unwrap().to_owned();
-    for (from, to) in [(local("script"), spot("up")), (spot("script"), local("down"))] {
+    for (from, to) in [(local("script"), remote("up")), (remote("script"), local("down"))] {
         assert_eq!(cli(&["cp", &from, &to]).await, ran(0, "", ""));
     }
     for copy in ["up", "down"] {
@@ -49,8 +49,8 @@ async fn a_file_keeps_what_it_should_and_never_shows_half() {
             "{copy}"
         );
     }
-    // A file that was there keeps its own rights.
-    assert_eq!(cli(&["cp", &spot("script"), &local("private")]).await, ran(0, "", ""));
+    // An existing file keeps its mode.
+    assert_eq!(cli(&["cp", &remote("script"), &local("private")]).await, ran(0, "", ""));
     assert_eq!(std::fs::metadata(path("private")).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(std::fs::read(path("private")).unwrap(), b"#!/bin/sh\n");
 }
@@ -62,19 +62,19 @@ async fn what_cannot_be_copied_is_told() {
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::create_dir(path("dir")).unwrap();
     std::fs::write(path("file"), "x").unwrap();
-    let spot = |name: &str| format!("{}:{}", server.url(), path(name));
-    let missing = cli(&["cp", &path("missing"), &spot("x")]).await;
+    let remote = |name: &str| format!("{}:{}", server.url(), path(name));
+    let missing = cli(&["cp", &path("missing"), &remote("x")]).await;
     assert_eq!(missing.code, 1);
     assert!(missing.err.contains("missing"), "{}", missing.err);
-    let missing = cli(&["cp", &spot("missing"), &path("x")]).await;
+    let missing = cli(&["cp", &remote("missing"), &path("x")]).await;
     assert_eq!(missing.code, 1);
-    let folder = cli(&["cp", &path("dir"), &spot("x")]).await;
+    let folder = cli(&["cp", &path("dir"), &remote("x")]).await;
     assert!(folder.err.contains("use -r to copy it"), "{}", folder.err);
     let local = cli(&["cp", &path("file"), &path("x")]).await;
     assert!(local.err.contains("are both on this machine"), "{}", local.err);
-    let nowhere = cli(&["cp", &path("file"), &spot("no/such/dir/x")]).await;
+    let nowhere = cli(&["cp", &path("file"), &remote("no/such/dir/x")]).await;
     assert_eq!(nowhere.code, 1, "{}", nowhere.err);
-    let slash = cli(&["cp", &path("file"), &spot("new/")]).await;
+    let slash = cli(&["cp", &path("file"), &remote("new/")]).await;
     assert!(slash.err.contains("is no directory"), "{}", slash.err);
     assert!(!Path::new(&path("x")).exists());
 }
@@ -84,22 +84,23 @@ async fn a_file_never_replaces_a_directory_nor_a_directory_a_file() {
     let server = TestExecutor::start().await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
-    let spot = |name: &str| format!("{}:{}", server.url(), path(name));
+    let remote = |name: &str| format!("{}:{}", server.url(), path(name));
     std::fs::create_dir_all(path("tree/x")).unwrap();
     std::fs::write(path("tree/x/inner"), "inner").unwrap();
     std::fs::write(path("tree/y"), "y").unwrap();
     std::fs::write(path("file"), "file").unwrap();
-    for (from, to) in [(path("tree"), spot("file")), (spot("tree"), path("file"))] {
+    for (from, to) in [(path("tree"), remote("file")), (remote("tree"), path("file"))] {
         let refused = cli(&["cp", "-r", &from, &to]).await;
         assert_eq!(refused.code, 1);
         assert!(refused.err.contains("a directory cannot be copied there"), "{}", refused.err);
     }
-    // The same further down: the rest is copied, and what is in the way stays as it is.
+    // Deeper in the tree: the rest is copied, and the existing entry stays.
     for side in ["up", "down"] {
         std::fs::create_dir_all(path(&format!("{side}/tree/y"))).unwrap();
         std::fs::write(path(&format!("{side}/tree/x")), "in the way").unwrap();
     }
-    for (from, to, side) in [(path("tree"), spot("up"), "up"), (spot("tree"), path("down"), "down")]
+    for (from, to, side) in
+        [(path("tree"), remote("up"), "up"), (remote("tree"), path("down"), "down")]
     {
         let partly = cli(&["cp", "-rp", &from, &to]).await;
         assert_eq!(partly.code, 1, "{}", partly.err);
@@ -116,12 +117,13 @@ async fn what_is_no_file_is_left_out_with_a_message() {
     let server = TestExecutor::start().await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
-    let spot = |name: &str| format!("{}:{}", server.url(), path(name));
+    let remote = |name: &str| format!("{}:{}", server.url(), path(name));
     std::fs::create_dir(path("tree")).unwrap();
     std::fs::write(path("tree/file"), "file").unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, path("tree/pipe"), rustix::fs::Mode::RWXU).unwrap();
     let _socket = std::os::unix::net::UnixListener::bind(path("tree/socket")).unwrap();
-    for (from, to, copy) in [(path("tree"), spot("up"), "up"), (spot("tree"), path("down"), "down")]
+    for (from, to, copy) in
+        [(path("tree"), remote("up"), "up"), (remote("tree"), path("down"), "down")]
     {
         let partly = cli(&["cp", "-r", &from, &to]).await;
         assert_eq!(partly.code, 1, "{}", partly.err);
@@ -143,14 +145,14 @@ async fn an_interrupted_copy_leaves_nothing() {
     for (side, toward) in [("down", Toward::Client), ("up", Toward::Server)] {
         let target = directory.path().join(side);
         std::fs::create_dir(&target).unwrap();
-        let cable = FaultProxy::to(server.url()).await;
-        let there = |name: &str| format!("{}:{}", cable.url(), path(name));
+        let proxy = FaultProxy::to(server.url()).await;
+        let there = |name: &str| format!("{}:{}", proxy.url(), path(name));
         let child = match side {
             "up" => command(&["cp", &path("large"), &there("up/copy")]).spawn().unwrap(),
             _ => command(&["cp", &there("large"), &path("down/copy")]).spawn().unwrap(),
         };
-        cable.wait_for_carried(toward, 5_000_000).await;
-        cable.stall(toward);
+        proxy.wait_for_carried(toward, 5_000_000).await;
+        proxy.stall(toward);
         let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         assert_eq!(finish(child).await.code, 130, "{side}");
@@ -162,19 +164,19 @@ async fn an_interrupted_copy_leaves_nothing() {
 #[tokio::test]
 async fn a_line_on_the_terminal_tells_how_far_it_is_and_goes_when_it_is_done() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(path("large"), vec![0x5a; 20_000_000]).unwrap();
     let program = exec_server_testkit::executor::binary();
-    let spot = format!("{}:{}", cable.url(), path("large"));
-    let copy = [program.to_str().unwrap(), "cp", &spot, &path("copy")];
+    let remote = format!("{}:{}", proxy.url(), path("large"));
+    let copy = [program.to_str().unwrap(), "cp", &remote, &path("copy")];
     let mut terminal = Terminal::start(&copy, &[("HOME", "/nonexistent")]).await;
-    cable.wait_for_carried(Toward::Client, 5_000_000).await;
-    cable.stall(Toward::Client);
+    proxy.wait_for_carried(Toward::Client, 5_000_000).await;
+    proxy.stall(Toward::Client);
     terminal.expect("0/1 files").await;
     terminal.expect("of 20.0 MB").await;
-    cable.flow();
+    proxy.resume();
     let (code, shown) = terminal.finish().await;
     assert_eq!(code, 0, "{shown}");
     assert!(shown.ends_with("\r\u{1b}[K"), "{shown:?}");
@@ -184,18 +186,18 @@ async fn a_line_on_the_terminal_tells_how_far_it_is_and_goes_when_it_is_done() {
 #[tokio::test]
 async fn without_a_terminal_there_is_no_line_however_long_it_takes() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::fs::write(path("large"), vec![0x5a; 3_000_000]).unwrap();
-    let spot = format!("{}:{}", cable.url(), path("large"));
-    // Together about a second, several times what a line would wait for.
-    cable.set_weather(Some(Weather {
+    let remote = format!("{}:{}", proxy.url(), path("large"));
+    // About a second in total, several times the delay of the progress line.
+    proxy.set_faults(Some(FaultSchedule {
         delay: Duration::from_millis(15)..Duration::from_millis(20),
         piece: 60_000..65_536,
-        ..Weather::default()
+        ..FaultSchedule::default()
     }));
-    assert_eq!(cli(&["cp", &spot, &path("copy")]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", &remote, &path("copy")]).await, ran(0, "", ""));
 }
 
 #[tokio::test]
@@ -210,10 +212,10 @@ async fn many_small_files_go_at_once() {
                 .unwrap();
         }
     }
-    let spot = |name: &str| format!("{}:{}", server.url(), directory.path().join(name).display());
+    let remote = |name: &str| format!("{}:{}", server.url(), directory.path().join(name).display());
     let local = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
-    assert_eq!(cli(&["cp", "-r", &local("many"), &spot("there")]).await, ran(0, "", ""));
-    assert_eq!(cli(&["cp", "-r", &spot("there"), &local("back")]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", "-r", &local("many"), &remote("there")]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", "-r", &remote("there"), &local("back")]).await, ran(0, "", ""));
     assert_eq!(
         list(&directory.path().join("back")).len(),
         list(&directory.path().join("many")).len()
@@ -243,7 +245,7 @@ fn millis(metadata: &std::fs::Metadata) -> u128 {
     metadata.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Everything that should be the same: names, kinds, modes, times, content.
+/// All compared attributes: names, kinds, modes, times, content.
 fn list(root: &Path) -> Vec<String> {
     let metadata = std::fs::symlink_metadata(root).unwrap();
     let mut all = vec![format!("/ {:o} {}", metadata.permissions().mode(), millis(&metadata))];

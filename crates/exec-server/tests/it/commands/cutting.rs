@@ -1,8 +1,8 @@
-//! A link that breaks under a command.
+//! Links that break while a command runs.
 
 use std::process::Stdio;
 
-use exec_server_testkit::fault_proxy::{Toward, Weather};
+use exec_server_testkit::fault_proxy::{FaultSchedule, Toward};
 use exec_server_testkit::{FaultProxy, Fifo, Terminal, TestExecutor};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
@@ -11,14 +11,14 @@ use super::{command, finish, output};
 #[tokio::test]
 async fn a_command_goes_on_over_a_new_link() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let mut fifo = Fifo::new();
     let script = format!("echo before; read _ < {}; echo after; exit 5", fifo.path());
-    let mut child = command(&["run", cable.url(), "--", "sh", "-c", &script]).spawn().unwrap();
+    let mut child = command(&["run", proxy.url(), "--", "sh", "-c", &script]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "before");
-    cable.cut();
-    cable.wait_for_connections(2).await;
+    proxy.cut();
+    proxy.wait_for_connections(2).await;
     fifo.open().await;
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "after");
     let ran = finish(child).await;
@@ -32,18 +32,18 @@ async fn a_command_goes_on_over_a_new_link() {
 #[tokio::test]
 async fn no_byte_of_a_flood_is_lost_or_doubled_when_its_link_is_cut() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let run = ["run", cable.url(), "--", "seq", "1", "3000000"];
-    cable.cut_after(Toward::Client, 8_000_000);
+    let proxy = FaultProxy::to(server.url()).await;
+    let run = ["run", proxy.url(), "--", "seq", "1", "3000000"];
+    proxy.cut_after(Toward::Client, 8_000_000);
     let child = command(&run).spawn().unwrap();
     let cutting = async {
-        cable.wait_for_connections(2).await;
-        cable.cut_after(Toward::Client, 12_000_000);
+        proxy.wait_for_connections(2).await;
+        proxy.cut_after(Toward::Client, 12_000_000);
     };
     let (output, ()) = tokio::join!(output(child), cutting);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
-    assert_eq!(cable.connections(), 3, "the cable was cut twice");
+    assert_eq!(proxy.connections(), 3, "the cable was cut twice");
     let mut expected = Vec::new();
     for number in 1..=3_000_000 {
         use std::io::Write;
@@ -55,32 +55,32 @@ async fn no_byte_of_a_flood_is_lost_or_doubled_when_its_link_is_cut() {
 #[tokio::test]
 async fn no_byte_of_input_is_lost_or_doubled_when_its_link_is_cut() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    cable.set_weather(Some(Weather {
+    let proxy = FaultProxy::to(server.url()).await;
+    proxy.set_faults(Some(FaultSchedule {
         seed: 7,
         cut_every: Some(1_000_000..4_000_000),
-        ..Weather::default()
+        ..FaultSchedule::default()
     }));
     let input: Vec<u8> = (0..8_000_000_u32).map(|index| (index % 253) as u8).collect();
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &input);
     let expected: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-    let ran = super::cli_with(&["run", cable.url(), "--", "sha256sum"], &input).await;
+    let ran = super::cli_with(&["run", proxy.url(), "--", "sha256sum"], &input).await;
     assert_eq!((ran.code, ran.out), (0, format!("{expected}  -\n")), "{}", ran.err);
-    assert!(cable.connections() > 2, "the cable was cut");
+    assert!(proxy.connections() > 2, "the cable was cut");
 }
 
 #[tokio::test]
 async fn a_link_that_never_comes_back_is_told_and_is_no_success() {
     let server = TestExecutor::start_with(&["--session-linger", "0"]).await;
-    let cable = FaultProxy::to(server.url()).await;
-    let mut child = command(&["run", cable.url(), "--", "sh", "-c", "echo ready; sleep 1000"])
+    let proxy = FaultProxy::to(server.url()).await;
+    let mut child = command(&["run", proxy.url(), "--", "sh", "-c", "echo ready; sleep 1000"])
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "ready");
-    // The session ends with its link, so that there is nothing to come back to.
-    cable.cut();
+    // The session has no linger, so it cannot be resumed.
+    proxy.cut();
     let ran = finish(child).await;
     assert_eq!(ran.code, 255, "{}", ran.err);
     assert!(ran.err.contains("lost the connection"), "{}", ran.err);
@@ -89,13 +89,13 @@ async fn a_link_that_never_comes_back_is_told_and_is_no_success() {
 #[tokio::test]
 async fn a_terminal_survives_a_cut() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let program = exec_server_testkit::executor::binary();
-    let run = [program.to_str().unwrap(), "run", "-it", cable.url(), "--", "sh"];
+    let run = [program.to_str().unwrap(), "run", "-it", proxy.url(), "--", "sh"];
     let mut terminal = Terminal::start(&run, &[("HOME", "/nonexistent")]).await;
     terminal.type_keys("PS1=; echo rea''dy\n").await;
     terminal.expect("ready").await;
-    cable.cut();
+    proxy.cut();
     terminal.expect("lost the connection").await;
     terminal.type_keys("echo still he''re; exit 8\n").await;
     terminal.expect("still here").await;
@@ -105,16 +105,16 @@ async fn a_terminal_survives_a_cut() {
 #[tokio::test]
 async fn a_copy_goes_on_over_a_new_link() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
     let (here, there) = (directory.path().join("here"), directory.path().join("there"));
     let content: Vec<u8> = (0..12_000_000_u32).map(|index| (index % 241) as u8).collect();
     std::fs::write(&here, &content).unwrap();
-    cable.cut_after(Toward::Server, 4_000_000);
-    let spot = format!("{}:{}", cable.url(), there.display());
-    let ran = super::cli(&["cp", here.to_str().unwrap(), &spot]).await;
+    proxy.cut_after(Toward::Server, 4_000_000);
+    let remote = format!("{}:{}", proxy.url(), there.display());
+    let ran = super::cli(&["cp", here.to_str().unwrap(), &remote]).await;
     assert_eq!(ran.code, 0, "{}", ran.err);
-    assert!(cable.connections() > 1 && ran.err.contains("lost the connection"), "{}", ran.err);
+    assert!(proxy.connections() > 1 && ran.err.contains("lost the connection"), "{}", ran.err);
     assert!(std::fs::read(&there).unwrap() == content);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "nothing is left aside");
 }
@@ -122,12 +122,12 @@ async fn a_copy_goes_on_over_a_new_link() {
 #[tokio::test]
 async fn an_interrupt_while_the_link_is_gone_ends_the_waiting() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let mut child =
-        command(&["run", cable.url(), "--", "sh", "-c", "echo ready; sleep 1000"]).spawn().unwrap();
+        command(&["run", proxy.url(), "--", "sh", "-c", "echo ready; sleep 1000"]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "ready");
-    cable.unplug();
+    proxy.unplug();
     let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(errors.next_line().await.unwrap().unwrap().contains("lost the connection"));
     let pid = rustix::process::Pid::from_raw(child.id().unwrap().cast_signed()).unwrap();

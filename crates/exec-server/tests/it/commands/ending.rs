@@ -23,7 +23,7 @@ async fn several_processes_are_ended_by_one_kill_which_returns_when_they_have_en
     detached(&server, &["--name", "c"], "exec sleep 1000").await;
     wait_for_log(&server, "b", "ready").await;
     assert_eq!(on(&server, &["kill", "--grace", "100ms", "a", "b"]).await, ran(0, "", ""));
-    // Nobody waits here: what was killed is not listed any more.
+    // No waiting here: a killed process is no longer listed.
     assert_eq!(on(&server, &["ps", "-q"]).await, ran(0, "c\n", ""));
     let some = on(&server, &["kill", "nobody", "c", "a"]).await;
     assert_eq!(some.code, 1);
@@ -53,7 +53,7 @@ async fn waiting_gives_the_exit_codes() {
     let server = TestExecutor::start().await;
     let mut fifo = Fifo::new();
     detached(&server, &["--name", "seven"], &format!("read _ < {}; exit 7", fifo.path())).await;
-    // What holds its output is not waited for.
+    // A descendant that holds the output open is not waited for.
     detached(&server, &["--name", "three"], "sleep 1000 & exit 3").await;
     let waiting = command(&["wait", server.url(), "seven", "three"]).spawn().unwrap();
     fifo.open().await;
@@ -78,7 +78,7 @@ async fn a_name_belongs_to_one_live_process() {
         assert!(again.err.contains("`job` is running already"), "{}", again.err);
     }
     assert_eq!(on(&server, &["kill", "job"]).await, ran(0, "", ""));
-    // What has ended gives its name away, and the newer process is meant by it.
+    // The name of an exited process can be reused, and then means the newer process.
     detached(&server, &["--name", "job"], "echo second; exec sleep 1000").await;
     wait_for_log(&server, "job", "second").await;
     assert_eq!(on(&server, &["kill", "job"]).await, ran(0, "", ""));

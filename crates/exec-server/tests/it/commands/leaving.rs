@@ -1,7 +1,7 @@
-//! A user who wants out: by keys or by a signal, whatever the link does.
+//! Leaving a command by keys or by a signal, whatever the state of the link.
 //!
-//! A link that is frozen is noticed after ten seconds at the earliest, and then told. Where a test says that no loss was
-//! told, the client has not waited for that.
+//! A stalled link is detected and reported after ten seconds at the earliest. A test that asserts that no loss was
+//! reported shows that the client left before that.
 
 use std::process::Stdio;
 
@@ -24,26 +24,26 @@ async fn terminal(arguments: &[&str]) -> Terminal {
     Terminal::start(&argv, &[HOME]).await
 }
 
-/// A shell on a terminal, at the other end of a cable.
-async fn shell(cable: &FaultProxy) -> Terminal {
-    let mut terminal = terminal(&["run", "-it", "--name", "shell", cable.url(), "--", "sh"]).await;
+/// A shell on a terminal, behind a fault proxy.
+async fn shell(proxy: &FaultProxy) -> Terminal {
+    let mut terminal = terminal(&["run", "-it", "--name", "shell", proxy.url(), "--", "sh"]).await;
     terminal.type_keys("PS1=; X=kept; echo rea''dy\n").await;
     terminal.expect("ready").await;
     terminal
 }
 
-fn freeze(cable: &FaultProxy) {
-    cable.stall(Toward::Server);
-    cable.stall(Toward::Client);
+fn freeze(proxy: &FaultProxy) {
+    proxy.stall(Toward::Server);
+    proxy.stall(Toward::Client);
 }
 
 #[tokio::test]
 async fn a_tilde_and_a_dot_leave_a_command_that_can_be_come_back_to() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let mut first = shell(&cable).await;
+    let proxy = FaultProxy::to(server.url()).await;
+    let mut first = shell(&proxy).await;
     first.type_keys("\r~.").await;
-    first.expect(&format!("left; `exec-server attach {} shell` comes back", cable.url())).await;
+    first.expect(&format!("left; `exec-server attach {} shell` comes back", proxy.url())).await;
     assert_eq!(first.finish().await.0, 255);
     let mut second = terminal(&["attach", server.url(), "shell"]).await;
     second.expect("ready").await;
@@ -55,16 +55,16 @@ async fn a_tilde_and_a_dot_leave_a_command_that_can_be_come_back_to() {
 #[tokio::test]
 async fn other_escapes_list_send_a_tilde_and_detach() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let mut first = shell(&cable).await;
+    let proxy = FaultProxy::to(server.url()).await;
+    let mut first = shell(&proxy).await;
     first.type_keys("\r~?").await;
     first.expect("~.   leave at once").await;
     first.type_keys("\r~~.x\r").await;
-    // The shell says that it knows no such command.
+    // The shell reports an unknown command.
     first.expect("~.x").await;
     first.type_keys("\r~d").await;
     first
-        .expect(&format!("detached; `exec-server attach {} shell` comes back within", cable.url()))
+        .expect(&format!("detached; `exec-server attach {} shell` comes back within", proxy.url()))
         .await;
     assert_eq!(first.finish().await.0, 0);
     let attach = ["attach", "--escape-char", "^]", server.url(), "shell"];
@@ -86,10 +86,10 @@ async fn a_frozen_link_is_left_by_keys_whatever_is_queued() {
         ("\r~d", "detached; `exec-server attach", 0),
     ] {
         let server = TestExecutor::start().await;
-        let cable = FaultProxy::to(server.url()).await;
-        let mut terminal = shell(&cable).await;
-        freeze(&cable);
-        // More than the queues in front of a link ever held.
+        let proxy = FaultProxy::to(server.url()).await;
+        let mut terminal = shell(&proxy).await;
+        freeze(&proxy);
+        // More than all queues hold.
         for _ in 0..20 {
             terminal.type_keys(&"x".repeat(50_000)).await;
         }
@@ -104,10 +104,10 @@ async fn a_frozen_link_is_left_by_keys_whatever_is_queued() {
 #[tokio::test]
 async fn a_command_that_reads_nothing_is_left_by_keys() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let script = "stty raw -echo; echo ready; exec sleep 1000";
     let mut terminal =
-        terminal(&["run", "-it", "--name", "deaf", cable.url(), "--", "sh", "-c", script]).await;
+        terminal(&["run", "-it", "--name", "deaf", proxy.url(), "--", "sh", "-c", script]).await;
     terminal.expect("ready").await;
     for _ in 0..20 {
         terminal.type_keys(&"x".repeat(50_000)).await;
@@ -120,14 +120,14 @@ async fn a_command_that_reads_nothing_is_left_by_keys() {
 #[tokio::test]
 async fn a_terminal_that_shows_nothing_more_is_left_by_keys() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let mut ended = Fifo::new();
     let program = binary();
     let script =
-        format!("{} run -it {} -- yes; echo $? > {}", program.display(), cable.url(), ended.path());
-    // Nothing is read from this terminal before the end, so that its writers have to wait.
+        format!("{} run -it {} -- yes; echo $? > {}", program.display(), proxy.url(), ended.path());
+    // Output of this terminal is not read before the end, so its writers block.
     let mut terminal = Terminal::start(&["/bin/sh", "-c", &script], &[HOME]).await;
-    cable.wait_for_carried(Toward::Client, 2_000_000).await;
+    proxy.wait_for_carried(Toward::Client, 2_000_000).await;
     terminal.type_keys("\r~.").await;
     assert_eq!(ended.line().await, "255");
 }
@@ -136,9 +136,9 @@ async fn a_terminal_that_shows_nothing_more_is_left_by_keys() {
 async fn keys_leave_while_the_link_is_brought_back() {
     for (keys, code) in [("\r~.", 255), ("\x10\x11", 0)] {
         let server = TestExecutor::start().await;
-        let cable = FaultProxy::to(server.url()).await;
-        let mut terminal = shell(&cable).await;
-        cable.unplug();
+        let proxy = FaultProxy::to(server.url()).await;
+        let mut terminal = shell(&proxy).await;
+        proxy.unplug();
         terminal.expect(LOST).await;
         terminal.type_keys(keys).await;
         terminal.expect("`exec-server attach").await;
@@ -163,12 +163,12 @@ async fn keys_leave_while_a_link_is_made() {
 #[tokio::test]
 async fn what_is_typed_before_the_start_is_not_lost() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    freeze(&cable);
-    let mut terminal = terminal(&["run", "-it", cable.url(), "--", "sh"]).await;
-    cable.wait_for_connections(1).await;
+    let proxy = FaultProxy::to(server.url()).await;
+    freeze(&proxy);
+    let mut terminal = terminal(&["run", "-it", proxy.url(), "--", "sh"]).await;
+    proxy.wait_for_connections(1).await;
     terminal.type_keys("echo typed ah''ead; exit 5\r").await;
-    cable.flow();
+    proxy.resume();
     terminal.expect("typed ahead").await;
     assert_eq!(terminal.finish().await.0, 5);
 }
@@ -198,9 +198,9 @@ async fn the_first_signal_counts_while_a_link_is_made() {
 async fn the_first_signal_counts_while_the_link_is_brought_back() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let server = TestExecutor::start().await;
-        let cable = FaultProxy::to(server.url()).await;
-        let mut child = running(&cable).await;
-        cable.unplug();
+        let proxy = FaultProxy::to(server.url()).await;
+        let mut child = running(&proxy).await;
+        proxy.unplug();
         let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
         assert!(errors.next_line().await.unwrap().unwrap().contains(LOST));
         send(&child, signal);
@@ -214,9 +214,9 @@ async fn the_first_signal_counts_while_the_link_is_brought_back() {
 async fn the_first_signal_counts_on_a_frozen_link() {
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let server = TestExecutor::start().await;
-        let cable = FaultProxy::to(server.url()).await;
-        let child = running(&cable).await;
-        freeze(&cable);
+        let proxy = FaultProxy::to(server.url()).await;
+        let child = running(&proxy).await;
+        freeze(&proxy);
         send(&child, signal);
         let ran = finish(child).await;
         assert_eq!(ran.code, code, "{}", ran.err);
@@ -235,20 +235,20 @@ async fn a_copy_is_interrupted_on_a_frozen_link_and_leaves_nothing() {
     std::fs::write(there.join("large"), vec![7; 30_000_000]).unwrap();
     std::fs::write(here.join("large"), vec![7; 30_000_000]).unwrap();
     for (toward, more) in [(Toward::Client, "down"), (Toward::Server, "up")] {
-        let cable = FaultProxy::to(server.url()).await;
-        let spot = format!("{}:{}", cable.url(), there.display());
+        let proxy = FaultProxy::to(server.url()).await;
+        let remote = format!("{}:{}", proxy.url(), there.display());
         let (from, to) = match toward {
-            Toward::Client => (format!("{spot}/large"), format!("{}/{more}", here.display())),
-            Toward::Server => (format!("{}/large", here.display()), format!("{spot}/{more}")),
+            Toward::Client => (format!("{remote}/large"), format!("{}/{more}", here.display())),
+            Toward::Server => (format!("{}/large", here.display()), format!("{remote}/{more}")),
         };
         let mut child = command(&["cp", &from, &to]).stdin(Stdio::null()).spawn().unwrap();
-        cable.wait_for_carried(toward, 1_000_000).await;
-        freeze(&cable);
+        proxy.wait_for_carried(toward, 1_000_000).await;
+        freeze(&proxy);
         send(&child, Signal::INT);
         let status = timeout(DEADLINE, child.wait()).await.unwrap().unwrap();
         assert_eq!(status.code(), Some(130), "{more}");
-        cable.flow();
-        cable.wait_for_silence().await;
+        proxy.resume();
+        proxy.wait_for_silence().await;
         let names = |path: &std::path::Path| std::fs::read_dir(path).unwrap().count();
         assert_eq!(names(&here), 1, "{more}");
         exec_server_testkit::eventually("nothing is left on the server", || names(&there) == 1)
@@ -256,17 +256,17 @@ async fn a_copy_is_interrupted_on_a_frozen_link_and_leaves_nothing() {
     }
 }
 
-/// Takes connections and says nothing.
+/// Accepts connections and never answers.
 async fn silent_server() -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     (listener, url)
 }
 
-/// A command that runs and ignores signals, at the other end of a cable.
-async fn running(cable: &FaultProxy) -> Child {
+/// A command that ignores signals, behind a fault proxy.
+async fn running(proxy: &FaultProxy) -> Child {
     let script = "trap '' INT TERM; echo ready; sleep 1000";
-    let mut child = command(&["run", cable.url(), "--", "sh", "-c", script]).spawn().unwrap();
+    let mut child = command(&["run", proxy.url(), "--", "sh", "-c", script]).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "ready");
     child

@@ -1,4 +1,4 @@
-//! The client commands with the unmodified reference as the server: what it lacks is emulated, refused at once, or said.
+//! Client commands with the reference as the server: missing features are emulated, rejected or reported.
 
 use std::any::Any;
 use std::fs::File;
@@ -16,14 +16,14 @@ use tokio::time::timeout;
 use super::{Ran, command, finish, ran};
 use crate::rendezvous::executor::{join_with, wait_for_presence};
 
-/// How the client gets to a server of the reference.
+/// How the client reaches a server of the reference.
 #[derive(Clone, Copy)]
-enum Way {
-    /// The server listens.
+enum Transport {
+    /// Directly.
     Direct,
-    /// The reference waits at our rendezvous.
+    /// The reference is registered at our rendezvous.
     Rendezvous,
-    /// Our forwarder waits at our rendezvous, and connects to the server.
+    /// Our forwarder is registered at our rendezvous, and connects to the server.
     Forward,
 }
 
@@ -37,7 +37,7 @@ struct Foreign {
 }
 
 impl Foreign {
-    async fn start(version: ReferenceVersion, way: Way) -> Option<Self> {
+    async fn start(version: ReferenceVersion, transport: Transport) -> Option<Self> {
         let (folder, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let client_state = state.path().join("client");
         std::fs::create_dir(&client_state).unwrap();
@@ -48,7 +48,7 @@ impl Foreign {
             _state: state,
             _running: Vec::new(),
         };
-        if let Way::Direct = way {
+        if let Transport::Direct = transport {
             let server = ReferenceServer::start(version).await?;
             foreign.target = server.url().to_owned();
             foreign._running.push(Box::new(server));
@@ -57,7 +57,7 @@ impl Foreign {
         let rendezvous = TestRendezvous::start().await;
         let executor_token = rendezvous.token(TokenRole::Executor, "env").await;
         let token = rendezvous.token(TokenRole::Harness, "env").await;
-        if let Way::Forward = way {
+        if let Transport::Forward = transport {
             let server = ReferenceServer::start(version).await?;
             let state = foreign._state.path().join("forward");
             let forward = TestExecutor::builder().args(&["forward", "--connect", server.url()]);
@@ -73,7 +73,7 @@ impl Foreign {
         foreign.variables.push(("EXEC_SERVER_REMOTE_URL", rendezvous.url().to_owned()));
         foreign.variables.push(("EXEC_SERVER_REMOTE_TOKEN", token));
         foreign._running.push(Box::new(rendezvous));
-        // The first visit says that the executor's key is new.
+        // The first connection reports that the executor's key is new.
         let met = foreign.cli(&["info", &foreign.target]).await;
         assert!(met.code == 0 && met.err.contains("for the first time"), "{met:?}");
         Some(foreign)
@@ -106,12 +106,12 @@ impl Foreign {
     }
 }
 
-macro_rules! ways {
-    ($($name:ident $version:ident $way:ident)*) => {
+macro_rules! transports {
+    ($($name:ident $version:ident $transport:ident)*) => {
         $(
             #[tokio::test(flavor = "multi_thread")]
             async fn $name() {
-                let started = Foreign::start(ReferenceVersion::$version, Way::$way).await;
+                let started = Foreign::start(ReferenceVersion::$version, Transport::$transport).await;
                 let Some(foreign) = started else { return };
                 codes_of_commands(&foreign).await;
                 input(&foreign).await;
@@ -126,7 +126,7 @@ macro_rules! ways {
     };
 }
 
-ways! {
+transports! {
     the_reference_0_166_directly             V0_166 Direct
     the_reference_0_166_at_a_rendezvous      V0_166 Rendezvous
     the_reference_0_166_behind_a_forwarder   V0_166 Forward
@@ -158,7 +158,7 @@ async fn input(foreign: &Foreign) {
     std::fs::write(foreign.path("input"), "some input\n").unwrap();
     let file = || Stdio::from(File::open(foreign.path("input")).unwrap());
     for stdin in [file(), Stdio::piped()] {
-        // An open pipe may stay silent for ever, and is refused as well.
+        // An open pipe may never get data, and is rejected as well.
         let mut child = foreign.command(&arguments).stdin(stdin).spawn().unwrap();
         let pipe = child.stdin.take();
         let refused = finish(child).await;
@@ -203,10 +203,10 @@ async fn time_and_signals(foreign: &Foreign) {
     assert_eq!(finish(flooding).await.code, 124);
     assert_eq!(foreign.run(&["--timeout", "10m"], &["true"]).await, ran(0, "", ""));
     for signal in [rustix::process::Signal::INT, rustix::process::Signal::TERM] {
-        // One process all the way: a shell that waits for a child may take the signal for the child's.
+        // A single process: a shell that waits for a child may take the signal for the child's.
         let arguments = ["run", &foreign.target, "--", "sh", "-c", "echo $$; exec sleep 600"];
         let mut child = foreign.command(&arguments).spawn().unwrap();
-        // A client that passes output on has taken over the signals.
+        // Once output arrives, the client has installed its signal handlers.
         let mut line = String::new();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
@@ -234,7 +234,7 @@ async fn trees(foreign: &Foreign) {
             assert!(copied == std::fs::read(tree.join(name)).unwrap(), "{copy}/{name}");
         }
     };
-    // From it: links to files are files, a link to a directory is told and left out.
+    // From the reference: links to files become files, a link to a directory is reported and skipped.
     for (options, copy) in [("-r", "down"), ("-rp", "down, kept")] {
         let down =
             foreign.cli(&["cp", options, &foreign.remote("tree"), &foreign.local(copy)]).await;
@@ -250,7 +250,7 @@ async fn trees(foreign: &Foreign) {
     let (kept, original) = (foreign.path("down, kept/small"), tree.join("small"));
     let difference = modified(&kept).duration_since(modified(&original)).unwrap_or_default();
     assert!(difference.as_millis() < 2, "{difference:?}");
-    // To it: what it cannot keep is said once, and the rest is copied.
+    // To the reference: unsupported attributes are reported once, and the rest is copied.
     std::fs::remove_file(tree.join("link")).unwrap();
     std::fs::remove_file(tree.join("directory link")).unwrap();
     for (options, copy) in [("-r", "up"), ("-rp", "up, kept")] {
@@ -343,7 +343,7 @@ async fn what_is_refused(foreign: &Foreign) {
         assert!(refused.err.contains("the server does not support"), "{refused:?}");
     }
     assert!(!marker.exists());
-    // The reference confines by its own means, or says that it does not.
+    // The reference applies its own sandbox, or reports that it does not.
     let script = format!("touch {}", marker.display());
     let confined = foreign.run(&["--sandbox", "read-only"], &["sh", "-c", &script]).await;
     assert_ne!(confined.code, 0, "{confined:?}");
@@ -374,7 +374,7 @@ async fn a_terminal_says_what_the_reference_cannot_do_for_it() {
         let argv = [program.to_str().unwrap(), "run", "-t", "--", "sh", "-c", "echo ready; cat"];
         let mut terminal = Terminal::start(&argv, &env).await;
         terminal.expect("ready").await;
-        // What follows an escape that does nothing still arrives.
+        // Input after a disabled escape still arrives.
         terminal.type_keys("\r~din''side\r").await;
         terminal.expect("does not keep detached commands").await;
         terminal.expect("in''side").await;

@@ -37,7 +37,7 @@ async fn queries_are_left_out_of_what_attach_shows_again_and_of_nothing_else() {
 #[tokio::test]
 async fn queries_that_were_asked_while_the_link_was_gone_are_left_out() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let (mut go, mut said) = (Fifo::new(), Fifo::new());
     let script = format!(
         "stty -echo; echo ready; read _ < {}; printf 'late\\033[6nquery\\n'; echo > {}; \
@@ -46,14 +46,14 @@ async fn queries_that_were_asked_while_the_link_was_gone_are_left_out() {
         said.path()
     );
     let program = binary();
-    let run = [program.to_str().unwrap(), "run", "-it", cable.url(), "--", "sh", "-c", &script];
+    let run = [program.to_str().unwrap(), "run", "-it", proxy.url(), "--", "sh", "-c", &script];
     let mut terminal = Terminal::start(&run, &[HOME]).await;
     terminal.expect("ready").await;
-    cable.unplug();
+    proxy.unplug();
     terminal.expect("lost the connection").await;
     go.open().await;
     said.line().await;
-    cable.plug_in();
+    proxy.plug_in();
     terminal.expect("latequery").await;
     terminal.type_keys("\n").await;
     terminal.expect("now\x1b[6nquery").await;

@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use exec_server_testkit::executor::{Signal, binary};
-use exec_server_testkit::{Footprint, TestExecutor};
+use exec_server_testkit::{ProcessMarker, TestExecutor};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
@@ -182,11 +182,11 @@ async fn a_second_interrupt_ends_what_ignores_the_first() {
 }
 
 #[tokio::test]
-async fn whoever_stops_reading_ends_the_command_quietly() {
+async fn a_reader_that_closes_the_pipe_ends_the_command_quietly() {
     let server = TestExecutor::start().await;
-    let process_count = Footprint::new();
+    let process_count = ProcessMarker::new();
     let run = ["run", "-e", &process_count.variable(), server.url(), "--", "yes"];
-    // The program itself does not carry the mark, since it is only an argument to it.
+    // The client itself does not have the marker, which is only in its arguments.
     let mut child = command(&run).spawn().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let mut some = [0; 100_000];
@@ -205,7 +205,7 @@ async fn a_reader_that_pauses_loses_nothing() {
     let mut stdout = child.stdout.take().unwrap();
     let mut first = vec![0; 1_000_000];
     stdout.read_exact(&mut first).await.unwrap();
-    // Long enough to fill everything on the way, many times over.
+    // Enough to fill all buffers several times.
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     let mut rest = Vec::new();
     stdout.read_to_end(&mut rest).await.unwrap();
@@ -288,7 +288,7 @@ async fn secrets_of_the_server_stay_behind_by_word() {
 async fn one_line_warns_of_a_server_that_ignores_what_was_asked_for() {
     let directory = tempfile::tempdir().unwrap();
     let wrapper = directory.path().join("older");
-    // What an older server would answer, as far as the client can see.
+    // The reply of an older server, as far as the client can see.
     let script = format!(
         "{} --listen stdio --state-dir {} | sed -u 's/\\(\"sandboxType\":\"none\"\\)/\\1,\"ignored\":[\"colour\",\"size.depth\"]/'\n",
         exec_server_testkit::executor::binary().display(),

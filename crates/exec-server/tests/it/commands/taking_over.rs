@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::{cli, command, finish, ran};
 
-/// One connection finds the process, one attaches; whatever is asked again needs another one.
+/// One connection finds the process, one attaches; each retry needs another one.
 const CONNECTIONS: u64 = 2;
 
 #[tokio::test]
@@ -19,17 +19,17 @@ async fn attaching_to_what_is_attached_elsewhere_is_refused_at_once() {
         command(&["run", "--name", "job", server.url(), "--", "sh", "-c", script]).spawn().unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
     assert_eq!(lines.next_line().await.unwrap().unwrap(), "ready");
-    let cable = FaultProxy::to(server.url()).await;
-    let refused = cli(&["attach", "-n", cable.url(), "job"]).await;
+    let proxy = FaultProxy::to(server.url()).await;
+    let refused = cli(&["attach", "-n", proxy.url(), "job"]).await;
     assert_eq!((refused.code, refused.out.as_str()), (125, ""), "{}", refused.err);
-    assert_eq!(cable.connections(), CONNECTIONS, "nothing is asked again");
+    assert_eq!(proxy.connections(), CONNECTIONS, "nothing is asked again");
     let (first, second) = refused.err.split_once('\n').unwrap();
     assert!(
         first.starts_with("exec-server: `job` is attached to another client (exec-server-cli, "),
         "{first}"
     );
     let hint =
-        format!("`exec-server attach --take-over {} job` takes it from there\n", cable.url());
+        format!("`exec-server attach --take-over {} job` takes it from there\n", proxy.url());
     assert_eq!(second, hint);
     assert_eq!(cli(&["kill", server.url(), "job"]).await.code, 0);
     assert_eq!(finish(holder).await.code, 143);
@@ -38,9 +38,9 @@ async fn attaching_to_what_is_attached_elsewhere_is_refused_at_once() {
 #[tokio::test]
 async fn the_one_from_whom_it_is_taken_says_so_and_ends_at_once() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
     let script = "echo ready; read x; echo got $x";
-    let run = ["run", "-i", "--name", "job", cable.url(), "--", "sh", "-c", script];
+    let run = ["run", "-i", "--name", "job", proxy.url(), "--", "sh", "-c", script];
     let mut loser = command(&run).stdin(Stdio::piped()).spawn().unwrap();
     // The end of this input would end the command.
     let _input = loser.stdin.take().unwrap();
@@ -50,9 +50,9 @@ async fn the_one_from_whom_it_is_taken_says_so_and_ends_at_once() {
     let mut taker = command(&attach).stdin(Stdio::piped()).spawn().unwrap();
     let lost = finish(loser).await;
     assert_eq!(lost.code, 254, "{}", lost.err);
-    let back = format!("`exec-server attach --take-over {} job` takes it back\n", cable.url());
+    let back = format!("`exec-server attach --take-over {} job` takes it back\n", proxy.url());
     assert_eq!(lost.err, format!("exec-server: taken over by another client\n{back}"));
-    assert_eq!(cable.connections(), 1, "nothing is dialled again");
+    assert_eq!(proxy.connections(), 1, "nothing is dialled again");
     let mut stdin = taker.stdin.take().unwrap();
     tokio::io::AsyncWriteExt::write_all(&mut stdin, b"input\n").await.unwrap();
     assert_eq!(finish(taker).await, ran(0, "ready\ngot input\n", ""));

@@ -1,4 +1,4 @@
-//! Which server is meant: URLs, names, variables, tokens.
+//! Target resolution: URLs, names, variables, tokens.
 
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::executor::binary;
@@ -100,11 +100,11 @@ async fn a_program_on_stdio_and_a_unix_socket_are_targets() {
     assert!(left.err.contains("ends with us"), "{}", left.err);
     let file = state.path().join("file");
     std::fs::write(&file, "there\n").unwrap();
-    let spot = format!("{program}:{}", file.display());
-    assert_eq!(cli(&["cat", &spot]).await, ran(0, "there\n", ""));
-    assert_eq!(cli(&["ls", &spot]).await, ran(0, &format!("{}\n", file.display()), ""));
+    let remote = format!("{program}:{}", file.display());
+    assert_eq!(cli(&["cat", &remote]).await, ran(0, "there\n", ""));
+    assert_eq!(cli(&["ls", &remote]).await, ran(0, &format!("{}\n", file.display()), ""));
     let copied = state.path().join("copy");
-    assert_eq!(cli(&["cp", &spot, copied.to_str().unwrap()]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", &remote, copied.to_str().unwrap()]).await, ran(0, "", ""));
     assert_eq!(std::fs::read_to_string(&copied).unwrap(), "there\n");
     assert_eq!(cli(&["ps", "-q", &program]).await, ran(0, "", ""));
     assert!(cli(&["info", &program]).await.out.contains("architecture"));

@@ -28,7 +28,7 @@ async fn a_remote_terminal_has_our_size_and_our_keys() {
         .type_keys("while [ \"$(stty size)\" != '33 101' ]; do sleep 0.05; done; echo resi''zed\n")
         .await;
     terminal.expect("resized").await;
-    // Ctrl-C and Ctrl-Z are keys of the other side.
+    // Ctrl-C and Ctrl-Z are sent to the remote process.
     terminal.type_keys("sh -c 'echo star\"\"ted; exec sleep 1000'\n").await;
     terminal.expect("started").await;
     terminal.type_keys("\x03").await;

@@ -1,4 +1,4 @@
-//! What a written file is like beside its content: permission bits and time.
+//! Permission bits and times of written files.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -22,7 +22,7 @@ async fn new_content_comes_with_the_bits_and_the_time_that_were_asked_for() {
             let found = std::fs::metadata(&path).unwrap();
             assert_eq!(found.permissions().mode() & 0o7777, 0o741, "{name}");
             assert_eq!(found.mtime() * 1000 + found.mtime_nsec() / 1_000_000, TIME_MS);
-            // The second round replaces a file that is different.
+            // The second round replaces an existing file.
             std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
         }
         std::fs::hard_link(&path, dir.path().join(format!("{name}-link"))).unwrap();

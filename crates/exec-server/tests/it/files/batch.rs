@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{names, put_link, refused};
 
-async fn batch(desk: &mut FsFixture, requests: Vec<Value>) -> Result<Vec<Value>, Value> {
-    let mut result = desk.client.call("fs/batch", json!({"requests": requests})).await?;
+async fn batch(fixture: &mut FsFixture, requests: Vec<Value>) -> Result<Vec<Value>, Value> {
+    let mut result = fixture.client.call("fs/batch", json!({"requests": requests})).await?;
     assert_eq!(result.as_object().unwrap().len(), 1);
     Ok(result["results"].as_array_mut().expect("a list").drain(..).collect())
 }
@@ -19,12 +19,12 @@ fn request(method: &str, params: Value) -> Value {
 
 #[tokio::test]
 async fn each_lookup_is_answered_in_its_place_as_if_it_were_alone() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "content");
-        put_link(desk, "link", "f");
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "content");
+        put_link(fixture, "link", "f");
         let mut requests = Vec::new();
         for name in ["f", "nope", "link", "", "f/x", "link", "f"] {
-            let path = desk.uri(name);
+            let path = fixture.uri(name);
             requests.push(request("fs/readFile", json!({"path": path})));
             requests.push(request("fs/readFile", json!([path, false])));
             requests.push(request("fs/readFile", json!({"path": path, "detailed": true})));
@@ -38,13 +38,13 @@ async fn each_lookup_is_answered_in_its_place_as_if_it_were_alone() {
         requests.push(request("fs/readFile", json!({})));
         let policy =
             json!({"permissions": {"type": "managed", "file_system": {"type": "restricted"}}});
-        requests.push(request("fs/readFile", json!({"path": desk.uri("f"), "sandbox": policy})));
-        let results = batch(desk, requests.clone()).await.unwrap();
+        requests.push(request("fs/readFile", json!({"path": fixture.uri("f"), "sandbox": policy})));
+        let results = batch(fixture, requests.clone()).await.unwrap();
         assert_eq!(results.len(), requests.len());
         let (mut answers, mut errors) = (0, 0);
         for (one, together) in requests.iter().zip(results) {
             let method = one["method"].as_str().unwrap();
-            let alone = match desk.client.call(method, one["params"].clone()).await {
+            let alone = match fixture.client.call(method, one["params"].clone()).await {
                 Ok(result) => json!({"result": result}),
                 Err(error) => json!({"error": error}),
             };
@@ -62,11 +62,11 @@ async fn each_lookup_is_answered_in_its_place_as_if_it_were_alone() {
 
 #[tokio::test]
 async fn only_lookups_are_taken_and_the_others_do_nothing() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "f");
-        let (f, new) = (desk.uri("f"), desk.uri("new"));
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "f");
+        let (f, new) = (fixture.uri("f"), fixture.uri("new"));
         let results = batch(
-            desk,
+            fixture,
             vec![
                 request("fs/writeFile", json!({"path": new, "dataBase64": ""})),
                 request("fs/open", json!({"path": f, "handleId": "h"})),
@@ -86,27 +86,27 @@ async fn only_lookups_are_taken_and_the_others_do_nothing() {
             assert_eq!(result.get("result"), None);
             refused(Err(result["error"].clone()), -32602, "not_for_batch");
         }
-        assert_eq!(names(desk), ["f"]);
+        assert_eq!(names(fixture), ["f"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_batch_holds_up_to_1000_lookups() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "f");
-        let one = request("fs/getMetadata", json!({"path": desk.uri("f")}));
-        assert_eq!(batch(desk, vec![]).await.unwrap(), [Value::Null; 0]);
-        let results = batch(desk, vec![one.clone(); 1000]).await.unwrap();
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "f");
+        let one = request("fs/getMetadata", json!({"path": fixture.uri("f")}));
+        assert_eq!(batch(fixture, vec![]).await.unwrap(), [Value::Null; 0]);
+        let results = batch(fixture, vec![one.clone(); 1000]).await.unwrap();
         assert_eq!(results.len(), 1000);
         assert!(results.iter().all(|result| result["result"]["size"] == 1));
         let requests = json!({"requests": vec![one; 1001]});
-        let result = desk.client.call("fs/batch", requests).await;
+        let result = fixture.client.call("fs/batch", requests).await;
         refused(result, -32600, "batch_too_long");
         for params in
             [json!({}), json!({"requests": {}}), json!({"requests": [{"method": "fs/readFile"}]})]
         {
-            refused(desk.client.call("fs/batch", params).await, -32602, "invalid_params");
+            refused(fixture.client.call("fs/batch", params).await, -32602, "invalid_params");
         }
     })
     .await;
@@ -114,15 +114,15 @@ async fn a_batch_holds_up_to_1000_lookups() {
 
 #[tokio::test]
 async fn what_does_not_fit_into_the_answer_is_told_in_its_place() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let bytes = vec![b'x'; 200_000];
-        desk.put("big", &bytes);
-        desk.put("small", "small");
-        std::fs::File::create(desk.path("huge")).unwrap().set_len(1 << 30).unwrap();
-        let read = |name| request("fs/readFile", json!({"path": desk.uri(name)}));
+        fixture.put("big", &bytes);
+        fixture.put("small", "small");
+        std::fs::File::create(fixture.path("huge")).unwrap().set_len(1 << 30).unwrap();
+        let read = |name| request("fs/readFile", json!({"path": fixture.uri(name)}));
         let mut requests = vec![read("huge")];
         requests.extend((0..998).map(|place| read(if place % 2 == 0 { "big" } else { "small" })));
-        let mut client = RawClient::connect(desk.server.url()).await;
+        let mut client = RawClient::connect(fixture.server.url()).await;
         client.answer_pings();
         client.initialize().await;
         client.send("fs/batch", json!({"requests": requests})).await;

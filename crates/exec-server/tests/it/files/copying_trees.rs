@@ -17,67 +17,67 @@ use super::{set_mode, start_as_ordinary_user};
 
 #[tokio::test]
 async fn a_tree_is_copied_with_all_that_is_in_it() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/a/b/c", "src/f", "src/empty/deep/", "src/.hidden"]);
-        symlink("../f", desk.path("src/a/up")).unwrap();
-        symlink("/no where", desk.path("src/dangling")).unwrap();
-        symlink("a", desk.path("src/to directory")).unwrap();
-        let before = tree(&desk.path("src"));
-        assert_eq!(copy(desk, "src", "dst").await.unwrap(), json!({}));
-        assert_eq!(tree(&desk.path("dst")), before);
-        assert_eq!(tree(&desk.path("src")), before, "the source stays as it was");
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/a/b/c", "src/f", "src/empty/deep/", "src/.hidden"]);
+        symlink("../f", fixture.path("src/a/up")).unwrap();
+        symlink("/no where", fixture.path("src/dangling")).unwrap();
+        symlink("a", fixture.path("src/to directory")).unwrap();
+        let before = tree(&fixture.path("src"));
+        assert_eq!(copy(fixture, "src", "dst").await.unwrap(), json!({}));
+        assert_eq!(tree(&fixture.path("dst")), before);
+        assert_eq!(tree(&fixture.path("src")), before, "the source stays as it was");
         assert_eq!(before["to directory"], "-> a");
         assert_eq!(before.len(), 10);
         // A copy is not the same file.
-        desk.put("src/f", "changed");
-        assert_eq!(desk.get("dst/f"), b"src/f");
+        fixture.put("src/f", "changed");
+        assert_eq!(fixture.get("dst/f"), b"src/f");
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_directory_is_copied_only_on_purpose() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/f"]);
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/f"]);
         let mut params = json!({
-            "sourcePath": desk.uri("src"), "destinationPath": desk.uri("dst"), "recursive": false,
+            "sourcePath": fixture.uri("src"), "destinationPath": fixture.uri("dst"), "recursive": false,
         });
-        let refusal = desk.client.call("fs/copy", params.clone()).await;
+        let refusal = fixture.client.call("fs/copy", params.clone()).await;
         assert_eq!(kind(refusal), (-32600, "needs_recursive".into()));
         for wrong in [json!(null), json!("true"), json!(1)] {
             params["recursive"] = wrong;
-            let refusal = desk.client.call("fs/copy", params.clone()).await;
+            let refusal = fixture.client.call("fs/copy", params.clone()).await;
             assert_eq!(kind(refusal), (-32602, "invalid_params".into()));
         }
         params.as_object_mut().unwrap().remove("recursive");
-        let refusal = desk.client.call("fs/copy", params).await;
+        let refusal = fixture.client.call("fs/copy", params).await;
         assert_eq!(kind(refusal), (-32602, "invalid_params".into()));
-        assert!(!desk.path("dst").exists());
+        assert!(!fixture.path("dst").exists());
     })
     .await;
 }
 
 #[tokio::test]
 async fn parents_of_the_destination_are_made_and_an_empty_directory_is_copied() {
-    on_each_file_system(async |desk| {
-        make(desk, &["empty/", "src/f", "real/"]);
-        symlink("real", desk.path("link")).unwrap();
-        copy(desk, "empty", "x/y/z").await.unwrap();
-        assert_eq!(tree(&desk.path("x")), listing(&[("y", "/"), ("y/z", "/")]));
-        copy(desk, "src", "link/a/b").await.unwrap();
+    on_each_file_system(async |fixture| {
+        make(fixture, &["empty/", "src/f", "real/"]);
+        symlink("real", fixture.path("link")).unwrap();
+        copy(fixture, "empty", "x/y/z").await.unwrap();
+        assert_eq!(tree(&fixture.path("x")), listing(&[("y", "/"), ("y/z", "/")]));
+        copy(fixture, "src", "link/a/b").await.unwrap();
         let expected = listing(&[("a", "/"), ("a/b", "/"), ("a/b/f", "src/f")]);
-        assert_eq!(tree(&desk.path("real")), expected);
+        assert_eq!(tree(&fixture.path("real")), expected);
     })
     .await;
 }
 
 #[tokio::test]
 async fn what_is_at_the_destination_is_merged() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/both", "src/sub/new", "src/sub/both"]);
-        make(desk, &["dst/both", "dst/own", "dst/sub/both", "dst/sub/own/x", "real/"]);
-        set_mode(desk, "dst/sub", 0o711);
-        copy(desk, "src", "dst").await.unwrap();
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/both", "src/sub/new", "src/sub/both"]);
+        make(fixture, &["dst/both", "dst/own", "dst/sub/both", "dst/sub/own/x", "real/"]);
+        set_mode(fixture, "dst/sub", 0o711);
+        copy(fixture, "src", "dst").await.unwrap();
         let expected = listing(&[
             ("both", "src/both"),
             ("own", "dst/own"),
@@ -87,25 +87,25 @@ async fn what_is_at_the_destination_is_merged() {
             ("sub/own", "/"),
             ("sub/own/x", "dst/sub/own/x"),
         ]);
-        assert_eq!(tree(&desk.path("dst")), expected);
-        assert_eq!(mode(desk, "dst/sub"), 0o711, "a directory that was there stays as it was");
+        assert_eq!(tree(&fixture.path("dst")), expected);
+        assert_eq!(mode(fixture, "dst/sub"), 0o711, "a directory that was there stays as it was");
         // Again, and through a link to the destination.
-        copy(desk, "src", "dst").await.unwrap();
-        symlink("real", desk.path("link")).unwrap();
-        copy(desk, "src", "link").await.unwrap();
-        assert_eq!(tree(&desk.path("real")), tree(&desk.path("src")));
+        copy(fixture, "src", "dst").await.unwrap();
+        symlink("real", fixture.path("link")).unwrap();
+        copy(fixture, "src", "link").await.unwrap();
+        assert_eq!(tree(&fixture.path("real")), tree(&fixture.path("src")));
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_directory_counts_once_however_it_is_copied() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/one/two/", "dst/one/link"]);
-        symlink("target", desk.path("src/one/link")).unwrap();
-        let error = copy(desk, "src", "dst").await.unwrap_err();
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/one/two/", "dst/one/link"]);
+        symlink("target", fixture.path("src/one/link")).unwrap();
+        let error = copy(fixture, "src", "dst").await.unwrap_err();
         // The order of the two names is the file system's: `two` is copied before the link, or not at all.
-        let copied = if desk.path("dst/one/two").exists() { 2 } else { 1 };
+        let copied = if fixture.path("dst/one/two").exists() { 2 } else { 1 };
         assert_eq!(error["data"]["completed"], copied, "{error}");
     })
     .await;
@@ -113,25 +113,25 @@ async fn a_directory_counts_once_however_it_is_copied() {
 
 #[tokio::test]
 async fn a_link_that_is_there_already_ends_the_copy_which_says_how_far_it_came() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/sub/", "dst/sub/link", "top/", "top2/"]);
-        symlink("target", desk.path("src/sub/link")).unwrap();
-        let error = copy(desk, "src", "dst").await.unwrap_err();
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/sub/", "dst/sub/link", "top/", "top2/"]);
+        symlink("target", fixture.path("src/sub/link")).unwrap();
+        let error = copy(fixture, "src", "dst").await.unwrap_err();
         assert_eq!(error["code"], -32603);
-        let place = desk.path("src/sub/link");
+        let place = fixture.path("src/sub/link");
         let data = json!({"kind": "incomplete", "errno": "EEXIST", "completed": 1,
-            "failedPath": desk.uri("src/sub/link")});
+            "failedPath": fixture.uri("src/sub/link")});
         assert_eq!(error["data"], data);
         let text = format!(
             "copied 1 entries, then failed at `{}`: File exists (os error 17)",
             place.display()
         );
         assert_eq!(error["message"], text);
-        assert_eq!(desk.get("dst/sub/link"), b"dst/sub/link");
-        // The same link is in the way of itself; and where nothing was done, nothing is said about it.
-        symlink("target", desk.path("top/link")).unwrap();
-        copy(desk, "top", "top2").await.unwrap();
-        let refusal = copy(desk, "top", "top2").await;
+        assert_eq!(fixture.get("dst/sub/link"), b"dst/sub/link");
+        // The link conflicts with itself; if nothing was copied, no count is reported.
+        symlink("target", fixture.path("top/link")).unwrap();
+        copy(fixture, "top", "top2").await.unwrap();
+        let refusal = copy(fixture, "top", "top2").await;
         assert_eq!(code(refusal.clone()), (-32603, "EEXIST".into()));
         assert_eq!(kind(refusal).1, "already_exists");
     })
@@ -140,29 +140,29 @@ async fn a_link_that_is_there_already_ends_the_copy_which_says_how_far_it_came()
 
 #[tokio::test]
 async fn pipes_and_sockets_are_left_out_and_never_written_to() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/f", "other/pipe", "dst/"]);
-        mknodat(CWD, desk.path("src/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let _listener = UnixListener::bind(desk.path("src/socket")).unwrap();
-        copy(desk, "src", "dst").await.unwrap();
-        assert_eq!(tree(&desk.path("dst")), listing(&[("f", "src/f")]));
-        mknodat(CWD, desk.path("dst/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
-        copy(desk, "other", "dst").await.unwrap_err();
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/f", "other/pipe", "dst/"]);
+        mknodat(CWD, fixture.path("src/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let _listener = UnixListener::bind(fixture.path("src/socket")).unwrap();
+        copy(fixture, "src", "dst").await.unwrap();
+        assert_eq!(tree(&fixture.path("dst")), listing(&[("f", "src/f")]));
+        mknodat(CWD, fixture.path("dst/pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        copy(fixture, "other", "dst").await.unwrap_err();
         // A reader makes a pipe writable, and still it is no file.
         let reader = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NONBLOCK;
-        let _reader = rustix::fs::open(desk.path("dst/pipe"), reader, Mode::empty()).unwrap();
-        assert_eq!(kind(copy(desk, "other", "dst").await), (-32600, "not_a_file".into()));
+        let _reader = rustix::fs::open(fixture.path("dst/pipe"), reader, Mode::empty()).unwrap();
+        assert_eq!(kind(copy(fixture, "other", "dst").await), (-32600, "not_a_file".into()));
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_directory_is_not_copied_into_itself_by_any_name() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/sub/f", "dst/", "src2/"]);
-        symlink("src", desk.path("link")).unwrap();
-        symlink("src/sub", desk.path("deep link")).unwrap();
-        let before = tree(&desk.path("src"));
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/sub/f", "dst/", "src2/"]);
+        symlink("src", fixture.path("link")).unwrap();
+        symlink("src/sub", fixture.path("deep link")).unwrap();
+        let before = tree(&fixture.path("src"));
         for into in [
             "src",
             "src/new",
@@ -175,44 +175,44 @@ async fn a_directory_is_not_copied_into_itself_by_any_name() {
             "deep link/new",
             "dst/../src/new",
         ] {
-            let refusal = copy(desk, "src", into).await;
+            let refusal = copy(fixture, "src", into).await;
             assert_eq!(kind(refusal), (-32600, "into_itself".into()), "{into}");
         }
-        assert_eq!(tree(&desk.path("src")), before);
-        // What is only named alike, and what holds the source, is another directory.
-        copy(desk, "src", "src2").await.unwrap();
-        assert_eq!(tree(&desk.path("src2")), before);
-        copy(desk, "src/sub", "src").await.unwrap();
-        assert_eq!(desk.get("src/f"), b"src/sub/f");
+        assert_eq!(tree(&fixture.path("src")), before);
+        // A similar name, or a parent of the source, is another directory.
+        copy(fixture, "src", "src2").await.unwrap();
+        assert_eq!(tree(&fixture.path("src2")), before);
+        copy(fixture, "src/sub", "src").await.unwrap();
+        assert_eq!(fixture.get("src/f"), b"src/sub/f");
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_link_in_the_destination_does_not_lead_back_into_the_source() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/a/b/", "dst/"]);
-        symlink("../src/a/b", desk.path("dst/a")).unwrap();
-        let before = tree(&desk.path("src"));
-        let refusal = copy(desk, "src", "dst").await;
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/a/b/", "dst/"]);
+        symlink("../src/a/b", fixture.path("dst/a")).unwrap();
+        let before = tree(&fixture.path("src"));
+        let refusal = copy(fixture, "src", "dst").await;
         assert_eq!(kind(refusal), (-32600, "into_itself".into()));
-        assert_eq!(tree(&desk.path("src")), before);
+        assert_eq!(tree(&fixture.path("src")), before);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_link_to_a_directory_is_copied_as_a_link() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/f"]);
-        symlink("src", desk.path("link")).unwrap();
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/f"]);
+        symlink("src", fixture.path("link")).unwrap();
         for (recursive, to) in [(true, "copy 1"), (false, "copy 2")] {
             let params = json!({
-                "sourcePath": desk.uri("link"), "destinationPath": desk.uri(to),
+                "sourcePath": fixture.uri("link"), "destinationPath": fixture.uri(to),
                 "recursive": recursive,
             });
-            desk.client.call("fs/copy", params).await.unwrap();
-            assert_eq!(std::fs::read_link(desk.path(to)).unwrap(), Path::new("src"));
+            fixture.client.call("fs/copy", params).await.unwrap();
+            assert_eq!(std::fs::read_link(fixture.path(to)).unwrap(), Path::new("src"));
         }
     })
     .await;
@@ -220,8 +220,8 @@ async fn a_link_to_a_directory_is_copied_as_a_link() {
 
 #[tokio::test]
 async fn what_is_missing_or_in_the_way_is_told() {
-    on_each_file_system(async |desk| {
-        make(desk, &["src/f", "file", "empty/", "dst/f/"]);
+    on_each_file_system(async |fixture| {
+        make(fixture, &["src/f", "file", "empty/", "dst/f/"]);
         let cases = [
             ("missing", "dst", (-32004, "ENOENT")),
             ("file/x", "dst", (-32603, "ENOTDIR")),
@@ -230,29 +230,29 @@ async fn what_is_missing_or_in_the_way_is_told() {
             ("src", "dst", (-32603, "EISDIR")),
         ];
         for (from, to, expected) in cases {
-            let refusal = code(copy(desk, from, to).await);
+            let refusal = code(copy(fixture, from, to).await);
             assert_eq!(refusal, (expected.0, expected.1.to_owned()), "{from} {to}");
         }
-        assert_eq!(desk.get("file"), b"file");
+        assert_eq!(fixture.get("file"), b"file");
     })
     .await;
 }
 
 #[tokio::test]
 async fn directories_lose_the_bits_of_the_mask_and_files_do_not() {
-    on_each_file_system(async |desk| {
-        desk.server = TestExecutor::builder().after("umask 027").start().await;
-        desk.client = desk.server.client().await;
-        check_modes(desk).await;
+    on_each_file_system(async |fixture| {
+        fixture.server = TestExecutor::builder().after("umask 027").start().await;
+        fixture.client = fixture.server.client().await;
+        check_modes(fixture).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_directory_that_its_owner_may_not_fill_is_copied_all_the_same() {
-    on_each_file_system(async |desk| {
-        if start_as_ordinary_user(desk, TestExecutor::builder().after("umask 027")).await {
-            check_modes(desk).await;
+    on_each_file_system(async |fixture| {
+        if start_as_ordinary_user(fixture, TestExecutor::builder().after("umask 027")).await {
+            check_modes(fixture).await;
         }
     })
     .await;
@@ -260,18 +260,18 @@ async fn a_directory_that_its_owner_may_not_fill_is_copied_all_the_same() {
 
 #[tokio::test]
 async fn names_that_are_not_utf8_are_copied_by_their_bytes() {
-    on_each_file_system(async |desk| {
-        let place = desk.path("src").join(OsStr::from_bytes(b"d\xff"));
+    on_each_file_system(async |fixture| {
+        let place = fixture.path("src").join(OsStr::from_bytes(b"d\xff"));
         std::fs::create_dir_all(&place).unwrap();
         std::fs::write(place.join(OsStr::from_bytes(b"f\xfe\n")), "content").unwrap();
         symlink(OsStr::from_bytes(b"to\xfd"), place.join(OsStr::from_bytes(b"l\xfd"))).unwrap();
         let params = json!({
-            "sourcePath": desk.uri("src"),
-            "destinationPath": desk.uri_of_bytes(b"dst\xfc"),
+            "sourcePath": fixture.uri("src"),
+            "destinationPath": fixture.uri_of_bytes(b"dst\xfc"),
             "recursive": true,
         });
-        desk.client.call("fs/copy", params).await.unwrap();
-        let copied = desk.root().join(OsStr::from_bytes(b"dst\xfc/d\xff"));
+        fixture.client.call("fs/copy", params).await.unwrap();
+        let copied = fixture.root().join(OsStr::from_bytes(b"dst\xfc/d\xff"));
         assert_eq!(std::fs::read_dir(&copied).unwrap().count(), 2);
         assert_eq!(std::fs::read(copied.join(OsStr::from_bytes(b"f\xfe\n"))).unwrap(), b"content");
         let link = std::fs::read_link(copied.join(OsStr::from_bytes(b"l\xfd"))).unwrap();
@@ -282,35 +282,35 @@ async fn names_that_are_not_utf8_are_copied_by_their_bytes() {
 
 #[tokio::test]
 async fn two_thousand_files_are_copied() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for folder in 0..20 {
-            make(desk, &[&format!("src/{folder}/")]);
+            make(fixture, &[&format!("src/{folder}/")]);
             for file in 0..100 {
-                desk.put(&format!("src/{folder}/{file}"), format!("{folder} {file}"));
+                fixture.put(&format!("src/{folder}/{file}"), format!("{folder} {file}"));
             }
         }
-        copy(desk, "src", "dst").await.unwrap();
-        let copied = tree(&desk.path("dst"));
+        copy(fixture, "src", "dst").await.unwrap();
+        let copied = tree(&fixture.path("dst"));
         assert_eq!(copied.len(), 2020);
-        assert!(copied == tree(&desk.path("src")));
+        assert!(copied == tree(&fixture.path("src")));
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_deep_tree_is_copied() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let below = "/d".repeat(300);
-        make(desk, &[&format!("src{below}/f")]);
-        copy(desk, "src", "dst").await.unwrap();
-        assert!(desk.path(&format!("dst{below}/f")).exists());
+        make(fixture, &[&format!("src{below}/f")]);
+        copy(fixture, "src", "dst").await.unwrap();
+        assert!(fixture.path(&format!("dst{below}/f")).exists());
     })
     .await;
 }
 
-async fn check_modes(desk: &mut FsFixture) {
-    make(desk, &["src/open/f", "src/closed/f", "src/read only/sub/f", "dst/"]);
-    set_mode(desk, "dst", 0o777);
+async fn check_modes(fixture: &mut FsFixture) {
+    make(fixture, &["src/open/f", "src/closed/f", "src/read only/sub/f", "dst/"]);
+    set_mode(fixture, "dst", 0o777);
     let modes = [
         ("open", 0o777, 0o750),
         ("open/f", 0o666, 0o666),
@@ -319,22 +319,22 @@ async fn check_modes(desk: &mut FsFixture) {
         ("read only", 0o555, 0o550),
     ];
     for (name, before, _) in modes {
-        set_mode(desk, &format!("src/{name}"), before);
+        set_mode(fixture, &format!("src/{name}"), before);
     }
-    copy(desk, "src", "dst/new").await.unwrap();
-    let copied = modes.map(|(name, ..)| (name, mode(desk, &format!("dst/new/{name}"))));
+    copy(fixture, "src", "dst/new").await.unwrap();
+    let copied = modes.map(|(name, ..)| (name, mode(fixture, &format!("dst/new/{name}"))));
     // Restore the permissions, so that the tree can be removed.
-    set_mode(desk, "src/read only", 0o777);
-    set_mode(desk, "dst/new/read only", 0o777);
+    set_mode(fixture, "src/read only", 0o777);
+    set_mode(fixture, "dst/new/read only", 0o777);
     assert_eq!(copied, modes.map(|(name, _, after)| (name, after)));
-    assert_eq!(desk.get("dst/new/read only/sub/f"), b"src/read only/sub/f");
+    assert_eq!(fixture.get("dst/new/read only/sub/f"), b"src/read only/sub/f");
 }
 
-async fn copy(desk: &mut FsFixture, from: &str, to: &str) -> Result<Value, Value> {
+async fn copy(fixture: &mut FsFixture, from: &str, to: &str) -> Result<Value, Value> {
     let params = json!({
-        "sourcePath": desk.uri(from), "destinationPath": desk.uri(to), "recursive": true,
+        "sourcePath": fixture.uri(from), "destinationPath": fixture.uri(to), "recursive": true,
     });
-    desk.client.call("fs/copy", params).await
+    fixture.client.call("fs/copy", params).await
 }
 
 /// Every path below a directory: `/` for a directory, the target of a link, the content of a file.
@@ -364,6 +364,6 @@ fn listing(paths: &[(&str, &str)]) -> BTreeMap<String, String> {
     paths.iter().map(|(path, what)| ((*path).to_owned(), (*what).to_owned())).collect()
 }
 
-fn mode(desk: &FsFixture, name: &str) -> u32 {
-    desk.path(name).metadata().unwrap().permissions().mode() & 0o777
+fn mode(fixture: &FsFixture, name: &str) -> u32 {
+    fixture.path(name).metadata().unwrap().permissions().mode() & 0o777
 }

@@ -1,4 +1,4 @@
-//! Many writers at once, lost connections, and a server that is killed at any moment: no file is ever torn.
+//! Concurrent writers, lost connections and killed servers: no file is ever torn.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,47 +11,47 @@ use exec_server_testkit::{TestClient, TestExecutor, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::surroundings::{How, names, server_with_mounts};
+use super::host::{How, names, server_with_mounts};
 
 const WRITERS: usize = 16;
 const MIB: usize = 1024 * 1024;
 
 #[tokio::test]
 async fn many_writers_of_one_file_never_mix_their_content() {
-    on_each_file_system(async |desk| {
-        let path = desk.put("f", vec![b'-'; MIB]);
+    on_each_file_system(async |fixture| {
+        let path = fixture.put("f", vec![b'-'; MIB]);
         let mut writers = Vec::new();
         for _ in 0..WRITERS {
-            writers.push(desk.server.client().await);
+            writers.push(fixture.server.client().await);
         }
         for how in How::ALL {
             let asked = write_all(&mut writers, how, &path).await;
-            // A concurrent reader sees one of the two as well.
+            // A concurrent reader sees one of the two contents as well.
             for (writer, ids) in writers.iter_mut().zip(asked) {
-                is_of_one(&desk.get("f"), MIB);
+                is_of_one(&fixture.get("f"), MIB);
                 for id in ids {
                     assert_eq!(writer.reply(id).await.unwrap(), json!({}));
                 }
             }
-            is_of_one(&desk.get("f"), MIB);
+            is_of_one(&fixture.get("f"), MIB);
         }
-        assert_eq!(names(desk.root()), ["f"]);
+        assert_eq!(names(fixture.root()), ["f"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn neither_do_writers_of_one_file_under_two_names() {
-    on_each_file_system(async |desk| {
-        let two = [desk.put("one", vec![b'-'; MIB]), desk.path("two")];
+    on_each_file_system(async |fixture| {
+        let two = [fixture.put("one", vec![b'-'; MIB]), fixture.path("two")];
         std::fs::hard_link(&two[0], &two[1]).unwrap();
         let mut writers = Vec::new();
         for number in 0..4 {
-            let source = desk.put(&format!("source{number}"), vec![number as u8; 4 * MIB]);
+            let source = fixture.put(&format!("source{number}"), vec![number as u8; 4 * MIB]);
             let to = uri(&two[number % 2]);
             let copy =
                 json!({"sourcePath": uri(&source), "destinationPath": to, "recursive": false});
-            writers.push((desk.server.client().await, copy));
+            writers.push((fixture.server.client().await, copy));
         }
         for _ in 0..40 {
             let mut asked = Vec::new();
@@ -61,9 +61,9 @@ async fn neither_do_writers_of_one_file_under_two_names() {
             for ((writer, _), id) in writers.iter_mut().zip(asked) {
                 assert_eq!(writer.reply(id).await.unwrap(), json!({}));
             }
-            is_of_one(&desk.get("one"), 4 * MIB);
+            is_of_one(&fixture.get("one"), 4 * MIB);
         }
-        assert_eq!(names(desk.root()).len(), 2 + 4);
+        assert_eq!(names(fixture.root()).len(), 2 + 4);
     })
     .await;
 }
@@ -91,11 +91,11 @@ fn is_of_one(content: &[u8], size: usize) {
 
 #[tokio::test]
 async fn a_cut_before_the_close_leaves_the_old_file() {
-    on_each_file_system(async |desk| {
-        desk.put("old", "old");
+    on_each_file_system(async |fixture| {
+        fixture.put("old", "old");
         for name in ["old", "new"] {
-            let mut client = desk.server.client().await;
-            let open = json!({"handleId": "h", "path": desk.uri(name), "mode": "replace"});
+            let mut client = fixture.server.client().await;
+            let open = json!({"handleId": "h", "path": fixture.uri(name), "mode": "replace"});
             client.call("fs/open", open).await.unwrap();
             for block in 0..3 {
                 let chunk = base64::encode(&[b'x'; 1000]);
@@ -104,15 +104,18 @@ async fn a_cut_before_the_close_leaves_the_old_file() {
             }
             let session = client.session_id.clone();
             drop(client);
-            let pid = desk.server.serving_pid();
-            eventually("the server lets go of it", || !holds_any(pid, desk.root())).await;
+            let pid = fixture.server.serving_pid();
+            eventually("the server lets go of it", || !holds_any(pid, fixture.root())).await;
             // The handle belonged to the connection; a resumed session does not have it.
-            let mut client = TestClient::connect(desk.server.url()).await;
+            let mut client = TestClient::connect(fixture.server.url()).await;
             client.resume(&session).await.unwrap();
             let params = json!({"handleId": "h", "offset": 0, "chunk": "eA=="});
             assert_eq!(code(client.call("fs/writeBlock", params).await).0, -32004);
             client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
-            assert_eq!((names(desk.root()), desk.get("old")), (vec!["old".into()], b"old".into()));
+            assert_eq!(
+                (names(fixture.root()), fixture.get("old")),
+                (vec!["old".into()], b"old".into())
+            );
         }
     })
     .await;
@@ -124,9 +127,9 @@ fn holds_any(pid: u32, dir: &Path) -> bool {
     open.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|file| file.starts_with(dir)))
 }
 
-/// Servers that are killed on each file system.
+/// Number of killed servers per file system.
 const KILLS: usize = 50;
-/// And without files that have no name; these start more slowly.
+/// The same without O_TMPFILE; these start more slowly.
 const KILLS_WITH_NAMES: usize = 10;
 
 #[tokio::test]
@@ -135,10 +138,10 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
     let seed = std::env::var("CRASH_SEED").map_or(seed, |seed| seed.parse().expect("a number"));
     println!("CRASH_SEED={seed}");
     let random = Random(Cell::new(seed));
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for has_names in [false, true] {
             let kills = if has_names { KILLS_WITH_NAMES } else { KILLS };
-            let mut folder = Folder::new(desk.root());
+            let mut folder = Folder::new(fixture.root());
             let Some(mut usual) = folder.round(has_names, None).await else { continue };
             assert_eq!(folder.check(), (Folder::FILES, 0), "nobody killed it");
             let (mut partial, mut left) = (0, 0);
@@ -148,7 +151,7 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
                 let (written, litter) = folder.check();
                 partial += usize::from((1..Folder::FILES).contains(&written));
                 left += litter;
-                // Other tests come and go, and with them the time that a round takes.
+                // Other tests affect the duration of a round.
                 if written == Folder::FILES {
                     usual = took.expect("it was possible before").min(usual * 2);
                 } else {
@@ -157,7 +160,7 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
             }
             println!(
                 "{}: {kills} kills, {partial} in the middle, {left} temporary names left",
-                desk.root().display()
+                fixture.root().display()
             );
             // Without `/proc` the server cannot tell its guardian where a name is.
             assert!(has_names || left == 0, "the guardian left something behind");
@@ -167,26 +170,26 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
     .await;
 }
 
-/// Files that get new content in every round.
+/// Files that are rewritten in every round.
 struct Folder {
     dir: PathBuf,
     round: u32,
-    /// What is in them.
+    /// Their content.
     known: BTreeMap<PathBuf, Vec<u8>>,
-    /// What the last round wanted to write.
+    /// The content that the last round tried to write.
     wanted: BTreeMap<PathBuf, Vec<u8>>,
 }
 
 impl Folder {
     const SIZES: [usize; 4] = [20, 5_000, 60_000, 400_000];
-    /// By either way of writing, and once a new name each.
+    /// With each write method, and once with a new name each.
     const FILES: usize = Self::SIZES.len() * How::ALL.len() * 2;
 
     fn new(dir: &Path) -> Self {
         Self { dir: dir.to_owned(), round: 0, known: BTreeMap::new(), wanted: BTreeMap::new() }
     }
 
-    /// Lets a new server write to all files and kills it at some moment; says how long it worked.
+    /// Lets a new server write all files, kills it at a random moment, and returns how long it ran.
     async fn round(&mut self, has_names: bool, moment: Option<Duration>) -> Option<Duration> {
         self.round += 1;
         let mut texts = Vec::new();
@@ -223,7 +226,7 @@ impl Folder {
         Some(took)
     }
 
-    /// Every file is as it was or as it should be: counts those that are as they should be, and what else is there.
+    /// Every file has its old or its new content: counts the new ones, and other entries.
     fn check(&mut self) -> (usize, usize) {
         let mut written = 0;
         for (path, wanted) in std::mem::take(&mut self.wanted) {
@@ -238,7 +241,7 @@ impl Folder {
             let path = self.dir.join(&name);
             let is_temporary = name.starts_with(".exec-server-") && name.ends_with(".tmp");
             assert!(is_temporary || self.known.contains_key(&path), "what is {name}?");
-            // Names that are used once have been looked at.
+            // Names that are used once are checked already.
             if is_temporary || name.contains('-') {
                 std::fs::remove_file(&path).expect("it is there");
                 self.known.remove(&path);
@@ -270,7 +273,7 @@ pub fn requests(how: How, path: &Path, content: &[u8], texts: &mut Vec<String>) 
     ask("fs/close", json!({"handleId": handle}));
 }
 
-/// Asks for everything and reads all answers; says whether the server was there to the end.
+/// Sends all requests and reads all replies; returns whether the server survived.
 pub async fn work(client: &mut TestClient, texts: &[String]) -> bool {
     let mut open = 0;
     for text in texts {
@@ -278,7 +281,7 @@ pub async fn work(client: &mut TestClient, texts: &[String]) -> bool {
             return false;
         }
         open += 1;
-        // Blocks may only follow when their handle is there, and the end has to be waited for.
+        // Blocks must follow the open, and the close is awaited.
         let is_last = std::ptr::eq(text, &texts[texts.len() - 1]);
         while open > 0 && (is_last || text.contains("\"fs/open\"")) {
             let Some(Ok(_)) = client.raw_message().await else { return false };
@@ -288,7 +291,7 @@ pub async fn work(client: &mut TestClient, texts: &[String]) -> bool {
     true
 }
 
-/// Numbers that are the same for the same seed.
+/// A deterministic random number generator.
 struct Random(Cell<u64>);
 
 impl Random {

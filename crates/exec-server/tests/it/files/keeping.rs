@@ -1,4 +1,4 @@
-//! What stays of a file that gets new content, and when it stays the same file.
+//! Attributes that a rewritten file keeps, and when it keeps its inode.
 
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::Path;
@@ -9,7 +9,7 @@ use exec_server_testkit::{TestClient, TestExecutor};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use serde_json::{Value, json};
 
-use super::surroundings::{
+use super::host::{
     How, is_root, keeps, mode, names, needs_root, replaces, server_with_mounts, set_mode,
 };
 
@@ -17,22 +17,22 @@ const NOBODY: u32 = 65534;
 
 #[tokio::test]
 async fn the_mode_stays_and_a_new_file_gets_what_the_mask_leaves() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let umask = TestExecutor::builder().after("umask 027").start().await;
         let mut client = umask.client().await;
         for how in How::ALL {
             for bits in [0o600, 0o444, 0o755, 0o666, 0o4755, 0o2770, 0o000] {
-                // The kernel takes the right to run as another from what an ordinary user writes.
+                // The kernel clears setuid bits when an ordinary user writes.
                 if (bits & 0o200 == 0 || bits & 0o6000 != 0) && !is_root() {
                     continue;
                 }
-                let path = desk.put("f", "old");
+                let path = fixture.put("f", "old");
                 set_mode(&path, bits);
                 replaces(how.write(&mut client, &path, b"new").await);
-                assert_eq!((mode(&path), desk.get("f")), (bits, b"new".to_vec()), "{bits:o}");
+                assert_eq!((mode(&path), fixture.get("f")), (bits, b"new".to_vec()), "{bits:o}");
                 std::fs::remove_file(&path).unwrap();
             }
-            let new = desk.path("new");
+            let new = fixture.path("new");
             replaces(how.write(&mut client, &new, b"new").await);
             assert_eq!(mode(&new), 0o640);
             std::fs::remove_file(&new).unwrap();
@@ -46,15 +46,15 @@ async fn owner_group_attributes_and_rights_stay() {
     if !needs_root() {
         return;
     }
-    on_each_file_system(async |desk| {
-        // Whatever is made in the directory gets these rights; the file has others, or none.
+    on_each_file_system(async |fixture| {
+        // Default ACLs of the directory; the file has another ACL, or none.
         let inherited = acl(&[(1, 7), (2, 7), (4, 7), (16, 7), (32, 7)]);
         let own = acl(&[(1, 6), (2, 4), (4, 0), (16, 4), (32, 0)]);
-        let dir = desk.root().to_owned();
+        let dir = fixture.root().to_owned();
         set(&dir, "system.posix_acl_default", &inherited);
         for how in How::ALL {
             for rights in [Some(&own), None] {
-                let path = desk.put("f", "old");
+                let path = fixture.put("f", "old");
                 chown(&path, Some(NOBODY), Some(NOBODY - 1)).unwrap();
                 set(&path, "user.note", b"keep me");
                 set(&path, "user.empty", b"");
@@ -63,18 +63,18 @@ async fn owner_group_attributes_and_rights_stay() {
                     None => rustix::fs::removexattr(&path, "system.posix_acl_access").unwrap(),
                 }
                 let bits = mode(&path);
-                replaces(how.write(&mut desk.client, &path, b"new").await);
+                replaces(how.write(&mut fixture.client, &path, b"new").await);
                 let now = std::fs::metadata(&path).unwrap();
                 assert_eq!((now.uid(), now.gid()), (NOBODY, NOBODY - 1));
                 assert_eq!(get(&path, "user.note").unwrap(), b"keep me");
                 assert_eq!(get(&path, "user.empty").unwrap(), b"");
                 assert_eq!(get(&path, "system.posix_acl_access").as_ref(), rights);
-                assert_eq!((mode(&path), desk.get("f")), (bits, b"new".to_vec()));
+                assert_eq!((mode(&path), fixture.get("f")), (bits, b"new".to_vec()));
                 std::fs::remove_file(&path).unwrap();
             }
-            // A new file is like one that any other program makes.
-            let (new, other) = (desk.path("new"), desk.put("other", ""));
-            replaces(how.write(&mut desk.client, &new, b"new").await);
+            // A new file has the usual attributes.
+            let (new, other) = (fixture.path("new"), fixture.put("other", ""));
+            replaces(how.write(&mut fixture.client, &new, b"new").await);
             let rights = |path| (get(path, "system.posix_acl_access").unwrap(), mode(path));
             assert_eq!(rights(&new), rights(&other));
             std::fs::remove_file(&new).unwrap();
@@ -86,20 +86,20 @@ async fn owner_group_attributes_and_rights_stay() {
 
 #[tokio::test]
 async fn a_link_stays_a_link_and_its_target_is_replaced() {
-    on_each_file_system(async |desk| {
-        std::fs::create_dir(desk.path("d")).unwrap();
+    on_each_file_system(async |fixture| {
+        std::fs::create_dir(fixture.path("d")).unwrap();
         for how in How::ALL {
-            let target = desk.put("d/f", "old");
+            let target = fixture.put("d/f", "old");
             set_mode(&target, 0o600);
             let inode = std::fs::metadata(&target).unwrap().ino();
-            let _ = std::fs::remove_file(desk.path("l"));
-            symlink("d/f", desk.path("l")).unwrap();
-            let link = desk.path("l");
-            replaces(how.write(&mut desk.client, &link, b"new").await);
+            let _ = std::fs::remove_file(fixture.path("l"));
+            symlink("d/f", fixture.path("l")).unwrap();
+            let link = fixture.path("l");
+            replaces(how.write(&mut fixture.client, &link, b"new").await);
             assert_eq!(std::fs::read_link(link).unwrap(), Path::new("d/f"));
-            assert_eq!((mode(&target), desk.get("d/f")), (0o600, b"new".to_vec()));
+            assert_eq!((mode(&target), fixture.get("d/f")), (0o600, b"new".to_vec()));
             assert_ne!(std::fs::metadata(&target).unwrap().ino(), inode);
-            assert_eq!((names(desk.root()).len(), names(&desk.path("d")).len()), (2, 1));
+            assert_eq!((names(fixture.root()).len(), names(&fixture.path("d")).len()), (2, 1));
         }
     })
     .await;
@@ -107,18 +107,18 @@ async fn a_link_stays_a_link_and_its_target_is_replaced() {
 
 #[tokio::test]
 async fn a_file_with_several_names_stays_the_same_file() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for how in How::ALL {
             for size in [0, 3, 100_000, 1_000_000] {
-                let one = desk.put("one", vec![b'o'; 50_000]);
-                let _ = std::fs::remove_file(desk.path("two"));
-                std::fs::hard_link(&one, desk.path("two")).unwrap();
+                let one = fixture.put("one", vec![b'o'; 50_000]);
+                let _ = std::fs::remove_file(fixture.path("two"));
+                std::fs::hard_link(&one, fixture.path("two")).unwrap();
                 let inode = std::fs::metadata(&one).unwrap().ino();
                 let content = vec![b'n'; size];
-                keeps(how.write(&mut desk.client, &one, &content).await);
-                assert!(desk.get("one") == content && desk.get("two") == content);
+                keeps(how.write(&mut fixture.client, &one, &content).await);
+                assert!(fixture.get("one") == content && fixture.get("two") == content);
                 assert_eq!(std::fs::metadata(&one).unwrap().ino(), inode);
-                assert_eq!(names(desk.root()), ["one", "two"]);
+                assert_eq!(names(fixture.root()), ["one", "two"]);
             }
         }
     })
@@ -127,16 +127,16 @@ async fn a_file_with_several_names_stays_the_same_file() {
 
 #[tokio::test]
 async fn a_mount_point_stays_the_same_file() {
-    on_each_file_system(async |desk| {
-        let (below, mounted) = (desk.put("below", "below"), desk.put("mounted", "old"));
+    on_each_file_system(async |fixture| {
+        let (below, mounted) = (fixture.put("below", "below"), fixture.put("mounted", "old"));
         let setup = format!("mount --bind {} {}", mounted.display(), below.display());
         let Some(server) = server_with_mounts(&setup).await else { return };
         let mut client = server.client().await;
         for (how, content) in [(How::Whole, b"first"), (How::Blocks, b"other")] {
             keeps(how.write(&mut client, &below, content).await);
-            assert_eq!(desk.get("mounted"), content);
-            assert_eq!(desk.get("below"), b"below");
-            assert_eq!(names(desk.root()), ["below", "mounted"]);
+            assert_eq!(fixture.get("mounted"), content);
+            assert_eq!(fixture.get("below"), b"below");
+            assert_eq!(names(fixture.root()), ["below", "mounted"]);
         }
     })
     .await;
@@ -144,8 +144,8 @@ async fn a_mount_point_stays_the_same_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_sees_the_old_file_or_the_new_one() {
-    on_each_file_system(async |desk| {
-        let path = desk.put("f", vec![0; 1000]);
+    on_each_file_system(async |fixture| {
+        let path = fixture.put("f", vec![0; 1000]);
         let (is_over, path) = (AtomicBool::new(false), &path);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
@@ -160,12 +160,12 @@ async fn a_reader_sees_the_old_file_or_the_new_one() {
                 seen
             });
             tokio::task::block_in_place(|| {
-                tokio::runtime::Handle::current().block_on(write_many(&mut desk.client, path));
+                tokio::runtime::Handle::current().block_on(write_many(&mut fixture.client, path));
             });
             is_over.store(true, Ordering::Relaxed);
             assert!(reader.join().unwrap() > 10);
         });
-        assert_eq!(names(desk.root()), ["f"]);
+        assert_eq!(names(fixture.root()), ["f"]);
     })
     .await;
 }
@@ -181,31 +181,31 @@ async fn write_many(client: &mut TestClient, path: &Path) {
 
 #[tokio::test]
 async fn durability_is_one_of_three() {
-    on_each_file_system(async |desk| {
-        desk.put("two", "old");
-        std::fs::hard_link(desk.path("two"), desk.path("names")).unwrap();
+    on_each_file_system(async |fixture| {
+        fixture.put("two", "old");
+        std::fs::hard_link(fixture.path("two"), fixture.path("names")).unwrap();
         for value in [json!("none"), json!("data"), json!("full"), Value::Null] {
             let more = json!({"durability": value});
-            assert_eq!(desk.write("f", b"new", more.clone()).await.unwrap(), json!({}));
-            let in_place = desk.write("two", b"new", more.clone()).await.unwrap();
+            assert_eq!(fixture.write("f", b"new", more.clone()).await.unwrap(), json!({}));
+            let in_place = fixture.write("two", b"new", more.clone()).await.unwrap();
             assert_eq!(in_place, json!({"inPlace": true}));
             let open = json!({"handleId": "h", "mode": "replace", "durability": value});
-            desk.call("fs/open", "g", open).await.unwrap();
-            let closed = desk.client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
+            fixture.call("fs/open", "g", open).await.unwrap();
+            let closed = fixture.client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
             assert_eq!(closed, json!({}));
         }
         for value in [json!("all"), json!(""), json!("Full"), json!(1), json!(true)] {
             let more = json!({"durability": value, "handleId": "h", "mode": "replace"});
-            assert_eq!(kind(desk.write("f", b"x", more.clone()).await).0, -32602);
-            assert_eq!(kind(desk.call("fs/open", "f", more).await).0, -32602);
+            assert_eq!(kind(fixture.write("f", b"x", more.clone()).await).0, -32602);
+            assert_eq!(kind(fixture.call("fs/open", "f", more).await).0, -32602);
         }
-        assert_eq!(desk.get("f"), b"new");
-        assert_eq!(desk.get("g"), b"");
+        assert_eq!(fixture.get("f"), b"new");
+        assert_eq!(fixture.get("g"), b"");
     })
     .await;
 }
 
-/// A list of rights as the kernel stores it; the second kind of entry is for one user.
+/// An ACL in the kernel's format; the second kind of entry is for one user.
 fn acl(entries: &[(u16, u16)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, rights) in entries {

@@ -1,4 +1,4 @@
-//! `fs/readFile` of files that are large, and too large.
+//! `fs/readFile` of large files, and of files that exceed the limit.
 
 use std::fs::File;
 
@@ -13,13 +13,13 @@ const MIB: usize = 1024 * 1024;
 
 #[tokio::test]
 async fn a_large_answer_comes_in_frames_that_every_client_takes() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let bytes: Vec<u8> = (0..13 * MIB).map(|at| (at / 7 % 253) as u8).collect();
-        desk.put("f", &bytes);
-        let mut client = RawClient::connect(desk.server.url()).await;
+        fixture.put("f", &bytes);
+        let mut client = RawClient::connect(fixture.server.url()).await;
         client.answer_pings();
         client.initialize().await;
-        let id = client.send("fs/readFile", json!({"path": desk.uri("f")})).await;
+        let id = client.send("fs/readFile", json!({"path": fixture.uri("f")})).await;
         let frames = client.message().await;
         assert!(frames.len() > 1, "{}", frames.len());
         assert!(frames.iter().all(|frame| frame.payload.len() <= 8 * MIB));
@@ -32,13 +32,13 @@ async fn a_large_answer_comes_in_frames_that_every_client_takes() {
 
 #[tokio::test]
 async fn the_largest_file_fits_into_one_message_and_one_byte_more_is_told_a_way() {
-    on_each_file_system(async |desk| {
-        let file = File::create(desk.path("f")).unwrap();
+    on_each_file_system(async |fixture| {
+        let file = File::create(fixture.path("f")).unwrap();
         file.set_len(MAX_WHOLE_FILE_BYTES).unwrap();
-        let mut client = RawClient::connect(desk.server.url()).await;
+        let mut client = RawClient::connect(fixture.server.url()).await;
         client.answer_pings();
         client.initialize().await;
-        client.send("fs/readFile", json!({"path": desk.uri("f")})).await;
+        client.send("fs/readFile", json!({"path": fixture.uri("f")})).await;
         let frames = client.message().await;
         let all: usize = frames.iter().map(|frame| frame.payload.len()).sum();
         let head = String::from_utf8_lossy(&frames[0].payload[..64]);
@@ -49,18 +49,18 @@ async fn the_largest_file_fits_into_one_message_and_one_byte_more_is_told_a_way(
         for size in [MAX_WHOLE_FILE_BYTES + 1, 512 * MIB as u64 + 1, 1 << 40] {
             file.set_len(size).unwrap();
             for more in [json!({}), json!({"followSymlinks": false})] {
-                let result = desk.call("fs/readFile", "f", more).await;
+                let result = fixture.call("fs/readFile", "f", more).await;
                 let text = result.as_ref().unwrap_err()["message"].as_str().unwrap().to_owned();
                 assert!(text.contains("fs/open"), "{text}");
                 assert!(text.contains(&format!("{MAX_WHOLE_FILE_BYTES} bytes")), "{text}");
                 refused(result, -32600, "file_too_large");
             }
         }
-        // That way leads to the end.
+        // Reading by blocks still works.
         let open = json!({"handleId": "h", "detailed": true});
-        assert_eq!(desk.call("fs/open", "f", open).await.unwrap()["size"], 1_u64 << 40);
+        assert_eq!(fixture.call("fs/open", "f", open).await.unwrap()["size"], 1_u64 << 40);
         let last = json!({"handleId": "h", "offset": (1_u64 << 40) - 2, "len": 3});
-        let block = desk.client.call("fs/readBlock", last).await.unwrap();
+        let block = fixture.client.call("fs/readBlock", last).await.unwrap();
         assert_eq!(block, json!({"chunk": "AAA=", "eof": true}));
     })
     .await;
@@ -68,27 +68,27 @@ async fn the_largest_file_fits_into_one_message_and_one_byte_more_is_told_a_way(
 
 #[tokio::test]
 async fn a_whole_file_takes_little_more_memory_than_its_text() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         const SIZE: usize = 36 * MIB;
-        desk.put("small", "");
-        desk.put("f", vec![7; SIZE]);
-        let mut client = RawClient::connect(desk.server.url()).await;
+        fixture.put("small", "");
+        fixture.put("f", vec![7; SIZE]);
+        let mut client = RawClient::connect(fixture.server.url()).await;
         client.answer_pings();
         client.initialize().await;
-        let before = peak_memory(desk);
-        client.send("fs/readFile", json!({"path": desk.uri("f")})).await;
+        let before = peak_memory(fixture);
+        client.send("fs/readFile", json!({"path": fixture.uri("f")})).await;
         let all: usize = client.message().await.iter().map(|frame| frame.payload.len()).sum();
         assert!(all > SIZE / 3 * 4);
-        let more = peak_memory(desk) - before;
+        let more = peak_memory(fixture) - before;
         // The text is a third longer than the file; a second copy of either would not fit.
         assert!(more < SIZE * 2, "{} MiB", more / MIB);
     })
     .await;
 }
 
-/// The most memory that the server ever had.
-fn peak_memory(desk: &FsFixture) -> usize {
-    let status = format!("/proc/{}/status", desk.server.serving_pid());
+/// Peak memory of the server.
+fn peak_memory(fixture: &FsFixture) -> usize {
+    let status = format!("/proc/{}/status", fixture.server.serving_pid());
     let status = std::fs::read_to_string(status).expect("the server runs");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("Linux tells it");
     let kib = line.split_ascii_whitespace().nth(1).expect("it is a number and a unit");

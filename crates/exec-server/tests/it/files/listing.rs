@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn names_come_in_the_order_of_the_system() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for number in 0..40 {
-            desk.put(&format!("{}{number}", if number % 3 == 0 { "." } else { "" }), "");
+            fixture.put(&format!("{}{number}", if number % 3 == 0 { "." } else { "" }), "");
         }
-        std::fs::create_dir(desk.path("directory")).unwrap();
-        let names = names(&list(desk, "", json!({})).await.unwrap());
-        let own = std::fs::read_dir(desk.root()).unwrap();
+        std::fs::create_dir(fixture.path("directory")).unwrap();
+        let names = names(&list(fixture, "", json!({})).await.unwrap());
+        let own = std::fs::read_dir(fixture.root()).unwrap();
         let own = own.map(|entry| entry.unwrap().file_name().into_string().unwrap());
         assert_eq!(names, own.collect::<Vec<_>>());
         assert!(!names.is_sorted(), "this file system cannot tell");
@@ -29,18 +29,18 @@ async fn names_come_in_the_order_of_the_system() {
 
 #[tokio::test]
 async fn links_are_described_by_what_they_lead_to_and_listed_even_if_that_is_nothing() {
-    on_each_file_system(async |desk| {
-        desk.put(".hidden", "x");
-        std::fs::create_dir(desk.path("directory")).unwrap();
+    on_each_file_system(async |fixture| {
+        fixture.put(".hidden", "x");
+        std::fs::create_dir(fixture.path("directory")).unwrap();
         for (link, target) in [
             ("to file", ".hidden"),
             ("to directory", "directory"),
             ("to nothing", "nowhere"),
             ("to itself", "to itself"),
         ] {
-            symlink(target, desk.path(link)).unwrap();
+            symlink(target, fixture.path(link)).unwrap();
         }
-        let listed = list(desk, "", json!({})).await.unwrap();
+        let listed = list(fixture, "", json!({})).await.unwrap();
         assert_eq!(listed.as_object().unwrap().len(), 1, "only entries: {listed}");
         let flags = |name: &str, is_directory, is_file| {
             let flags = json!({"fileName": name, "isDirectory": is_directory, "isFile": is_file});
@@ -66,11 +66,11 @@ async fn links_are_described_by_what_they_lead_to_and_listed_even_if_that_is_not
 
 #[tokio::test]
 async fn pipes_and_sockets_are_neither_files_nor_directories() {
-    on_each_file_system(async |desk| {
-        mknodat(CWD, desk.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
-        let _listener = UnixListener::bind(desk.path("socket")).unwrap();
-        symlink("pipe", desk.path("link")).unwrap();
-        let entries = by_name(&list(desk, "", json!({})).await.unwrap());
+    on_each_file_system(async |fixture| {
+        mknodat(CWD, fixture.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let _listener = UnixListener::bind(fixture.path("socket")).unwrap();
+        symlink("pipe", fixture.path("link")).unwrap();
+        let entries = by_name(&list(fixture, "", json!({})).await.unwrap());
         assert_eq!(entries.len(), 3);
         for (name, entry) in entries {
             let expected = (&json!(false), &json!(false));
@@ -83,20 +83,20 @@ async fn pipes_and_sockets_are_neither_files_nor_directories() {
 
 #[tokio::test]
 async fn names_that_are_not_utf8_can_be_told_apart_and_used() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let wanted: [&[u8]; 3] = [b"bad-\xfe", b"bad-\xff", "bad-\u{fffd}".as_bytes()];
         for name in wanted {
-            let path = desk.root().join(std::ffi::OsStr::from_bytes(name));
+            let path = fixture.root().join(std::ffi::OsStr::from_bytes(name));
             std::fs::write(path, name).unwrap();
         }
-        let listed = list(desk, "", json!({})).await.unwrap();
+        let listed = list(fixture, "", json!({})).await.unwrap();
         assert_eq!(names(&listed), ["bad-\u{fffd}"; 3]);
         let mut found = Vec::new();
         for entry in listed["entries"].as_array().unwrap() {
-            // A name that says it all needs no URI.
-            let own = desk.uri(entry["fileName"].as_str().unwrap());
+            // A UTF-8 name needs no URI.
+            let own = fixture.uri(entry["fileName"].as_str().unwrap());
             let uri = entry.get("uri").map_or(own, |uri| uri.as_str().unwrap().to_owned());
-            let read = desk.client.call("fs/readFile", json!({"path": uri})).await.unwrap();
+            let read = fixture.client.call("fs/readFile", json!({"path": uri})).await.unwrap();
             found.push(content(&read["dataBase64"]));
         }
         found.sort();
@@ -109,17 +109,17 @@ async fn names_that_are_not_utf8_can_be_told_apart_and_used() {
 
 #[tokio::test]
 async fn only_directories_and_links_to_them_can_be_listed() {
-    on_each_file_system(async |desk| {
-        std::fs::create_dir(desk.path("directory")).unwrap();
-        desk.put("file", "");
-        symlink("directory", desk.path("link")).unwrap();
-        symlink("nowhere", desk.path("dangling")).unwrap();
-        symlink("loop", desk.path("loop")).unwrap();
-        mknodat(CWD, desk.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    on_each_file_system(async |fixture| {
+        std::fs::create_dir(fixture.path("directory")).unwrap();
+        fixture.put("file", "");
+        symlink("directory", fixture.path("link")).unwrap();
+        symlink("nowhere", fixture.path("dangling")).unwrap();
+        symlink("loop", fixture.path("loop")).unwrap();
+        mknodat(CWD, fixture.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
         let empty = json!({"entries": []});
-        assert_eq!(list(desk, "directory", json!({})).await.unwrap(), empty);
-        desk.put("directory/inside", "");
-        assert_eq!(names(&list(desk, "link", json!({})).await.unwrap()), ["inside"]);
+        assert_eq!(list(fixture, "directory", json!({})).await.unwrap(), empty);
+        fixture.put("directory/inside", "");
+        assert_eq!(names(&list(fixture, "link", json!({})).await.unwrap()), ["inside"]);
         for more in [json!({}), json!({"limit": 1}), json!({"detailed": true})] {
             for (name, expected) in [
                 ("file", (-32603, "ENOTDIR")),
@@ -129,7 +129,7 @@ async fn only_directories_and_links_to_them_can_be_listed() {
                 ("dangling", (-32004, "ENOENT")),
                 ("loop", (-32603, "ELOOP")),
             ] {
-                let refusal = code(list(desk, name, more.clone()).await);
+                let refusal = code(list(fixture, name, more.clone()).await);
                 assert_eq!(refusal, (expected.0, expected.1.to_owned()), "{name} {more}");
             }
         }
@@ -139,28 +139,28 @@ async fn only_directories_and_links_to_them_can_be_listed() {
 
 #[tokio::test]
 async fn more_names_than_fit_into_an_answer_come_in_pages() {
-    on_each_file_system(async |desk| {
-        let one = desk.put("n00000", "");
+    on_each_file_system(async |fixture| {
+        let one = fixture.put("n00000", "");
         let add = |number: usize| {
-            std::fs::hard_link(&one, desk.path(&format!("n{number:05}"))).unwrap();
+            std::fs::hard_link(&one, fixture.path(&format!("n{number:05}"))).unwrap();
         };
         (1..50_000).for_each(add);
-        assert_eq!(names(&list(desk, "", json!({})).await.unwrap()).len(), 50_000);
-        std::fs::hard_link(&one, desk.path("n50000")).unwrap();
+        assert_eq!(names(&list(fixture, "", json!({})).await.unwrap()).len(), 50_000);
+        std::fs::hard_link(&one, fixture.path("n50000")).unwrap();
         for more in [json!({}), json!({"detailed": true})] {
-            let refusal = kind(list(desk, "", more).await);
+            let refusal = kind(list(fixture, "", more).await);
             assert_eq!(refusal, (-32603, "too_many_entries".to_owned()));
         }
         let expected: Vec<_> = (0..=50_000).map(|number| format!("n{number:05}")).collect();
         // Larger pages than an answer holds are cut.
-        let first = list(desk, "", json!({"limit": 1_000_000})).await.unwrap();
+        let first = list(fixture, "", json!({"limit": 1_000_000})).await.unwrap();
         assert!(names(&first) == expected[..50_000]);
         let more = json!({"limit": 1_000_000, "cursor": first["nextCursor"]});
-        let second = list(desk, "", more).await.unwrap();
+        let second = list(fixture, "", more).await.unwrap();
         assert_eq!(names(&second), ["n50000"]);
         assert!(second.get("nextCursor").is_none());
         let detailed = json!({"limit": 1_000_000, "detailed": true});
-        let detailed = list(desk, "", detailed).await.unwrap();
+        let detailed = list(fixture, "", detailed).await.unwrap();
         assert!(names(&detailed) == expected[..10_000]);
         assert!(detailed.get("nextCursor").is_some());
     })
@@ -169,17 +169,17 @@ async fn more_names_than_fit_into_an_answer_come_in_pages() {
 
 #[tokio::test]
 async fn pages_hold_every_name_once_while_others_come_and_go() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let stays: Vec<Vec<u8>> = (0..60u8).map(|n| vec![b's', 200 - n, b'x']).collect();
-        let path = |name: &[u8]| desk.root().join(std::ffi::OsStr::from_bytes(name));
+        let path = |name: &[u8]| fixture.root().join(std::ffi::OsStr::from_bytes(name));
         let make = |name: &[u8]| std::fs::write(path(name), "").unwrap();
         stays.iter().for_each(|name| make(name));
         (0..30).for_each(|n| make(format!("goes{n:02}").as_bytes()));
-        let root = desk.root().to_owned();
+        let root = fixture.root().to_owned();
         let (mut seen, mut cursor, mut pages) = (Vec::new(), Value::Null, 0);
         loop {
             let more = json!({"limit": 7, "cursor": cursor, "detailed": true});
-            let page = list(desk, "", more).await.unwrap();
+            let page = list(fixture, "", more).await.unwrap();
             let entries = page["entries"].as_array().unwrap();
             assert!(entries.len() <= 7);
             seen.extend(entries.iter().map(|entry| name_in_uri(&root, entry)));
@@ -187,7 +187,7 @@ async fn pages_hold_every_name_once_while_others_come_and_go() {
             assert_eq!(entries.len(), 7, "only the last page may be short");
             cursor = next.clone();
             pages += 1;
-            // Before and behind the cursor; also the name that the cursor stands for.
+            // Changes before and after the cursor, and to the cursor's own name.
             for name in [format!("a{pages}"), format!("sz{pages}"), format!("z{pages}")] {
                 std::fs::write(root.join(name), "").unwrap();
             }
@@ -206,8 +206,8 @@ async fn pages_hold_every_name_once_while_others_come_and_go() {
 
 #[tokio::test]
 async fn what_says_no_page_is_refused() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "");
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "");
         for more in [
             json!({"limit": 0}),
             json!({"limit": -1}),
@@ -220,16 +220,16 @@ async fn what_says_no_page_is_refused() {
             json!({"limit": 0, "cursor": "Zg=="}),
             json!({"detailed": "yes"}),
         ] {
-            // Whether the directory is there does not matter.
+            // Independent of whether the directory exists.
             for name in ["", "missing"] {
-                let refusal = kind(list(desk, name, more.clone()).await);
+                let refusal = kind(list(fixture, name, more.clone()).await);
                 assert_eq!(refusal, (-32602, "invalid_params".to_owned()), "{more}");
             }
         }
         let nulls = json!({"limit": null, "cursor": null, "detailed": null, "sandbox": null});
-        assert_eq!(names(&list(desk, "", nulls).await.unwrap()), ["f"]);
+        assert_eq!(names(&list(fixture, "", nulls).await.unwrap()), ["f"]);
         // A page that ends with the last name has no next one.
-        let page = list(desk, "", json!({"limit": 1})).await.unwrap();
+        let page = list(fixture, "", json!({"limit": 1})).await.unwrap();
         assert_eq!((names(&page).len(), page.get("nextCursor")), (1, None));
     })
     .await;
@@ -237,20 +237,20 @@ async fn what_says_no_page_is_refused() {
 
 #[tokio::test]
 async fn a_detailed_listing_says_what_metadata_would() {
-    on_each_file_system(async |desk| {
-        desk.put("file", "twelve bytes");
-        desk.put("späce in it", "");
-        std::fs::create_dir(desk.path("directory")).unwrap();
-        mknodat(CWD, desk.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
-        symlink("file", desk.path("to file")).unwrap();
-        symlink("nowhere", desk.path("to nothing")).unwrap();
-        let entries = by_name(&list(desk, "", json!({"detailed": true})).await.unwrap());
+    on_each_file_system(async |fixture| {
+        fixture.put("file", "twelve bytes");
+        fixture.put("späce in it", "");
+        std::fs::create_dir(fixture.path("directory")).unwrap();
+        mknodat(CWD, fixture.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        symlink("file", fixture.path("to file")).unwrap();
+        symlink("nowhere", fixture.path("to nothing")).unwrap();
+        let entries = by_name(&list(fixture, "", json!({"detailed": true})).await.unwrap());
         assert_eq!(entries.len(), 6);
         for (name, entry) in &entries {
-            assert_eq!(entry["uri"], desk.uri(name));
+            assert_eq!(entry["uri"], fixture.uri(name));
             let follow = name != "to nothing";
             let params = json!({"path": entry["uri"], "followSymlinks": follow, "detailed": true});
-            let own = desk.client.call("fs/getMetadata", params).await.unwrap();
+            let own = fixture.client.call("fs/getMetadata", params).await.unwrap();
             assert_eq!(entry["metadata"], own, "{name}");
             let is_link = name.starts_with("to ");
             assert_eq!(entry.get("isSymlink").is_some(), is_link, "{name}");
@@ -263,8 +263,8 @@ async fn a_detailed_listing_says_what_metadata_would() {
     .await;
 }
 
-async fn list(desk: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
-    desk.call("fs/readDirectory", name, more).await
+async fn list(fixture: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
+    fixture.call("fs/readDirectory", name, more).await
 }
 
 fn names(listed: &Value) -> Vec<String> {
@@ -276,7 +276,7 @@ fn by_name(listed: &Value) -> BTreeMap<String, Value> {
     names(listed).into_iter().zip(listed["entries"].as_array().unwrap().iter().cloned()).collect()
 }
 
-/// The bytes of a name; the URI alone tells them all.
+/// Exact bytes of a name, taken from its URI.
 fn name_in_uri(root: &Path, entry: &Value) -> Vec<u8> {
     let uri = PathUri::parse(entry["uri"].as_str().unwrap());
     let path = uri.unwrap().to_posix(NativePaths::Reject).unwrap();

@@ -1,4 +1,4 @@
-//! New content where it cannot just take the place of the old one: other owners, flags, limits, a full disk.
+//! Writes to files that cannot be replaced: other owners, flags, limits, a full disk.
 
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
@@ -8,7 +8,7 @@ use exec_server_testkit::fs_fixture::{code, on_each_file_system};
 use rustix::fs::IFlags;
 use serde_json::json;
 
-use super::surroundings::{
+use super::host::{
     Flagged, How, keeps, mode, names, needs_root, replaces, server_as_nobody, server_with_mounts,
     set_mode,
 };
@@ -20,18 +20,18 @@ async fn where_no_name_can_be_made_or_replaced_the_file_is_written_to() {
     if !needs_root() {
         return;
     }
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let Some(server) = server_as_nobody().await else { return };
         let mut client = server.client().await;
-        set_mode(desk.root(), 0o755);
+        set_mode(fixture.root(), 0o755);
         for (dir, owner, bits) in
             [("closed", 0, 0o755), ("sticky", 0, 0o1777), ("mine", NOBODY, 0o555)]
         {
-            std::fs::create_dir(desk.path(dir)).unwrap();
-            let path = desk.put(&format!("{dir}/f"), "old");
+            std::fs::create_dir(fixture.path(dir)).unwrap();
+            let path = fixture.put(&format!("{dir}/f"), "old");
             set_mode(&path, 0o666);
-            chown(desk.path(dir), Some(owner), None).unwrap();
-            set_mode(&desk.path(dir), bits);
+            chown(fixture.path(dir), Some(owner), None).unwrap();
+            set_mode(&fixture.path(dir), bits);
             let inode = std::fs::metadata(&path).unwrap().ino();
             for how in How::ALL {
                 keeps(how.write(&mut client, &path, b"new").await);
@@ -39,11 +39,12 @@ async fn where_no_name_can_be_made_or_replaced_the_file_is_written_to() {
                 let now = std::fs::metadata(&path).unwrap();
                 assert_eq!((now.ino(), now.uid(), mode(&path)), (inode, 0, 0o666));
                 if dir != "sticky" {
-                    let refused = how.write(&mut client, &desk.path(dir).join("x"), b"new").await;
+                    let refused =
+                        how.write(&mut client, &fixture.path(dir).join("x"), b"new").await;
                     assert_eq!(code(refused), (-32600, "EACCES".into()));
                 }
             }
-            assert_eq!(names(&desk.path(dir)), ["f"]);
+            assert_eq!(names(&fixture.path(dir)), ["f"]);
         }
     })
     .await;
@@ -54,21 +55,21 @@ async fn an_ordinary_user_gains_nothing_by_replacing() {
     if !needs_root() {
         return;
     }
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let Some(server) = server_as_nobody().await else { return };
         let mut client = server.client().await;
-        set_mode(desk.root(), 0o777);
+        set_mode(fixture.root(), 0o777);
         for how in How::ALL {
-            // The directory would let them replace it, but the file would not let them write to it.
-            let path = desk.put("f", "old");
+            // The directory allows the replacement, but the file denies writing.
+            let path = fixture.put("f", "old");
             for (owner, bits) in [(0, 0o644), (NOBODY, 0o444)] {
                 chown(&path, Some(owner), Some(owner)).unwrap();
                 set_mode(&path, bits);
                 let refused = how.write(&mut client, &path, b"new").await;
                 assert_eq!(code(refused), (-32600, "EACCES".into()));
-                assert_eq!(desk.get("f"), b"old");
+                assert_eq!(fixture.get("f"), b"old");
             }
-            // What they cannot give the new file keeps the old one in its place.
+            // Attributes that cannot be set on a new file force an in-place write.
             for (owner, group) in [(0, 0), (NOBODY, 0)] {
                 chown(&path, Some(owner), Some(group)).unwrap();
                 set_mode(&path, 0o666);
@@ -76,23 +77,23 @@ async fn an_ordinary_user_gains_nothing_by_replacing() {
                 let now = std::fs::metadata(&path).unwrap();
                 assert_eq!((now.uid(), now.gid()), (owner, group));
             }
-            // As with every write, a program no longer runs as its owner.
+            // As with every write, setuid bits are cleared.
             chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
             set_mode(&path, 0o4755);
             replaces(how.write(&mut client, &path, b"new").await);
             assert_eq!(mode(&path), 0o755);
-            // Neither reading the file nor listing the directory is needed.
+            // Neither reading the file nor listing the directory is required.
             set_mode(&path, 0o200);
-            set_mode(desk.root(), 0o333);
+            set_mode(fixture.root(), 0o333);
             for durability in ["none", "data", "full"] {
                 let more =
-                    json!({"durability": durability, "path": desk.uri("f"), "dataBase64": "aGk="});
+                    json!({"durability": durability, "path": fixture.uri("f"), "dataBase64": "aGk="});
                 replaces(client.call("fs/writeFile", more).await);
-                assert_eq!((mode(&path), desk.get("f")), (0o200, b"hi".to_vec()));
+                assert_eq!((mode(&path), fixture.get("f")), (0o200, b"hi".to_vec()));
             }
-            set_mode(desk.root(), 0o777);
+            set_mode(fixture.root(), 0o777);
             std::fs::remove_file(&path).unwrap();
-            assert!(names(desk.root()).is_empty());
+            assert!(names(fixture.root()).is_empty());
         }
     })
     .await;
@@ -100,37 +101,37 @@ async fn an_ordinary_user_gains_nothing_by_replacing() {
 
 #[tokio::test]
 async fn flags_that_bind_even_root_are_heeded() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for how in How::ALL {
-            let path = desk.put("f", "old");
+            let path = fixture.put("f", "old");
             for flag in [IFlags::IMMUTABLE, IFlags::APPEND] {
                 let Some(_flagged) = Flagged::new(&path, flag) else { return };
-                let refused = how.write(&mut desk.client, &path, b"new").await;
+                let refused = how.write(&mut fixture.client, &path, b"new").await;
                 assert_eq!(code(refused), (-32600, "EPERM".into()));
-                assert_eq!(desk.get("f"), b"old");
+                assert_eq!(fixture.get("f"), b"old");
             }
-            // In a directory that only grows no name can be taken away, not even a temporary one.
-            let Some(_flagged) = Flagged::new(desk.root(), IFlags::APPEND) else { return };
-            keeps(how.write(&mut desk.client, &path, b"new").await);
+            // In an append-only directory no name can be removed, not even a temporary one.
+            let Some(_flagged) = Flagged::new(fixture.root(), IFlags::APPEND) else { return };
+            keeps(how.write(&mut fixture.client, &path, b"new").await);
             assert_eq!(
-                (names(desk.root()), desk.get("f")),
+                (names(fixture.root()), fixture.get("f")),
                 (vec!["f".to_owned()], b"new".to_vec())
             );
         }
-        let _flagged = Flagged::new(desk.root(), IFlags::APPEND);
-        replaces(desk.write("new", b"new", json!({})).await);
-        assert_eq!(names(desk.root()), ["f", "new"]);
+        let _flagged = Flagged::new(fixture.root(), IFlags::APPEND);
+        replaces(fixture.write("new", b"new", json!({})).await);
+        assert_eq!(names(fixture.root()), ["f", "new"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_full_disk_leaves_the_old_file() {
-    on_each_file_system(async |desk| {
-        let setup = format!("mount -t tmpfs -o size=256k none {}", desk.root().display());
+    on_each_file_system(async |fixture| {
+        let setup = format!("mount -t tmpfs -o size=256k none {}", fixture.root().display());
         let Some(server) = server_with_mounts(&setup).await else { return };
         let mut client = server.client().await;
-        let seen = format!("/proc/{}/root{}", server.serving_pid(), desk.root().display());
+        let seen = format!("/proc/{}/root{}", server.serving_pid(), fixture.root().display());
         let seen = Path::new(&seen);
         for how in How::ALL {
             for links in [1, 2] {
@@ -138,12 +139,12 @@ async fn a_full_disk_leaves_the_old_file() {
                 if links == 2 {
                     std::fs::hard_link(seen.join("f"), seen.join("g")).unwrap();
                 }
-                let refused = how.write(&mut client, &desk.path("f"), &[b'n'; 400_000]).await;
+                let refused = how.write(&mut client, &fixture.path("f"), &[b'n'; 400_000]).await;
                 assert_eq!(refused.as_ref().unwrap_err()["code"], -32603, "{refused:?}");
                 assert_eq!(std::fs::read(seen.join("f")).unwrap(), b"old");
                 assert_eq!(names(seen).len(), links);
-                // What was written in vain takes no room any more.
-                let written = how.write(&mut client, &desk.path("f"), &[b'n'; 100_000]).await;
+                // The failed write leaves no data on the disk.
+                let written = how.write(&mut client, &fixture.path("f"), &[b'n'; 100_000]).await;
                 written.unwrap();
                 names(seen).iter().for_each(|name| std::fs::remove_file(seen.join(name)).unwrap());
             }
@@ -154,19 +155,23 @@ async fn a_full_disk_leaves_the_old_file() {
 
 #[tokio::test]
 async fn a_limit_of_the_size_of_files_ends_a_write_and_not_the_server() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let server = TestExecutor::builder().after("ulimit -f 200").start().await;
         let mut client = server.client().await;
-        let path = desk.put("f", "old");
+        let path = fixture.put("f", "old");
         for how in How::ALL {
             let refused = how.write(&mut client, &path, &[b'n'; 400_000]).await;
             assert_eq!(code(refused), (-32603, "EFBIG".into()));
-            let longer = json!({"path": desk.uri("f"), "size": 400_000});
+            let longer = json!({"path": fixture.uri("f"), "size": 400_000});
             assert_eq!(code(client.call("fs/truncate", longer).await), (-32603, "EFBIG".into()));
-            assert_eq!((names(desk.root()), desk.get("f")), (vec!["f".into()], b"old".to_vec()));
+            assert_eq!(
+                (names(fixture.root()), fixture.get("f")),
+                (vec!["f".into()], b"old".to_vec())
+            );
         }
-        // What the server starts is told as usual.
-        let script = format!("ulimit -f 1; head -c 100000 /dev/zero >{}", desk.path("g").display());
+        // Children of the server get the signal as usual.
+        let script =
+            format!("ulimit -f 1; head -c 100000 /dev/zero >{}", fixture.path("g").display());
         client.start("p", &["/bin/sh", "-c", &script], json!({})).await.unwrap();
         assert_eq!(client.finish("p").await.exit_code, 153);
     })
@@ -175,24 +180,24 @@ async fn a_limit_of_the_size_of_files_ends_a_write_and_not_the_server() {
 
 #[tokio::test]
 async fn files_without_a_name_are_not_needed() {
-    on_each_file_system(async |desk| {
-        // Without it no file can be given a name later.
+    on_each_file_system(async |fixture| {
+        // Without /proc an unnamed file cannot be linked.
         let Some(server) = server_with_mounts("mount -t tmpfs none /proc").await else { return };
         let mut client = server.client().await;
         for how in How::ALL {
-            let path = desk.path("f");
+            let path = fixture.path("f");
             replaces(how.write(&mut client, &path, b"first").await);
             set_mode(&path, 0o600);
             let opened = how.open(&mut client, &path).await;
             client.reply(opened).await.unwrap();
-            let aside = names(desk.root()).into_iter().find(|name| name != "f").unwrap();
-            assert_eq!(mode(&desk.path(&aside)), 0o600, "others can read what only one should");
+            let aside = names(fixture.root()).into_iter().find(|name| name != "f").unwrap();
+            assert_eq!(mode(&fixture.path(&aside)), 0o600, "others can read what only one should");
             client.call("fs/close", json!({"handleId": "f", "discard": true})).await.unwrap();
             replaces(how.write(&mut client, &path, b"second").await);
-            assert_eq!((mode(&path), desk.get("f")), (0o600, b"second".to_vec()));
-            let more = json!({"path": desk.uri("f"), "dataBase64": "", "ifAbsent": true});
+            assert_eq!((mode(&path), fixture.get("f")), (0o600, b"second".to_vec()));
+            let more = json!({"path": fixture.uri("f"), "dataBase64": "", "ifAbsent": true});
             assert_eq!(code(client.call("fs/writeFile", more).await), (-32603, "EEXIST".into()));
-            assert_eq!(names(desk.root()), ["f"]);
+            assert_eq!(names(fixture.root()), ["f"]);
             std::fs::remove_file(&path).unwrap();
         }
     })

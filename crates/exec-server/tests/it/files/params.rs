@@ -1,4 +1,4 @@
-//! Params of `fs/*`: their forms, what is missing in them, when they may be sent, and under what policy.
+//! Params of `fs/*`: valid forms, missing members, phases and policies.
 
 use exec_server_testkit::TestClient;
 use exec_server_testkit::fs_fixture::on_each_file_system;
@@ -8,10 +8,10 @@ use super::refused;
 
 #[tokio::test]
 async fn params_may_come_by_their_place() {
-    on_each_file_system(async |desk| {
-        let f = desk.uri("f");
-        std::os::unix::fs::symlink("f", desk.path("link")).unwrap();
-        let link = desk.uri("link");
+    on_each_file_system(async |fixture| {
+        let f = fixture.uri("f");
+        std::os::unix::fs::symlink("f", fixture.path("link")).unwrap();
+        let link = fixture.uri("link");
         let none = json!(null);
         for (method, params, result) in [
             ("fs/writeFile", json!([f, "b25l"]), json!({})),
@@ -27,16 +27,16 @@ async fn params_may_come_by_their_place() {
             ("fs/close", json!(["w"]), json!({})),
             ("fs/readFile", json!([f]), json!({"dataBase64": "dHdv"})),
         ] {
-            assert_eq!(desk.client.call(method, params.clone()).await, Ok(result), "{params}");
+            assert_eq!(fixture.client.call(method, params.clone()).await, Ok(result), "{params}");
         }
-        refused(desk.client.call("fs/readFile", json!([link, false])).await, -32603, "ELOOP");
+        refused(fixture.client.call("fs/readFile", json!([link, false])).await, -32603, "ELOOP");
         refused(
-            desk.client.call("fs/getMetadata", json!([link, false])).await,
+            fixture.client.call("fs/getMetadata", json!([link, false])).await,
             -32600,
             "is_symlink",
         );
         for params in [json!([]), json!([5]), json!([f, "yes"])] {
-            refused(desk.client.call("fs/readFile", params).await, -32602, "invalid_params");
+            refused(fixture.client.call("fs/readFile", params).await, -32602, "invalid_params");
         }
     })
     .await;
@@ -44,7 +44,7 @@ async fn params_may_come_by_their_place() {
 
 #[tokio::test]
 async fn whatever_is_missing_is_named() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for (method, params, missing) in [
             ("fs/readFile", json!({"sandbox": null}), "path"),
             ("fs/getMetadata", json!({}), "path"),
@@ -60,7 +60,7 @@ async fn whatever_is_missing_is_named() {
             ("fs/close", json!({}), "handleId"),
             ("fs/batch", json!({}), "requests"),
         ] {
-            let error = desk.client.call(method, params).await.unwrap_err();
+            let error = fixture.client.call(method, params).await.unwrap_err();
             assert_eq!(error["message"], format!("missing field `{missing}`"), "{method}");
             assert_eq!(error["code"], -32602);
         }
@@ -70,9 +70,9 @@ async fn whatever_is_missing_is_named() {
 
 #[tokio::test]
 async fn what_has_the_wrong_type_is_refused_and_what_is_unknown_is_ignored() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "");
-        let path = desk.uri("f");
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "");
+        let path = fixture.uri("f");
         for (method, params) in [
             ("fs/readFile", json!(null)),
             ("fs/readFile", json!("f")),
@@ -96,13 +96,13 @@ async fn what_has_the_wrong_type_is_refused_and_what_is_unknown_is_ignored() {
             ("fs/close", json!({"handleId": 1})),
             ("fs/close", json!({"handleId": "h", "discard": "yes"})),
         ] {
-            refused(desk.client.call(method, params).await, -32602, "invalid_params");
+            refused(fixture.client.call(method, params).await, -32602, "invalid_params");
         }
         let more = json!({"unknown": {"a": [1]}, "followSymlinks": null, "sandbox": null, "detailed": null});
-        assert_eq!(desk.call("fs/readFile", "f", more.clone()).await, Ok(json!({"dataBase64": ""})));
-        desk.call("fs/getMetadata", "f", more.clone()).await.unwrap();
-        desk.call("fs/canonicalize", "f", more).await.unwrap();
-        let error = desk.call("fs/open", "f", json!({"handleId": "h", "mode": "append"})).await;
+        assert_eq!(fixture.call("fs/readFile", "f", more.clone()).await, Ok(json!({"dataBase64": ""})));
+        fixture.call("fs/getMetadata", "f", more.clone()).await.unwrap();
+        fixture.call("fs/canonicalize", "f", more).await.unwrap();
+        let error = fixture.call("fs/open", "f", json!({"handleId": "h", "mode": "append"})).await;
         let text = "unknown variant `append`, expected `read` or `replace`";
         assert_eq!(error.unwrap_err()["message"], text);
     })
@@ -111,11 +111,11 @@ async fn what_has_the_wrong_type_is_refused_and_what_is_unknown_is_ignored() {
 
 #[tokio::test]
 async fn files_are_for_those_who_have_initialized() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "");
-        let path = json!({"path": desk.uri("f")});
-        let open = json!({"path": desk.uri("new"), "handleId": "h", "mode": "replace"});
-        let write = json!({"path": desk.uri("new"), "dataBase64": ""});
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "");
+        let path = json!({"path": fixture.uri("f")});
+        let open = json!({"path": fixture.uri("new"), "handleId": "h", "mode": "replace"});
+        let write = json!({"path": fixture.uri("new"), "dataBase64": ""});
         let close = json!({"handleId": "h"});
         let calls = [
             ("fs/readFile", path.clone()),
@@ -125,7 +125,7 @@ async fn files_are_for_those_who_have_initialized() {
             ("fs/close", close),
             ("fs/batch", json!({"requests": []})),
         ];
-        let mut client = TestClient::connect(desk.server.url()).await;
+        let mut client = TestClient::connect(fixture.server.url()).await;
         for (text, then) in [
             ("client must call initialize before using filesystem methods", "initialize"),
             ("client must send initialized before using filesystem methods", "initialized"),
@@ -140,7 +140,7 @@ async fn files_are_for_those_who_have_initialized() {
                 _ => client.notify(then, json!({})).await,
             }
         }
-        assert_eq!(super::names(desk), ["f"]);
+        assert_eq!(super::names(fixture), ["f"]);
         for (method, params) in calls {
             client.call(method, params).await.expect(method);
         }
@@ -150,11 +150,11 @@ async fn files_are_for_those_who_have_initialized() {
 
 #[tokio::test]
 async fn methods_outside_the_table_are_unknown() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for method in
             ["fs/watch", "fs/unwatch", "fs/stat", "fs/unwatchMissing", "fs/readfile", "fs/"]
         {
-            let error = desk.call(method, "", json!({})).await.unwrap_err();
+            let error = fixture.call(method, "", json!({})).await.unwrap_err();
             let text = format!("unknown method `{method}`");
             assert_eq!((&error["code"], &error["message"]), (&json!(-32601), &json!(text)));
         }
@@ -164,8 +164,8 @@ async fn methods_outside_the_table_are_unknown() {
 
 #[tokio::test]
 async fn a_policy_that_asks_for_nothing_changes_nothing_and_one_without_a_meaning_is_refused() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "");
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "");
         let sandbox = |permissions: Value| {
             json!({"sandbox": {"permissions": permissions, "windowsSandboxLevel": "disabled"}})
         };
@@ -180,22 +180,22 @@ async fn a_policy_that_asks_for_nothing_changes_nothing_and_one_without_a_meanin
             managed(json!({"type": "unrestricted"})),
             json!({"sandbox": {"sandboxPolicy": {"type": "danger-full-access"}}}),
         ] {
-            desk.call("fs/readFile", "f", more.clone()).await.unwrap();
-            desk.call("fs/getMetadata", "f", more.clone()).await.unwrap();
-            desk.call("fs/canonicalize", "f", more.clone()).await.unwrap();
+            fixture.call("fs/readFile", "f", more.clone()).await.unwrap();
+            fixture.call("fs/getMetadata", "f", more.clone()).await.unwrap();
+            fixture.call("fs/canonicalize", "f", more.clone()).await.unwrap();
             let mut open = more;
             open["handleId"] = json!("h");
-            desk.call("fs/open", "f", open).await.unwrap();
-            desk.client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
+            fixture.call("fs/open", "f", open).await.unwrap();
+            fixture.client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
         }
         for more in [
             managed(json!({"type": "restricted", "entries": []})),
             managed(json!({"type": "restricted", "entries": [{"path": root, "access": "deny"}]})),
         ] {
-            let error = desk.call("fs/readFile", "f", more.clone()).await.unwrap_err();
+            let error = fixture.call("fs/readFile", "f", more.clone()).await.unwrap_err();
             assert_eq!((&error["code"], &error["data"]["errno"]), (&json!(-32004), &json!("ENOENT")));
             assert_eq!(error["data"]["sandboxDenied"], Value::Null, "{error}");
-            let error = desk.write("new", b"", more).await.unwrap_err();
+            let error = fixture.write("new", b"", more).await.unwrap_err();
             assert_eq!(error["data"]["sandboxDenied"], true, "{error}");
         }
         let unknown = json!([{"path": root, "access": "look"}]);
@@ -210,13 +210,13 @@ async fn a_policy_that_asks_for_nothing_changes_nothing_and_one_without_a_meanin
             for (method, more) in
                 [("fs/readFile", &more), ("fs/getMetadata", &more), ("fs/canonicalize", &more), ("fs/open", &open)]
             {
-                let error = desk.call(method, "f", more.clone()).await.unwrap_err();
+                let error = fixture.call(method, "f", more.clone()).await.unwrap_err();
                 assert_eq!(error["code"], -32602, "{method} {more}");
             }
-            let result = desk.write("new", b"", more).await;
+            let result = fixture.write("new", b"", more).await;
             assert_eq!(result.unwrap_err()["code"], -32602);
         }
-        assert_eq!(super::names(desk), ["f"]);
+        assert_eq!(super::names(fixture), ["f"]);
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Paths on the wire, as far as the disk.
+//! Path URIs on the wire and on disk.
 
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::fs_fixture::{FsFixture, content, on_each_file_system};
@@ -6,19 +6,19 @@ use serde_json::{Value, json};
 
 use super::{put_link, refused};
 
-async fn read(desk: &mut FsFixture, uri: &str) -> Result<Value, Value> {
-    desk.client.call("fs/readFile", json!({"path": uri})).await
+async fn read(fixture: &mut FsFixture, uri: &str) -> Result<Value, Value> {
+    fixture.client.call("fs/readFile", json!({"path": uri})).await
 }
 
 #[tokio::test]
 async fn one_file_has_many_spellings() {
-    on_each_file_system(async |desk| {
-        std::fs::create_dir_all(desk.path("a/other")).unwrap();
-        desk.put("f", "f");
-        desk.put("a/b", "b");
-        put_link(desk, "link", "a/other");
-        desk.put("a/f", "beside the target of the link");
-        let root = desk.root().to_str().unwrap().to_owned();
+    on_each_file_system(async |fixture| {
+        std::fs::create_dir_all(fixture.path("a/other")).unwrap();
+        fixture.put("f", "f");
+        fixture.put("a/b", "b");
+        put_link(fixture, "link", "a/other");
+        fixture.put("a/f", "beside the target of the link");
+        let root = fixture.root().to_str().unwrap().to_owned();
         let uri = format!("file://{root}");
         for spelling in [
             format!("file:{root}/f"),
@@ -35,7 +35,7 @@ async fn one_file_has_many_spellings() {
             format!("{uri}/nothing/../f"),
             format!("{uri}/nothing/%2e%2E/f"),
             format!("{uri}/nothing/x/..%2F..%2Ff"),
-            // By text alone, so it is not what is beside the target of the link.
+            // Resolved lexically, so it is not the sibling of the link's target.
             format!("{uri}/link/../f"),
             format!("{uri}/link%2F..%2Ff"),
             format!("{uri}/%66"),
@@ -44,12 +44,12 @@ async fn one_file_has_many_spellings() {
             format!(" \t{uri}/f\n "),
             format!("{uri}/\tf\n"),
         ] {
-            let result = read(desk, &spelling).await;
+            let result = read(fixture, &spelling).await;
             assert_eq!(result, Ok(json!({"dataBase64": "Zg=="})), "{spelling}");
         }
         for spelling in [format!("{uri}/a%2Fb"), format!("{uri}/a%2fb"), format!("{uri}/f/../a/b")]
         {
-            let result = read(desk, &spelling).await;
+            let result = read(fixture, &spelling).await;
             assert_eq!(result, Ok(json!({"dataBase64": "Yg=="})), "{spelling}");
         }
     })
@@ -58,15 +58,16 @@ async fn one_file_has_many_spellings() {
 
 #[tokio::test]
 async fn odd_characters_may_be_left_as_they_are() {
-    on_each_file_system(async |desk| {
-        std::fs::create_dir(desk.path("~")).unwrap();
+    on_each_file_system(async |fixture| {
+        std::fs::create_dir(fixture.path("~")).unwrap();
         for name in ["sp ace", "ünï", "%ZZ", "50%", "~/f", "a|b^c[d]", "c:", "é"] {
-            desk.put(name, name);
-            let result = read(desk, &format!("file://{}/{name}", desk.root().display())).await;
+            fixture.put(name, name);
+            let result =
+                read(fixture, &format!("file://{}/{name}", fixture.root().display())).await;
             assert_eq!(content(&result.unwrap()["dataBase64"]), name.as_bytes());
         }
-        refused(read(desk, "file:///~/f").await, -32004, "ENOENT");
-        let result = read(desk, &format!("{}/%ZY", desk.uri(""))).await;
+        refused(read(fixture, "file:///~/f").await, -32004, "ENOENT");
+        let result = read(fixture, &format!("{}/%ZY", fixture.uri(""))).await;
         refused(result, -32004, "ENOENT");
     })
     .await;
@@ -74,9 +75,9 @@ async fn odd_characters_may_be_left_as_they_are() {
 
 #[tokio::test]
 async fn the_root_has_short_names() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let expected =
-            desk.client.call("fs/getMetadata", json!({"path": "file:///", "detailed": true}));
+            fixture.client.call("fs/getMetadata", json!({"path": "file:///", "detailed": true}));
         let expected = expected.await.unwrap();
         assert_eq!(expected["isDirectory"], true);
         for uri in
@@ -84,18 +85,18 @@ async fn the_root_has_short_names() {
         {
             for follow in [true, false] {
                 let params = json!({"path": uri, "detailed": true, "followSymlinks": follow});
-                let metadata = desk.client.call("fs/getMetadata", params).await.unwrap();
+                let metadata = fixture.client.call("fs/getMetadata", params).await.unwrap();
                 assert_eq!(metadata["inode"], expected["inode"], "{uri}");
             }
-            let canonical = desk.client.call("fs/canonicalize", json!({"path": uri})).await;
+            let canonical = fixture.client.call("fs/canonicalize", json!({"path": uri})).await;
             assert_eq!(canonical, Ok(json!({"path": "file:///"})));
-            refused(read(desk, uri).await, -32600, "not_a_file");
+            refused(read(fixture, uri).await, -32600, "not_a_file");
         }
     })
     .await;
 }
 
-/// Methods that take a path, and what else they need; none that would do harm where a path means too much.
+/// Methods with a path and their other params; none that could do harm with a wrong path.
 fn methods(uri: &str) -> Vec<(&'static str, Value)> {
     let path = json!({"path": uri});
     let options = json!({
@@ -116,10 +117,10 @@ fn methods(uri: &str) -> Vec<(&'static str, Value)> {
 
 #[tokio::test]
 async fn what_is_no_path_is_refused_by_every_method() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "");
-        let native = desk.path("f").to_str().unwrap().to_owned();
-        let uri = desk.uri("f");
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "");
+        let native = fixture.path("f").to_str().unwrap().to_owned();
+        let uri = fixture.uri("f");
         let mut texts = vec![native, format!("{uri}?query"), format!("{uri}?"), format!("{uri}#x")];
         texts.extend([format!("{uri}#"), format!("{uri}%00"), uri.replace("file", "http")]);
         texts.push(uri.replace("file", "vscode-remote"));
@@ -130,12 +131,12 @@ async fn what_is_no_path_is_refused_by_every_method() {
         texts.push("file:///%00/bad/path/***".to_owned());
         for text in texts {
             for (method, params) in methods(&text) {
-                let error = desk.client.call(method, params).await.unwrap_err();
+                let error = fixture.client.call(method, params).await.unwrap_err();
                 assert_eq!(error["code"], -32602, "{method} {text:?}: {error}");
                 assert!(error["data"]["kind"].is_string());
             }
         }
-        let error = read(desk, "/x").await.unwrap_err();
+        let error = read(fixture, "/x").await.unwrap_err();
         let message = error["message"].as_str().unwrap();
         assert!(message.contains("`/x` is a native path; send `file:///x`"), "{message}");
     })
@@ -144,8 +145,8 @@ async fn what_is_no_path_is_refused_by_every_method() {
 
 #[tokio::test]
 async fn a_path_of_another_system_is_refused_by_every_method() {
-    on_each_file_system(async |desk| {
-        let root = desk.root().display();
+    on_each_file_system(async |fixture| {
+        let root = fixture.root().display();
         for uri in [
             format!("file://127.0.0.1{root}/f"),
             "file://server/share/x".to_owned(),
@@ -155,7 +156,7 @@ async fn a_path_of_another_system_is_refused_by_every_method() {
             "file:///%00/bad/path/L25vdGhpbmcvaGVyZQ".to_owned(),
         ] {
             for (method, params) in methods(&uri) {
-                let error = desk.client.call(method, params).await.unwrap_err();
+                let error = fixture.client.call(method, params).await.unwrap_err();
                 assert_eq!(error["message"], format!("'{uri}' is invalid on 'linux'"), "{method}");
                 assert_eq!(
                     (&error["code"], &error["data"]["kind"]),
@@ -163,39 +164,39 @@ async fn a_path_of_another_system_is_refused_by_every_method() {
                 );
             }
         }
-        refused(read(desk, "file:///c:/x").await, -32600, "foreign_path");
-        // What a name decodes to is no matter of convention any more.
-        refused(read(desk, "file:///tmp/..%2FC:/x").await, -32004, "ENOENT");
-        // What has no ordinary spelling has this one, and the disk is asked about it.
-        refused(read(desk, "file:///%00/bad/path/L0M6L2gyeA").await, -32004, "ENOENT");
-        // Only the first name can be taken for a drive.
-        std::fs::create_dir(desk.path("C:")).unwrap();
-        desk.put("C:/x", "");
-        desk.read("C:/x").await.unwrap();
+        refused(read(fixture, "file:///c:/x").await, -32600, "foreign_path");
+        // A decoded name is not checked for foreign conventions.
+        refused(read(fixture, "file:///tmp/..%2FC:/x").await, -32004, "ENOENT");
+        // A path without an ordinary form uses this one.
+        refused(read(fixture, "file:///%00/bad/path/L0M6L2gyeA").await, -32004, "ENOENT");
+        // Only the first component can look like a drive.
+        std::fs::create_dir(fixture.path("C:")).unwrap();
+        fixture.put("C:/x", "");
+        fixture.read("C:/x").await.unwrap();
     })
     .await;
 }
 
 #[tokio::test]
 async fn native_paths_are_taken_on_request() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "f");
-        desk.put("%66", "percent");
-        desk.server = TestExecutor::start_with(&["--accept-native-paths"]).await;
-        desk.client = desk.server.client().await;
-        let root = desk.root().to_str().unwrap().to_owned();
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "f");
+        fixture.put("%66", "percent");
+        fixture.server = TestExecutor::start_with(&["--accept-native-paths"]).await;
+        fixture.client = fixture.server.client().await;
+        let root = fixture.root().to_str().unwrap().to_owned();
         for path in ["/f", "/x/../f", "//f/", "/./f"] {
-            let result = read(desk, &format!("{root}{path}")).await;
+            let result = read(fixture, &format!("{root}{path}")).await;
             assert_eq!(result, Ok(json!({"dataBase64": "Zg=="})), "{path}");
         }
-        // Nothing is decoded in it.
-        let result = read(desk, &format!("{root}/%66")).await.unwrap();
+        // Its percent signs are not decoded.
+        let result = read(fixture, &format!("{root}/%66")).await.unwrap();
         assert_eq!(content(&result["dataBase64"]), b"percent");
         let open = json!({"handleId": "h", "path": format!("{root}/f")});
-        desk.client.call("fs/open", open).await.unwrap();
-        assert_eq!(desk.read("f").await.unwrap(), b"f");
+        fixture.client.call("fs/open", open).await.unwrap();
+        assert_eq!(fixture.read("f").await.unwrap(), b"f");
         for path in ["f", "./f", "~/f", "", "//srv/share"] {
-            assert_eq!(read(desk, path).await.unwrap_err()["code"], -32602, "{path}");
+            assert_eq!(read(fixture, path).await.unwrap_err()["code"], -32602, "{path}");
         }
     })
     .await;

@@ -12,30 +12,30 @@ const FILES: usize = 100;
 
 #[tokio::test]
 async fn every_pipelined_replacement_has_all_of_its_content() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for round in 0..12 {
             let mut asked = Vec::new();
             for file in 0..FILES {
                 let (name, id) = (format!("f{file}"), format!("h{}", file % NAMES));
-                let open = json!({"handleId": id, "path": desk.uri(&name), "mode": "replace"});
-                asked.push(desk.client.send("fs/open", open).await);
+                let open = json!({"handleId": id, "path": fixture.uri(&name), "mode": "replace"});
+                asked.push(fixture.client.send("fs/open", open).await);
                 for (offset, text) in blocks(round, file) {
                     let chunk = base64::encode(text.as_bytes());
                     let write = json!({"handleId": id, "offset": offset, "chunk": chunk});
-                    asked.push(desk.client.send("fs/writeBlock", write).await);
+                    asked.push(fixture.client.send("fs/writeBlock", write).await);
                 }
-                asked.push(desk.client.send("fs/close", json!({"handleId": id})).await);
+                asked.push(fixture.client.send("fs/close", json!({"handleId": id})).await);
             }
             for id in asked {
-                desk.client.reply(id).await.unwrap();
+                fixture.client.reply(id).await.unwrap();
             }
             for file in 0..FILES {
                 let expected: String = blocks(round, file).map(|(_, text)| text).concat();
-                let found = String::from_utf8(desk.get(&format!("f{file}"))).unwrap();
+                let found = String::from_utf8(fixture.get(&format!("f{file}"))).unwrap();
                 assert_eq!(found, expected, "file {file} in round {round}");
             }
         }
-        let_go(desk).await;
+        let_go(fixture).await;
     })
     .await;
 }
@@ -48,15 +48,15 @@ fn blocks(round: usize, file: usize) -> [(usize, String); 3] {
 
 #[tokio::test]
 async fn an_open_with_a_close_right_behind_it_makes_an_empty_file() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for round in 0..100 {
             let name = format!("empty{round}");
-            let open = json!({"handleId": "h", "path": desk.uri(&name), "mode": "replace"});
-            let opened = desk.client.send("fs/open", open).await;
-            let closed = desk.client.send("fs/close", json!({"handleId": "h"})).await;
-            assert_eq!(desk.client.reply(opened).await, Ok(json!({"handleId": "h"})));
-            desk.client.reply(closed).await.unwrap();
-            assert_eq!(desk.get(&name), b"", "round {round}");
+            let open = json!({"handleId": "h", "path": fixture.uri(&name), "mode": "replace"});
+            let opened = fixture.client.send("fs/open", open).await;
+            let closed = fixture.client.send("fs/close", json!({"handleId": "h"})).await;
+            assert_eq!(fixture.client.reply(opened).await, Ok(json!({"handleId": "h"})));
+            fixture.client.reply(closed).await.unwrap();
+            assert_eq!(fixture.get(&name), b"", "round {round}");
         }
     })
     .await;
@@ -64,55 +64,55 @@ async fn an_open_with_a_close_right_behind_it_makes_an_empty_file() {
 
 #[tokio::test]
 async fn pipelined_reads_are_answered_before_the_close_behind_them() {
-    on_each_file_system(async |desk| {
-        desk.put("f", "0123456789");
+    on_each_file_system(async |fixture| {
+        fixture.put("f", "0123456789");
         for _ in 0..100 {
-            let open = json!({"handleId": "h", "path": desk.uri("f")});
-            let opened = desk.client.send("fs/open", open).await;
-            let first = read(desk, 0).await;
-            let second = read(desk, 5).await;
-            let closed = desk.client.send("fs/close", json!({"handleId": "h"})).await;
-            let late = read(desk, 0).await;
-            desk.client.reply(opened).await.unwrap();
-            assert_eq!(content(&desk.client.reply(first).await.unwrap()["chunk"]), b"01234");
-            assert_eq!(content(&desk.client.reply(second).await.unwrap()["chunk"]), b"56789");
-            assert_eq!(desk.client.reply(closed).await, Ok(json!({})));
-            refused(desk.client.reply(late).await, -32004, "unknown_handle");
+            let open = json!({"handleId": "h", "path": fixture.uri("f")});
+            let opened = fixture.client.send("fs/open", open).await;
+            let first = read(fixture, 0).await;
+            let second = read(fixture, 5).await;
+            let closed = fixture.client.send("fs/close", json!({"handleId": "h"})).await;
+            let late = read(fixture, 0).await;
+            fixture.client.reply(opened).await.unwrap();
+            assert_eq!(content(&fixture.client.reply(first).await.unwrap()["chunk"]), b"01234");
+            assert_eq!(content(&fixture.client.reply(second).await.unwrap()["chunk"]), b"56789");
+            assert_eq!(fixture.client.reply(closed).await, Ok(json!({})));
+            refused(fixture.client.reply(late).await, -32004, "unknown_handle");
         }
-        let_go(desk).await;
+        let_go(fixture).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn calls_behind_a_close_or_a_failed_open_find_no_handle() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         for round in 0..100 {
             let discard = round % 2 == 0;
-            let replace = json!({"handleId": "h", "path": desk.uri("f"), "mode": "replace"});
-            let opened = desk.client.send("fs/open", replace).await;
-            let again = json!({"handleId": "h", "path": desk.uri("g")});
-            let taken = desk.client.send("fs/open", again).await;
+            let replace = json!({"handleId": "h", "path": fixture.uri("f"), "mode": "replace"});
+            let opened = fixture.client.send("fs/open", replace).await;
+            let again = json!({"handleId": "h", "path": fixture.uri("g")});
+            let taken = fixture.client.send("fs/open", again).await;
             let write = json!({"handleId": "h", "offset": 0, "chunk": "AA=="});
-            let written = desk.client.send("fs/writeBlock", write.clone()).await;
+            let written = fixture.client.send("fs/writeBlock", write.clone()).await;
             let close = json!({"handleId": "h", "discard": discard});
-            let closed = desk.client.send("fs/close", close.clone()).await;
-            let late = desk.client.send("fs/writeBlock", write.clone()).await;
-            let missing = json!({"handleId": "h", "path": desk.uri("nope")});
-            let failed = desk.client.send("fs/open", missing).await;
-            let vain = desk.client.send("fs/writeBlock", write).await;
-            let nothing = desk.client.send("fs/close", close).await;
-            desk.client.reply(opened).await.unwrap();
-            refused(desk.client.reply(taken).await, -32600, "handle_exists");
-            assert_eq!(desk.client.reply(written).await, Ok(json!({})));
-            ok(desk.client.reply(closed).await);
-            refused(desk.client.reply(late).await, -32004, "unknown_handle");
-            refused(desk.client.reply(failed).await, -32004, "ENOENT");
-            refused(desk.client.reply(vain).await, -32004, "unknown_handle");
-            assert_eq!(desk.client.reply(nothing).await, Ok(json!({})));
+            let closed = fixture.client.send("fs/close", close.clone()).await;
+            let late = fixture.client.send("fs/writeBlock", write.clone()).await;
+            let missing = json!({"handleId": "h", "path": fixture.uri("nope")});
+            let failed = fixture.client.send("fs/open", missing).await;
+            let vain = fixture.client.send("fs/writeBlock", write).await;
+            let nothing = fixture.client.send("fs/close", close).await;
+            fixture.client.reply(opened).await.unwrap();
+            refused(fixture.client.reply(taken).await, -32600, "handle_exists");
+            assert_eq!(fixture.client.reply(written).await, Ok(json!({})));
+            ok(fixture.client.reply(closed).await);
+            refused(fixture.client.reply(late).await, -32004, "unknown_handle");
+            refused(fixture.client.reply(failed).await, -32004, "ENOENT");
+            refused(fixture.client.reply(vain).await, -32004, "unknown_handle");
+            assert_eq!(fixture.client.reply(nothing).await, Ok(json!({})));
         }
-        assert_eq!((names(desk), desk.get("f")), (vec!["f".into()], vec![0]));
-        let_go(desk).await;
+        assert_eq!((names(fixture), fixture.get("f")), (vec!["f".into()], vec![0]));
+        let_go(fixture).await;
     })
     .await;
 }
@@ -121,7 +121,7 @@ fn ok(result: Result<Value, Value>) {
     result.expect("the close succeeds");
 }
 
-async fn read(desk: &mut FsFixture, offset: u64) -> i64 {
+async fn read(fixture: &mut FsFixture, offset: u64) -> i64 {
     let params = json!({"handleId": "h", "offset": offset, "len": 5});
-    desk.client.send("fs/readBlock", params).await
+    fixture.client.send("fs/readBlock", params).await
 }

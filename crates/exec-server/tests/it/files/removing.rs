@@ -14,17 +14,17 @@ use super::{serve_as_ordinary_user, set_mode};
 
 #[tokio::test]
 async fn a_tree_goes_and_a_missing_path_is_fine_unless_said_otherwise() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let nulls = json!({"recursive": null, "force": null, "followSymlinks": null});
         for more in [json!({}), nulls] {
-            make(desk, &["tree/a/b/c", "tree/f", "tree/empty/", "kept"]);
-            assert_eq!(remove(desk, "tree", more.clone()).await.unwrap(), json!({}));
-            assert_eq!(left(desk), ["kept"]);
+            make(fixture, &["tree/a/b/c", "tree/f", "tree/empty/", "kept"]);
+            assert_eq!(remove(fixture, "tree", more.clone()).await.unwrap(), json!({}));
+            assert_eq!(left(fixture), ["kept"]);
             for missing in ["tree", "tree/below/it"] {
-                assert_eq!(remove(desk, missing, more.clone()).await.unwrap(), json!({}));
+                assert_eq!(remove(fixture, missing, more.clone()).await.unwrap(), json!({}));
             }
-            assert_eq!(remove(desk, "kept", more).await.unwrap(), json!({}));
-            assert!(left(desk).is_empty());
+            assert_eq!(remove(fixture, "kept", more).await.unwrap(), json!({}));
+            assert!(left(fixture).is_empty());
         }
     })
     .await;
@@ -32,44 +32,47 @@ async fn a_tree_goes_and_a_missing_path_is_fine_unless_said_otherwise() {
 
 #[tokio::test]
 async fn force_forgives_only_what_is_missing() {
-    on_each_file_system(async |desk| {
-        make(desk, &["f"]);
+    on_each_file_system(async |fixture| {
+        make(fixture, &["f"]);
         for recursive in [false, true] {
             for missing in ["missing", "missing/below"] {
                 let more = json!({"force": false, "recursive": recursive});
-                assert_eq!(code(remove(desk, missing, more).await), (-32004, "ENOENT".into()));
+                assert_eq!(code(remove(fixture, missing, more).await), (-32004, "ENOENT".into()));
             }
             for force in [false, true] {
                 let more = json!({"force": force, "recursive": recursive});
-                assert_eq!(code(remove(desk, "f/x", more).await), (-32603, "ENOTDIR".into()));
+                assert_eq!(code(remove(fixture, "f/x", more).await), (-32603, "ENOTDIR".into()));
             }
         }
-        assert_eq!(left(desk), ["f"]);
+        assert_eq!(left(fixture), ["f"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_directory_with_content_is_kept_unless_its_content_may_go() {
-    on_each_file_system(async |desk| {
-        make(desk, &["full/f", "empty/", "f"]);
+    on_each_file_system(async |fixture| {
+        make(fixture, &["full/f", "empty/", "f"]);
         for follow in [true, false] {
             let more = json!({"recursive": false, "followSymlinks": follow});
-            assert_eq!(code(remove(desk, "full", more).await), (-32603, "ENOTEMPTY".into()));
+            assert_eq!(code(remove(fixture, "full", more).await), (-32603, "ENOTEMPTY".into()));
         }
         for name in ["empty", "f"] {
-            assert_eq!(remove(desk, name, json!({"recursive": false})).await.unwrap(), json!({}));
+            assert_eq!(
+                remove(fixture, name, json!({"recursive": false})).await.unwrap(),
+                json!({})
+            );
         }
-        assert_eq!(left(desk), ["full"]);
-        assert!(desk.path("full/f").exists());
+        assert_eq!(left(fixture), ["full"]);
+        assert!(fixture.path("full/f").exists());
     })
     .await;
 }
 
 #[tokio::test]
 async fn links_are_unlinked_and_what_they_lead_to_stays() {
-    on_each_file_system(async |desk| {
-        make(desk, &["kept/f", "tree/sub/"]);
+    on_each_file_system(async |fixture| {
+        make(fixture, &["kept/f", "tree/sub/"]);
         for (link, target) in [
             ("to directory", "kept"),
             ("to file", "kept/f"),
@@ -79,33 +82,33 @@ async fn links_are_unlinked_and_what_they_lead_to_stays() {
             ("tree/sub/deeper", "../../kept"),
             ("tree/sub/up", "../.."),
         ] {
-            symlink(target, desk.path(link)).unwrap();
+            symlink(target, fixture.path(link)).unwrap();
         }
         for (name, recursive) in
             [("to directory", true), ("to file", false), ("to nothing", true), ("to itself", false)]
         {
             let more = json!({"recursive": recursive, "force": false});
-            assert_eq!(remove(desk, name, more).await.unwrap(), json!({}), "{name}");
+            assert_eq!(remove(fixture, name, more).await.unwrap(), json!({}), "{name}");
         }
-        symlink("kept", desk.path("again")).unwrap();
-        assert_eq!(remove(desk, "again", json!({"recursive": false})).await.unwrap(), json!({}));
-        assert_eq!(remove(desk, "tree", json!({})).await.unwrap(), json!({}));
-        assert_eq!(left(desk), ["kept"]);
-        assert!(desk.path("kept/f").exists());
+        symlink("kept", fixture.path("again")).unwrap();
+        assert_eq!(remove(fixture, "again", json!({"recursive": false})).await.unwrap(), json!({}));
+        assert_eq!(remove(fixture, "tree", json!({})).await.unwrap(), json!({}));
+        assert_eq!(left(fixture), ["kept"]);
+        assert!(fixture.path("kept/f").exists());
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_link_on_the_way_is_followed() {
-    on_each_file_system(async |desk| {
-        make(desk, &["d/tree/x", "d/f", "d/kept"]);
-        symlink("d", desk.path("dl")).unwrap();
+    on_each_file_system(async |fixture| {
+        make(fixture, &["d/tree/x", "d/f", "d/kept"]);
+        symlink("d", fixture.path("dl")).unwrap();
         for name in ["dl/tree", "dl/f"] {
-            assert_eq!(remove(desk, name, json!({"force": false})).await.unwrap(), json!({}));
+            assert_eq!(remove(fixture, name, json!({"force": false})).await.unwrap(), json!({}));
         }
-        assert_eq!(left(desk), ["d", "dl"]);
-        let below: Vec<_> = std::fs::read_dir(desk.path("d")).unwrap().collect();
+        assert_eq!(left(fixture), ["d", "dl"]);
+        let below: Vec<_> = std::fs::read_dir(fixture.path("d")).unwrap().collect();
         assert_eq!(below.len(), 1, "{below:?}");
     })
     .await;
@@ -113,56 +116,56 @@ async fn a_link_on_the_way_is_followed() {
 
 #[tokio::test]
 async fn without_links_only_real_names_in_real_directories_go() {
-    on_each_file_system(async |desk| {
-        make(desk, &["d/f", "d/empty/", "d/tree/x"]);
-        symlink("d", desk.path("dl")).unwrap();
-        symlink("d/f", desk.path("fl")).unwrap();
-        symlink("nowhere", desk.path("dangling")).unwrap();
+    on_each_file_system(async |fixture| {
+        make(fixture, &["d/f", "d/empty/", "d/tree/x"]);
+        symlink("d", fixture.path("dl")).unwrap();
+        symlink("d/f", fixture.path("fl")).unwrap();
+        symlink("nowhere", fixture.path("dangling")).unwrap();
         let plain = json!({"recursive": false, "followSymlinks": false});
         for name in ["fl", "dl", "dangling"] {
-            let refusal = remove(desk, name, plain.clone()).await;
+            let refusal = remove(fixture, name, plain.clone()).await;
             assert_eq!(kind(refusal), (-32600, "is_symlink".into()), "{name}");
         }
         for name in ["dl/f", "dl/missing", "d/f/x"] {
-            let refusal = remove(desk, name, plain.clone()).await;
+            let refusal = remove(fixture, name, plain.clone()).await;
             assert_eq!(code(refusal), (-32603, "ENOTDIR".into()), "{name}");
         }
         for name in ["d/f", "d/empty", "d/missing", "missing/x"] {
-            assert_eq!(remove(desk, name, plain.clone()).await.unwrap(), json!({}), "{name}");
+            assert_eq!(remove(fixture, name, plain.clone()).await.unwrap(), json!({}), "{name}");
         }
         let strict = json!({"recursive": false, "followSymlinks": false, "force": false});
-        assert_eq!(code(remove(desk, "d/f", strict).await), (-32004, "ENOENT".into()));
-        assert_eq!(left(desk), ["d", "dangling", "dl", "fl"]);
-        assert!(desk.path("d/tree/x").exists() && !desk.path("d/empty").exists());
+        assert_eq!(code(remove(fixture, "d/f", strict).await), (-32004, "ENOENT".into()));
+        assert_eq!(left(fixture), ["d", "dangling", "dl", "fl"]);
+        assert!(fixture.path("d/tree/x").exists() && !fixture.path("d/empty").exists());
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_tree_cannot_go_without_links() {
-    on_each_file_system(async |desk| {
-        make(desk, &["d/x", "f"]);
-        // `recursive` is true unless said otherwise, also here.
+    on_each_file_system(async |fixture| {
+        make(fixture, &["d/x", "f"]);
+        // `recursive` defaults to true here as well.
         for more in
             [json!({"followSymlinks": false, "recursive": true}), json!({"followSymlinks": false})]
         {
             for name in ["d", "f", "missing"] {
-                let error = remove(desk, name, more.clone()).await.unwrap_err();
+                let error = remove(fixture, name, more.clone()).await.unwrap_err();
                 assert_eq!(error["code"], -32603, "{name}");
                 assert_eq!(error["message"], "recursive no-follow removal is unsupported");
             }
         }
-        assert_eq!(left(desk), ["d", "f"]);
+        assert_eq!(left(fixture), ["d", "f"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn the_root_has_no_name_to_remove() {
-    on_each_file_system(async |desk| {
-        // Never with other params: if this failed, so would the machine.
+    on_each_file_system(async |fixture| {
+        // Only with these params: a failure of the check would remove everything.
         let params = json!({"path": "file:///", "recursive": false, "followSymlinks": false});
-        let refusal = desk.client.call("fs/remove", params).await;
+        let refusal = fixture.client.call("fs/remove", params).await;
         assert_eq!(kind(refusal), (-32600, "no_name".into()));
     })
     .await;
@@ -170,11 +173,11 @@ async fn the_root_has_no_name_to_remove() {
 
 #[tokio::test]
 async fn whatever_has_a_name_can_be_removed() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let odd: [&[u8]; 3] = [b"bad-\xff", b"new\nline", b"tree\xfe"];
         for at in ["", "tree/"] {
-            make(desk, &["tree/"]);
-            let path = |name: &[u8]| desk.path(at).join(OsStr::from_bytes(name));
+            make(fixture, &["tree/"]);
+            let path = |name: &[u8]| fixture.path(at).join(OsStr::from_bytes(name));
             mknodat(CWD, path(b"pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
             let _listener = UnixListener::bind(path(b"socket")).unwrap();
             std::fs::write(path(odd[0]), "").unwrap();
@@ -183,52 +186,52 @@ async fn whatever_has_a_name_can_be_removed() {
             std::fs::write(path(odd[2]).join("in it"), "").unwrap();
             if at.is_empty() {
                 for name in [&b"pipe"[..], b"socket"].iter().chain(&odd) {
-                    let params = json!({"path": desk.uri_of_bytes(name), "force": false});
-                    let done = desk.client.call("fs/remove", params).await;
+                    let params = json!({"path": fixture.uri_of_bytes(name), "force": false});
+                    let done = fixture.client.call("fs/remove", params).await;
                     assert_eq!(done.unwrap(), json!({}), "{name:?}");
                 }
-                assert_eq!(left(desk), ["tree"]);
+                assert_eq!(left(fixture), ["tree"]);
             }
         }
-        assert_eq!(remove(desk, "tree", json!({})).await.unwrap(), json!({}));
-        assert!(left(desk).is_empty());
+        assert_eq!(remove(fixture, "tree", json!({})).await.unwrap(), json!({}));
+        assert!(left(fixture).is_empty());
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_deep_tree_goes() {
-    on_each_file_system(async |desk| {
+    on_each_file_system(async |fixture| {
         let deep = format!("tree{}", "/d".repeat(500));
-        make(desk, &[&format!("{deep}/f"), "kept"]);
-        assert_eq!(remove(desk, "tree", json!({"force": false})).await.unwrap(), json!({}));
-        assert_eq!(left(desk), ["kept"]);
+        make(fixture, &[&format!("{deep}/f"), "kept"]);
+        assert_eq!(remove(fixture, "tree", json!({"force": false})).await.unwrap(), json!({}));
+        assert_eq!(left(fixture), ["kept"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_removal_that_fails_halfway_says_how_far_it_came() {
-    on_each_file_system(async |desk| {
-        if !serve_as_ordinary_user(desk).await {
+    on_each_file_system(async |fixture| {
+        if !serve_as_ordinary_user(fixture).await {
             return;
         }
-        make(desk, &["tree/a", "tree/b", "tree/locked/f", "locked/f"]);
-        set_mode(desk, "tree", 0o777);
-        set_mode(desk, "tree/locked", 0o555);
-        set_mode(desk, "locked", 0o555);
-        let halfway = remove(desk, "tree", json!({})).await;
-        let at_once = remove(desk, "locked", json!({})).await;
+        make(fixture, &["tree/a", "tree/b", "tree/locked/f", "locked/f"]);
+        set_mode(fixture, "tree", 0o777);
+        set_mode(fixture, "tree/locked", 0o555);
+        set_mode(fixture, "locked", 0o555);
+        let halfway = remove(fixture, "tree", json!({})).await;
+        let at_once = remove(fixture, "locked", json!({})).await;
         // Restore the permissions, so that the tree can be removed.
-        let is_left = |name: &str| desk.path(name).exists();
+        let is_left = |name: &str| fixture.path(name).exists();
         let kept = is_left("tree/locked/f") && is_left("locked/f");
-        set_mode(desk, "tree/locked", 0o777);
-        set_mode(desk, "locked", 0o777);
+        set_mode(fixture, "tree/locked", 0o777);
+        set_mode(fixture, "locked", 0o777);
         let error = halfway.unwrap_err();
         assert_eq!(error["code"], -32600);
-        let place = desk.path("tree/locked/f");
+        let place = fixture.path("tree/locked/f");
         let data = json!({"kind": "incomplete", "errno": "EACCES", "completed": 2,
-            "failedPath": desk.uri("tree/locked/f")});
+            "failedPath": fixture.uri("tree/locked/f")});
         assert_eq!(error["data"], data);
         let text = format!(
             "removed 2 entries, then failed at `{}`: Permission denied (os error 13)",
@@ -236,20 +239,20 @@ async fn a_removal_that_fails_halfway_says_how_far_it_came() {
         );
         assert_eq!(error["message"], text);
         assert!(kept && !is_left("tree/a") && !is_left("tree/b"));
-        // Where nothing was done there is nothing to say about it.
+        // Without progress, no count is reported.
         assert_eq!(kind(at_once), (-32600, "permission_denied".into()));
     })
     .await;
 }
 
-async fn remove(desk: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
+async fn remove(fixture: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
     assert!(!name.is_empty(), "the desk itself stays");
-    desk.call("fs/remove", name, more).await
+    fixture.call("fs/remove", name, more).await
 }
 
-/// The names in the desk's directory.
-fn left(desk: &FsFixture) -> Vec<String> {
-    let names = std::fs::read_dir(desk.root()).unwrap();
+/// Names in the fixture's directory.
+fn left(fixture: &FsFixture) -> Vec<String> {
+    let names = std::fs::read_dir(fixture.root()).unwrap();
     let mut names: Vec<_> =
         names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();

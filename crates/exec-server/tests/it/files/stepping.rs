@@ -1,4 +1,4 @@
-//! A server that is killed between any two steps of a write: each run stops it one system call later.
+//! Kills a server before each system call of a write, one call later in each run.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,9 +10,9 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::crashing::{requests, work};
-use super::surroundings::{How, names, skip};
+use super::host::{How, names, skip};
 
-/// Whatever a write may do with a file.
+/// System calls that a write may use.
 const CALLS: [&str; 12] = [
     "openat",
     "statx",
@@ -28,7 +28,7 @@ const CALLS: [&str; 12] = [
     "renameat2",
 ];
 
-/// More than a write has of each.
+/// More calls of each kind than a write makes.
 const MAX_STEPS: usize = 60;
 
 #[tokio::test]
@@ -42,9 +42,9 @@ async fn a_write_that_is_stopped_at_any_step_has_happened_or_not() {
     {
         return skip("only strace can stop a server at a step");
     }
-    on_each_file_system(async |desk| {
-        let path = desk.path("f");
-        // Longer and shorter, so that no mixture looks like either.
+    on_each_file_system(async |fixture| {
+        let path = fixture.path("f");
+        // Of different length, so that a mixture is detected.
         let (old, new) = (vec![b'o'; 90_000], vec![b'n'; 40_000]);
         for how in How::ALL {
             for before in [None, Some(&old)] {
@@ -60,7 +60,7 @@ async fn a_write_that_is_stopped_at_any_step_has_happened_or_not() {
                         let is_new = now.as_ref() == Some(&new);
                         assert!(is_new || now.as_ref() == before, "torn at {call} {step}");
                         let left: Vec<_> =
-                            names(desk.root()).into_iter().filter(|name| name != "f").collect();
+                            names(fixture.root()).into_iter().filter(|name| name != "f").collect();
                         assert!(left.is_empty(), "{left:?} left at {call} {step}");
                         if has_ended {
                             assert!(is_new, "nobody stopped it");
@@ -78,7 +78,7 @@ async fn a_write_that_is_stopped_at_any_step_has_happened_or_not() {
     .await;
 }
 
-/// Lets a new server write a file and kills it before the given call of one kind; says whether there are fewer of them.
+/// Lets a new server write a file and kills it before the given call of one kind; returns whether there are fewer.
 async fn write_until(call: &str, step: usize, how: How, path: &Path, content: &[u8]) -> bool {
     let mut server = TestExecutor::start().await;
     let mut client = server.client().await;
@@ -93,7 +93,7 @@ async fn write_until(call: &str, step: usize, how: How, path: &Path, content: &[
     is_answered
 }
 
-/// Kills a process when one of its threads begins a call of one kind for the given time.
+/// Kills a process when one of its threads enters the given call of one kind.
 async fn attach(pid: u32, call: &str, step: usize) -> Child {
     let mut command = Command::new("strace");
     command

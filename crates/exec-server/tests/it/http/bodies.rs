@@ -1,4 +1,4 @@
-//! Bodies of requests, whole and in chunks.
+//! Request bodies, whole and in chunks.
 
 use exec_server_protocol::base64;
 use exec_server_testkit::web::answer;
@@ -134,7 +134,7 @@ async fn an_early_answer_ends_the_upload_and_pressure_reaches_the_client() {
     let asked = client
         .send("http/request", get(&web.url("/"), json!({"method": "POST", "streamBody": true})))
         .await;
-    // The other side reads nothing, so that sooner or later a chunk is left without an answer.
+    // The web server reads nothing, so that a chunk is eventually left without a reply.
     let mut pending = Vec::new();
     for seq in 1..=24 {
         pending.push(client.send("http/requestBody", chunk(seq, &vec![7; 1 << 20], false)).await);

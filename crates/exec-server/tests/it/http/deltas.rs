@@ -1,4 +1,4 @@
-//! Streamed answers, and how they end.
+//! Streamed responses and their ends.
 
 use std::sync::Arc;
 
@@ -101,10 +101,10 @@ async fn a_name_belongs_to_one_stream_at_a_time() {
     assert_eq!((code, kind.as_str()), (-32602, "request_exists"));
     assert_eq!(message, "http/request `x` is already active");
     assert_eq!(plain.connections(), 0);
-    // A buffered request needs no name of its own.
+    // A buffered request needs no id.
     let answer = request(&mut client, &plain.url("/"), json!({"requestId": "x"})).await.unwrap();
     assert_eq!(body(&answer), "plain");
-    // Another connection has names of its own.
+    // Ids are separate for each connection.
     let mut other = server.client().await;
     request(&mut other, &plain.url("/"), stream("x")).await.unwrap();
     deltas(&mut other, "x").await;
@@ -112,7 +112,7 @@ async fn a_name_belongs_to_one_stream_at_a_time() {
     deltas(&mut client, "x").await;
     request(&mut client, &plain.url("/"), stream("x")).await.unwrap();
     deltas(&mut client, "x").await;
-    // A start that fails frees it as well.
+    // A failed request frees the id as well.
     refusal(&mut client, "http://127.0.0.1:1/", stream("x")).await;
     request(&mut client, &plain.url("/"), stream("x")).await.unwrap();
     deltas(&mut client, "x").await;
@@ -180,7 +180,7 @@ async fn a_body_without_a_length_ends_with_its_connection() {
 #[tokio::test]
 async fn time_is_up_for_the_body_as_well() {
     let server = server().await;
-    // A busy machine may need longer than the shortest time for the head alone.
+    // A busy machine may need longer than the minimum for the head alone.
     for time in [300, 3_000, 30_000] {
         let (web, say) = on_command().await;
         let mut client = server.client().await;
@@ -219,7 +219,7 @@ async fn a_stream_can_be_cancelled_and_says_so() {
     assert_eq!(again, json!({"cancelled": false}));
 }
 
-/// Takes requests and never answers; says when one has come and when its visitor has left.
+/// Accepts requests and never answers; reports when a request arrived and when its connection closed.
 async fn silent() -> (Web, mpsc::Receiver<&'static str>) {
     let (tell, told) = mpsc::channel(16);
     let web = Web::start(move |mut visit| {
@@ -227,7 +227,7 @@ async fn silent() -> (Web, mpsc::Receiver<&'static str>) {
         async move {
             if visit.head().await.is_some() {
                 tell.send("asked").await.unwrap();
-                visit.hung_up().await;
+                visit.closed().await;
                 tell.send("left").await.unwrap();
             }
         }

@@ -1,4 +1,4 @@
-//! Every way to fail has a word of its own, and no text gives a secret away.
+//! Every failure has its own kind, and no error text contains a secret.
 
 use exec_server_testkit::Web;
 use exec_server_testkit::web::answer;
@@ -12,7 +12,7 @@ async fn failures_are_told_apart() {
     let garbage = Web::answering(|_| b"SSH-2.0-OpenSSH\r\n\r\n".to_vec()).await;
     let no_tls = Web::start(|mut visit| async move {
         visit.send("SSH-2.0-OpenSSH\r\n\r\n").await;
-        visit.hung_up().await;
+        visit.closed().await;
     })
     .await;
     let hangs_up = Web::start(|mut visit| async move {
@@ -29,7 +29,7 @@ async fn failures_are_told_apart() {
         format!("HTTP/1.1 200 OK\r\n{lines}\r\n").into_bytes()
     })
     .await;
-    let silent = Web::start(|mut visit| async move { visit.hung_up().await }).await;
+    let silent = Web::start(|mut visit| async move { visit.closed().await }).await;
     let trickling = Web::start(|mut visit| async move {
         visit.head().await;
         visit.send("HTTP/1.1 200 OK\r\n").await;

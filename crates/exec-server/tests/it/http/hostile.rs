@@ -1,4 +1,4 @@
-//! Answers that no honest server gives: each is an error with its word, or does no harm.
+//! Responses of hostile servers: each is an error of the right kind, or harmless.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{body, deltas, refusal, request, server};
 
-/// Gives every request the same bytes for an answer, and leaves the connection open.
-async fn saying(bytes: impl Into<Vec<u8>>) -> Web {
+/// Answers every request with the same bytes, and keeps the connection open.
+async fn with_answers(bytes: impl Into<Vec<u8>>) -> Web {
     let bytes = bytes.into();
     Web::answering(move |_| bytes.clone()).await
 }
@@ -35,7 +35,7 @@ async fn an_answer_whose_length_is_in_doubt_is_refused() {
         "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\nok",
         "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     ] {
-        let web = saying(head).await;
+        let web = with_answers(head).await;
         for streamed in [false, true] {
             let more = json!({"streamResponse": streamed});
             let (code, kind, message) = refusal(&mut client, &web.url("/?s3cret"), more).await;
@@ -45,7 +45,8 @@ async fn an_answer_whose_length_is_in_doubt_is_refused() {
         assert_eq!(web.connections(), 2, "nothing is asked again on such a connection: {head}");
     }
     let twice = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\nok";
-    let answer = request(&mut client, &saying(twice).await.url("/"), json!({})).await.unwrap();
+    let answer =
+        request(&mut client, &with_answers(twice).await.url("/"), json!({})).await.unwrap();
     assert_eq!(body(&answer), "ok");
 }
 
@@ -68,7 +69,7 @@ async fn what_is_not_http_is_said_to_be_none() {
         b"\x16\x03\x03\x00\x02\x02\x28",
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nxxxx",
     ] {
-        let web = saying(bytes).await;
+        let web = with_answers(bytes).await;
         let (code, kind, message) = refusal(&mut client, &web.url("/"), json!({})).await;
         let shown = String::from_utf8_lossy(bytes);
         assert_eq!((code, kind.as_str()), (-32603, "body"), "{shown}: {message}");
@@ -79,7 +80,8 @@ async fn what_is_not_http_is_said_to_be_none() {
 async fn a_change_of_protocol_that_was_asked_for_is_an_answer_without_a_body() {
     let server = server().await;
     let mut client = server.client().await;
-    let web = saying("HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nnot http").await;
+    let web =
+        with_answers("HTTP/1.1 101 Go\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nnot http").await;
     let headers =
         json!([{"name": "connection", "value": "upgrade"}, {"name": "upgrade", "value": "x"}]);
     for number in 1..=2 {
@@ -95,7 +97,7 @@ async fn provisional_answers_are_skipped_but_not_for_ever() {
     let server = server().await;
     let mut client = server.client().await;
     let some = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
-    let web = saying([some.as_bytes(), &answer(200, &[], "at last")].concat()).await;
+    let web = with_answers([some.as_bytes(), &answer(200, &[], "at last")].concat()).await;
     let reply = request(&mut client, &web.url("/"), json!({})).await.unwrap();
     assert_eq!((reply["status"].as_u64(), body(&reply).as_str()), (Some(200), "at last"));
 
@@ -128,7 +130,7 @@ async fn chunks_that_are_none_are_refused_and_the_odd_ones_are_read() {
         &flood,
         &trailers,
     ] {
-        let web = saying(chunked(chunks)).await;
+        let web = with_answers(chunked(chunks)).await;
         let shown = &chunks[..chunks.len().min(40)];
         let (code, kind, message) = refusal(&mut client, &web.url("/"), json!({})).await;
         assert_eq!((code, kind.as_str()), (-32603, "body"), "{shown:?}: {message}");
@@ -137,7 +139,7 @@ async fn chunks_that_are_none_are_refused_and_the_odd_ones_are_read() {
         assert_eq!(last["errorKind"], "body", "{shown:?}: {last}");
     }
     let odd = "1;name=\"value\"\r\nx\r\n00002 \r\nyz\r\n0;last\r\nX-Trailer: dropped\r\n\r\n";
-    let web = saying(chunked(odd)).await;
+    let web = with_answers(chunked(odd)).await;
     for _ in 0..2 {
         let reply = request(&mut client, &web.url("/"), json!({})).await.unwrap();
         assert_eq!(body(&reply), "xyz");
@@ -173,7 +175,7 @@ async fn what_follows_an_answer_without_a_body_is_not_the_next_answer() {
         assert_eq!(body(&reply), "genuine", "{method} {head}");
     }
     // An honest server keeps its connection.
-    let web = saying("HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n").await;
+    let web = with_answers("HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n").await;
     for _ in 0..2 {
         let more = json!({"method": "HEAD", "maxBodyBytes": 1});
         let reply = request(&mut client, &web.url("/"), more).await.unwrap();
@@ -182,7 +184,7 @@ async fn what_follows_an_answer_without_a_body_is_not_the_next_answer() {
     assert_eq!(web.connections(), 1);
 }
 
-/// Answers the first request of a connection; the next it takes and closes. After `stop` it closes at every request.
+/// Answers the first request of a connection and closes at the second. After `stop` it closes at every request.
 async fn fickle() -> (Web, Arc<AtomicBool>) {
     let stop = Arc::new(AtomicBool::new(false));
     let web = Web::start({
@@ -218,7 +220,7 @@ async fn a_request_that_may_have_arrived_is_sent_again_once_and_only_if_that_is_
         assert_eq!(web.requests().len(), 2 + usize::from(is_repeated), "{method}");
     }
 
-    // Several connections are kept, and every one of them will be closed.
+    // Several connections are pooled, and all of them will be closed.
     let (web, stop) = fickle().await;
     let params = |id: usize| super::get(&web.url("/"), json!({"requestId": id.to_string()}));
     let mut asked = Vec::new();

@@ -1,4 +1,4 @@
-//! MCP over streamable HTTP: by the reference client, and with a server that others wrote.
+//! MCP over streamable HTTP: with the reference client, and with a third-party server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use super::{deltas, get, request, without_proxies};
 use crate::reference_client::{DEADLINE as RUN_DEADLINE, blocking};
 
-/// The least that a server of this kind can be; it answers with JSON, and in events if the tool is called `slowly`.
+/// A minimal server; it answers with JSON, and with events if the tool is called `slowly`.
 fn tiny_mcp(request: &WebRequest) -> Vec<u8> {
     if request.header("authorization") != Some("Bearer t0ken") {
         return answer(401, &[], "who are you?");
@@ -72,7 +72,7 @@ async fn reaches_an_mcp_server(client: ReferenceClient) {
     assert!(calls.count() >= 5, "a greeting, an acknowledgement, a list and two calls");
 }
 
-/// One of the tools that the `mcp` package documents, on a port of its own.
+/// An example server of the `mcp` package, on a free port.
 const SERVER: &str = r#"
 import socket, sys, uvicorn
 from mcp.server.fastmcp import FastMCP, Context
@@ -119,7 +119,7 @@ async fn a_real_mcp_server_works_through_it() {
     let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
     post(&mut client, &url, Some(&session), &ready).await;
 
-    // The stream on which the server may speak stays open meanwhile.
+    // The server's event stream stays open meanwhile.
     let more =
         json!({"headers": headers(Some(&session)), "streamResponse": true, "requestId": "events"});
     request(&mut client, &url, more).await.unwrap();
@@ -142,7 +142,7 @@ fn headers(session: Option<&str>) -> Value {
     headers.into()
 }
 
-/// Posts a message, and returns the messages that come back with the session that they belong to.
+/// Posts a message; returns the replies and the session.
 async fn post(
     client: &mut TestClient,
     url: &str,

@@ -10,10 +10,10 @@ use exec_server_testkit::web::answer;
 use exec_server_testkit::{DEADLINE, RawClient, Web};
 use serde_json::json;
 
-use super::reach::with_file;
+use super::egress_policy::with_file;
 use super::{body, delta, get, request, server};
 
-/// What a client does not read, and what another does meanwhile.
+/// An unread response, and a concurrent request of another client.
 const UNREAD: usize = 1 << 30;
 const READ: usize = 256 << 20;
 
@@ -39,7 +39,7 @@ async fn a_client_that_does_not_read_does_not_fill_our_memory() {
                         written.fetch_add(piece.len(), Ordering::SeqCst);
                     }
                 }
-                visit.hung_up().await;
+                visit.closed().await;
             }
         }
     })
@@ -69,7 +69,7 @@ async fn a_client_that_does_not_read_does_not_fill_our_memory() {
     assert!(memory < idle + 64 * 1024, "{idle} KiB became {memory} KiB");
 }
 
-/// Bodies in memory are counted as what they have become there: text of base64.
+/// Buffered bodies are counted by their base64 length.
 #[tokio::test]
 async fn bodies_count_with_the_memory_that_they_take() {
     const ALMOST_ALL: usize = 30 << 20;
@@ -79,7 +79,7 @@ async fn bodies_count_with_the_memory_that_they_take() {
         let length = ALMOST_ALL + 1;
         visit.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n")).await;
         visit.send(vec![0; ALMOST_ALL]).await;
-        visit.hung_up().await;
+        visit.closed().await;
     })
     .await;
     let mut client = server.client().await;
@@ -92,7 +92,7 @@ async fn bodies_count_with_the_memory_that_they_take() {
     let error = &refused["error"];
     assert_eq!(error["data"]["kind"], "tooLarge", "{refused}");
     assert!(error["message"].as_str().unwrap().ends_with("ask with streamResponse"), "{refused}");
-    // That leaves room for the others, and they are all that is waited for.
+    // That leaves room for the others, which are awaited.
     asked.retain(|id| refused["id"] != *id);
     assert_eq!(asked.len(), 7);
     client.call("http/cancel", json!({"requestId": "r"})).await.unwrap();
@@ -117,7 +117,7 @@ async fn unanswered_dns_lookups_do_not_delay_files_or_other_clients() {
         let more = json!({"requestId": "names"});
         client.send("http/request", get(&format!("http://n{number}.test/"), more)).await;
     }
-    // Each name is asked for from a thread of its own; a socket that is not read at once has room for some of them.
+    // Each lookup uses its own thread; the socket buffers some of the queries.
     let mut names = HashSet::new();
     while names.len() < 40 {
         let mut message = [0; 512];
@@ -129,7 +129,7 @@ async fn unanswered_dns_lookups_do_not_delay_files_or_other_clients() {
     let path = format!("file://{}/written", folder.path().display());
     let params = json!({"path": path, "dataBase64": "aGk="});
     client.call("fs/writeFile", params).await.unwrap();
-    // Nor other clients, who have names of their own.
+    // Nor other clients, which have their own lookup limits.
     let web = Web::answering(|_| answer(200, &[], "quick")).await;
     let mut other = server.client().await;
     let reply = request(&mut other, &web.local_url("/"), json!({})).await.unwrap();

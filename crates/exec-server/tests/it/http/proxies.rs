@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::io::copy_bidirectional;
 use tokio::net::TcpStream;
 
-use super::tls::MockIdp;
+use super::tls::TestCa;
 use super::{body, refusal, request, without_proxies};
 
 /// A proxy that answers every request itself, or tunnels bytes after `CONNECT`.
@@ -44,7 +44,7 @@ async fn plain_requests_go_to_the_proxy_with_their_whole_url() {
     assert_eq!(sent.header("host"), Some("far.test:81"));
     assert_eq!(sent.header("proxy-authorization"), Some("Basic dXM6cGE="));
     assert_eq!(sent.header("authorization"), Some("Basic bWU6cHc="));
-    // Names mean what the proxy makes of them, so that only literal addresses and known names can be refused.
+    // The proxy resolves names, so only literal addresses and known names can be rejected.
     for url in ["http://169.254.169.254/", "http://metadata.google.internal/"] {
         assert_eq!(refusal(&mut client, url, json!({})).await.1, "forbidden");
     }
@@ -58,14 +58,11 @@ async fn plain_requests_go_to_the_proxy_with_their_whole_url() {
 
 #[tokio::test]
 async fn tls_goes_through_a_tunnel() {
-    let (proxy, authority) = (proxy().await, MockIdp::new());
-    let web = authority.web(|_| answer(200, &[], "inside")).await;
+    let (proxy, ca) = (proxy().await, TestCa::new());
+    let web = ca.web(|_| answer(200, &[], "inside")).await;
     let url = proxy.url("");
-    let server = without_proxies()
-        .env("ALL_PROXY", &url)
-        .env("SSL_CERT_FILE", authority.file())
-        .start()
-        .await;
+    let server =
+        without_proxies().env("ALL_PROXY", &url).env("SSL_CERT_FILE", ca.file()).start().await;
     let mut client = server.client().await;
     for _ in 0..2 {
         let answer = request(&mut client, &web.local_url("/x"), json!({})).await.unwrap();
@@ -83,19 +80,19 @@ async fn tls_goes_through_a_tunnel() {
 
 #[tokio::test]
 async fn a_proxy_may_want_tls_itself() {
-    let authority = MockIdp::new();
-    let proxy = authority.web(|request| answer(200, &[], &request.target)).await;
-    let with = |trusted: &MockIdp| {
+    let ca = TestCa::new();
+    let proxy = ca.web(|request| answer(200, &[], &request.target)).await;
+    let with = |trusted: &TestCa| {
         let builder = without_proxies().env("HTTP_PROXY", proxy.local_url(""));
         builder.env("SSL_CERT_FILE", trusted.file())
     };
-    let server = with(&authority).start().await;
+    let server = with(&ca).start().await;
     let mut client = server.client().await;
     for url in ["http://far.test/a", "http://farther.test/b"] {
         assert_eq!(body(&request(&mut client, url, json!({})).await.unwrap()), url);
     }
     assert_eq!(proxy.connections(), 1);
-    let server = with(&MockIdp::new()).start().await;
+    let server = with(&TestCa::new()).start().await;
     let mut client = server.client().await;
     assert_eq!(refusal(&mut client, "http://far.test/", json!({})).await.1, "tls");
 }
@@ -113,7 +110,7 @@ async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
 
 #[tokio::test]
 async fn a_proxy_that_opens_no_tunnel_is_told_apart_from_the_server_behind_it() {
-    for (says, reason) in [
+    for (answers, reason) in [
         ("", "broke the connection"),
         ("SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP"),
         ("HTTP/1.1 407 Who?\r\ncontent-length: 0\r\n\r\n", "refused to connect: status 407"),
@@ -122,8 +119,8 @@ async fn a_proxy_that_opens_no_tunnel_is_told_apart_from_the_server_behind_it() 
     ] {
         let proxy = Web::start(move |mut visit: Visit| async move {
             visit.request().await;
-            visit.send(says).await;
-            while says.ends_with("endless") && visit.send("y".repeat(1000)).await {}
+            visit.send(answers).await;
+            while answers.ends_with("endless") && visit.send("y".repeat(1000)).await {}
         })
         .await;
         let url = format!("http://user:s3cret@{}", proxy.address());

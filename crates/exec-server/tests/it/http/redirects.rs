@@ -1,4 +1,4 @@
-//! Answers that point elsewhere.
+//! Redirects.
 
 use exec_server_testkit::Web;
 use exec_server_testkit::web::answer;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{body, deltas, refusal, request, server, without_proxies};
 
-/// `/STATUS/TARGET` points to the target, whose slashes are written as `|`; everything else is an end.
+/// `/STATUS/TARGET` redirects to the target, whose slashes are written as `|`; other paths answer 200.
 async fn pointing() -> Web {
     Web::answering(|request| {
         let mut parts = request.target.splitn(3, '/').skip(1);
@@ -221,7 +221,7 @@ async fn the_body_of_a_redirect_is_not_waited_for() {
                 continue;
             }
             visit.send("HTTP/1.1 303 Go\r\nLocation: /end\r\nContent-Length: 9999\r\n\r\nx").await;
-            visit.hung_up().await;
+            visit.closed().await;
             return;
         }
     })

@@ -1,4 +1,4 @@
-//! What goes out and what comes back.
+//! Requests as sent, and responses as returned.
 
 use exec_server_testkit::Web;
 use exec_server_testkit::web::answer;

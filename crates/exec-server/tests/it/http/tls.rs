@@ -1,4 +1,4 @@
-//! TLS, and whom the server trusts.
+//! TLS: which certificates the server trusts.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use tokio_rustls::rustls::crypto::aws_lc_rs;
 
 use super::{body, refusal, request, server, without_proxies};
 
-/// An authority that only a test trusts.
-pub struct MockIdp {
+/// A certificate authority that only a test trusts.
+pub struct TestCa {
     folder: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-impl MockIdp {
+impl TestCa {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -35,7 +35,7 @@ impl MockIdp {
         self.folder.path().join("authority.pem")
     }
 
-    /// A server named `localhost` that it vouches for.
+    /// A server named `localhost` with a certificate of this CA.
     pub async fn web(
         &self,
         answer: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static,
@@ -64,9 +64,9 @@ impl MockIdp {
 
 #[tokio::test]
 async fn an_authority_is_trusted_by_file() {
-    let authority = MockIdp::new();
-    let web = authority.web(|_| answer(200, &[], "safe")).await;
-    let server = without_proxies().env("SSL_CERT_FILE", authority.file()).start().await;
+    let ca = TestCa::new();
+    let web = ca.web(|_| answer(200, &[], "safe")).await;
+    let server = without_proxies().env("SSL_CERT_FILE", ca.file()).start().await;
     let mut client = server.client().await;
     for _ in 0..3 {
         let answer = request(&mut client, &web.local_url("/"), json!({})).await.unwrap();
@@ -81,9 +81,9 @@ async fn an_authority_is_trusted_by_file() {
 
 #[tokio::test]
 async fn authorities_are_trusted_by_folder() {
-    let authority = MockIdp::new();
-    let web = authority.web(|_| answer(200, &[], "safe")).await;
-    let folder = authority.file().parent().unwrap().to_owned();
+    let ca = TestCa::new();
+    let web = ca.web(|_| answer(200, &[], "safe")).await;
+    let folder = ca.file().parent().unwrap().to_owned();
     let server = without_proxies().env("SSL_CERT_DIR", folder).start().await;
     let mut client = server.client().await;
     let answer = request(&mut client, &web.local_url("/"), json!({})).await.unwrap();
@@ -92,13 +92,13 @@ async fn authorities_are_trusted_by_folder() {
 
 #[tokio::test]
 async fn other_certificate_authorities_are_not_trusted() {
-    let authority = MockIdp::new();
-    let web = authority.web(|_| answer(200, &[], "unsafe")).await;
+    let ca = TestCa::new();
+    let web = ca.web(|_| answer(200, &[], "unsafe")).await;
     let server = server().await;
     let mut client = server.client().await;
     let (_, kind, message) = refusal(&mut client, &web.local_url("/"), json!({})).await;
     assert_eq!(kind, "tls", "{message}");
-    let other = MockIdp::new();
+    let other = TestCa::new();
     let server = without_proxies().env("SSL_CERT_FILE", other.file()).start().await;
     let mut client = server.client().await;
     let (_, kind, message) = refusal(&mut client, &web.local_url("/"), json!({})).await;

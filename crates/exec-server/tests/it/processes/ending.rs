@@ -1,4 +1,4 @@
-//! How a process ended, told truthfully.
+//! Exit codes, reasons and resource usage.
 
 use std::time::Instant;
 
@@ -28,10 +28,10 @@ async fn a_process_that_ends_by_itself_says_so_and_what_it_used() {
 
 #[tokio::test]
 async fn memory_is_that_of_the_process_or_not_told() {
-    let desk = &mut FsFixture::new().await;
+    let fixture = &mut FsFixture::new().await;
     // The server's own memory grows well beyond what a small program takes.
-    desk.write("large", &vec![b'x'; 40 << 20], json!({})).await.unwrap();
-    let own = peak(desk.server.serving_pid());
+    fixture.write("large", &vec![b'x'; 40 << 20], json!({})).await.unwrap();
+    let own = peak(fixture.server.serving_pid());
     assert!(own > 40 << 20, "{own}");
     let confined = json!({
         "permissions": {"type": "managed", "network": "restricted", "file_system": {"type": "unrestricted"}},
@@ -39,13 +39,13 @@ async fn memory_is_that_of_the_process_or_not_told() {
     });
     for (id, sandbox) in [("plain", Value::Null), ("confined", confined)] {
         let more = json!({"sandbox": sandbox});
-        let small = desk.client.run(&format!("small {id}"), &["/bin/true"], more.clone()).await;
+        let small = fixture.client.run(&format!("small {id}"), &["/bin/true"], more.clone()).await;
         let told = small.exited["rusage"]["maxRssBytes"].as_u64();
         assert!(told.is_none_or(|told| told < 40 << 20), "{} of {own}", small.exited);
         assert!(small.exited["rusage"]["userMs"].is_u64(), "{}", small.exited);
         let block = format!("bs={}", 2 * own);
         let dd = ["/bin/dd", "if=/dev/zero", "of=/dev/null", "count=1", &block];
-        let large = desk.client.run(&format!("large {id}"), &dd, more).await;
+        let large = fixture.client.run(&format!("large {id}"), &dd, more).await;
         let told = large.exited["rusage"]["maxRssBytes"].as_u64();
         assert!(told.is_some_and(|told| told > 2 * own), "{} of {own}", large.exited);
     }
@@ -97,7 +97,7 @@ async fn terminate_kills_at_once_and_says_whether_there_was_something_to_kill() 
         assert!(!client.terminate(id, None).await);
         assert_told_everywhere(&mut client, id, &exited).await;
     }
-    // A process that had ended by itself keeps its story.
+    // A process that exited on its own keeps its reason.
     let exited = client.sh("done", "exit 3").await.exited;
     assert!(!client.terminate("done", None).await);
     assert_told_everywhere(&mut client, "done", &exited).await;
@@ -120,7 +120,7 @@ async fn an_interrupt_runs_the_trap_and_keeps_its_exit_code() {
 }
 
 #[tokio::test]
-async fn a_signal_for_nobody_is_no_error_but_an_unknown_one_is() {
+async fn a_signal_to_an_exited_process_is_no_error_but_an_unknown_signal_is() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     client.signal("gone", "interrupt").await;
@@ -143,7 +143,7 @@ async fn a_process_that_takes_too_long_is_ended() {
     assert_eq!(exited["signal"], "SIGTERM");
     assert!(exited["durationMs"].as_u64().unwrap() >= 200, "{exited}");
     assert_told_everywhere(&mut client, "p", &exited).await;
-    // In time is in time.
+    // A process that exits in time is not affected.
     let finished = client.run("quick", &["/bin/true"], json!({"timeoutMs": 600_000})).await;
     assert_eq!(finished.exited["reason"], "exited");
 }
@@ -177,13 +177,13 @@ async fn a_process_that_falls_silent_is_ended() {
     let more = json!({"idleTimeoutMs": 1500, "pipeStdin": true});
     client.start("p", &argv, more).await.unwrap();
     client.wait_output("p", "one").await;
-    // The clock of this test: nothing comes in this time.
+    // Nothing arrives within this time.
     client.read("p", 1, 400).await;
     client.write("p", "1", "\n").await.unwrap();
     client.wait_output("p", "two").await;
     let exited = client.finish("p").await.exited;
     assert_eq!((&exited["reason"], &exited["signal"]), (&json!("idleTimeout"), &json!("SIGTERM")));
-    // The second word began the time anew.
+    // The second output restarted the idle timeout.
     assert!(exited["durationMs"].as_u64().unwrap() >= 1900, "{exited}");
 }
 
@@ -195,7 +195,7 @@ async fn a_process_whose_client_is_slow_has_not_fallen_silent() {
     // More than all buffers between the child and this client hold.
     let script = "head -c 67108864 /dev/zero; exit 6";
     client.start("p", &["/bin/sh", "-c", script], more).await.unwrap();
-    // The clock of this test, during which nobody reads what the process says.
+    // This test measures time by its own clock, and the process's output is not read meanwhile.
     let mut other = server.client().await;
     other.start("clock", &["/bin/cat"], json!({"pipeStdin": true})).await.unwrap();
     other.read("clock", 0, 1000).await;
@@ -224,7 +224,7 @@ async fn the_end_of_the_server_is_told_before_the_connection_closes() {
     assert_eq!(server.wait().await.code(), Some(0));
 }
 
-/// `process/read` and `process/list` tell of the end what `process/exited` told.
+/// `process/read` and `process/list` report the exit as `process/exited` does.
 async fn assert_told_everywhere(client: &mut TestClient, id: &str, exited: &Value) {
     let read = client.read(id, 0, 0).await;
     let list = client.call("process/list", json!({})).await.unwrap();

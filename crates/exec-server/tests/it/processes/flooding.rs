@@ -1,4 +1,4 @@
-//! Much output: nothing of it is lost, and nobody starves.
+//! Large output: no byte is lost, and no other process starves.
 
 use std::collections::HashMap;
 
@@ -74,7 +74,7 @@ async fn four_floods_share_a_connection_fairly() {
         let expected: Vec<u8> = line.bytes().cycle().take(EACH).collect();
         assert!(*bytes == expected, "the output of {id} is not what it wrote");
     }
-    // A fair share is the same for all; a quarter of it is far from starving.
+    // A fair share is equal; a quarter of it is far from starvation.
     let at_first_end = least_at_first_end.expect("one was first");
     assert!(at_first_end.iter().all(|bytes| *bytes >= EACH / 4), "{at_first_end:?}");
 }
@@ -110,7 +110,7 @@ async fn a_detached_flood_runs_to_its_end_and_its_last_words_can_be_read() {
     let session = client.session_id.clone();
     drop(client);
     gate.open().await;
-    // Nobody reads, and yet the child is not held up.
+    // The output is not read, and yet the child is not held up.
     assert_eq!(done.line().await, "done");
 
     let mut client = TestClient::connect(server.url()).await;
@@ -125,7 +125,7 @@ async fn a_detached_flood_runs_to_its_end_and_its_last_words_can_be_read() {
     assert_eq!((&result["exitCode"], &result["closed"]), (&json!(3), &json!(true)));
     let kept: Vec<u8> = result["chunks"].as_array().unwrap().iter().flat_map(chunk).collect();
     let all: usize = (1..=3_000_000_u32).map(|n| n.to_string().len() + 1).sum();
-    // The word before the flood fell out as well.
+    // The output before the flood was evicted as well.
     let evicted = usize::try_from(result["evictedBytes"].as_u64().expect("a gap")).unwrap();
     assert_eq!(evicted + kept.len(), all + "ready\n".len());
     assert!(kept.len() <= MIB && kept.ends_with(b"\n2999999\n3000000\n"));

@@ -1,4 +1,4 @@
-//! `process/read`: cursors, long polls, and what is kept for late readers.
+//! `process/read`: cursors, long polls, and retention.
 
 use std::time::{Duration, Instant};
 
@@ -39,7 +39,7 @@ async fn the_next_number_depends_on_whether_the_reader_set_a_limit() {
         let result = read(&mut client, params.clone()).await;
         assert_eq!(numbers(&result), seqs, "{params}");
         assert_eq!(result["nextSeq"], next, "{params}");
-        // The state is that of now, wherever the cursor is.
+        // The state is current, whatever the cursor.
         assert_eq!((&result["exited"], &result["exitCode"]), (&json!(true), &json!(0)));
         assert_eq!((&result["closed"], &result["failure"]), (&json!(true), &Value::Null));
         assert_eq!(result["sandboxDenied"], false);
@@ -83,11 +83,11 @@ async fn a_long_poll_ends_with_output_then_exit_then_late_output_then_close() {
     assert_eq!((numbers(&closed), &closed["nextSeq"]), (vec![], &json!(5)));
     assert_eq!(closed["closed"], true);
     assert_eq!(client.finish("p").await.order, ["output", "exited", "output", "closed"]);
-    // After the close nobody waits.
+    // After the close, reads return at once.
     assert_eq!(client.read("p", 1000, u64::MAX).await["closed"], true);
 }
 
-/// Asks first, and lets the child go on only when the server has the question.
+/// Sends the read first, and lets the child continue when the server has received it.
 async fn poll(client: &mut TestClient, gate: &mut Fifo, after: u64) -> Value {
     let params = json!({"processId": "p", "afterSeq": after, "waitMs": u64::MAX});
     let waiting = client.send("process/read", params).await;
@@ -146,7 +146,7 @@ async fn reading_takes_nothing_away_and_notifications_carry_the_same() {
     let first = client.read("p", 0, 0).await;
     assert_eq!(client.read("p", 0, 0).await, first);
     assert_eq!(bytes(&first), finished.stdout);
-    // Piece by piece it is the same text.
+    // Page by page it is the same text.
     let (mut cursor, mut pieces) = (0, Vec::new());
     loop {
         let params = json!({"processId": "p", "afterSeq": cursor, "maxBytes": 1});
@@ -175,7 +175,7 @@ async fn the_last_mebibyte_is_kept_and_the_gap_before_it_is_told() {
     assert!(finished.stdout.ends_with(&kept));
     let first = result["firstSeq"].as_u64().unwrap();
     assert_eq!(numbers(&result)[0], first);
-    // A reader that had come so far misses nothing, and hears of no gap.
+    // A reader with this cursor misses nothing, and gets no gap.
     let caught_up = client.read("p", first - 1, 0).await;
     assert_eq!((&caught_up["evictedBytes"], &caught_up["firstSeq"]), (&Value::Null, &Value::Null));
     assert_eq!(caught_up["chunks"], result["chunks"]);
@@ -209,7 +209,7 @@ async fn a_start_request_says_how_much_is_kept() {
     }
 }
 
-/// Runs a process that says `one`, `two` on stderr, and `three`, each in a chunk of its own, and ends.
+/// Runs a process that writes `one`, `two` (stderr) and `three`, each in its own chunk, and exits.
 async fn three_chunks(client: &mut TestClient, id: &str) {
     let script = "echo one; read _; echo two >&2; read _; echo three; read _; exit 0";
     client.start(id, &["/bin/sh", "-c", script], json!({"pipeStdin": true})).await.unwrap();

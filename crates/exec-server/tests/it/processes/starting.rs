@@ -1,4 +1,4 @@
-//! What `process/start` takes, refuses and answers.
+//! `process/start`: accepted and rejected params.
 
 use exec_server_testkit::client::start_params;
 use exec_server_testkit::{TestClient, TestExecutor};
@@ -98,7 +98,7 @@ async fn each_failure_to_start_says_what_is_wrong() {
             );
         }
     }
-    // A failed start leaves nothing behind: the id is free.
+    // A failed start frees the id.
     assert_eq!(client.sh("p", "echo at last").await.text(), "at last\n");
 }
 
@@ -190,7 +190,7 @@ async fn an_id_is_taken_while_its_process_runs_and_while_it_can_be_read() {
     assert_taken(&mut client).await;
     let error = client.start("p", &[], json!({})).await.unwrap_err();
     assert_eq!(error["message"], "argv must not be empty");
-    // Another session has ids of its own.
+    // Ids are separate for each session.
     assert_eq!(server.client().await.sh("p", "echo mine").await.text(), "mine\n");
 }
 
@@ -247,7 +247,7 @@ async fn a_bare_name_is_looked_up_in_the_path_of_the_child() {
         let finished = client.run(&format!("{tty}"), &["sh", "-c", "exit 4"], more).await;
         assert_eq!(finished.exit_code, 4);
     }
-    // A place in PATH that may not be run is only the answer if there is no better one.
+    // A non-executable match in PATH is reported only if no other match exists.
     std::fs::create_dir(folder.path().join("sub")).unwrap();
     std::fs::write(folder.path().join("sub/tool"), "").unwrap();
     let path = json!({"env": {"PATH": format!("{here}/sub:{here}")}});
@@ -410,12 +410,12 @@ async fn the_list_tells_what_runs_and_what_has_ended() {
     let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap();
     assert_eq!(command, "/bin/cat\0");
     assert!(running["startedAtMs"].as_u64().unwrap() > 1_600_000_000_000);
-    // What another session runs is none of this one's business.
+    // Processes of other sessions do not matter.
     let other = server.client().await.call("process/list", json!({})).await.unwrap();
     assert_eq!(other, json!({"processes": []}));
 }
 
-/// Lets a child of the server write it: a test that held it open for writing could not start it at once.
+/// A child of the server writes the program: a test that has it open for writing could not execute it.
 async fn make_script(client: &mut TestClient, path: &str, text: &str) {
     let argv =
         ["/bin/sh", "-c", "printf '%s\\n' \"$2\" >\"$1\" && chmod +x \"$1\"", "sh", path, text];

@@ -72,7 +72,7 @@ async fn a_child_that_closes_its_stdin_is_found_out() {
     let script = format!("exec 0<&-; echo closed; read _ <{}; echo alive", gate.path());
     client.start("p", &["/bin/sh", "-c", &script], json!({"pipeStdin": true})).await.unwrap();
     client.wait_output("p", "closed\n").await;
-    // The pipe tells only when it is written to, so the first writes may be taken.
+    // A closed pipe is detected by a write, so the first writes may be accepted.
     let mut writes = 0;
     while status(client.write("p", &writes.to_string(), "x").await) == "accepted" {
         writes += 1;
@@ -83,7 +83,7 @@ async fn a_child_that_closes_its_stdin_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_write_to_nobody_says_so() {
+async fn a_write_to_an_unknown_process_says_so() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     assert_eq!(status(client.write("gone", "1", "x").await), "unknownProcess");
@@ -154,7 +154,7 @@ async fn pipelined_writes_keep_their_order() {
         });
         sent.push(client.send("process/write", params).await);
         expected.push_str(&line);
-        // As many as a careful client has in flight.
+        // As many as a typical client keeps in flight.
         if sent.len() == 500 {
             for id in sent.drain(..) {
                 assert_eq!(status(client.reply(id).await), "accepted");

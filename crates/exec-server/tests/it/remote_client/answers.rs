@@ -1,4 +1,4 @@
-//! What a registry and a relay may say while a session is being brought back, and what comes of it.
+//! Replies of a registry and a relay during a reconnect, and the client's reaction.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -31,7 +31,7 @@ async fn what_may_pass_is_waited_for_and_the_session_goes_on() {
     let mut answers =
         vec![(POST, coded(409, "environment_offline")), (POST, Vec::new()), (POST, half)];
     answers.extend([408, 425, 429, 500, 502, 503, 504].map(|it| (POST, coded(it, "whatever"))));
-    // Whatever a relay says, another way may lead there.
+    // Whatever the relay replies, another connect request may succeed.
     answers.extend([401, 403, 404, 409, 410, 429, 500, 503, 200].map(|it| (GET, coded(it, ""))));
     answers.push((GET, Vec::new()));
     for (number, (method, answer)) in answers.into_iter().enumerate() {
@@ -49,7 +49,7 @@ async fn what_may_pass_is_waited_for_and_the_session_goes_on() {
 #[tokio::test]
 async fn what_is_final_ends_the_session_at_once_with_the_reason() {
     let place = Place::start().await;
-    for (answer, says) in [
+    for (answer, answers) in [
         (coded(400, "bad_request"), "answered 400 bad_request"),
         (coded(401, "invalid_token"), "refused the credential (401)"),
         (coded(403, "forbidden"), "refused the credential (403)"),
@@ -72,14 +72,14 @@ async fn what_is_final_ends_the_session_at_once_with_the_reason() {
                 None => panic!("the end is told"),
             }
         };
-        assert!(failure.contains(says), "{says}: {failure}");
-        // Whoever asks for something new begins anew.
+        assert!(failure.contains(answers), "{answers}: {failure}");
+        // A new request starts a new attempt.
         let output = client.command("echo").arg("again").output().await.unwrap();
         assert_eq!(output.stdout_text(), "again\n");
     }
 }
 
-/// Questions to the registry.
+/// Registry requests.
 const POST: &str = "POST";
 /// Websockets of harnesses.
 const GET: &str = "GET";
@@ -88,7 +88,7 @@ fn coded(status: u16, code: &str) -> Vec<u8> {
     answer(status, &[], json!({"error": {"code": code}}).to_string())
 }
 
-/// A rendezvous with somebody in front of it, and an executor.
+/// A rendezvous with an HTTP proxy in front of it, and an executor.
 struct Place {
     front: Arc<Front>,
     web: Web,
@@ -125,7 +125,7 @@ impl Place {
     }
 }
 
-/// Passes everything on, unless it has something of its own to say.
+/// Forwards everything, unless a reply is scripted.
 struct Front {
     server: String,
     next: Mutex<VecDeque<(&'static str, Vec<u8>)>>,
@@ -133,7 +133,7 @@ struct Front {
 }
 
 impl Front {
-    /// Says this to the next harness that comes with such a request; nothing is to hang up.
+    /// Answers the next such request of a harness with this reply; an empty reply closes the connection.
     fn say_next(&self, method: &'static str, answer: Vec<u8>) {
         self.next.lock().unwrap().push_back((method, answer));
     }
@@ -142,7 +142,7 @@ impl Front {
         self.next.lock().unwrap().is_empty()
     }
 
-    /// Cuts the websockets of harnesses; the executor keeps its own.
+    /// Cuts the websockets of harnesses, but not that of the executor.
     fn cut_harnesses(&self) {
         self.harnesses.lock().unwrap().abort_all();
     }
@@ -155,7 +155,7 @@ impl Front {
         (is_harness && is_meant).then(|| next.pop_front().expect("was looked at").1)
     }
 
-    /// Makes the same request of the rendezvous, and carries what follows.
+    /// Forwards the request to the rendezvous, and then all bytes.
     async fn pass_websocket_on(&self, visit: Visit, request: &WebRequest) {
         let mut text = format!("GET {} HTTP/1.1\r\n", request.target);
         for (name, value) in &request.headers {

@@ -8,15 +8,15 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use super::{Meeting, command, finish};
+use super::{RelayFixture, command, finish};
 use crate::rendezvous::commands::Program;
 use crate::rendezvous::executor::join;
 
 #[tokio::test]
 async fn run_passes_input_output_and_exit_code() {
-    let meeting = Meeting::start().await;
+    let fixture = RelayFixture::start().await;
     let script = "wc -c; echo err >&2; exit 7";
-    let mut child = meeting
+    let mut child = fixture
         .command(&["run", "env:env", "--", "sh", "-c", script])
         .stdin(Stdio::piped())
         .spawn()
@@ -31,13 +31,13 @@ async fn run_passes_input_output_and_exit_code() {
 
 #[tokio::test]
 async fn the_one_from_whom_a_command_is_taken_hears_of_it_through_the_relay() {
-    let meeting = Meeting::start().await;
+    let fixture = RelayFixture::start().await;
     let run = ["run", "--name", "job", "env:env", "--", "sh", "-c", "echo ready; exec sleep 1000"];
-    let mut loser = meeting.command(&run).spawn().unwrap();
+    let mut loser = fixture.command(&run).spawn().unwrap();
     let mut lines = BufReader::new(loser.stdout.take().unwrap()).lines();
     assert_eq!(timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap(), "ready");
     let attach = ["attach", "-n", "--take-over", "env:env", "job"];
-    let mut taker = meeting.command(&attach).spawn().unwrap();
+    let mut taker = fixture.command(&attach).spawn().unwrap();
     let mut taken = BufReader::new(taker.stdout.take().unwrap()).lines();
     assert_eq!(timeout(DEADLINE, taken.next_line()).await.unwrap().unwrap().unwrap(), "ready");
     // The taker still holds the session: a loser that tried to come back would be refused, and say so.
@@ -45,26 +45,26 @@ async fn the_one_from_whom_a_command_is_taken_hears_of_it_through_the_relay() {
     assert_eq!(code, 254, "{err}");
     assert!(err.contains("taken over by another client"), "{err}");
     assert!(!err.contains("lost the connection"), "{err}");
-    assert_eq!(meeting.run(&["kill", "env:env", "job"]).await.0, 0);
+    assert_eq!(fixture.run(&["kill", "env:env", "job"]).await.0, 0);
     assert_eq!(finish(taker).await.0, 143);
 }
 
 #[tokio::test]
 async fn files_are_copied_shown_and_listed() {
-    let meeting = Meeting::start().await;
+    let fixture = RelayFixture::start().await;
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let local = here.path().join("notes.txt").display().to_string();
     std::fs::write(&local, "remember\n").unwrap();
     let remote = format!("env:env:{}", there.path().join("copy.txt").display());
     let ok = |out: &str| (0, out.to_owned(), String::new());
-    assert_eq!(meeting.run_again(&["cp", "-q", &local, &remote]).await, ok(""));
-    assert_eq!(meeting.run_again(&["cat", &remote]).await, ok("remember\n"));
+    assert_eq!(fixture.run_again(&["cp", "-q", &local, &remote]).await, ok(""));
+    assert_eq!(fixture.run_again(&["cat", &remote]).await, ok("remember\n"));
     let directory = format!("env:env:{}", there.path().display());
-    assert_eq!(meeting.run_again(&["ls", &directory]).await, ok("copy.txt\n"));
+    assert_eq!(fixture.run_again(&["ls", &directory]).await, ok("copy.txt\n"));
     let back = here.path().join("back.txt").display().to_string();
-    assert_eq!(meeting.run_again(&["cp", "-q", &remote, &back]).await, ok(""));
+    assert_eq!(fixture.run_again(&["cp", "-q", &remote, &back]).await, ok(""));
     assert_eq!(std::fs::read(&back).unwrap(), b"remember\n");
-    let (code, info, err) = meeting.run_again(&["info", "-o", "json", "env:env"]).await;
+    let (code, info, err) = fixture.run_again(&["info", "-o", "json", "env:env"]).await;
     assert_eq!((code, err.as_str()), (0, ""));
     let info: Value = serde_json::from_str(&info).unwrap();
     assert!(info.to_string().contains("linux"), "{info}");
@@ -72,70 +72,70 @@ async fn files_are_copied_shown_and_listed() {
 
 #[tokio::test]
 async fn what_was_left_running_is_found_again_by_the_next_command() {
-    let meeting = Meeting::start().await;
+    let fixture = RelayFixture::start().await;
     let script = "echo one; exec sleep 1000";
     let run = ["run", "-d", "--name", "job", "env:env", "--", "sh", "-c", script];
-    let (code, id, err) = meeting.run_again(&run).await;
+    let (code, id, err) = fixture.run_again(&run).await;
     assert_eq!((code, id.as_str()), (0, "job\n"), "{err}");
-    assert_eq!(meeting.run(&["ps", "-q", "env:env"]).await.1, "job\n");
-    while meeting.run(&["logs", "env:env", "job"]).await.1 != "one\n" {}
-    // Another user's key shows nothing of it.
+    assert_eq!(fixture.run(&["ps", "-q", "env:env"]).await.1, "job\n");
+    while fixture.run(&["logs", "env:env", "job"]).await.1 != "one\n" {}
+    // Another user's key does not see it.
     let stranger = tempfile::tempdir().unwrap();
-    let child = meeting
+    let child = fixture
         .command(&["ps", "-q", "env:env"])
         .env("EXEC_SERVER_STATE_DIR", stranger.path())
         .spawn()
         .unwrap();
     assert_eq!(finish(child).await.1, "");
-    assert_eq!(meeting.run(&["kill", "env:env", "job"]).await.0, 0);
+    assert_eq!(fixture.run(&["kill", "env:env", "job"]).await.0, 0);
     // Following its log ends with it.
-    assert_eq!(meeting.run(&["logs", "-f", "env:env", "job"]).await.1, "one\n");
-    assert_eq!(meeting.run(&["ps", "-q", "env:env"]).await.1, "");
+    assert_eq!(fixture.run(&["logs", "-f", "env:env", "job"]).await.1, "one\n");
+    assert_eq!(fixture.run(&["ps", "-q", "env:env"]).await.1, "");
 }
 
 #[tokio::test]
 async fn a_list_names_environments_with_their_registry_token_and_key() {
-    let meeting = Meeting::start().await;
+    let fixture = RelayFixture::start().await;
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("environments.toml");
-    std::fs::write(folder.path().join("token"), format!("{}\n", meeting.harness_token)).unwrap();
+    std::fs::write(folder.path().join("token"), format!("{}\n", fixture.harness_token)).unwrap();
     let text = format!(
         "default = \"build\"\n[[environments]]\nid = \"build\"\nregistry = \"{}\"\n\
          environment_id = \"env\"\ntoken_file = \"token\"\nexecutor_key = \"any\"\n",
-        meeting.rendezvous.url()
+        fixture.rendezvous.url()
     );
     std::fs::write(&list, text).unwrap();
     let list = ["--environments", list.to_str().unwrap()];
     for target in [&["build"][..], &["env:build"], &[]] {
         let run = [&["run"], &list[..], target, &["--", "echo", "hi"]].concat();
-        let child = super::command(&run, meeting.state.path()).spawn().unwrap();
+        let child = super::command(&run, fixture.state.path()).spawn().unwrap();
         assert_eq!(finish(child).await, (0, "hi\n".to_owned(), String::new()), "{target:?}");
     }
-    // What the command line says counts more than the list.
+    // Arguments override the entry in environments.toml.
     let elsewhere = ["run", "--remote", "http://192.0.2.1", "--", "true"];
     let child =
-        super::command(&[&elsewhere[..3], &list, &elsewhere[3..]].concat(), meeting.state.path());
+        super::command(&[&elsewhere[..3], &list, &elsewhere[3..]].concat(), fixture.state.path());
     let (code, _, err) =
         finish({ child }.env("EXEC_SERVER_REMOTE_TOKEN", "t").spawn().unwrap()).await;
     assert!(code == 255 && err.contains("`env` through http://192.0.2.1: refusing"), "{err}");
     // A file of tokens may also be named on the command line.
     let token = folder.path().join("token").display().to_string();
-    let url = meeting.rendezvous.url();
+    let url = fixture.rendezvous.url();
     let run =
         ["run", "--remote", url, "--remote-token-file", &token, "env:env", "--", "echo", "hi"];
-    let child = super::command(&run, meeting.state.path()).spawn().unwrap();
+    let child = super::command(&run, fixture.state.path()).spawn().unwrap();
     assert_eq!(finish(child).await.1, "hi\n");
-    let child = super::command(&["run", "--", "echo", "hi"], meeting.state.path())
+    let child = super::command(&["run", "--", "echo", "hi"], fixture.state.path())
         .env("EXEC_SERVER_URL", "env:env")
         .env("EXEC_SERVER_REMOTE_URL", url)
         .env("EXEC_SERVER_REMOTE_TOKEN_FILE", &token)
         .spawn()
         .unwrap();
     assert_eq!(finish(child).await.1, "hi\n");
-    let child = super::command(&["run", "--", "echo", "hi"], meeting.state.path())
+    let child = super::command(&["run", "--", "echo", "hi"], fixture.state.path())
         .env("CODEX_EXEC_SERVER_NOISE_REGISTRY_URL", url)
         .env("CODEX_EXEC_SERVER_NOISE_ENVIRONMENT_ID", "env")
-        .env("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", &meeting.harness_token)
+        .env("CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN", &fixture.harness_token)
         .spawn()
         .unwrap();
     assert_eq!(finish(child).await.1, "hi\n");
@@ -143,14 +143,14 @@ async fn a_list_names_environments_with_their_registry_token_and_key() {
 
 #[tokio::test]
 async fn a_shell_is_a_terminal_over_there() {
-    let meeting = Meeting::start().await;
+    let fixture = RelayFixture::start().await;
     let program = exec_server_testkit::executor::binary().display().to_string();
     // The terminal comes from a server of ours, which passes no token on.
-    let token = meeting.state.path().join("token");
-    std::fs::write(&token, &meeting.harness_token).unwrap();
+    let token = fixture.state.path().join("token");
+    std::fs::write(&token, &fixture.harness_token).unwrap();
     let env = [
-        ("EXEC_SERVER_STATE_DIR", meeting.state.path().to_str().unwrap()),
-        ("EXEC_SERVER_REMOTE_URL", meeting.rendezvous.url()),
+        ("EXEC_SERVER_STATE_DIR", fixture.state.path().to_str().unwrap()),
+        ("EXEC_SERVER_REMOTE_URL", fixture.rendezvous.url()),
         ("EXEC_SERVER_REMOTE_TOKEN_FILE", token.to_str().unwrap()),
     ];
     let mut terminal = Terminal::start(&[&program, "shell", "env:env"], &env).await;

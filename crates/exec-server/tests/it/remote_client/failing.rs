@@ -1,4 +1,4 @@
-//! What cannot be reached, and what to do about it.
+//! Errors of unreachable environments, with their hints.
 
 use std::sync::Mutex;
 
@@ -12,7 +12,7 @@ use exec_server_testkit::web::{Visit, WebRequest, answer};
 use exec_server_testkit::{RelaySocket, Relayed, TestRendezvous, Web, eventually};
 use serde_json::json;
 
-use super::{Meeting, args, command, finish};
+use super::{RelayFixture, args, command, finish};
 
 #[tokio::test]
 async fn an_executor_that_is_not_there_is_waited_for_and_then_said_to_be_offline() {
@@ -62,20 +62,20 @@ async fn an_executor_that_comes_in_a_moment_is_waited_for() {
 
 #[tokio::test]
 async fn a_wrong_token_or_registry_is_said_at_once_with_the_next_step() {
-    let meeting = Meeting::start().await;
-    let other = meeting.rendezvous.token(TokenRole::Harness, "other").await;
-    let url = meeting.rendezvous.url();
+    let fixture = RelayFixture::start().await;
+    let other = fixture.rendezvous.token(TokenRole::Harness, "other").await;
+    let url = fixture.rendezvous.url();
     let run = |url: &str, token: &str, name: &str| {
         let arguments = ["run", "--remote", url, name, "--", "true"];
-        let mut command = command(&arguments, meeting.state.path());
+        let mut command = command(&arguments, fixture.state.path());
         command.env("EXEC_SERVER_REMOTE_TOKEN", token);
         async move { finish(command.spawn().unwrap()).await }
     };
-    for (url, token, name, says) in [
+    for (url, token, name, answers) in [
         (url, "xs_harness_wrong", "env:env", ["(401)", "token create --environment env"]),
         (url, other.as_str(), "env:env", ["(403)", "another environment or role"]),
-        (url, meeting.executor_token.as_str(), "env:env", ["(403)", "--role harness"]),
-        (url, meeting.harness_token.as_str(), "env:nobody", ["(403)", "--environment nobody"]),
+        (url, fixture.executor_token.as_str(), "env:env", ["(403)", "--role harness"]),
+        (url, fixture.harness_token.as_str(), "env:nobody", ["(403)", "--environment nobody"]),
         ("http://192.0.2.1", "t", "env:env", ["without TLS", "https://"]),
         ("ws://127.0.0.1:1", "t", "env:env", ["is not a registry URL", "https://"]),
         (url, "a b", "env:env", ["cannot carry", "token"]),
@@ -84,21 +84,21 @@ async fn a_wrong_token_or_registry_is_said_at_once_with_the_next_step() {
         let (code, out, err) = run(url, token, name).await;
         assert!(code == 255 || code == 125, "{code}: {err}");
         assert_eq!(out, "");
-        assert!(says.iter().all(|words| err.contains(words)), "{says:?}: {err}");
+        assert!(answers.iter().all(|words| err.contains(words)), "{answers:?}: {err}");
         assert!(token.len() < 4 || !err.contains(token), "{err}");
     }
-    let child = command(&["run", "env:env", "--", "true"], meeting.state.path()).spawn().unwrap();
+    let child = command(&["run", "env:env", "--", "true"], fixture.state.path()).spawn().unwrap();
     let (code, _, err) = finish(child).await;
     assert!(code == 125 && err.contains("EXEC_SERVER_REMOTE_URL"), "{err}");
     let arguments = ["run", "--executor-key", "any", "ws://127.0.0.1:1", "--", "true"];
-    let (code, _, err) = finish(command(&arguments, meeting.state.path()).spawn().unwrap()).await;
+    let (code, _, err) = finish(command(&arguments, fixture.state.path()).spawn().unwrap()).await;
     assert!(code == 125 && err.contains("go with a target like env:NAME"), "{err}");
 }
 
 #[tokio::test]
 async fn a_rendezvous_that_is_away_is_tried_again_and_then_named() {
     let state = tempfile::tempdir().unwrap();
-    // Nobody listens on a port that was free a moment ago.
+    // No process listens on a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let child = command(&["info", "--remote", &format!("http://{free}"), "env:env"], state.path())
         .env("EXEC_SERVER_REMOTE_TOKEN", "t")
@@ -111,8 +111,8 @@ async fn a_rendezvous_that_is_away_is_tried_again_and_then_named() {
 
 #[tokio::test]
 async fn a_place_for_the_key_is_needed_and_said() {
-    let meeting = Meeting::start().await;
-    let child = meeting
+    let fixture = RelayFixture::start().await;
+    let child = fixture
         .command(&["run", "env:env", "--", "true"])
         .env("EXEC_SERVER_STATE_DIR", "/dev/null/state")
         .spawn()
@@ -123,10 +123,10 @@ async fn a_place_for_the_key_is_needed_and_said() {
 
 #[tokio::test]
 async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_final() {
-    // What the registry says to each request for a way: a status and a code, or a way to this environment; and what the
-    // relay says to whoever takes one.
+    // The registry's answer to each connect request (a status and a code, or a relay URL for this environment), and the
+    // relay's answer to a client that uses the URL.
     const WAY: (u16, &str) = (200, "env");
-    for (says, relay, ending) in [
+    for (answers, relay, ending) in [
         (&[(400, "whatever")][..], 0, "answered 400"),
         (&[(200, "<html>")], 0, "is not JSON"),
         (&[(200, "{}")], 0, "is missing"),
@@ -146,14 +146,14 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
         (&[WAY, (403, "forbidden")], 401, "(403)"),
         (&[WAY, (403, "forbidden")], 503, "(403)"),
     ] {
-        let (status, next) = (relay, Mutex::new(says.iter()));
+        let (status, next) = (relay, Mutex::new(answers.iter()));
         let web = Web::answering(move |request| {
             if request.method == "GET" {
                 return answer(status, &[], "");
             }
             let (status, word) = *next.lock().unwrap().next().expect("it does not ask once more");
             if status == 0 {
-                // Half of an answer, and then nothing.
+                // Half of a reply, and then nothing.
                 return b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 9\r\n\r\n{"
                     .to_vec();
             }
@@ -163,17 +163,17 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
             if status != 200 {
                 return answer(status, &[], json!({"error": {"code": word}}).to_string());
             }
-            answer(200, &[], way(word, request))
+            answer(200, &[], connect_response(word, request))
         })
         .await;
         let state = tempfile::tempdir().unwrap();
         let connecting = ExecServerClient::connect_relay(args(&web.url(""), "token", state.path()));
         let error = connecting.await.unwrap_err();
         let text = exec_server::logging::chain(&error);
-        assert!(text.contains(ending), "{says:?}: {text}");
+        assert!(text.contains(ending), "{answers:?}: {text}");
         let requests = web.requests();
         let asked: Vec<_> = requests.iter().filter(|request| request.method == "POST").collect();
-        assert_eq!(asked.len(), says.len(), "{says:?}: {text}");
+        assert_eq!(asked.len(), answers.len(), "{answers:?}: {text}");
         for request in &asked {
             assert_eq!(request.target, "/cloud/environment/env/connect");
             assert_eq!(request.header("authorization"), Some("Bearer token"));
@@ -183,15 +183,15 @@ async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_f
 }
 
 #[tokio::test]
-async fn a_first_connection_takes_no_longer_than_14_seconds_whoever_is_silent() {
-    // The registry answers nothing; or it does, and its relay does not.
+async fn a_first_connection_takes_no_longer_than_14_seconds_whichever_end_is_silent() {
+    // The registry does not answer; or it does, and its relay does not.
     let connect = async |is_registry_silent: bool| {
         let web = Web::start(move |mut visit: Visit| async move {
             while let Some(request) = visit.request().await {
                 if is_registry_silent || request.method == "GET" {
-                    return visit.hung_up().await;
+                    return visit.closed().await;
                 }
-                visit.send(&answer(200, &[], way("env", &request))).await;
+                visit.send(&answer(200, &[], connect_response("env", &request))).await;
             }
         })
         .await;
@@ -199,7 +199,7 @@ async fn a_first_connection_takes_no_longer_than_14_seconds_whoever_is_silent() 
         let began = std::time::Instant::now();
         let connecting = ExecServerClient::connect_relay(args(&web.url(""), "token", state.path()));
         let error = connecting.await.unwrap_err();
-        // Without an end to all attempts together it would be more than 20 seconds.
+        // Without an overall timeout it would be more than 20 seconds.
         assert!(began.elapsed().as_secs() < 19, "{:?}", began.elapsed());
         let text = exec_server::logging::chain(&error);
         assert!(text.contains("did not answer within"), "{text}");
@@ -213,7 +213,7 @@ async fn a_relay_that_hangs_up_is_asked_again_and_an_executor_that_refuses_is_no
         let web = Web::start(move |mut visit: Visit| async move {
             let Some(request) = visit.request().await else { return };
             if request.method == "POST" {
-                visit.send(&answer(200, &[], way("env", &request))).await;
+                visit.send(&answer(200, &[], connect_response("env", &request))).await;
                 return;
             }
             visit.send(switch(&request)).await;
@@ -240,10 +240,10 @@ async fn a_relay_that_hangs_up_is_asked_again_and_an_executor_that_refuses_is_no
     }
 }
 
-/// A way to an environment through a relay at the same place, to an executor that is not there.
-fn way(environment_id: &str, request: &WebRequest) -> String {
+/// A connect response for an environment at the same address, to an executor that is not attached.
+fn connect_response(environment_id: &str, request: &WebRequest) -> String {
     let host = request.header("host").expect("every request has one");
-    let way = ConnectResponse {
+    let response = ConnectResponse {
         environment_id: environment_id.to_owned(),
         url: format!("ws://{host}/relay"),
         security_profile: SECURITY_PROFILE.to_owned(),
@@ -251,5 +251,5 @@ fn way(environment_id: &str, request: &WebRequest) -> String {
         executor_public_key: public_key(1),
         harness_key_authorization: "authorization".to_owned(),
     };
-    serde_json::to_string(&way).unwrap()
+    serde_json::to_string(&response).unwrap()
 }

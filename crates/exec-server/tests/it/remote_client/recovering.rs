@@ -1,4 +1,4 @@
-//! A link through a relay breaks in more places than one, and comes back.
+//! Reconnects through a relay, after breaks at every place of the link.
 
 use std::net::{SocketAddr, TcpListener};
 
@@ -7,16 +7,16 @@ use exec_server_testkit::{DEADLINE, FaultProxy, TestRendezvous};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use super::{Meeting, args, connect};
+use super::{RelayFixture, args, connect};
 use crate::rendezvous::commands::Program;
 use crate::rendezvous::executor::{join, wait_for_presence};
 
-/// An address where nobody listened a moment ago.
+/// An address where no process listened a moment ago.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A conversation during which something happens; nothing is lost and nothing comes twice.
+/// Runs an exchange during which `event` happens; no byte is lost or repeated.
 pub async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut(u32)) {
     let session_id = client.session_id();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
@@ -37,22 +37,22 @@ pub async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut
 #[tokio::test]
 async fn a_conversation_goes_on_when_both_sockets_to_the_relay_are_cut() {
     let listen = free_address();
-    let cable = FaultProxy::to(&format!("ws://{listen}")).await;
-    let public = cable.url().replace("ws://", "http://");
+    let proxy = FaultProxy::to(&format!("ws://{listen}")).await;
+    let public = proxy.url().replace("ws://", "http://");
     let rendezvous = TestRendezvous::start_with(|config| {
         config.listen = listen;
         config.public_url = Some(public);
     })
     .await;
-    let meeting = Meeting::at(rendezvous).await;
-    let client = meeting.client().await;
+    let fixture = RelayFixture::at(rendezvous).await;
+    let client = fixture.client().await;
     talk_across(&client, async |number| {
         if number % 4 == 1 {
-            cable.cut();
+            proxy.cut();
         }
     })
     .await;
-    assert!(cable.connections() >= 5);
+    assert!(proxy.connections() >= 5);
 }
 
 #[tokio::test]
@@ -66,7 +66,7 @@ async fn no_session_and_no_byte_is_lost_when_the_rendezvous_crashes_and_comes_ba
     let _executor = join(&url, executor_state.path(), &executor_token).spawn();
     wait_for_presence(&url, &admin, true).await;
     let client = connect(args(&url, &harness_token, state.path())).await;
-    // This one goes on talking while nobody hears it.
+    // This process keeps writing while its client is away.
     let folder = tempfile::tempdir().unwrap();
     let go = folder.path().join("go");
     let script =
@@ -93,12 +93,12 @@ async fn no_session_and_no_byte_is_lost_when_the_rendezvous_crashes_and_comes_ba
 
 #[tokio::test]
 async fn the_end_of_the_executor_is_told_and_its_successor_is_used() {
-    let mut meeting = Meeting::start().await;
-    let client = meeting.client().await;
+    let mut fixture = RelayFixture::start().await;
+    let client = fixture.client().await;
     let child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
     let mut events = child.session().events();
-    let state = meeting.executor_state.path().to_owned();
-    meeting.replace_executor(&state).await;
+    let state = fixture.executor_state.path().to_owned();
+    fixture.replace_executor(&state).await;
     let failure = loop {
         match timeout(DEADLINE, events.next()).await.expect("it is noticed") {
             Some(ProcessEvent::Failed(reason)) => break reason,
@@ -113,8 +113,8 @@ async fn the_end_of_the_executor_is_told_and_its_successor_is_used() {
 
 #[tokio::test]
 async fn a_command_across_the_end_of_the_executor_fails_with_255_and_says_why() {
-    let mut meeting = Meeting::start().await;
-    let mut child = meeting
+    let mut fixture = RelayFixture::start().await;
+    let mut child = fixture
         .command(&["run", "env:env", "--", "sh", "-c", "echo ready; exec sleep 1000"])
         .spawn()
         .unwrap();
@@ -122,8 +122,8 @@ async fn a_command_across_the_end_of_the_executor_fails_with_255_and_says_why() 
     let mut line = String::new();
     timeout(DEADLINE, stdout.read_line(&mut line)).await.unwrap().unwrap();
     assert_eq!(line, "ready\n");
-    let state = meeting.executor_state.path().to_owned();
-    meeting.replace_executor(&state).await;
+    let state = fixture.executor_state.path().to_owned();
+    fixture.replace_executor(&state).await;
     let (code, _, err) = super::finish(child).await;
     assert_eq!(code, 255, "{err}");
     assert!(
@@ -134,11 +134,11 @@ async fn a_command_across_the_end_of_the_executor_fails_with_255_and_says_why() 
 
 #[tokio::test]
 async fn a_token_that_is_revoked_meanwhile_ends_the_session_at_once() {
-    let meeting = Meeting::start().await;
-    let client = meeting.client().await;
+    let fixture = RelayFixture::start().await;
+    let client = fixture.client().await;
     let child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
     let mut events = child.session().events();
-    crate::rendezvous::revoke_all(&meeting.rendezvous).await;
+    crate::rendezvous::revoke_all(&fixture.rendezvous).await;
     let failure = loop {
         match timeout(DEADLINE, events.next()).await.expect("it is noticed") {
             Some(ProcessEvent::Failed(reason)) => break reason,

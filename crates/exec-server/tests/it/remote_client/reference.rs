@@ -1,4 +1,4 @@
-//! Our client finds the unmodified reference executor through our rendezvous.
+//! Our client with the unmodified reference executor, through our rendezvous.
 
 use exec_server::client::TokenSource;
 use exec_server::{HttpRequestParams, Parents, RelayConnectArgs, Stdin};

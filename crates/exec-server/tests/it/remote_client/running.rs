@@ -1,4 +1,4 @@
-//! What works over a wire works through a relay: commands, input, files, HTTP, much output, two at once.
+//! Commands, input, files, HTTP, large output and concurrency through a relay.
 
 use exec_server::{HttpRequestParams, Parents, Removal, Stdin};
 use exec_server_testkit::web::answer;
@@ -6,12 +6,12 @@ use exec_server_testkit::{DEADLINE, Web};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
-use super::{Meeting, connect};
+use super::{RelayFixture, connect};
 
 #[tokio::test]
 async fn commands_run_with_their_input_output_and_exit_code() {
-    let meeting = Meeting::start().await;
-    let client = meeting.client().await;
+    let fixture = RelayFixture::start().await;
+    let client = fixture.client().await;
     let mut command = client.command("sh");
     command.args(["-c", "printf out; printf err >&2; pwd; exit 3"]).current_dir("/usr");
     let output = command.output().await.unwrap();
@@ -31,8 +31,8 @@ async fn commands_run_with_their_input_output_and_exit_code() {
 
 #[tokio::test]
 async fn files_and_http_requests() {
-    let meeting = Meeting::start().await;
-    let client = meeting.client().await;
+    let fixture = RelayFixture::start().await;
+    let client = fixture.client().await;
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     let fs = client.fs();
@@ -55,8 +55,8 @@ async fn files_and_http_requests() {
 #[tokio::test]
 async fn sixty_four_megabytes_arrive_byte_for_byte() {
     const SIZE: usize = 64 << 20;
-    let meeting = Meeting::start().await;
-    let client = meeting.client().await;
+    let fixture = RelayFixture::start().await;
+    let client = fixture.client().await;
     let script = format!("seq 1 100000000 | head -c {SIZE}");
     let mut child = client.command("sh").args(["-c", &script]).spawn().await.unwrap();
     let mut stdout = child.stdout.take().unwrap();
@@ -75,10 +75,10 @@ async fn sixty_four_megabytes_arrive_byte_for_byte() {
 
 #[tokio::test]
 async fn two_harnesses_at_once_do_not_notice_each_other() {
-    let meeting = Meeting::start().await;
+    let fixture = RelayFixture::start().await;
     let other_state = tempfile::tempdir().unwrap();
-    let mine = meeting.client().await;
-    let other = connect(meeting.args_of(other_state.path())).await;
+    let mine = fixture.client().await;
+    let other = connect(fixture.args_of(other_state.path())).await;
     let mut talks = Vec::new();
     for (client, name) in [(&mine, "mine"), (&other, "other"), (&mine, "mine again")] {
         let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();

@@ -1,4 +1,4 @@
-//! Who is believed: the executor that was met first, and only the harness that opened a session.
+//! Trust on first use: the stored executor key, and the harness that opened a session.
 
 use exec_server::client::relay::{KeyFingerprint, RelayError};
 use exec_server::client::{ExecutorTrust, TokenSource};
@@ -6,27 +6,27 @@ use exec_server::{ExecServerClient, ExecServerError, RelayConnectArgs, Stdin};
 use exec_server_testkit::DEADLINE;
 use tokio::time::timeout;
 
-use super::{Meeting, connect};
+use super::{RelayFixture, connect};
 
 #[tokio::test]
 async fn a_session_is_resumed_by_the_key_that_opened_it_and_by_no_other() {
-    let meeting = Meeting::start().await;
-    let first = meeting.client().await;
+    let fixture = RelayFixture::start().await;
+    let first = fixture.client().await;
     let child = first.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
     let process_id = child.session().id().clone();
     let session_id = first.session_id().unwrap();
     first.close().await;
 
     let other_state = tempfile::tempdir().unwrap();
-    let mut stranger = meeting.args_of(other_state.path());
+    let mut stranger = fixture.args_of(other_state.path());
     stranger.options.resume_session_id = Some(session_id.clone());
     stranger.options.take_over = true;
     let error = ExecServerClient::connect_relay(stranger).await.unwrap_err();
     assert!(matches!(error, ExecServerError::Server { .. }), "{error:?}");
     assert!(error.to_string().contains("unknown session"), "{error}");
 
-    // Another process of the same user has nothing but the files.
-    let mut again = meeting.args();
+    // Another process of the same user has only the files.
+    let mut again = fixture.args();
     again.options.resume_session_id = Some(session_id.clone());
     let again = connect(again).await;
     assert_eq!(again.session_id(), Some(session_id));
@@ -40,75 +40,75 @@ async fn a_session_is_resumed_by_the_key_that_opened_it_and_by_no_other() {
 #[tokio::test]
 async fn the_keys_are_private_and_stay() {
     use std::os::unix::fs::PermissionsExt;
-    let meeting = Meeting::start().await;
-    let key = meeting.state.path().join("harness-identity.json");
-    meeting.client().await.close().await;
-    let (first, known) = (std::fs::read(&key).unwrap(), std::fs::read(meeting.known_hosts()));
-    for path in [&key, &meeting.known_hosts()] {
+    let fixture = RelayFixture::start().await;
+    let key = fixture.state.path().join("harness-identity.json");
+    fixture.client().await.close().await;
+    let (first, known) = (std::fs::read(&key).unwrap(), std::fs::read(fixture.known_hosts()));
+    for path in [&key, &fixture.known_hosts()] {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     }
-    meeting.client().await.close().await;
+    fixture.client().await.close().await;
     assert_eq!(std::fs::read(&key).unwrap(), first);
-    assert_eq!(std::fs::read(meeting.known_hosts()).unwrap(), known.unwrap());
+    assert_eq!(std::fs::read(fixture.known_hosts()).unwrap(), known.unwrap());
 }
 
 #[tokio::test]
 async fn another_executor_is_refused_until_the_first_is_forgotten() {
-    let mut meeting = Meeting::start().await;
-    let (code, out, err) = meeting.run(&["run", "env:env", "--", "echo", "hi"]).await;
+    let mut fixture = RelayFixture::start().await;
+    let (code, out, err) = fixture.run(&["run", "env:env", "--", "echo", "hi"]).await;
     assert_eq!((code, out.as_str()), (0, "hi\n"), "{err}");
     assert!(err.contains("for the first time; its key SHA256:"), "{err}");
     assert_eq!(
-        meeting.run(&["run", "env:env", "--", "echo", "hi"]).await,
+        fixture.run(&["run", "env:env", "--", "echo", "hi"]).await,
         (0, "hi\n".to_owned(), String::new()),
         "it is known"
     );
 
     let elsewhere = tempfile::tempdir().unwrap();
-    meeting.replace_executor(elsewhere.path()).await;
-    let (code, out, err) = meeting.run(&["run", "env:env", "--", "echo", "hi"]).await;
+    fixture.replace_executor(elsewhere.path()).await;
+    let (code, out, err) = fixture.run(&["run", "env:env", "--", "echo", "hi"]).await;
     assert_eq!((code, out.as_str()), (255, ""), "{err}");
     assert!(err.contains("WARNING") && err.contains("is expected"), "{err}");
-    // What it says is to be typed works.
+    // The command in the hint works.
     let next = err.lines().last().unwrap().trim();
     let words: Vec<_> = next.split(' ').collect();
     assert_eq!(words[..3], ["exec-server", "known-hosts", "forget"], "{err}");
-    let (code, out, err) = meeting.run(&words[1..]).await;
+    let (code, out, err) = fixture.run(&words[1..]).await;
     assert_eq!((code, err.as_str()), (0, ""));
     assert!(out.starts_with("forgot env at http://127.0.0.1:"), "{out}");
-    let (code, out, err) = meeting.run(&["run", "env:env", "--", "echo", "hi"]).await;
+    let (code, out, err) = fixture.run(&["run", "env:env", "--", "echo", "hi"]).await;
     assert_eq!((code, out.as_str()), (0, "hi\n"), "{err}");
     assert!(err.contains("for the first time"), "{err}");
-    let (_, list, _) = meeting.run(&["known-hosts"]).await;
+    let (_, list, _) = fixture.run(&["known-hosts"]).await;
     assert_eq!(list.lines().count(), 2, "{list}");
-    let (code, _, err) = meeting.run(&["known-hosts", "forget", "nobody"]).await;
+    let (code, _, err) = fixture.run(&["known-hosts", "forget", "nobody"]).await;
     assert_eq!((code, err.as_str()), (1, "exec-server: no executor of `nobody` is known\n"));
 }
 
 #[tokio::test]
 async fn the_right_key_can_be_given_beforehand() {
-    let meeting = Meeting::start().await;
-    let client = meeting.client().await;
+    let fixture = RelayFixture::start().await;
+    let client = fixture.client().await;
     client.close().await;
-    let known = std::fs::read_to_string(meeting.known_hosts()).unwrap();
+    let known = std::fs::read_to_string(fixture.known_hosts()).unwrap();
     let key = known.trim().rsplit(' ').next().unwrap().to_owned();
-    std::fs::remove_file(meeting.known_hosts()).unwrap();
+    std::fs::remove_file(fixture.known_hosts()).unwrap();
 
     let run = ["run", "--executor-key", &key, "env:env", "--", "echo", "hi"];
-    assert_eq!(meeting.run(&run).await, (0, "hi\n".to_owned(), String::new()));
-    assert!(!meeting.known_hosts().exists(), "nothing had to be remembered");
+    assert_eq!(fixture.run(&run).await, (0, "hi\n".to_owned(), String::new()));
+    assert!(!fixture.known_hosts().exists(), "nothing had to be remembered");
     let lower = key.replace("SHA256:", "sha256:");
     let run = ["run", "--executor-key", &lower, "env:env", "--", "echo", "hi"];
-    assert_eq!(meeting.run(&run).await.0, 0);
+    assert_eq!(fixture.run(&run).await.0, 0);
     let wrong = "SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU";
     let run = ["run", "--executor-key", wrong, "env:env", "--", "echo", "hi"];
-    let (code, out, err) = meeting.run(&run).await;
+    let (code, out, err) = fixture.run(&run).await;
     assert_eq!((code, out.as_str()), (255, ""), "{err}");
     assert!(err.contains(wrong) && err.contains("WARNING"), "{err}");
     let run = ["run", "--executor-key", "nonsense", "env:env", "--", "echo", "hi"];
-    let (code, _, err) = meeting.run(&run).await;
+    let (code, _, err) = fixture.run(&run).await;
     assert!(code == 125 && err.contains("is not a key fingerprint"), "{err}");
-    let mut args = meeting.args();
+    let mut args = fixture.args();
     args.trust = ExecutorTrust::Exactly(wrong.parse::<KeyFingerprint>().unwrap());
     let error = ExecServerClient::connect_relay(args).await.unwrap_err();
     let ExecServerError::Relay { source, .. } = error else { panic!("{error:?}") };
@@ -117,13 +117,13 @@ async fn the_right_key_can_be_given_beforehand() {
 
 #[tokio::test]
 async fn a_client_that_believes_the_registry_never_gives_its_session_to_another_executor() {
-    let mut meeting = Meeting::start().await;
-    let token = TokenSource::fixed(meeting.harness_token.clone());
-    let client = connect(RelayConnectArgs::new(meeting.rendezvous.url(), "env", token)).await;
+    let mut fixture = RelayFixture::start().await;
+    let token = TokenSource::fixed(fixture.harness_token.clone());
+    let client = connect(RelayConnectArgs::new(fixture.rendezvous.url(), "env", token)).await;
     let session_id = client.session_id();
     let child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
     let elsewhere = tempfile::tempdir().unwrap();
-    meeting.replace_executor(elsewhere.path()).await;
+    fixture.replace_executor(elsewhere.path()).await;
     let mut events = child.session().events();
     while let Some(event) = timeout(DEADLINE, events.next()).await.expect("it is noticed") {
         if let exec_server::ProcessEvent::Failed(reason) = event {
@@ -131,7 +131,7 @@ async fn a_client_that_believes_the_registry_never_gives_its_session_to_another_
         }
     }
     assert!(child.session().failure().is_some());
-    // The next use is a new session, with whoever is there now.
+    // The next use is a new session with the executor that is attached now.
     let output = client.command("echo").arg("hi").output().await.unwrap();
     assert_eq!(output.stdout_text(), "hi\n");
     assert_ne!(client.session_id(), session_id);

@@ -1,4 +1,4 @@
-//! An executor that proves itself with an agent's identity.
+//! Executors that authenticate with an agent identity.
 
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, TestExecutor};
@@ -10,31 +10,31 @@ use super::executor::join;
 
 #[tokio::test]
 async fn every_request_is_signed_for_one_task() {
-    let place = Place::start().await;
-    let mut executor = place.join(&json!({})).spawn();
-    let token = place.rendezvous.token(TokenRole::Harness, "env").await;
-    let harness = TestHarness::new(place.rendezvous.url(), "env", &token);
+    let fixture = Fixture::start().await;
+    let mut executor = fixture.join(&json!({})).spawn();
+    let token = fixture.rendezvous.token(TokenRole::Harness, "env").await;
+    let harness = TestHarness::new(fixture.rendezvous.url(), "env", &token);
     for _ in 0..2 {
         let mut client = harness.client().await;
         client.initialize().await;
         let script = "echo ${CODEX_ACCESS_TOKEN-unknown}";
         assert_eq!(client.sh("p", script).await.text(), "unknown\n");
     }
-    // One registration, and a question for each harness.
-    assert_eq!(place.authority.counts(), (1, 3));
+    // One registration, and one validation for each harness.
+    assert_eq!(fixture.idp.counts(), (1, 3));
     end(&mut executor).await;
 }
 
 #[tokio::test]
 async fn a_task_may_be_told_to_the_agent_alone() {
     for form in [TaskForm::CamelCase, TaskForm::Sealed, TaskForm::SealedCamelCase] {
-        let place = Place::start().await;
-        place.authority.tell_tasks(form);
-        let mut executor = place.join(&json!({})).spawn();
-        let token = place.rendezvous.token(TokenRole::Harness, "env").await;
-        // The authority lets nobody in who does not name the task.
-        TestHarness::new(place.rendezvous.url(), "env", &token).client().await;
-        assert_eq!(place.authority.counts().0, 1, "{form:?}");
+        let fixture = Fixture::start().await;
+        fixture.idp.set_task_form(form);
+        let mut executor = fixture.join(&json!({})).spawn();
+        let token = fixture.rendezvous.token(TokenRole::Harness, "env").await;
+        // The identity provider rejects a request that does not name the task.
+        TestHarness::new(fixture.rendezvous.url(), "env", &token).client().await;
+        assert_eq!(fixture.idp.counts().0, 1, "{form:?}");
         end(&mut executor).await;
     }
 }
@@ -42,12 +42,12 @@ async fn a_task_may_be_told_to_the_agent_alone() {
 #[tokio::test]
 async fn every_request_says_what_kind_of_account_it_is_for() {
     for is_fedramp in [true, false] {
-        let place = Place::start().await;
+        let fixture = Fixture::start().await;
         let claims = json!({"chatgpt_account_is_fedramp": is_fedramp});
-        let mut executor = place.join(&claims).spawn();
-        let token = place.rendezvous.token(TokenRole::Harness, "env").await;
-        TestHarness::new(place.rendezvous.url(), "env", &token).client().await;
-        let requests = place.authority.headers();
+        let mut executor = fixture.join(&claims).spawn();
+        let token = fixture.rendezvous.token(TokenRole::Harness, "env").await;
+        TestHarness::new(fixture.rendezvous.url(), "env", &token).client().await;
+        let requests = fixture.idp.headers();
         assert_eq!(requests.len(), 2, "register and validate");
         for headers in requests {
             let said =
@@ -60,63 +60,63 @@ async fn every_request_says_what_kind_of_account_it_is_for() {
 
 #[tokio::test]
 async fn an_authority_that_is_out_for_a_while_is_waited_for() {
-    let place = Place::start().await;
-    place.authority.break_for(2);
-    let mut executor = place.join(&json!({})).piped_stderr().spawn();
+    let fixture = Fixture::start().await;
+    fixture.idp.fail_next(2);
+    let mut executor = fixture.join(&json!({})).piped_stderr().spawn();
     while !executor.next_stderr_line().await.expect("it runs").contains("trying again") {}
-    let token = place.rendezvous.token(TokenRole::Harness, "env").await;
-    let harness = TestHarness::new(place.rendezvous.url(), "env", &token);
+    let token = fixture.rendezvous.token(TokenRole::Harness, "env").await;
+    let harness = TestHarness::new(fixture.rendezvous.url(), "env", &token);
     harness.client().await.initialize().await;
     end(&mut executor).await;
 }
 
 #[tokio::test]
 async fn what_proves_nothing_ends_it_with_1() {
-    let place = Place::start().await;
-    for (claims, says) in [
+    let fixture = Fixture::start().await;
+    for (claims, answers) in [
         (json!({"exp": 1_000_000_000}), "the agent identity is not valid: ExpiredSignature"),
         (json!({"aud": "somebody else"}), "the agent identity is not valid: InvalidAudience"),
         (json!({"iss": "https://example.org"}), "the agent identity is not valid: InvalidIssuer"),
         (json!({"agent_private_key": "bm8="}), "the key of the agent identity is not usable"),
         (json!({"agent_runtime_id": "another"}), "no task was registered"),
     ] {
-        let (code, stdout, stderr) = place.join(&claims).run().await;
+        let (code, stdout, stderr) = fixture.join(&claims).run().await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+        assert!(stderr.contains(answers) && stderr.lines().count() == 1, "{stderr}");
     }
-    let other = MockIdp::start(place.rendezvous.url(), "t").await;
+    let other = MockIdp::start(fixture.rendezvous.url(), "t").await;
     let document = other.document(&json!({}));
-    let forged = place.join(&json!({})).env("CODEX_ACCESS_TOKEN", &document);
+    let forged = fixture.join(&json!({})).env("CODEX_ACCESS_TOKEN", &document);
     let (code, _, stderr) = forged.run().await;
     assert!(code == 1 && stderr.contains("InvalidSignature"), "{stderr}");
     assert!(!stderr.contains(&document), "{stderr}");
-    let nothing = place.join(&json!({})).env("CODEX_ACCESS_TOKEN", "");
+    let nothing = fixture.join(&json!({})).env("CODEX_ACCESS_TOKEN", "");
     let (code, _, stderr) = nothing.run().await;
     assert!(code == 1 && stderr.contains("CODEX_ACCESS_TOKEN"), "{stderr}");
-    let both = place.join(&json!({})).args(&["--executor-credential-stdin"]);
+    let both = fixture.join(&json!({})).args(&["--executor-credential-stdin"]);
     assert_eq!(both.run().await.0, 2);
 }
 
-struct Place {
+struct Fixture {
     rendezvous: TestRendezvous,
-    authority: MockIdp,
+    idp: MockIdp,
     state: tempfile::TempDir,
 }
 
-impl Place {
+impl Fixture {
     async fn start() -> Self {
         let rendezvous = TestRendezvous::start().await;
         let token = rendezvous.token(TokenRole::Executor, "env").await;
-        let authority = MockIdp::start(rendezvous.url(), &token).await;
-        Self { rendezvous, authority, state: tempfile::tempdir().unwrap() }
+        let idp = MockIdp::start(rendezvous.url(), &token).await;
+        Self { rendezvous, idp, state: tempfile::tempdir().unwrap() }
     }
 
-    /// An executor whose registry is the authority, with some claims laid over the usual ones.
+    /// An executor whose registry is the mock identity provider; the arguments override claims.
     fn join(&self, claims: &Value) -> ExecutorBuilder {
-        let url = self.authority.url();
+        let url = self.idp.url();
         join(&url, self.state.path(), "")
             .args(&["--use-agent-identity-auth"])
-            .env("CODEX_ACCESS_TOKEN", self.authority.document(claims))
+            .env("CODEX_ACCESS_TOKEN", self.idp.document(claims))
             .env("CODEX_AGENT_IDENTITY_JWKS_BASE_URL", &url)
             .env("CODEX_AGENT_IDENTITY_AUTHAPI_BASE_URL", format!("{url}/"))
     }

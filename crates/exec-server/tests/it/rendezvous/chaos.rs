@@ -7,7 +7,7 @@ use exec_server_protocol::base64;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::fault_proxy::{Ending, Toward};
-use exec_server_testkit::harness::{hear, say};
+use exec_server_testkit::harness::{receive, send};
 use exec_server_testkit::{DEADLINE, FaultProxy, TestHarness, TestRendezvous, eventually};
 use serde_json::{Value, json};
 
@@ -15,8 +15,8 @@ use super::executor::join;
 
 #[tokio::test]
 async fn an_executor_comes_in_wherever_its_first_attempt_is_cut() {
-    let place = Place::start().await;
-    // Along the way: the request to register, its answer, the websocket, the handshake of a harness, its first words.
+    let fixture = Fixture::start().await;
+    // Cuts at each step: register request, response, websocket, harness handshake, first messages.
     for (toward, bytes) in [
         (Toward::Server, 1),
         (Toward::Server, 700),
@@ -31,60 +31,60 @@ async fn an_executor_comes_in_wherever_its_first_attempt_is_cut() {
         (Toward::Server, 7_500),
     ] {
         let state = tempfile::tempdir().unwrap();
-        place.cable.cut_after(toward, bytes);
-        let mut executor = place.executor(&state).await;
-        let session = place.insist(None, 0).await;
+        fixture.proxy.cut_after(toward, bytes);
+        let mut executor = fixture.executor(&state).await;
+        let session = fixture.insist(None, 0).await;
         assert!(!session.is_empty(), "after {bytes} bytes toward the {toward:?}");
         executor.signal(Signal::TERM);
         assert_eq!(executor.wait().await.code(), Some(0));
-        place.cable.wait_for_silence().await;
+        fixture.proxy.wait_for_silence().await;
     }
 }
 
 #[tokio::test]
 async fn a_session_lives_through_cuts_and_leaves_nothing_behind() {
-    let place = Place::start().await;
+    let fixture = Fixture::start().await;
     let state = tempfile::tempdir().unwrap();
-    let executor = place.executor(&state).await;
-    let session = place.insist(None, 0).await;
-    place.rendezvous.wait_for_metric("exec_server_relay_streams_active 0").await;
+    let executor = fixture.executor(&state).await;
+    let session = fixture.insist(None, 0).await;
+    fixture.rendezvous.wait_for_metric("exec_server_relay_streams_active 0").await;
     let files = || open_files(executor.serving_pid());
     let before = files();
     for number in 1..=14_u64 {
         match number % 7 {
-            0 => place.cable.end_all(Ending::Close),
-            1 => place.cable.cut(),
-            2 => place.cable.cut_after(Toward::Client, 1 + 700 * number),
-            3 => place.cable.cut_after(Toward::Server, 1 + 300 * number),
+            0 => fixture.proxy.end_all(Ending::Close),
+            1 => fixture.proxy.cut(),
+            2 => fixture.proxy.cut_after(Toward::Client, 1 + 700 * number),
+            3 => fixture.proxy.cut_after(Toward::Server, 1 + 300 * number),
             4 => {
-                place.cable.unplug();
-                place.cable.wait_for_refused(number / 7 + 1).await;
-                place.cable.plug_in();
+                fixture.proxy.unplug();
+                fixture.proxy.wait_for_refused(number / 7 + 1).await;
+                fixture.proxy.plug_in();
             }
-            5 => place.cable.half_close(Toward::Server),
-            6 => place.cable.half_close(Toward::Client),
+            5 => fixture.proxy.half_close(Toward::Server),
+            6 => fixture.proxy.half_close(Toward::Client),
             _ => unreachable!("a remainder of 7"),
         }
-        assert_eq!(place.insist(Some(&session), number).await, session);
+        assert_eq!(fixture.insist(Some(&session), number).await, session);
     }
-    place.rendezvous.wait_for_metric("exec_server_relay_streams_active 0").await;
+    fixture.rendezvous.wait_for_metric("exec_server_relay_streams_active 0").await;
     eventually("no socket is left open", || files() <= before + 1).await;
-    place.rendezvous.wait_for_metric("exec_server_relay_executors_active 1").await;
+    fixture.rendezvous.wait_for_metric("exec_server_relay_executors_active 1").await;
 }
 
-/// A rendezvous whose executors come through a cable; harnesses come straight.
-struct Place {
+/// A rendezvous with executors behind a fault proxy and harnesses without one.
+struct Fixture {
     rendezvous: TestRendezvous,
-    cable: FaultProxy,
+    proxy: FaultProxy,
     harness: TestHarness,
     address: SocketAddr,
 }
 
-impl Place {
+impl Fixture {
     async fn start() -> Self {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let cable = FaultProxy::to(&format!("ws://{free}")).await;
-        let public = cable.url().replacen("ws", "http", 1);
+        let proxy = FaultProxy::to(&format!("ws://{free}")).await;
+        let public = proxy.url().replacen("ws", "http", 1);
         let rendezvous = TestRendezvous::start_with(|config| {
             config.listen = free;
             config.public_url = Some(public);
@@ -92,7 +92,7 @@ impl Place {
         .await;
         let token = rendezvous.token(TokenRole::Harness, "env").await;
         let harness = TestHarness::new(&format!("http://{free}"), "env", &token);
-        Self { rendezvous, cable, harness, address: free }
+        Self { rendezvous, proxy, harness, address: free }
     }
 
     async fn executor(&self, state: &tempfile::TempDir) -> TestExecutor {
@@ -100,7 +100,7 @@ impl Place {
         join(self.rendezvous.url(), state.path(), &token).spawn()
     }
 
-    /// Tries until a session was begun, or resumed and its process has said what it was told; returns the session.
+    /// Retries until a session is opened, or resumed and its process has answered; returns the session.
     async fn insist(&self, session: Option<&str>, number: u64) -> String {
         let trying = async {
             loop {
@@ -114,21 +114,24 @@ impl Place {
     }
 
     async fn attempt(&self, session: Option<&str>, number: u64) -> Option<String> {
-        let mut way = self.harness.way().await;
+        let mut response = self.harness.connect().await;
         let straight = format!("ws://{}", self.address);
-        way.url = way.url.replacen(self.cable.url(), &straight, 1);
-        let mut stream = self.harness.go(&way).await.ok()?;
+        response.url = response.url.replacen(self.proxy.url(), &straight, 1);
+        let mut stream = self.harness.open_at(&response).await.ok()?;
         let mut next_id = 0;
         let mut ask = async |method: &str, params: Value| -> Option<Value> {
             if params.is_null() {
-                say(&mut stream, json!({"method": method, "params": {}}).to_string()).await.ok()?;
+                send(&mut stream, json!({"method": method, "params": {}}).to_string())
+                    .await
+                    .ok()?;
                 return Some(Value::Null);
             }
             next_id += 1;
             let request = json!({"id": next_id, "method": method, "params": params});
-            say(&mut stream, request.to_string()).await.ok()?;
+            send(&mut stream, request.to_string()).await.ok()?;
             loop {
-                let message: Value = serde_json::from_slice(&hear(&mut stream).await.ok()?).ok()?;
+                let message: Value =
+                    serde_json::from_slice(&receive(&mut stream).await.ok()?).ok()?;
                 if message["id"] == next_id {
                     return message.get("result").cloned();
                 }

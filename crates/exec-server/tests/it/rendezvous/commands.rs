@@ -1,4 +1,4 @@
-//! The commands of its owner, and the program itself.
+//! Administrative commands, and the rendezvous program.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +27,7 @@ impl Program {
         Self::start_logging(data, listen, more, "info").await
     }
 
-    /// A rendezvous that logs this, and at least that it listens.
+    /// A rendezvous with this log level, and at least its start.
     pub async fn start_logging(data: &Path, listen: &str, more: &[&str], log: &str) -> Self {
         let directory = data.display().to_string();
         let arguments = ["rendezvous", "--listen", listen, "--data", &directory];
@@ -35,7 +35,7 @@ impl Program {
         let mut process = builder.piped_stderr().start().await;
         let url = process.url().to_owned();
         let mut admin_token = None;
-        // Its log says that it listens after everything else that it has to say.
+        // It logs its address last.
         while let Some(line) = process.next_stderr_line().await {
             if line.trim().starts_with("xs_admin_") {
                 admin_token = Some(line.trim().to_owned());
@@ -47,7 +47,7 @@ impl Program {
         Self { process, data: data.to_owned(), url, admin_token }
     }
 
-    /// Makes a token for the environment `env` with the command, on the data.
+    /// Creates a token for the environment `env` with the command, on the data directory.
     pub async fn token(&self, role: &str) -> String {
         let data = self.data.display().to_string();
         let arguments = [
@@ -76,7 +76,7 @@ impl Program {
         self.post("/cloud/environment/env/connect", token, connect_body(key)).await
     }
 
-    /// A request that is answered with what was asked for.
+    /// A successful request.
     pub async fn post(&self, path: &str, token: &str, body: Value) -> Value {
         let authorization = format!("Bearer {token}");
         let headers = [("Authorization", authorization.as_str())];
@@ -86,7 +86,7 @@ impl Program {
         serde_json::from_str(&reply.body).unwrap()
     }
 
-    /// Waits until its log says this.
+    /// Waits until its log contains this.
     pub async fn wait_for_log(&mut self, words: &str) {
         while !self.next_log_line().await.contains(words) {}
     }
@@ -127,8 +127,9 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
         ["token", "create", "--remote", &program.url, "--environment", "build-1", "--role", role]
     };
     let (code, line, stderr) = run(&create("executor"), &admin).await;
-    let says = "leads to this machine only; for others, start the rendezvous with --public-url\n";
-    assert!(code == 0 && stderr.ends_with(says), "{stderr}");
+    let answers =
+        "leads to this machine only; for others, start the rendezvous with --public-url\n";
+    assert!(code == 0 && stderr.ends_with(answers), "{stderr}");
     let start = "EXEC_SERVER_REMOTE_TOKEN=xs_exec_";
     let end = format!(" exec-server --remote {} --environment-id build-1\n", program.url);
     assert!(line.starts_with(start) && line.ends_with(&end) && line.lines().count() == 1, "{line}");
@@ -147,10 +148,10 @@ async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
 async fn a_token_has_an_id_a_label_and_an_end() {
     let data = tempfile::tempdir().unwrap();
     let program = Program::start(data.path(), "http://127.0.0.1:0").await;
-    let place = data.path().display().to_string();
+    let data_dir = data.path().display().to_string();
     let admin = program.admin_token.clone().expect("the first start shows it");
     let admin = [("EXEC_SERVER_ADMIN_TOKEN", admin.as_str())];
-    for (more, says) in [
+    for (more, answers) in [
         (
             vec!["--label", "rack 4"],
             [" (rack 4); it expires in 90d; --expires", " (rack 4); it expires in 89d; --expires"],
@@ -163,20 +164,20 @@ async fn a_token_has_an_id_a_label_and_an_end() {
     ] {
         let mut create = vec!["token", "create", "--role", "executor", "--environment", "b"];
         if !more.contains(&"--remote") {
-            create.extend(["--data", &place]);
+            create.extend(["--data", &data_dir]);
         }
         let (code, line, stderr) = run(&[&create[..], &more].concat(), &admin).await;
         assert_eq!(code, 0, "{stderr}");
         assert!(stderr.starts_with("exec-server: made token tok_"), "{stderr}");
-        assert!(says.iter().any(|says| stderr.contains(says)), "{stderr}");
+        assert!(answers.iter().any(|answers| stderr.contains(answers)), "{stderr}");
         assert!(line.starts_with("EXEC_SERVER_REMOTE_TOKEN=") && line.lines().count() == 1);
     }
-    let (_, table, _) = run(&["token", "list", "--data", &place], &[]).await;
+    let (_, table, _) = run(&["token", "list", "--data", &data_dir], &[]).await;
     assert!(
         table.contains("LABEL") && table.contains("rack 4") && table.contains("far"),
         "{table}"
     );
-    let bad = ["token", "create", "--role", "admin", "--data", &place, "--label", "a\nb"];
+    let bad = ["token", "create", "--role", "admin", "--data", &data_dir, "--label", "a\nb"];
     let (code, _, stderr) = run(&bad, &[]).await;
     assert!(code == 1 && stderr.contains("a label has"), "{stderr}");
 }
@@ -212,8 +213,8 @@ async fn the_owner_asks_over_tls_as_well() {
 async fn two_of_them_never_share_their_data() {
     let data = tempfile::tempdir().unwrap();
     let _first = Program::start(data.path(), "http://127.0.0.1:0").await;
-    let place = data.path().display().to_string();
-    let second = ["rendezvous", "--listen", "http://127.0.0.1:0", "--data", &place];
+    let data_dir = data.path().display().to_string();
+    let second = ["rendezvous", "--listen", "http://127.0.0.1:0", "--data", &data_dir];
     let (code, stdout, stderr) = run(&second, &[]).await;
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("another rendezvous uses"), "{stderr}");
@@ -223,13 +224,13 @@ async fn two_of_them_never_share_their_data() {
 async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
     let data = tempfile::tempdir().unwrap();
     let first = Program::start(&data.path().join("first"), "http://127.0.0.1:0").await;
-    let place = data.path().join("second");
-    let place_text = place.display().to_string();
+    let data_dir = data.path().join("second");
+    let place_text = data_dir.display().to_string();
     let again = ["rendezvous", "--listen", &first.url, "--data", &place_text];
     let (code, stdout, stderr) = run(&again, &[]).await;
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("choose another port") && stderr.lines().count() == 1, "{stderr}");
-    let second = Program::start(&place, "http://127.0.0.1:0").await;
+    let second = Program::start(&data_dir, "http://127.0.0.1:0").await;
     let admin = second.admin_token.clone().expect("nobody has seen one yet");
     let list = ["environments", "--remote", &second.url];
     let (code, _, stderr) = run(&list, &[("EXEC_SERVER_ADMIN_TOKEN", &admin)]).await;
@@ -237,16 +238,16 @@ async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
 }
 
 #[tokio::test]
-async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
+async fn a_url_to_which_clients_send_no_token_is_warned_about() {
     for (public, is_remarked_upon) in [("http://192.0.2.1:1", true), ("https://192.0.2.1", false)] {
         let data = tempfile::tempdir().unwrap();
-        let place = data.path().display().to_string();
+        let data_dir = data.path().display().to_string();
         let arguments = [
             "rendezvous",
             "--listen",
             "http://127.0.0.1:0",
             "--data",
-            &place,
+            &data_dir,
             "--public-url",
             public,
         ];
@@ -265,8 +266,8 @@ async fn a_url_to_which_nobody_would_send_a_token_is_remarked_upon() {
 #[tokio::test]
 async fn a_directory_that_is_for_others_too_is_not_closed_to_them() {
     use std::os::unix::fs::PermissionsExt;
-    let place = tempfile::tempdir().unwrap();
-    let shared = place.path().join("shared");
+    let data_dir = tempfile::tempdir().unwrap();
+    let shared = data_dir.path().join("shared");
     std::fs::create_dir_all(shared.join("of-others")).unwrap();
     std::fs::set_permissions(&shared, std::fs::Permissions::from_mode(0o755)).unwrap();
     let text = shared.display().to_string();
@@ -276,7 +277,7 @@ async fn a_directory_that_is_for_others_too_is_not_closed_to_them() {
     assert!(stderr.contains("holds other things") && stderr.lines().count() == 1, "{stderr}");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&shared), 0o755);
-    // An empty one was made for it.
+    // An empty directory was created for it.
     std::fs::remove_dir(shared.join("of-others")).unwrap();
     let _program = Program::start(&shared, "http://127.0.0.1:0").await;
     assert_eq!(mode(&shared), 0o700);
@@ -306,9 +307,9 @@ async fn environments_are_listed_with_who_is_there() {
 #[cfg(unix)]
 #[tokio::test]
 async fn who_is_there_is_known_beside_the_data_while_it_runs() {
-    let place = tempfile::tempdir().unwrap();
-    // Longer than the address of a socket can be.
-    let data = place.path().join("d".repeat(120));
+    let data_dir = tempfile::tempdir().unwrap();
+    // Longer than a unix socket address may be.
+    let data = data_dir.path().join("d".repeat(120));
     let mut program = Program::start(&data, "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;
     let data_text = data.display().to_string();
@@ -319,7 +320,7 @@ async fn who_is_there_is_known_beside_the_data_while_it_runs() {
     let _socket = RelaySocket::open(super::url(&registered)).await;
     let (_, after, _) = run(&list, &[]).await;
     assert!(after.contains("online since"), "{after}");
-    // Nobody is called present by something that was left behind.
+    // A file that was left behind marks no executor as present.
     program.kill().await;
     let (code, killed, stderr) = run(&list, &[]).await;
     assert!(code == 0 && killed.contains("unknown"), "{killed}");
@@ -339,32 +340,32 @@ async fn a_token_is_listed_and_revoked_by_its_id() {
     let data = tempfile::tempdir().unwrap();
     let program = Program::start(data.path(), "http://127.0.0.1:0").await;
     let secret = program.token("executor").await;
-    let place = data.path().display().to_string();
-    let (_, json, _) = run(&["token", "list", "--data", &place, "-o", "json"], &[]).await;
+    let data_dir = data.path().display().to_string();
+    let (_, json, _) = run(&["token", "list", "--data", &data_dir, "-o", "json"], &[]).await;
     assert!(!json.contains(&secret));
     let tokens: Vec<Value> = serde_json::from_str(&json).unwrap();
     let token = tokens.iter().find(|token| token["role"] == "executor").unwrap();
     let id = token["id"].as_str().unwrap();
     let registered = program.register(&secret, &public_key(1)).await;
     let mut socket = RelaySocket::open(super::url(&registered)).await;
-    assert_eq!(run(&["token", "revoke", id, "--data", &place], &[]).await.0, 0);
+    assert_eq!(run(&["token", "revoke", id, "--data", &data_dir], &[]).await.0, 0);
     socket.expect_closed(1008, "token_revoked").await;
-    let (_, list, _) = run(&["token", "list", "--data", &place], &[]).await;
+    let (_, list, _) = run(&["token", "list", "--data", &data_dir], &[]).await;
     assert!(list.contains("revoked"), "{list}");
 }
 
 #[tokio::test]
 async fn what_cannot_be_done_is_said_in_one_line() {
     let data = tempfile::tempdir().unwrap();
-    let place = data.path().display().to_string();
+    let data_dir = data.path().display().to_string();
     let program = Program::start(&data.path().join("there"), "http://127.0.0.1:0").await;
     let wrong = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_wrong")];
     let secure = program.url.replacen("http", "https", 1);
     let file = data.path().join("file").display().to_string();
     std::fs::write(&file, "").unwrap();
     let nothing: [(&str, &str); 0] = [];
-    for (arguments, environment, says) in [
-        (vec!["token", "list", "--data", &place], &nothing[..], "holds no rendezvous"),
+    for (arguments, environment, answers) in [
+        (vec!["token", "list", "--data", &data_dir], &nothing[..], "holds no rendezvous"),
         (vec!["token", "list", "--remote", &program.url], &nothing, "EXEC_SERVER_ADMIN_TOKEN"),
         (
             vec!["token", "list", "--remote", &program.url],
@@ -386,21 +387,22 @@ async fn what_cannot_be_done_is_said_in_one_line() {
             "not a directory",
         ),
         (
-            vec!["rendezvous", "--listen", "http://0.0.0.0:0", "--data", &place],
+            vec!["rendezvous", "--listen", "http://0.0.0.0:0", "--data", &data_dir],
             &nothing,
             "--public-url",
         ),
         (
-            vec!["rendezvous", "--listen", "https://127.0.0.1:0", "--data", &place],
+            vec!["rendezvous", "--listen", "https://127.0.0.1:0", "--data", &data_dir],
             &nothing,
             "--tls-cert",
         ),
     ] {
         let (code, stdout, stderr) = run(&arguments, environment).await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(answers) && stderr.lines().count() == 1, "{arguments:?}: {stderr}");
     }
-    let (code, ..) = run(&["token", "create", "--data", &place, "--role", "executor"], &[]).await;
+    let (code, ..) =
+        run(&["token", "create", "--data", &data_dir, "--role", "executor"], &[]).await;
     assert_eq!(code, 2, "an executor's token needs an environment");
 }
 
@@ -426,7 +428,7 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
     .await;
     let url = web.local_url("");
     let admin = [("EXEC_SERVER_ADMIN_TOKEN", "xs_admin_1")];
-    for (arguments, expected, says) in [
+    for (arguments, expected, answers) in [
         (vec!["token", "list"], 0, "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
         (vec!["token", "list", "-o", "json"], 0, "\\u009b2J"),
         (vec!["environments"], 0, "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
@@ -442,7 +444,7 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
         let (code, stdout, stderr) = run(&arguments, &admin).await;
         let all = format!("{stdout}{stderr}");
         assert_eq!(code, expected, "{arguments:?}: {all:?}");
-        assert!(all.contains(says), "{arguments:?}: {all:?}");
+        assert!(all.contains(answers), "{arguments:?}: {all:?}");
         let is_bad = |letter: char| letter.is_control() && letter != '\n';
         assert!(!all.contains(is_bad), "{arguments:?}: {all:?}");
         assert!(stderr.len() < 1000 && stderr.lines().count() <= 1, "{stderr}");

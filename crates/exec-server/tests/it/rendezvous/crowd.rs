@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many concurrent executors and harnesses.
 
 use exec_server_relay::frame::RelayBody;
 use exec_server_testkit::TestRendezvous;
@@ -26,7 +26,7 @@ async fn two_hundred_at_once_each_hear_their_own() {
             for (harness, stream) in &mut harnesses {
                 harness.send_data(stream, format!("{name} {stream}")).await;
             }
-            // An echo: every harness gets back what it said, whatever the order in which it came.
+            // An echo: every harness gets its own messages back, whatever the order.
             for _ in 0..10 {
                 let (stream, payload) = executor.next_data().await;
                 executor.send_data(&stream, payload).await;
@@ -42,7 +42,7 @@ async fn two_hundred_at_once_each_hear_their_own() {
     assert_eq!(all.len(), 20);
 }
 
-/// What the rendezvous may take for a thousand executors with a harness each.
+/// Memory limit for a thousand executors with a harness each.
 #[cfg(target_os = "linux")]
 const MOST_MEMORY: u64 = 256 << 20;
 
@@ -58,9 +58,9 @@ async fn a_thousand_executors_with_a_harness_each_fit_into_256_mib() {
 
     exec_server_os::raise_open_file_limit();
     let data = tempfile::tempdir().unwrap();
-    // Nobody reads what it would say about each of them.
+    // Replies are not read.
     let log = "exec_server::cli::rendezvous=info";
-    // Nor does anybody answer a ping before its turn comes.
+    // Pings are not answered before their turn.
     let more = ["--ping-interval", "1h"];
     let program = Program::start_logging(data.path(), "http://127.0.0.1:0", &more, log).await;
     let admin = program.admin_token.as_deref().expect("the first start shows it");
@@ -89,7 +89,7 @@ async fn a_thousand_executors_with_a_harness_each_fit_into_256_mib() {
     let all: Vec<_> = futures_util::stream::iter(0..1000).map(one).buffered(16).collect().await;
     let memory = super::trust::rss(program.pid());
     assert!(memory < MOST_MEMORY, "{} MiB", memory >> 20);
-    // All of them are there, and are heard.
+    // All of them are attached and served.
     for (number, (mut executor, mut harness)) in all.into_iter().enumerate() {
         harness.send_data("s", format!("{number}")).await;
         assert_eq!(executor.next_data().await.1, format!("{number}"));

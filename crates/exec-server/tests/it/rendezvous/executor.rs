@@ -1,4 +1,4 @@
-//! Our own executor waits at our rendezvous.
+//! Our executor at our rendezvous.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use exec_server_rendezvous::clock;
 use exec_server_rendezvous::store::{Store, TokenRole};
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::http::request_with_body;
-use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
 use exec_server_testkit::{TestHarness, TestRendezvous};
 use serde_json::{Value, json};
 
@@ -39,15 +39,15 @@ async fn runs_a_command_on_it(client: ReferenceClient) {
             .turn([ToolCall::exec("hello", command)])
             .turn([ToolCall::exec("token", "echo ${EXEC_SERVER_REMOTE_TOKEN-unknown}")])
             .say("done");
-        let place = Place::Rendezvous { url: &url, environment: "env", token: &token };
-        client.run_at(&place, scenario, DEADLINE)
+        let target = ClientTarget::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&target, scenario, DEADLINE)
     })
     .await;
     let hello = run.result("hello");
     assert_eq!(hello.exit_code, Some(3), "{hello:?}");
     assert!(hello.output.contains("through the relay\n20000\n"), "{hello:?}");
     assert_eq!(run.result("token").output, "unknown\n");
-    // Nothing is left open, so that it can go in order.
+    // Close everything, so that the shutdown is orderly.
     executor.signal(Signal::TERM);
     assert_eq!(executor.wait().await.code(), Some(0));
 }
@@ -112,7 +112,7 @@ async fn it_waits_for_a_rendezvous_that_is_not_there_yet() {
 #[tokio::test]
 async fn sigterm_ends_it_with_0_while_it_waits_for_a_rendezvous() {
     let state = tempfile::tempdir().unwrap();
-    // Nobody listens on a port that was free a moment ago.
+    // No process listens on a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut executor = join(&format!("http://{free}"), state.path(), "t").piped_stderr().spawn();
     while !executor.next_stderr_line().await.expect("it runs").contains("trying again") {}
@@ -128,9 +128,9 @@ async fn a_token_that_the_registry_refuses_ends_it_with_1() {
     for (token, status) in [("xs_exec_wrong", "(401)"), (harness.as_str(), "(403)")] {
         let (code, stdout, stderr) = join(rendezvous.url(), state.path(), token).run().await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-        let says = "exec-server: could not register environment `env`: \
+        let answers = "exec-server: could not register environment `env`: \
                     the registry refused the credential ";
-        assert!(stderr.starts_with(says) && stderr.contains(status), "{stderr}");
+        assert!(stderr.starts_with(answers) && stderr.contains(status), "{stderr}");
         assert!(stderr.lines().count() == 1 && !stderr.contains(token), "{stderr}");
     }
 }
@@ -150,9 +150,9 @@ async fn it_ends_with_1_when_its_token_is_revoked() {
 async fn what_cannot_be_joined_is_said_in_one_line() {
     let state = tempfile::tempdir().unwrap();
     let home = state.path().display().to_string();
-    for (url, token, says) in [
+    for (url, token, answers) in [
         ("http://192.0.2.1:7780", "t", "refusing to send a credential to 192.0.2.1 without TLS"),
-        ("http://meet.example.org", "t", "credential to meet.example.org without TLS"),
+        ("http://relay.example.org", "t", "credential to relay.example.org without TLS"),
         ("ws://127.0.0.1:7780", "t", "is not a registry URL"),
         ("http://127.0.0.1:7780", "", "set EXEC_SERVER_REMOTE_TOKEN"),
         ("http://127.0.0.1:7780", "a b", "characters that a header cannot carry"),
@@ -160,7 +160,7 @@ async fn what_cannot_be_joined_is_said_in_one_line() {
         let builder = join(url, state.path(), token).env("CODEX_HOME", &home);
         let (code, stdout, stderr) = builder.run().await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{url}: {stderr}");
-        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{url}: {stderr}");
+        assert!(stderr.contains(answers) && stderr.lines().count() == 1, "{url}: {stderr}");
     }
     for name in [".", "..", " "] {
         let builder = TestExecutor::builder().args(&["--remote", "http://127.0.0.1:7780"]);
@@ -246,7 +246,7 @@ async fn it_keeps_its_key() {
         keys.push(key.split('"').next().map(str::to_owned));
     }
     assert_eq!(keys[0], keys[1]);
-    // Whoever could read it could be this machine.
+    // A process that could read the key could impersonate this machine.
     let file = state.path().join("identity.json");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     let mut executor = join(rendezvous.url(), state.path(), &token).piped_stderr().spawn();
@@ -280,7 +280,7 @@ pub fn join_with(
         .env("EXEC_SERVER_REMOTE_TOKEN", token)
 }
 
-/// Waits until the rendezvous says that the executor is there, or is not.
+/// Waits until the rendezvous reports the executor as attached, or as detached.
 pub async fn wait_for_presence(url: &str, admin: &str, is_online: bool) {
     let authorization = format!("Bearer {admin}");
     let headers = [("Authorization", authorization.as_str())];

@@ -1,4 +1,4 @@
-//! What happens as time passes, and when somebody sets the clock.
+//! Expiry as time passes, and when the clock is set.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn what_a_token_was_given_does_not_outlive_it() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_set_back_cuts_nobody_off_and_opens_nothing_twice() {
+async fn a_clock_that_is_set_back_closes_no_socket_and_accepts_nothing_twice() {
     let (rendezvous, clock) = start().await;
     let env = env(&rendezvous, 2 * HOUR, HOUR).await;
     let mut executor = env.executor(&rendezvous).await;
@@ -68,7 +68,7 @@ async fn a_clock_that_is_set_back_cuts_nobody_off_and_opens_nothing_twice() {
     assert!(!super::registry::valid(&rendezvous, &env, &validate).await, "it was used");
     harness.resume("s").await;
     executor.expect("s", RelayBody::Resume { next_seq: 0 }).await;
-    // Who is revoked by the new time is cut off all the same.
+    // A token that is expired by the new time is still cut off.
     super::revoke_all(&rendezvous).await;
     executor.expect_closed(1008, "token_revoked").await;
 }
@@ -82,7 +82,7 @@ async fn start() -> (TestRendezvous, Clock) {
     (rendezvous.await, clock)
 }
 
-/// An environment whose tokens last for so many seconds.
+/// An environment whose tokens expire after this many seconds.
 async fn env(rendezvous: &TestRendezvous, executor: Seconds, harness: Seconds) -> Env {
     let token = async |role, lasts: Seconds| {
         rendezvous

@@ -1,4 +1,4 @@
-//! `exec-server forward` brings harnesses to a server that listens elsewhere.
+//! `exec-server forward`: connects harnesses with a server elsewhere.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -10,9 +10,9 @@ use exec_server_relay::registry_types::FORWARDED_FOR_HEADER as HEADER;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::fault_proxy::Ending;
-use exec_server_testkit::harness::{client_over, hear, say};
+use exec_server_testkit::harness::{client_over, receive, send};
 use exec_server_testkit::http::upgrade;
-use exec_server_testkit::reference::{Place as Meeting, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
 use exec_server_testkit::{DEADLINE, FaultProxy, TestClient, TestHarness, TestRendezvous};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
@@ -28,14 +28,14 @@ use crate::remote_client::connect;
 #[tokio::test]
 async fn a_harness_works_on_the_server_as_if_it_were_there() {
     let server = TestExecutor::start().await;
-    let place = Place::start(server.url()).await;
-    let mut client = place.harness.client().await;
+    let fixture = Fixture::start(server.url()).await;
+    let mut client = fixture.harness.client().await;
     client.initialize().await;
     assert_eq!(client.sh("p", "echo through; exit 3").await.text(), "through\n");
     let output = client.sh("many", "head -c 20000000 /dev/zero | tr '\\0' x").await;
     assert_eq!(output.text().len(), 20_000_000);
-    // Larger than any frame on the way.
-    let file = place.state.path().join("large");
+    // Larger than any relay frame.
+    let file = fixture.state.path().join("large");
     let uri = format!("file://{}", file.display());
     let params = json!({"path": uri, "dataBase64": "eHh4".repeat(4 << 20)});
     client.call("fs/writeFile", params).await.expect("it is written");
@@ -45,9 +45,9 @@ async fn a_harness_works_on_the_server_as_if_it_were_there() {
 #[tokio::test]
 async fn each_key_has_its_own_sessions_on_the_server() {
     let server = TestExecutor::start().await;
-    let place = Place::start(server.url()).await;
-    let other = TestHarness::new(place.rendezvous.url(), "env", &place.token);
-    let mut first = place.harness.client().await;
+    let fixture = Fixture::start(server.url()).await;
+    let other = TestHarness::new(fixture.rendezvous.url(), "env", &fixture.token);
+    let mut first = fixture.harness.client().await;
     first.initialize().await;
     first.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.expect("it starts");
     let mut second = other.client().await;
@@ -63,7 +63,7 @@ async fn each_key_has_its_own_sessions_on_the_server() {
         let refused = stranger.resume(&session).await.expect_err("it is another's");
         assert!(refused["message"].as_str().unwrap().contains("unknown session"), "{refused}");
     }
-    let mut again = place.harness.client().await;
+    let mut again = fixture.harness.client().await;
     again.resume(&session).await.expect("it is its own");
     again.write("p", "w", "still\n").await.unwrap();
     again.wait_output("p", "still").await;
@@ -78,10 +78,10 @@ async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_ano
     let server =
         TestExecutor::start_with(&["--ws-auth", "capability-token", "--ws-token-file", &file])
             .await;
-    let place = Place::start_with(server.url(), &["--connect-token-file", &file]).await;
-    let mut first = place.harness.client().await;
+    let fixture = Fixture::start_with(server.url(), &["--connect-token-file", &file]).await;
+    let mut first = fixture.harness.client().await;
     first.initialize().await;
-    let other = TestHarness::new(place.rendezvous.url(), "env", &place.token);
+    let other = TestHarness::new(fixture.rendezvous.url(), "env", &fixture.token);
     let mut second = other.client().await;
     second.initialize().await;
     assert_eq!(sessions(&mut first).await, [first.session_id.clone()]);
@@ -91,28 +91,28 @@ async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_ano
     assert!(refused["message"].as_str().unwrap().contains("unknown session"), "{refused}");
     let token = ["--connect-token-file", file.as_str()];
     let state = folder.path();
-    for (connect, more, says) in [
+    for (connect, more, answers) in [
         ("ws://192.0.2.1:1", token, "without TLS"),
         ("ws://127.0.0.1:1", ["--connect-token-file", "/dev/null"], "is empty"),
     ] {
         let builder = forward(connect, "http://127.0.0.1:7780", state, "t").args(&more);
         let (code, _, stderr) = builder.run().await;
-        assert!(code == 1 && stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+        assert!(code == 1 && stderr.contains(answers) && stderr.lines().count() == 1, "{stderr}");
     }
 }
 
 #[tokio::test]
 async fn a_client_that_says_for_whom_it_comes_gains_nothing() {
     let server = TestExecutor::start().await;
-    let mut everybody = server.client().await;
+    let mut unrestricted = server.client().await;
     let key = format!("SHA256:{}", "A".repeat(43));
     let narrowed = async || TestClient::try_connect(server.url(), &[(HEADER, &key)]).await.unwrap();
-    let refused = narrowed().await.resume(&everybody.session_id.clone()).await;
+    let refused = narrowed().await.resume(&unrestricted.session_id.clone()).await;
     assert!(refused.is_err(), "{refused:?}");
     let mut narrowed = narrowed().await;
     narrowed.initialize().await;
     assert_eq!(sessions(&mut narrowed).await, [narrowed.session_id.clone()]);
-    assert_eq!(sessions(&mut everybody).await, [everybody.session_id.clone()]);
+    assert_eq!(sessions(&mut unrestricted).await, [unrestricted.session_id.clone()]);
     for wrong in [&[""][..], &["SHA256:"], &["somebody"], &[&key, &key]] {
         let headers: Vec<_> = wrong.iter().map(|value| (HEADER, *value)).collect();
         let reply = upgrade(server.url(), &headers).await;
@@ -123,9 +123,9 @@ async fn a_client_that_says_for_whom_it_comes_gains_nothing() {
 #[tokio::test]
 async fn the_server_may_be_the_reference() {
     let Some(server) = ReferenceServer::start().await else { return };
-    let place = Place::start(&server.url).await;
-    let source = TokenSource::fixed(place.token.clone());
-    let client = connect(RelayConnectArgs::new(place.rendezvous.url(), "env", source)).await;
+    let fixture = Fixture::start(&server.url).await;
+    let source = TokenSource::fixed(fixture.token.clone());
+    let client = connect(RelayConnectArgs::new(fixture.rendezvous.url(), "env", source)).await;
     let mut shell = client.command("/bin/sh");
     let output = shell.args(["-c", "echo through; exit 3"]).output().await.unwrap();
     assert_eq!((output.stdout_text().as_ref(), output.status.code()), ("through\n", 3));
@@ -136,14 +136,14 @@ async fn the_server_may_be_the_reference() {
 #[tokio::test]
 async fn a_session_outlives_the_way_of_its_harness() {
     let server = TestExecutor::start().await;
-    let place = Place::start(server.url()).await;
-    let mut client = place.harness.client().await;
+    let fixture = Fixture::start(server.url()).await;
+    let mut client = fixture.harness.client().await;
     client.initialize().await;
     let session = client.session_id.clone();
     client.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.expect("it starts");
     drop(client);
-    let mut client = place.harness.client().await;
-    // The server may not have heard yet that the first one has gone.
+    let mut client = fixture.harness.client().await;
+    // The server may not have noticed yet that the first one disconnected.
     let resumed = client.resume(&session).await;
     assert!(resumed.is_ok(), "{resumed:?}");
     client.write("p", "w", "still there\n").await.expect("it is written");
@@ -153,15 +153,15 @@ async fn a_session_outlives_the_way_of_its_harness() {
 #[tokio::test]
 async fn a_server_that_cuts_ends_the_stream_and_the_next_one_gets_through() {
     let server = TestExecutor::start().await;
-    let cable = FaultProxy::to(server.url()).await;
-    let place = Place::start(cable.url()).await;
+    let proxy = FaultProxy::to(server.url()).await;
+    let fixture = Fixture::start(proxy.url()).await;
     for ending in [Ending::Reset, Ending::Close] {
-        let mut client = place.harness.client().await;
+        let mut client = fixture.harness.client().await;
         client.initialize().await;
-        cable.end_all(ending);
+        proxy.end_all(ending);
         assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
     }
-    let mut client = place.harness.client().await;
+    let mut client = fixture.harness.client().await;
     client.initialize().await;
     assert_eq!(client.sh("p", "echo here").await.text(), "here\n");
 }
@@ -169,27 +169,27 @@ async fn a_server_that_cuts_ends_the_stream_and_the_next_one_gets_through() {
 #[tokio::test]
 async fn messages_pass_as_they_are() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
-    let (stream, mut server) = tokio::join!(place.harness.open(), accept(&listener));
+    let fixture = Fixture::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (stream, mut server) = tokio::join!(fixture.harness.open(), accept(&listener));
     let mut stream = stream.unwrap();
     let odd = Bytes::from_static(&[0xff, 0, b'{', 0xfe]);
-    say(&mut stream, odd.clone()).await.unwrap();
+    send(&mut stream, odd.clone()).await.unwrap();
     let came = next(&mut server).await;
     assert!(came.is_binary(), "{came:?}");
     assert_eq!(came.as_payload()[..], odd);
-    // Text or not, it is the same for a stream.
+    // A stream carries text and binary messages alike.
     for message in [Message::text("text"), Message::binary(odd.clone())] {
         let expected = Bytes::copy_from_slice(message.as_payload());
         server.send(message).await.unwrap();
-        assert_eq!(hear(&mut stream).await.unwrap(), expected);
+        assert_eq!(receive(&mut stream).await.unwrap(), expected);
     }
 }
 
 #[tokio::test]
 async fn what_a_server_said_before_its_goodbye_arrives() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
-    let (stream, mut server) = tokio::join!(place.harness.open(), accept(&listener));
+    let fixture = Fixture::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (stream, mut server) = tokio::join!(fixture.harness.open(), accept(&listener));
     let mut client = client_over(stream.unwrap()).await;
     for number in 0..100 {
         server.send(Message::text(format!("{number}").repeat(10_000))).await.unwrap();
@@ -207,11 +207,11 @@ async fn what_a_server_said_before_its_goodbye_arrives() {
 #[tokio::test]
 async fn a_harness_that_goes_takes_its_connection_with_it_and_no_other() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let place = Place::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
-    let (first, mut first_server) = tokio::join!(place.harness.open(), accept(&listener));
-    let (second, mut second_server) = tokio::join!(place.harness.open(), accept(&listener));
+    let fixture = Fixture::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
+    let (first, mut first_server) = tokio::join!(fixture.harness.open(), accept(&listener));
+    let (second, mut second_server) = tokio::join!(fixture.harness.open(), accept(&listener));
     drop(first);
-    // Without a goodbye: a server keeps the session of a client that was cut off.
+    // Without a close frame: a server keeps the session of a client that was cut off.
     let end = timeout(DEADLINE, first_server.next()).await.expect("it hears in time");
     assert!(end.is_none_or(|message| message.is_err()));
     let mut client = client_over(second.unwrap()).await;
@@ -222,19 +222,19 @@ async fn a_harness_that_goes_takes_its_connection_with_it_and_no_other() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_said_and_found_when_it_comes() {
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let mut place = Place::start(&format!("ws://{address}")).await;
-    let stream = place.harness.open().await.expect("the forwarder itself is there");
+    let mut fixture = Fixture::start(&format!("ws://{address}")).await;
+    let stream = fixture.harness.open().await.expect("the forwarder itself is there");
     let mut client = client_over(stream).await;
     assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
     let line = loop {
-        let line = place.forward.next_stderr_line().await.expect("it says so");
+        let line = fixture.forward.next_stderr_line().await.expect("it says so");
         if line.contains("could not reach the server") {
             break line;
         }
     };
     assert!(line.contains(&address.to_string()) && line.contains("refused"), "{line}");
-    // One that comes while a harness waits is found without another stream.
-    let (stream, listener) = tokio::join!(place.harness.open(), async {
+    // A server that starts while a harness waits is found without another stream.
+    let (stream, listener) = tokio::join!(fixture.harness.open(), async {
         tokio::task::yield_now().await;
         TcpListener::bind(address).await.unwrap()
     });
@@ -254,14 +254,14 @@ async fn the_reference_as_harness_runs_a_command_on_the_server() {
 
 async fn runs_a_command_on_the_server(client: ReferenceClient) {
     let server = TestExecutor::start().await;
-    let place = Place::start(server.url()).await;
-    let rendezvous = &place.rendezvous;
+    let fixture = Fixture::start(server.url()).await;
+    let rendezvous = &fixture.rendezvous;
     wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
-    let (url, token) = (rendezvous.url().to_owned(), place.token.clone());
+    let (url, token) = (rendezvous.url().to_owned(), fixture.token.clone());
     let run = blocking(move || {
         let scenario = Scenario::new().turn([ToolCall::exec("hello", "echo forwarded; exit 3")]);
-        let place = Meeting::Rendezvous { url: &url, environment: "env", token: &token };
-        client.run_at(&place, scenario.say("done"), REFERENCE_DEADLINE)
+        let target = ClientTarget::Rendezvous { url: &url, environment: "env", token: &token };
+        client.run_at(&target, scenario.say("done"), REFERENCE_DEADLINE)
     })
     .await;
     let hello = run.result("hello");
@@ -269,15 +269,15 @@ async fn runs_a_command_on_the_server(client: ReferenceClient) {
 }
 
 #[tokio::test]
-async fn sigterm_lets_everybody_go_and_ends_it_with_0() {
+async fn sigterm_closes_all_connections_and_exits_with_0() {
     let server = TestExecutor::start().await;
-    let mut place = Place::start(server.url()).await;
-    let mut client = place.harness.client().await;
+    let mut fixture = Fixture::start(server.url()).await;
+    let mut client = fixture.harness.client().await;
     client.initialize().await;
-    place.forward.signal(Signal::TERM);
-    assert_eq!(place.forward.wait().await.code(), Some(0));
+    fixture.forward.signal(Signal::TERM);
+    assert_eq!(fixture.forward.wait().await.code(), Some(0));
     assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
-    let rendezvous = &place.rendezvous;
+    let rendezvous = &fixture.rendezvous;
     wait_for_presence(rendezvous.url(), rendezvous.admin_token(), false).await;
     let mut direct = server.client().await;
     assert_eq!(direct.sh("p", "echo it lives").await.text(), "it lives\n");
@@ -286,14 +286,14 @@ async fn sigterm_lets_everybody_go_and_ends_it_with_0() {
 #[tokio::test]
 async fn what_cannot_be_forwarded_is_said_in_one_line() {
     let state = tempfile::tempdir().unwrap();
-    for (connect, url, says) in [
+    for (connect, url, answers) in [
         ("http://127.0.0.1:1", "http://127.0.0.1:7780", "--connect: unsupported scheme"),
         ("nowhere", "http://127.0.0.1:7780", "is no URL"),
         ("ws://127.0.0.1:1", "http://192.0.2.1:7780", "without TLS"),
     ] {
         let (code, stdout, stderr) = forward(connect, url, state.path(), "t").run().await;
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-        assert!(stderr.contains(says) && stderr.lines().count() == 1, "{stderr}");
+        assert!(stderr.contains(answers) && stderr.lines().count() == 1, "{stderr}");
     }
     for missing in ["--connect", "--remote", "--environment-id"] {
         let all = ["--connect", "ws://h", "--remote", "http://h", "--environment-id", "e"];
@@ -305,8 +305,8 @@ async fn what_cannot_be_forwarded_is_said_in_one_line() {
     }
 }
 
-/// A rendezvous, a forwarder at it, and a harness that may come.
-struct Place {
+/// A rendezvous, a forwarder registered there, and a harness.
+struct Fixture {
     rendezvous: TestRendezvous,
     harness: TestHarness,
     token: String,
@@ -314,7 +314,7 @@ struct Place {
     state: tempfile::TempDir,
 }
 
-impl Place {
+impl Fixture {
     async fn start(server: &str) -> Self {
         Self::start_with(server, &[]).await
     }

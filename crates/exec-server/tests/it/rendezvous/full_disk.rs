@@ -26,7 +26,7 @@ async fn a_rendezvous_starts_on_a_full_disk_and_goes_on_when_there_is_room() {
     let mut second = disk.rendezvous().await;
     second.stderr_line_with("the disk is full").await;
     assert_eq!(request(&second.url, "GET", "/readyz", &[]).await.status, 200);
-    // What is stored is served, and what cannot be stored is refused.
+    // Stored data is served, and new data is rejected.
     let listed = token(&second.url, &admin, &["list"]).await;
     assert!(listed.0 && listed.1.contains("admin"), "{listed:?}");
     let create = ["create", "--environment", "env", "--role", "executor"];
@@ -37,7 +37,7 @@ async fn a_rendezvous_starts_on_a_full_disk_and_goes_on_when_there_is_room() {
     second.stderr_line_with("disk space is available again").await;
     let created = token(&second.url, &admin, &create).await;
     assert!(created.0, "{created:?}");
-    // Commands on the data work beside it again.
+    // Commands on the data directory work again.
     let mut list = disk.inside();
     list.arg(binary()).args(["token", "list", "--data"]).arg(disk.data());
     let listed = list.output().await.unwrap();
@@ -58,18 +58,18 @@ async fn token(url: &str, admin: &str, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
-/// A small file system that only processes in its mount namespace see.
+/// A small file system in its own mount namespace.
 struct SmallDisk {
     holder: Child,
-    place: tempfile::TempDir,
+    data_dir: tempfile::TempDir,
 }
 
 impl SmallDisk {
     async fn mount() -> Option<Self> {
-        let place = tempfile::tempdir().unwrap();
+        let data_dir = tempfile::tempdir().unwrap();
         let script = format!(
             "mount -t tmpfs -o size=400k none '{0}' && mkdir -m 700 '{0}/data' && exec sleep 1000",
-            place.path().display()
+            data_dir.path().display()
         );
         let holder = Command::new("unshare")
             .args(["-m", "sh", "-c", &script])
@@ -77,7 +77,7 @@ impl SmallDisk {
             .kill_on_drop(true)
             .spawn()
             .ok()?;
-        let mut disk = Self { holder, place };
+        let mut disk = Self { holder, data_dir };
         let mut is_over = false;
         eventually("the disk is there, or cannot be", || {
             is_over = disk.holder.try_wait().is_ok_and(|status| status.is_some());
@@ -91,14 +91,14 @@ impl SmallDisk {
         self.holder.id().expect("it runs").to_string()
     }
 
-    /// The file system as it is seen from here.
+    /// Path of the file system from this process.
     fn seen(&self) -> PathBuf {
-        let inside = self.place.path().strip_prefix("/").expect("it is absolute");
+        let inside = self.data_dir.path().strip_prefix("/").expect("it is absolute");
         Path::new("/proc").join(self.pid()).join("root").join(inside)
     }
 
     fn data(&self) -> PathBuf {
-        self.place.path().join("data")
+        self.data_dir.path().join("data")
     }
 
     fn inside(&self) -> Command {
@@ -147,7 +147,7 @@ impl Running {
         }
     }
 
-    /// In order, so that only the database itself is left on the disk.
+    /// Shut down cleanly, so that only the database file is left.
     async fn stop(mut self) {
         let pid = self.child.id().expect("it runs").cast_signed();
         kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();

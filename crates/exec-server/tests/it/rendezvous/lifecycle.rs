@@ -1,4 +1,4 @@
-//! Starting, stopping and being killed.
+//! Start, shutdown and crashes of a rendezvous.
 
 use exec_server_relay::frame::RelayBody;
 use exec_server_testkit::http::{HttpConnection, UPGRADE};
@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use super::env;
 
 #[tokio::test]
-async fn a_rendezvous_that_stops_says_goodbye_to_everybody() {
+async fn a_rendezvous_that_stops_sends_a_close_frame_to_every_socket() {
     let mut rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;
@@ -21,7 +21,7 @@ async fn a_rendezvous_that_stops_says_goodbye_to_everybody() {
     assert_eq!(waiting.request("GET", "/readyz", &[]).await.status, 200);
     rendezvous.begin_stop();
     executor.expect_closed(1001, "draining").await;
-    // The executor may be told first, and then the harness hears of that.
+    // The executor may be closed first; the harness then gets that as the reason.
     match harness.next().await {
         exec_server_testkit::Relayed::Closed(1001 | 1012, _) => {}
         other => panic!("{other:?}"),
@@ -36,7 +36,7 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
     let env = env(&rendezvous, "env").await;
     let registered = rendezvous.register("env", &env.executor, &public_key(1)).await;
     let mut executor = RelaySocket::open(super::url(&registered)).await;
-    let way = rendezvous.connect("env", &env.harness, &public_key(2)).await;
+    let response = rendezvous.connect("env", &env.harness, &public_key(2)).await;
     let websocket = |answer: &serde_json::Value| {
         let (_, path) = super::url(answer).split_once("/cloud-agent").expect("it is below that");
         let upgrade = UPGRADE.map(|(name, value)| format!("{name}: {value}\r\n")).concat();
@@ -45,12 +45,13 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
     let connect = "POST /cloud/environment/env/connect HTTP/1.1\r\nhost: localhost\r\n";
     let mut asking = Vec::new();
     let ready = "GET /readyz HTTP/1.1\r\nhost: localhost\r\n";
-    for head in [websocket(&registered), websocket(&way), connect.to_owned(), ready.to_owned()] {
+    for head in [websocket(&registered), websocket(&response), connect.to_owned(), ready.to_owned()]
+    {
         let mut socket = TcpStream::connect(rendezvous.address()).await.unwrap();
         socket.write_all(head.as_bytes()).await.unwrap();
         asking.push(socket);
     }
-    // With the one that asks.
+    // Including the one that asks.
     rendezvous.wait_for_metric("exec_server_connections_active 6").await;
     rendezvous.begin_stop();
     executor.expect_closed(1001, "draining").await;
@@ -61,7 +62,8 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
         socket.read_to_string(&mut answer).await.unwrap();
         answers.push(answer);
     }
-    // An executor comes back to the same URL; a harness would give up on anything but 401, on which it asks for a new way.
+    // An executor reconnects to the same URL; a harness gives up on every status but 401, on which it sends a new
+    // connect request.
     for (answer, status) in [(&answers[0], 503), (&answers[1], 401)] {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(answer.contains("x-codex-rendezvous-rejection-reason: pod_draining"), "{answer}");
@@ -121,14 +123,14 @@ async fn only_the_owner_can_read_what_it_keeps() {
 
     use super::commands::Program;
     let data = tempfile::tempdir().unwrap();
-    let place = data.path().join("new");
-    let program = Program::start(&place, "http://127.0.0.1:0").await;
+    let data_dir = data.path().join("new");
+    let program = Program::start(&data_dir, "http://127.0.0.1:0").await;
     program.token("executor").await;
     let mode =
         |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&place), 0o700);
+    assert_eq!(mode(&data_dir), 0o700);
     let names: Vec<_> =
-        std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
+        std::fs::read_dir(&data_dir).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(names.len() >= 2, "{names:?}");
     for name in names {
         assert_eq!(mode(&name), 0o600, "{}", name.display());

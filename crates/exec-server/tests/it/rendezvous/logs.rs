@@ -1,4 +1,4 @@
-//! What the logs tell whoever has to find out what happened to one stream.
+//! The log lines of one stream can be found and joined.
 
 use exec_server_testkit::http::{HttpConnection, UPGRADE, request_with_body};
 use exec_server_testkit::rendezvous::{connect_body, public_key, upgrade_at};
@@ -10,10 +10,11 @@ use super::executor::join;
 
 #[tokio::test]
 async fn a_stream_can_be_followed_through_registry_relay_and_executor() {
-    let place = tempfile::tempdir().unwrap();
-    let mut program = Program::start(&place.path().join("data"), "http://127.0.0.1:0").await;
+    let data_dir = tempfile::tempdir().unwrap();
+    let mut program = Program::start(&data_dir.path().join("data"), "http://127.0.0.1:0").await;
     let (token, harness) = (program.token("executor").await, program.token("harness").await);
-    let executor = join(&program.url, &place.path().join("state"), &token).env("RUST_LOG", "info");
+    let executor =
+        join(&program.url, &data_dir.path().join("state"), &token).env("RUST_LOG", "info");
     let mut executor = executor.piped_stderr().spawn();
     let mut log = Log::default();
     let registered = log.until(&mut program, |line| is(line, "executor registered")).await;
@@ -29,8 +30,11 @@ async fn a_stream_can_be_followed_through_registry_relay_and_executor() {
     let claimed = log.until(&mut program, |line| is(line, "stream claimed")).await;
     let stream = claimed["stream_id"].clone();
     assert!(stream.as_str().is_some_and(|id| id.starts_with("stream-")), "{claimed}");
-    assert!(given["way"].is_string());
-    assert_eq!(claimed["span"]["way"], given["way"], "the way led to this socket");
+    assert!(given["connect_id"].is_string());
+    assert_eq!(
+        claimed["span"]["connect_id"], given["connect_id"],
+        "the connect request and its socket have the same id"
+    );
     let asked = log.until(&mut program, |line| is(line, "harness validated")).await;
     assert_eq!((&asked["stream_id"], &asked["valid"]), (&stream, &true.into()));
     let ended =
@@ -49,9 +53,9 @@ async fn a_stream_can_be_followed_through_registry_relay_and_executor() {
 }
 
 #[tokio::test]
-async fn refusals_are_in_the_log_with_their_reason_and_whoever_asked() {
-    let place = tempfile::tempdir().unwrap();
-    let mut program = Program::start(place.path(), "http://127.0.0.1:0").await;
+async fn rejections_are_logged_with_their_reason_and_the_peer() {
+    let data_dir = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data_dir.path(), "http://127.0.0.1:0").await;
     let harness = program.token("harness").await;
     let path = "/cloud/environment/env/connect";
     let body = connect_body(&public_key(2)).to_string();
@@ -78,16 +82,16 @@ async fn refusals_are_in_the_log_with_their_reason_and_whoever_asked() {
 }
 
 #[tokio::test]
-async fn whoever_is_not_let_in_and_whoever_trespasses_is_in_the_log() {
-    let place = tempfile::tempdir().unwrap();
-    let mut program = Program::start(place.path(), "http://127.0.0.1:0").await;
+async fn rejected_harnesses_and_foreign_frames_are_logged() {
+    let data_dir = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data_dir.path(), "http://127.0.0.1:0").await;
     let (executor, harness) = (program.token("executor").await, program.token("harness").await);
     let registered = program.register(&executor, &public_key(1)).await;
     let mut socket = RelaySocket::open(super::url(&registered)).await;
-    let way = program.connect(&harness, &public_key(2)).await;
+    let response = program.connect(&harness, &public_key(2)).await;
     let mut log = Log::default();
     for (key, reason) in [(3, "other_key"), (2, ""), (2, "used_authorization")] {
-        let body = super::registry::validate_body(&way, key).to_string();
+        let body = super::registry::validate_body(&response, key).to_string();
         let authorization = format!("Bearer {executor}");
         let headers =
             [("Authorization", authorization.as_str()), ("x-codex-noise-stream-id", "stream-1")];
@@ -100,7 +104,7 @@ async fn whoever_is_not_let_in_and_whoever_trespasses_is_in_the_log() {
             (&reason.is_empty().into(), &"stream-1".into())
         );
     }
-    let mut stream = RelaySocket::open(super::url(&way)).await;
+    let mut stream = RelaySocket::open(super::url(&response)).await;
     stream.resume("stream-1").await;
     stream.send_data("stream-2", "forged").await;
     let line = log.until(&mut program, |it| it["level"] == "WARN").await;
@@ -117,8 +121,8 @@ async fn whoever_is_not_let_in_and_whoever_trespasses_is_in_the_log() {
 
 #[tokio::test]
 async fn who_comes_by_a_proxy_is_in_the_log_as_the_proxy_says() {
-    let place = tempfile::tempdir().unwrap();
-    let mut program = Program::start(place.path(), "http://127.0.0.1:0").await;
+    let data_dir = tempfile::tempdir().unwrap();
+    let mut program = Program::start(data_dir.path(), "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;
     let registered = program.register(&executor, &public_key(1)).await;
     let path = super::url(&registered).split_once("/cloud-agent").unwrap().1;
@@ -132,12 +136,12 @@ async fn who_comes_by_a_proxy_is_in_the_log_as_the_proxy_says() {
     assert_eq!([&span["forwarded_for"], &span["request_id"]], ["192.0.2.7", "req_9"], "{line}");
 }
 
-/// Everything that a rendezvous has said.
+/// The complete log of a rendezvous.
 #[derive(Default)]
 struct Log(Vec<Value>);
 
 impl Log {
-    /// The first line that is meant, among those that were not meant before; it may still come.
+    /// Waits for the first new line that matches.
     async fn until(&mut self, program: &mut Program, is_meant: impl Fn(&Value) -> bool) -> Value {
         loop {
             if let Some(at) = self.0.iter().position(&is_meant) {

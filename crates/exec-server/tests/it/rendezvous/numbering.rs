@@ -1,15 +1,15 @@
-//! What may come in later versions of the protocol: records that are numbered from 1, and bodies that are not known yet.
+//! Later protocol versions: records numbered from 1, and unknown bodies.
 
 use exec_server_relay::frame::{RelayBody, RelayFrame};
 use exec_server_testkit::Leg;
 
-use super::trust::Place;
+use super::trust::Fixture;
 
 #[tokio::test]
 async fn both_ends_take_records_that_are_numbered_from_one() {
-    let place = Place::start().await;
-    // Whatever an end sends leaves as if it counted from 1, and what it hears of that is counted back.
-    place.relay.meddle(|leg, bytes| {
+    let fixture = Fixture::start().await;
+    // Outgoing records are renumbered from 1, and acknowledgements are mapped back.
+    fixture.relay.set_filter(|leg, bytes| {
         let Ok(mut frame) = RelayFrame::decode(bytes.clone()) else { return vec![bytes] };
         match leg {
             Leg::FromHarness | Leg::FromExecutor => {
@@ -23,18 +23,18 @@ async fn both_ends_take_records_that_are_numbered_from_one() {
         }
         vec![frame.encode().into()]
     });
-    let mut client = place.client().await;
+    let mut client = fixture.client().await;
     let output = client.sh("count", "seq 1 200000").await.text();
     let expected: String = (1..=200_000).map(|number| format!("{number}\n")).collect();
     assert!(output == expected, "{} of {} bytes", output.len(), expected.len());
-    let mut second = place.client().await;
+    let mut second = fixture.client().await;
     assert_eq!(second.sh("again", "echo hello").await.text(), "hello\n");
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_known_passes_the_relay_and_harms_nobody() {
-    let place = Place::start().await;
-    place.relay.meddle(|leg, bytes| match leg {
+async fn a_frame_with_an_unknown_body_passes_the_relay_without_harm() {
+    let fixture = Fixture::start().await;
+    fixture.relay.set_filter(|leg, bytes| match leg {
         Leg::FromHarness | Leg::FromExecutor => {
             let stream = RelayFrame::decode(bytes.clone()).map(|frame| frame.stream_id);
             let unknown = stream.map(|stream| with_unknown_body(&stream).into());
@@ -42,10 +42,10 @@ async fn a_body_that_is_not_known_passes_the_relay_and_harms_nobody() {
         }
         _ => vec![bytes],
     });
-    let mut client = place.client().await;
+    let mut client = fixture.client().await;
     assert_eq!(client.sh("p", "seq 1 2000 | tail -1").await.text(), "2000\n");
     for leg in [Leg::ToExecutor, Leg::ToHarness] {
-        let captured = place.relay.captured();
+        let captured = fixture.relay.captured();
         let is_unknown =
             |(at, frame): &&(Leg, bytes::Bytes)| *at == leg && frame.ends_with(b"what may come");
         assert!(captured.iter().filter(is_unknown).count() > 1, "{leg:?}");

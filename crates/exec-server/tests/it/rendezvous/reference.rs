@@ -1,10 +1,10 @@
-//! The unmodified reference meets itself at our rendezvous.
+//! The unmodified reference as executor and harness at our rendezvous.
 
 use std::path::Path;
 
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::TestRendezvous;
-use exec_server_testkit::reference::{Place, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
 use serde_json::Value;
 
 use super::commands::Program;
@@ -45,8 +45,8 @@ async fn runs_a_command_through_it(executor: &ReferenceClient, client: Reference
                 "echo through the relay; seq 1 20000 | tail -1; exit 3",
             )])
             .say("done");
-        let place = Place::Rendezvous { url: &url, environment: "env-1", token: &token };
-        client.run_at(&place, scenario, DEADLINE)
+        let target = ClientTarget::Rendezvous { url: &url, environment: "env-1", token: &token };
+        client.run_at(&target, scenario, DEADLINE)
     })
     .await;
     let hello = run.result("hello");
@@ -81,15 +81,16 @@ pub(super) async fn run_across_a_crash(
 ) {
     let url = program.url.clone();
     program.wait_for_log("\"attached\"").await;
-    let place_url = url.clone();
-    // The command itself kills what stands between the two. The reference never repeats a request, so this one is lost.
+    let reference_url = url.clone();
+    // The command itself kills the rendezvous. The reference never repeats a request, so this one is lost.
     let command = format!("kill -9 {}", program.pid());
     let running = tokio::task::spawn_blocking(move || {
         let scenario = Scenario::new()
             .turn([ToolCall::exec("crash", &command)])
             .turn([ToolCall::exec("after", "echo still the same machine")]);
-        let place = Place::Rendezvous { url: &place_url, environment: "env", token: &token };
-        client.run_at(&place, scenario, DEADLINE)
+        let target =
+            ClientTarget::Rendezvous { url: &reference_url, environment: "env", token: &token };
+        client.run_at(&target, scenario, DEADLINE)
     });
     program.wait().await;
     let _program = Program::start(data, &url).await;

@@ -1,4 +1,4 @@
-//! One token for the registry on the first line of stdin.
+//! `--registration-bearer-stdin`: one registry token on the first line of stdin.
 
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::TestRendezvous;
@@ -20,12 +20,12 @@ async fn the_first_line_is_the_token_and_what_follows_is_nothing() {
         let token = rendezvous.token(TokenRole::Executor, "env").await;
         let builder = TestExecutor::builder();
         let builder = if is_forward { forward(builder) } else { builder };
-        // A variable that is set for something else does not count.
+        // The token variable is ignored.
         let builder = join_with(builder, rendezvous.url(), state.path(), "xs_exec_wrong");
         let builder = builder.env("CODEX_API_KEY", "wrong").args(&[OPTION]);
         let mut executor = builder.spawn();
         executor.write_stdin(format!("{token}{end}something else\n").as_bytes()).await;
-        // The end of stdin ends nothing.
+        // Closing stdin does not stop the executor.
         executor.close_stdin();
         wait_for_presence(rendezvous.url(), rendezvous.admin_token(), true).await;
         executor.signal(Signal::TERM);
@@ -56,7 +56,7 @@ async fn what_is_no_token_is_refused_before_anything_is_sent() {
     let invalid = "invalid registration bearer";
     let long = "x".repeat(16 * 1024 + 1) + "\n";
     let state = tempfile::tempdir().unwrap();
-    // Nothing listens there: an executor that sent something would wait for the registry.
+    // No registry listens there: an executor that sent something would wait for it.
     let refused = async |url: &str, line: &str| {
         let mut executor = join(url, state.path(), "").args(&[OPTION]).piped_stderr().spawn();
         executor.write_stdin(line.as_bytes()).await;
@@ -66,7 +66,7 @@ async fn what_is_no_token_is_refused_before_anything_is_sent() {
         assert_eq!(executor.next_stderr_line().await, None);
         said
     };
-    for (line, says) in [
+    for (line, answers) in [
         ("", no_line),
         ("token", no_line),
         (long.as_str(), no_line),
@@ -77,7 +77,7 @@ async fn what_is_no_token_is_refused_before_anything_is_sent() {
         ("tökén\n", invalid),
     ] {
         let said = refused("http://127.0.0.1:1", line).await;
-        assert!(said.contains(says), "{line:?}: {said}");
+        assert!(said.contains(answers), "{line:?}: {said}");
     }
     let said = refused("http://192.0.2.1:7780", "token\n").await;
     assert!(said.contains("without TLS"), "{said}");

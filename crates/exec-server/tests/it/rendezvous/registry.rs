@@ -1,4 +1,4 @@
-//! Register, connect and validate: every answer that decides what a peer does next.
+//! Register, connect and validate: every reply that decides a peer's next step.
 
 use std::time::Duration;
 
@@ -224,7 +224,7 @@ async fn where_the_first_wins_another_executor_waits_until_it_is_gone() {
     let taken =
         rendezvous.post("env/register", &env.executor, &register_body(&public_key(9))).await;
     assert_eq!(refusal(&taken), (409, "environment_in_use".to_owned()));
-    // The same executor may come again.
+    // The same executor may register again.
     let again = rendezvous.register("env", &env.executor, &public_key(1)).await;
     let again = RelaySocket::open(url(&again)).await;
     drop((executor, again));
@@ -240,20 +240,23 @@ async fn where_the_first_wins_another_executor_waits_until_it_is_gone() {
 }
 
 #[tokio::test]
-async fn a_way_leads_there_once_and_only_while_somebody_is_there() {
+async fn a_connect_url_works_once_and_only_while_the_executor_is_attached() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;
     let bundle = rendezvous.connect("env", &env.harness, &public_key(2)).await;
-    let way = url(&bundle).to_owned();
-    let mut harness = RelaySocket::open(&way).await;
-    assert_eq!(rejection(&way).await, (401, "expired".to_owned()), "a second time");
-    assert_eq!(rejection(&way.replace("harness", "king")).await, (401, "invalid_role".to_owned()));
-    let more = format!("{way}&more=1");
+    let connect_url = url(&bundle).to_owned();
+    let mut harness = RelaySocket::open(&connect_url).await;
+    assert_eq!(rejection(&connect_url).await, (401, "expired".to_owned()), "a second time");
+    assert_eq!(
+        rejection(&connect_url.replace("harness", "king")).await,
+        (401, "invalid_role".to_owned())
+    );
+    let more = format!("{connect_url}&more=1");
     assert_eq!(rejection(&more).await, (401, "extra_query_param".to_owned()));
-    let elsewhere = way.replace("/environment/env?", "/environment/other?");
+    let elsewhere = connect_url.replace("/environment/env?", "/environment/other?");
     assert_eq!(rejection(&elsewhere).await, (401, "invalid_signature".to_owned()));
-    assert_eq!(rejection(&way.replace("sig=", "sig=0")).await.1, "invalid_signature");
+    assert_eq!(rejection(&connect_url.replace("sig=", "sig=0")).await.1, "invalid_signature");
 
     let bundle = rendezvous.connect("env", &env.harness, &public_key(2)).await;
     harness.resume("a").await;
@@ -285,7 +288,7 @@ async fn a_token_has_no_more_streams_than_it_may_have() {
 }
 
 #[tokio::test]
-async fn ways_that_nobody_takes_are_not_handed_out_for_ever() {
+async fn unused_connect_urls_are_limited() {
     let rendezvous =
         TestRendezvous::start_with(|config| config.limits.unused_authorizations = 2).await;
     let env = env(&rendezvous, "env").await;
@@ -308,7 +311,7 @@ async fn a_full_environment_asks_harnesses_to_come_back() {
     assert_eq!(refusal(&reply), (503, "environment_busy".to_owned()));
 }
 
-/// What the executor of an environment would post to validate a harness with this key.
+/// Body of a validate request for a harness with this key.
 pub(super) fn validate_body(bundle: &Value, key: u8) -> Value {
     json!({
         "executor_registration_id": bundle["executor_registration_id"],

@@ -1,4 +1,4 @@
-//! Frames through the rendezvous, and everything that ends a socket.
+//! Frames through the rendezvous, and every close reason.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn frames_pass_in_order_and_unchanged_in_both_directions() {
 }
 
 #[tokio::test]
-async fn nobody_speaks_on_a_foreign_stream() {
+async fn frames_for_a_foreign_stream_are_dropped() {
     let rendezvous = TestRendezvous::start().await;
     let one = env(&rendezvous, "one").await;
     let two = env(&rendezvous, "two").await;
@@ -59,7 +59,7 @@ async fn an_executor_hears_of_every_harness_that_goes() {
     let mut harness = env.harness(&rendezvous).await;
     harness.resume("s").await;
     harness.send_data("s", "last words").await;
-    // Without a goodbye, as the peers of this protocol go.
+    // Without a close frame, as peers of this protocol disconnect.
     drop(harness);
     executor.expect("s", RelayBody::Resume { next_seq: 0 }).await;
     assert_eq!(executor.next_data().await.1, "last words");
@@ -78,7 +78,7 @@ async fn an_executor_that_comes_back_takes_the_place_of_its_old_socket() {
     let mut new = exec_server_testkit::RelaySocket::open(super::url(&registered)).await;
     old.expect_closed(1008, "superseded").await;
     harness.expect_closed(1012, "executor_gone").await;
-    // That the old socket is gone at last changes nothing for the new one.
+    // The end of the old socket does not affect the new one.
     drop(old);
     rendezvous.wait_for_metric("exec_server_relay_closes_total{reason=\"superseded\"} 1").await;
     rendezvous.wait_for_metric("exec_server_relay_executors_active 1").await;
@@ -138,10 +138,11 @@ async fn a_harness_that_claims_nothing_is_sent_away() {
 }
 
 #[tokio::test]
-async fn a_harness_that_reads_nothing_holds_up_nobody_for_long() {
-    let rendezvous =
-        TestRendezvous::start_with(|config| config.timings.patience = Duration::from_millis(200))
-            .await;
+async fn a_harness_that_reads_nothing_is_closed_and_delays_no_other_for_long() {
+    let rendezvous = TestRendezvous::start_with(|config| {
+        config.timings.slow_timeout = Duration::from_millis(200)
+    })
+    .await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;
     let mut stuck = env.harness(&rendezvous).await;
@@ -150,7 +151,7 @@ async fn a_harness_that_reads_nothing_holds_up_nobody_for_long() {
     executor.expect("stuck", RelayBody::Resume { next_seq: 0 }).await;
     lively.resume("lively").await;
     executor.expect("lively", RelayBody::Resume { next_seq: 0 }).await;
-    // More than all buffers between the two hold; it is taken because the stuck one is let go.
+    // More than all buffers between the two hold; accepted because the slow harness is closed.
     for _ in 0..400 {
         executor.send_data("stuck", vec![7; 60_000]).await;
     }

@@ -1,4 +1,4 @@
-//! Health, version, metrics and the owner's requests.
+//! Health, version, metrics and admin routes.
 
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::TestRendezvous;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::{env, refusal, revoke_all};
 
 #[tokio::test]
-async fn anyone_may_ask_how_it_is() {
+async fn health_routes_need_no_token() {
     let rendezvous = TestRendezvous::start().await;
     for path in ["/livez", "/readyz", "/healthz"] {
         let reply = request(rendezvous.url(), "GET", path, &[]).await;

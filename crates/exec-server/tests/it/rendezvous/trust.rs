@@ -1,4 +1,4 @@
-//! Whoever stands between a harness and our executor can stop a stream, and nothing else.
+//! A relay between a harness and our executor can stop a stream, and nothing else.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,29 +6,29 @@ use bytes::Bytes;
 use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::TestExecutor;
-use exec_server_testkit::harness::{client_over, hear, say};
+use exec_server_testkit::harness::{client_over, receive, send};
 use exec_server_testkit::{HostileRelay, Leg, TestClient, TestHarness, TestRendezvous, eventually};
 use futures_util::FutureExt;
 use serde_json::json;
 
 use super::executor::{join, wait_for_presence};
 
-/// What is said between the two, and nobody else may know.
+/// Plaintext that only the two ends may see.
 const CANARY: &str = "canary-8d1f7c5e";
 
 #[tokio::test]
 async fn a_relay_reads_nothing() {
-    let place = Place::start().await;
-    let mut client = place.client().await;
+    let fixture = Fixture::start().await;
+    let mut client = fixture.client().await;
     let output = client.sh("p", &format!("echo {CANARY}; echo {CANARY} >&2")).await;
     assert_eq!(output.text(), format!("{CANARY}\n"));
-    let file = place.state.path().join(CANARY);
+    let file = fixture.state.path().join(CANARY);
     let uri = format!("file://{}", file.display());
     client.call("fs/writeFile", json!({"path": uri, "dataBase64": "Y2FuYXJ5"})).await.unwrap();
     client.call("fs/readFile", json!({"path": uri})).await.unwrap();
-    let captured = place.relay.captured();
+    let captured = fixture.relay.captured();
     assert!(captured.len() > 10, "the relay saw frames");
-    // The canary as it is, and as base64 has it wherever it begins.
+    // The plaintext, and its base64 at every alignment.
     let words = [CANARY, "Y2FuYXJ5", "NhbmFye", "jYW5hcn", "process/", "initialize", "sessionId"];
     for (leg, frame) in &captured {
         for word in words {
@@ -40,13 +40,13 @@ async fn a_relay_reads_nothing() {
 
 #[tokio::test]
 async fn frames_that_come_twice_or_in_another_order_change_nothing() {
-    let place = Place::start().await;
-    let mut client = place.client().await;
-    place.relay.meddle(|_, frame| vec![frame.clone(), frame]);
+    let fixture = Fixture::start().await;
+    let mut client = fixture.client().await;
+    fixture.relay.set_filter(|_, frame| vec![frame.clone(), frame]);
     assert_eq!(client.sh("twice", "seq 1 2000 | tail -1").await.text(), "2000\n");
     // Full records wait for each other and leave the last one first.
     let held = Mutex::new(Vec::new());
-    place.relay.meddle(move |leg, frame| {
+    fixture.relay.set_filter(move |leg, frame| {
         if !(leg == Leg::ToHarness && data(&frame).is_some()) {
             return vec![frame];
         }
@@ -65,11 +65,11 @@ async fn frames_that_come_twice_or_in_another_order_change_nothing() {
 
 #[tokio::test]
 async fn frames_that_are_kept_back_come_late_and_whole() {
-    let place = Place::start().await;
-    let mut client = place.client().await;
+    let fixture = Fixture::start().await;
+    let mut client = fixture.client().await;
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeping = kept.clone();
-    place.relay.meddle(move |leg, frame| {
+    fixture.relay.set_filter(move |leg, frame| {
         if leg == Leg::ToHarness {
             keeping.lock().unwrap().push(frame);
             return Vec::new();
@@ -78,8 +78,8 @@ async fn frames_that_are_kept_back_come_late_and_whole() {
     });
     let id = client.send("environment/status", json!({})).await;
     eventually("the answer was kept back", || !kept.lock().unwrap().is_empty()).await;
-    // Others are not held up by that.
-    place.relay.meddle({
+    // Other streams are not affected.
+    fixture.relay.set_filter({
         let kept = kept.clone();
         let stream = stream_of(&kept.lock().unwrap()[0]);
         move |leg, frame| {
@@ -90,43 +90,43 @@ async fn frames_that_are_kept_back_come_late_and_whole() {
             vec![frame]
         }
     });
-    let mut other = place.client().await;
+    let mut other = fixture.client().await;
     assert_eq!(other.sh("p", "echo meanwhile").await.text(), "meanwhile\n");
     assert!(client.raw_message().now_or_never().is_none(), "nothing has come");
-    place.relay.behave();
+    fixture.relay.clear_filter();
     for frame in kept.lock().unwrap().drain(..) {
-        place.relay.inject(Leg::ToHarness, frame);
+        fixture.relay.inject(Leg::ToHarness, frame);
     }
     client.reply(id).await.expect("the answer");
 }
 
 #[tokio::test]
 async fn a_frame_that_is_lost_stops_its_stream_and_no_other() {
-    let place = Place::start().await;
+    let fixture = Fixture::start().await;
     for leg in [Leg::ToExecutor, Leg::ToHarness] {
-        let mut stream = place.harness.open().await.unwrap();
+        let mut stream = fixture.harness.open().await.unwrap();
         let lost = Arc::new(Mutex::new(0));
         let losing = lost.clone();
-        place.relay.meddle(move |at, frame| {
+        fixture.relay.set_filter(move |at, frame| {
             if at == leg && data(&frame).is_some() && *losing.lock().unwrap() == 0 {
                 *losing.lock().unwrap() += 1;
                 return Vec::new();
             }
             vec![frame]
         });
-        say(&mut stream, INITIALIZE).await.unwrap();
+        send(&mut stream, INITIALIZE).await.unwrap();
         eventually("a frame was lost", || *lost.lock().unwrap() == 1).await;
-        place.relay.behave();
-        say(&mut stream, INITIALIZED).await.unwrap();
-        let mut other = place.client().await;
+        fixture.relay.clear_filter();
+        send(&mut stream, INITIALIZED).await.unwrap();
+        let mut other = fixture.client().await;
         assert_eq!(other.sh("p", "echo still").await.text(), "still\n");
-        assert!(hear(&mut stream).now_or_never().is_none(), "what came later is not shown");
+        assert!(receive(&mut stream).now_or_never().is_none(), "what came later is not shown");
     }
 }
 
 #[tokio::test]
 async fn a_frame_that_is_changed_ends_its_stream_and_is_not_believed() {
-    let place = Place::start().await;
+    let fixture = Fixture::start().await;
     type Change = fn(&mut Vec<u8>);
     let changes: [(&str, Change); 5] = [
         ("a bit", |payload| payload[0] ^= 1),
@@ -137,8 +137,8 @@ async fn a_frame_that_is_changed_ends_its_stream_and_is_not_believed() {
     ];
     for leg in [Leg::ToExecutor, Leg::ToHarness] {
         for (what, change) in changes {
-            let mut stream = place.harness.open().await.unwrap();
-            place.relay.meddle(move |at, frame| match data(&frame) {
+            let mut stream = fixture.harness.open().await.unwrap();
+            fixture.relay.set_filter(move |at, frame| match data(&frame) {
                 Some((stream_id, mut data)) if at == leg => {
                     let mut payload = data.payload.to_vec();
                     change(&mut payload);
@@ -147,23 +147,23 @@ async fn a_frame_that_is_changed_ends_its_stream_and_is_not_believed() {
                 }
                 _ => vec![frame],
             });
-            say(&mut stream, INITIALIZE).await.unwrap();
-            let heard = hear(&mut stream).await;
+            send(&mut stream, INITIALIZE).await.unwrap();
+            let heard = receive(&mut stream).await;
             assert!(heard.is_err(), "{what} on {leg:?}: {heard:?}");
-            place.relay.behave();
+            fixture.relay.clear_filter();
         }
     }
-    assert_eq!(place.client().await.sh("p", "echo fine").await.text(), "fine\n");
+    assert_eq!(fixture.client().await.sh("p", "echo fine").await.text(), "fine\n");
 }
 
 #[tokio::test]
 async fn what_a_relay_makes_up_ends_a_stream_at_most() {
-    let place = Place::start().await;
-    let mut bystander = place.client().await;
+    let fixture = Fixture::start().await;
+    let mut bystander = fixture.client().await;
     for seed in 0..24_u64 {
         let mut random = Random(seed);
-        let mut stream = place.harness.open().await.unwrap();
-        let id = place.newest_stream().await;
+        let mut stream = fixture.harness.open().await.unwrap();
+        let id = fixture.newest_stream().await;
         let length = 1 + random.below(2000);
         let payload = random.bytes(length);
         let made_up = match seed % 6 {
@@ -175,64 +175,64 @@ async fn what_a_relay_makes_up_ends_a_stream_at_most() {
             _ => data_frame(&id, 0, random.bytes(100_000)),
         };
         let leg = if seed % 2 == 0 { Leg::ToExecutor } else { Leg::ToHarness };
-        place.relay.inject(leg, made_up);
-        // Whatever the stream says is what the executor said, or it is over.
-        if say(&mut stream, INITIALIZE).await.is_ok()
-            && let Ok(answer) = hear(&mut stream).await
+        fixture.relay.inject(leg, made_up);
+        // Every message is one that the executor sent, or the stream ends.
+        if send(&mut stream, INITIALIZE).await.is_ok()
+            && let Ok(answer) = receive(&mut stream).await
         {
             let answer: serde_json::Value = serde_json::from_slice(&answer).expect("JSON");
             assert!(answer["result"]["sessionId"].is_string(), "{answer}");
         }
-        // Frames about nobody, and bytes that are no frames.
-        place.relay.inject(Leg::ToExecutor, data_frame("nobody", 0, random.bytes(100)));
-        place.relay.inject(Leg::ToExecutor, random.bytes(300));
+        // Frames for unknown streams, and bytes that are no frames.
+        fixture.relay.inject(Leg::ToExecutor, data_frame("nobody", 0, random.bytes(100)));
+        fixture.relay.inject(Leg::ToExecutor, random.bytes(300));
     }
     assert_eq!(bystander.sh("p", "echo untouched").await.text(), "untouched\n");
 }
 
 #[tokio::test]
 async fn what_was_said_once_is_done_once() {
-    let place = Place::start().await;
-    let file = place.state.path().join("lines");
-    let mut client = place.client().await;
-    let id = place.newest_stream().await;
+    let fixture = Fixture::start().await;
+    let file = fixture.state.path().join("lines");
+    let mut client = fixture.client().await;
+    let id = fixture.newest_stream().await;
     client.sh("p", &format!("echo once >> {}", file.display())).await;
-    let said: Vec<Bytes> = place
+    let said: Vec<Bytes> = fixture
         .relay
         .captured()
         .into_iter()
         .filter(|(leg, frame)| *leg == Leg::ToExecutor && stream_of(frame) == id)
         .map(|(_, frame)| frame)
         .collect();
-    // While the stream is open its records are old; the handshake would be a second one, so it is left out here.
+    // While the stream is open, replayed records are old; the handshake would be a second one and is left out.
     for frame in said.iter().filter(|frame| data(frame).is_some()) {
-        place.relay.inject(Leg::ToExecutor, frame.clone());
+        fixture.relay.inject(Leg::ToExecutor, frame.clone());
     }
     assert_eq!(client.sh("q", "echo on").await.text(), "on\n");
     drop(client);
-    place.relay.wait_for(Leg::ToExecutor, |frame| is_reset(frame, &id)).await;
-    // Afterwards all of it is played again: the authorization in it is used up.
+    fixture.relay.wait_for(Leg::ToExecutor, |frame| is_reset(frame, &id)).await;
+    // Afterwards everything is replayed: its authorization is used up.
     for frame in said {
-        place.relay.inject(Leg::ToExecutor, frame);
+        fixture.relay.inject(Leg::ToExecutor, frame);
     }
-    place.relay.wait_for(Leg::FromExecutor, |frame| is_reset(frame, &id)).await;
-    assert_eq!(place.client().await.sh("p", "echo new").await.text(), "new\n");
+    fixture.relay.wait_for(Leg::FromExecutor, |frame| is_reset(frame, &id)).await;
+    assert_eq!(fixture.client().await.sh("p", "echo new").await.text(), "new\n");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "once\n");
-    let metrics = place.relay.rendezvous.metrics().await;
+    let metrics = fixture.relay.rendezvous.metrics().await;
     assert!(metrics.contains("noise_handshakes_total{result=\"refused\"} 1\n"), "{metrics}");
 }
 
 #[tokio::test]
 async fn records_of_one_stream_mean_nothing_on_another() {
-    let place = Place::start().await;
-    let mut first = place.client().await;
-    let first_id = place.newest_stream().await;
-    let mut second = place.client().await;
-    let second_id = place.newest_stream().await;
-    let file = place.state.path().join("crossed");
-    // What the first one says next arrives as the second one's.
+    let fixture = Fixture::start().await;
+    let mut first = fixture.client().await;
+    let first_id = fixture.newest_stream().await;
+    let mut second = fixture.client().await;
+    let second_id = fixture.newest_stream().await;
+    let file = fixture.state.path().join("crossed");
+    // The next message of the first harness is delivered as the second one's.
     let (from, to) = (first_id.clone(), second_id.clone());
-    place.relay.meddle(move |leg, frame| match data(&frame) {
+    fixture.relay.set_filter(move |leg, frame| match data(&frame) {
         Some((stream, data)) if leg == Leg::ToExecutor && stream == from => {
             vec![RelayFrame::new(&*to, RelayBody::Data(data)).encode().into()]
         }
@@ -243,90 +243,90 @@ async fn records_of_one_stream_mean_nothing_on_another() {
     first
         .send("process/start", exec_server_testkit::client::start_params("p", &argv, json!({})))
         .await;
-    place.relay.wait_for(Leg::FromExecutor, |frame| is_reset(frame, &second_id)).await;
+    fixture.relay.wait_for(Leg::FromExecutor, |frame| is_reset(frame, &second_id)).await;
     let ended = second.raw_message().await;
     assert!(ended.is_none_or(|message| message.is_err()), "the second one is over");
-    place.relay.behave();
-    assert_eq!(place.client().await.sh("p", "echo new").await.text(), "new\n");
+    fixture.relay.clear_filter();
+    assert_eq!(fixture.client().await.sh("p", "echo new").await.text(), "new\n");
     assert!(!file.exists(), "nobody did what was said on the wrong stream");
 }
 
 #[tokio::test]
 async fn a_message_that_is_too_large_costs_the_socket_and_no_session() {
-    let place = Place::start().await;
-    let mut client = place.client().await;
+    let fixture = Fixture::start().await;
+    let mut client = fixture.client().await;
     client.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.unwrap();
     let session = client.session_id.clone();
-    place.relay.inject(Leg::ToExecutor, vec![0; 256 * 1024 + 1]);
+    fixture.relay.inject(Leg::ToExecutor, vec![0; 256 * 1024 + 1]);
     assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
-    let mut client = client_over(place.harness.open().await.unwrap()).await;
+    let mut client = client_over(fixture.harness.open().await.unwrap()).await;
     client.resume(&session).await.expect("the session is there");
     client.write("p", "w", "alive\n").await.unwrap();
     client.wait_output("p", "alive").await;
 }
 
 #[tokio::test]
-async fn a_flood_fills_no_memory_and_holds_nobody_up() {
-    let place = Place::start().await;
-    let mut ahead = place.harness.open().await.unwrap();
-    let stream = place.newest_stream().await;
-    let mut client = place.client().await;
+async fn a_flood_fills_no_memory_and_blocks_no_other_client() {
+    let fixture = Fixture::start().await;
+    let mut ahead = fixture.harness.open().await.unwrap();
+    let stream = fixture.newest_stream().await;
+    let mut client = fixture.client().await;
     client.sh("warm", "true").await;
-    let before = rss(place.executor.serving_pid());
+    let before = rss(fixture.executor.serving_pid());
     let mut random = Random(7);
     for round in 0..20 {
-        // New streams with handshakes that are none, and records of streams that are none.
+        // Invalid handshakes on new streams, and records on unknown streams.
         for number in 0..500_u32 {
             let id = format!("flood-{round}-{number}");
             let payload = random.bytes(3600);
             let body = RelayBody::Handshake(payload.clone().into());
-            place.relay.inject(Leg::ToExecutor, RelayFrame::new(&*id, body).encode());
-            place.relay.inject(Leg::ToExecutor, data_frame(&id, number, payload));
+            fixture.relay.inject(Leg::ToExecutor, RelayFrame::new(&*id, body).encode());
+            fixture.relay.inject(Leg::ToExecutor, data_frame(&id, number, payload));
         }
-        // Each round is taken before the next one.
+        // Each round is processed before the next one.
         assert_eq!(client.sh(&format!("p{round}"), "echo here").await.text(), "here\n");
     }
-    // Records far ahead of their time, on a stream that is open: it ends, and what was kept of them with it.
+    // Records far ahead on an open stream: it ends, and its buffered records are dropped.
     for seq in 1_000..1_064 {
-        place.relay.inject(Leg::ToExecutor, data_frame(&stream, seq, random.bytes(61_000)));
+        fixture.relay.inject(Leg::ToExecutor, data_frame(&stream, seq, random.bytes(61_000)));
     }
-    assert!(hear(&mut ahead).await.is_err());
+    assert!(receive(&mut ahead).await.is_err());
     assert_eq!(client.sh("last", "echo here").await.text(), "here\n");
-    let after = rss(place.executor.serving_pid());
+    let after = rss(fixture.executor.serving_pid());
     assert!(after < before + (64 << 20), "{before} became {after}");
 }
 
 #[tokio::test]
 async fn an_authorization_is_for_one_key_and_one_time() {
-    let mut place = Place::start().await;
-    let stranger = TestHarness::new(place.relay.rendezvous.url(), "env", &place.token);
-    let way = place.harness.way().await;
-    assert!(stranger.go(&way).await.is_err(), "another key");
-    let used = place.harness.way().await;
-    drop(place.harness.go(&used).await.expect("the first time"));
-    let mut again = place.harness.way().await;
+    let mut fixture = Fixture::start().await;
+    let stranger = TestHarness::new(fixture.relay.rendezvous.url(), "env", &fixture.token);
+    let response = fixture.harness.connect().await;
+    assert!(stranger.open_at(&response).await.is_err(), "another key");
+    let used = fixture.harness.connect().await;
+    drop(fixture.harness.open_at(&used).await.expect("the first time"));
+    let mut again = fixture.harness.connect().await;
     again.harness_key_authorization = used.harness_key_authorization;
-    assert!(place.harness.go(&again).await.is_err(), "a second time");
-    let mut stale = place.harness.way().await;
+    assert!(fixture.harness.open_at(&again).await.is_err(), "a second time");
+    let mut stale = fixture.harness.connect().await;
     stale.executor_registration_id = "reg_of_yesterday".to_owned();
-    assert!(place.harness.go(&stale).await.is_err(), "another registration");
-    let metrics = place.relay.rendezvous.metrics().await;
+    assert!(fixture.harness.open_at(&stale).await.is_err(), "another registration");
+    let metrics = fixture.relay.rendezvous.metrics().await;
     assert!(metrics.contains("noise_handshakes_total{result=\"refused\"} 2\n"), "{metrics}");
     assert!(metrics.contains("noise_handshakes_total{result=\"ok\"} 1\n"), "{metrics}");
     for _ in 0..2 {
-        while !place.log_line().await.contains("the registry refused a harness") {}
+        while !fixture.log_line().await.contains("the registry refused a harness") {}
     }
-    assert_eq!(place.client().await.sh("p", "echo fine").await.text(), "fine\n");
+    assert_eq!(fixture.client().await.sh("p", "echo fine").await.text(), "fine\n");
 }
 
 #[tokio::test]
 async fn an_authorization_that_was_kept_back_too_long_is_refused() {
     let second = std::time::Duration::from_secs(1);
     let relay = HostileRelay::start_with(|config| config.timings.harness_bundle = second).await;
-    let place = Place::start_at(relay).await;
+    let fixture = Fixture::start_at(relay).await;
     let kept = Arc::new(Mutex::new(Vec::new()));
     let keeping = kept.clone();
-    place.relay.meddle(move |leg, frame| {
+    fixture.relay.set_filter(move |leg, frame| {
         let handshake = RelayFrame::decode(frame.clone()).unwrap().body;
         if leg == Leg::ToExecutor && matches!(handshake, RelayBody::Handshake(_)) {
             keeping.lock().unwrap().push(frame);
@@ -334,16 +334,16 @@ async fn an_authorization_that_was_kept_back_too_long_is_refused() {
         }
         vec![frame]
     });
-    let opening = place.harness.open();
+    let opening = fixture.harness.open();
     let releasing = async {
         eventually("the handshake was kept back", || !kept.lock().unwrap().is_empty()).await;
-        // Its time is counted in whole seconds.
+        // Expiry is counted in whole seconds.
         tokio::time::sleep(2 * second).await;
-        place.relay.inject(Leg::ToExecutor, kept.lock().unwrap().remove(0));
+        fixture.relay.inject(Leg::ToExecutor, kept.lock().unwrap().remove(0));
     };
     let (opened, ()) = tokio::join!(opening, releasing);
     assert!(opened.is_err());
-    let metrics = place.relay.rendezvous.metrics().await;
+    let metrics = fixture.relay.rendezvous.metrics().await;
     assert!(metrics.contains("noise_handshakes_total{result=\"refused\"} 1\n"), "{metrics}");
 }
 
@@ -375,11 +375,11 @@ async fn who_comes_to_the_wrong_place_is_refused_and_counted() {
 
 #[tokio::test]
 async fn a_session_is_resumed_only_by_the_key_that_began_it() {
-    let place = Place::start().await;
-    let mut client = place.client().await;
+    let fixture = Fixture::start().await;
+    let mut client = fixture.client().await;
     client.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.unwrap();
     let session = client.session_id.clone();
-    let stranger = TestHarness::new(place.relay.rendezvous.url(), "env", &place.token);
+    let stranger = TestHarness::new(fixture.relay.rendezvous.url(), "env", &fixture.token);
     let mut stolen = client_over(stranger.open().await.unwrap()).await;
     let refused = stolen.resume(&session).await.expect_err("it is another's");
     assert!(refused["message"].as_str().unwrap().contains("unknown session"), "{refused}");
@@ -390,8 +390,8 @@ const INITIALIZE: &str =
     r#"{"id":1,"method":"initialize","params":{"clientName":"test","resumeSessionId":null}}"#;
 const INITIALIZED: &str = r#"{"method":"initialized","params":{}}"#;
 
-/// A hostile relay, our executor behind it, and a harness before it.
-pub(super) struct Place {
+/// A hostile relay between our executor and a harness.
+pub(super) struct Fixture {
     pub(super) relay: HostileRelay,
     executor: TestExecutor,
     harness: TestHarness,
@@ -399,7 +399,7 @@ pub(super) struct Place {
     state: tempfile::TempDir,
 }
 
-impl Place {
+impl Fixture {
     pub(super) async fn start() -> Self {
         Self::start_at(HostileRelay::start().await).await
     }
@@ -463,7 +463,7 @@ pub(super) fn rss(pid: u32) -> u64 {
     kib * 1024
 }
 
-/// The same bytes for the same seed.
+/// Deterministic bytes for a seed.
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! What the operator lets out of the sandbox: that works, nothing else does, and nobody gets further by it.
+//! What the operator allows in a sandbox works; everything else stays refused.
 #![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
 
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use exec_server_testkit::TestExecutor;
 use libc::c_void;
 
 use super::attempt::{check, in_child, outcomes};
-use super::ground::{Ground, as_each_user_of};
+use super::fixture::{SandboxFixture, as_each_user_of};
 use super::*;
 
-/// Attacks that are none where the operator allows them.
+/// Calls that succeed where the operator allows them.
 const OPENED: [(&str, &[&str]); 4] = [
     ("debugging", &["ptrace", "kcmp", "trace_child"]),
     ("namespaces", &["unshare_user", "clone_user"]),
@@ -19,7 +19,7 @@ const OPENED: [(&str, &[&str]); 4] = [
     ("filters", &["make_filter", "make_filter_the_old_way"]),
 ];
 
-/// What nobody may do, whatever is allowed.
+/// Refused whatever the operator allows.
 const NEVER: [&str; 7] =
     ["mount", "umount", "setns", "pidfd_getfd", "bpf", "io_uring", "make_listener"];
 
@@ -37,9 +37,9 @@ fn are_these_open(inside: &BTreeMap<String, String>, open: &[&str]) {
 async fn each_thing_is_let_out_by_its_name_and_nothing_else_with_it() {
     for (allowed, opened) in OPENED {
         let builder = || TestExecutor::builder().args(&["--sandbox-allow", allowed]);
-        as_each_user_of(builder, async |ground| {
-            let policy = ground.workspace("restricted");
-            let inside = outcomes(ground, &policy, &[&names()[..], &NEVER[..]].concat()).await;
+        as_each_user_of(builder, async |fixture| {
+            let policy = fixture.workspace("restricted");
+            let inside = outcomes(fixture, &policy, &[&names()[..], &NEVER[..]].concat()).await;
             are_these_open(&inside, opened);
             assert!(NEVER.iter().all(|name| inside[*name] != "ok"), "{inside:?}");
         })
@@ -50,34 +50,34 @@ async fn each_thing_is_let_out_by_its_name_and_nothing_else_with_it() {
 #[tokio::test]
 async fn what_is_let_out_is_told_and_never_by_a_request() {
     let builder = TestExecutor::builder().args(&["--sandbox-allow", "debugging,keyrings"]);
-    let mut ground = Ground::new(builder.start().await, None).await;
-    let info = ground.client.call("environment/info", json!({})).await.unwrap();
-    let params = ground.params(&ground.workspace("restricted"));
-    let started = ground.client.start("p", &["/bin/true"], params).await.unwrap();
+    let mut fixture = SandboxFixture::new(builder.start().await, None).await;
+    let info = fixture.client.call("environment/info", json!({})).await.unwrap();
+    let params = fixture.params(&fixture.workspace("restricted"));
+    let started = fixture.client.start("p", &["/bin/true"], params).await.unwrap();
     assert_eq!(started["sandbox"], info["sandbox"]);
     let missing = started["sandbox"]["missing"].as_array().unwrap();
     let holds = |word: &str| missing.iter().any(|entry| entry == word);
     assert!(holds("seccompDebugging") && holds("seccompKeyrings"), "{missing:?}");
     assert!(!holds("seccompNamespaces") && !holds("seccompFilters"), "{missing:?}");
-    ground.client.finish("p").await;
+    fixture.client.finish("p").await;
 
-    let mut ground = Ground::new(TestExecutor::start().await, None).await;
-    let mut params = ground.params(&ground.workspace("restricted"));
+    let mut fixture = SandboxFixture::new(TestExecutor::start().await, None).await;
+    let mut params = fixture.params(&fixture.workspace("restricted"));
     for name in ["allow", "sandboxAllow", "sandbox_allow"] {
         params["sandbox"][name] = json!(["debugging", "namespaces", "keyrings", "filters"]);
         params["sandbox"]["permissions"][name] = json!({"debugging": true});
     }
     let script = attempt::command(&names().join(" "));
-    let finished = ground.client.run("p", &["/bin/sh", "-c", &script], params).await;
+    let finished = fixture.client.run("p", &["/bin/sh", "-c", &script], params).await;
     assert!(!finished.text().contains(" ok"), "{finished:?}");
 }
 
 #[tokio::test]
-async fn a_debugger_gets_at_nobody_outside_nor_at_the_first_process() {
+async fn a_debugger_reaches_neither_processes_outside_nor_the_first_process() {
     let builder = || TestExecutor::builder().args(&["--sandbox-allow", "debugging"]);
-    as_each_user_of(builder, async |ground| {
-        let policy = ground.workspace("restricted");
-        let inside = outcomes(ground, &policy, &["trace_first", "read_first"]).await;
+    as_each_user_of(builder, async |fixture| {
+        let policy = fixture.workspace("restricted");
+        let inside = outcomes(fixture, &policy, &["trace_first", "read_first"]).await;
         assert!(inside.values().all(|outcome| outcome == "EPERM"), "{inside:?}");
     })
     .await;
@@ -88,8 +88,8 @@ async fn a_new_namespace_is_no_way_out() {
     let both = ["--sandbox-allow", "namespaces", "--sandbox-allow", "debugging,filters"];
     as_each_user_of(
         || TestExecutor::builder().args(&both),
-        async |ground| {
-            let policy = ground.workspace("restricted");
+        async |fixture| {
+            let policy = fixture.workspace("restricted");
             let tried = [
                 "own:mount",
                 "own:mount_tmpfs",
@@ -107,17 +107,17 @@ async fn a_new_namespace_is_no_way_out() {
                 "own:trace_first",
                 "own:read_first",
             ];
-            let inside = outcomes(ground, &policy, &tried).await;
+            let inside = outcomes(fixture, &policy, &tried).await;
             assert!(inside.values().all(|outcome| outcome == "EPERM"), "{inside:?}");
-            // Root without capabilities may not be mapped, by anybody.
-            let map = if ground.is_root() { "" } else { "-r" };
+            // No user may map root without capabilities.
+            let map = if fixture.is_root() { "" } else { "-r" };
             let own = format!("unshare -Um {map} --propagation unchanged /bin/sh");
-            let works = ground.run(&policy, &format!("echo 'echo made > made' | {own}")).await;
+            let works = fixture.run(&policy, &format!("echo 'echo made > made' | {own}")).await;
             assert_eq!(works.exit_code, 0, "{works:?}");
-            assert!(ground.work().join("made").exists());
-            for (name, script) in super::escapes::WAYS {
+            assert!(fixture.work().join("made").exists());
+            for (name, script) in super::escapes::ATTACKS {
                 let script = format!("{own} <<'the end'\n{script}\nthe end");
-                ground.cannot_change_outside(&policy, name, &script).await;
+                fixture.cannot_change_outside(&policy, name, &script).await;
             }
         },
     )
@@ -163,7 +163,7 @@ fn number(name: &str) -> i32 {
     attempt::variable(name).parse().expect("a number")
 }
 
-/// Reads a byte at an address that nobody has: whoever may is told so, and whoever may not is refused before.
+/// Reads a byte at an unmapped address: EFAULT shows that the call is allowed, EPERM that it is refused before.
 fn read_memory(process: i32) -> io::Result<()> {
     let mut byte = 0u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };

@@ -1,7 +1,7 @@
-//! Attacks that need system calls of their own: this test program, executed again inside of a sandbox.
+//! Attacks by direct system calls: this test program, executed again inside a sandbox.
 //!
-//! No call does harm if it gets through: where it would, its arguments are such that the kernel refuses them right after
-//! it has looked whether the caller may.
+//! No call does harm if it succeeds: where it would, its arguments are invalid, and the kernel rejects them after the
+//! permission check.
 #![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
 
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{c_int, c_long, c_void, syscall};
 
-use super::ground::Ground;
+use super::fixture::SandboxFixture;
 use super::*;
 
-/// The names of the attacks that this process is to try, with a space between them.
+/// Names of the attacks for this process, separated by spaces.
 const VARIABLE: &str = "EXEC_SERVER_ATTEMPT";
 
 /// This program.
@@ -24,7 +24,7 @@ pub fn program() -> PathBuf {
     std::env::current_exe().expect("a test knows its own program")
 }
 
-/// A shell command that tries this attack, and says what came of it.
+/// A shell command that runs this attack and prints its result.
 pub fn command(names: &str) -> String {
     let test = "sandbox::attempt::one_of_the_attacks";
     format!(
@@ -32,13 +32,13 @@ pub fn command(names: &str) -> String {
     )
 }
 
-/// What came of each attack: `ok` or the name of an error.
+/// Result of each attack: `ok` or the name of an error.
 pub async fn outcomes(
-    ground: &mut Ground,
+    fixture: &mut SandboxFixture,
     sandbox: &Value,
     names: &[&str],
 ) -> BTreeMap<String, String> {
-    let finished = ground.run(sandbox, &command(&names.join(" "))).await;
+    let finished = fixture.run(sandbox, &command(&names.join(" "))).await;
     let lines = finished.text();
     let all: BTreeMap<_, _> = lines
         .lines()
@@ -49,22 +49,22 @@ pub async fn outcomes(
     all
 }
 
-/// Without the sandbox none of these is refused, and inside all of them are.
+/// Each attack must succeed without the sandbox and fail inside.
 pub async fn are_refused(
-    ground: &mut Ground,
+    fixture: &mut SandboxFixture,
     sandbox: &Value,
     names: &[&str],
     as_root_only: &[&str],
 ) {
     let all = [names, as_root_only].concat();
-    let free = outcomes(ground, &Value::Null, &all).await;
+    let free = outcomes(fixture, &Value::Null, &all).await;
     // Some kernels are built without some calls.
     let is_there = |name: &&&str| free[**name] != "ENOSYS";
-    let mine = names.iter().chain(as_root_only.iter().filter(|_| ground.is_root()));
+    let mine = names.iter().chain(as_root_only.iter().filter(|_| fixture.is_root()));
     for name in mine.filter(is_there) {
         assert!(!is_refusal(&free[*name]), "{name} is refused without a sandbox: {}", free[*name]);
     }
-    for (name, outcome) in outcomes(ground, sandbox, &all).await {
+    for (name, outcome) in outcomes(fixture, sandbox, &all).await {
         assert!(is_refusal(&outcome), "{name} got through: {outcome}");
     }
 }
@@ -76,7 +76,7 @@ fn is_refusal(outcome: &str) -> bool {
 #[test]
 fn one_of_the_attacks() {
     let Ok(names) = std::env::var(VARIABLE) else { return };
-    // Behind what the test runner has begun to say.
+    // After the output of the test runner.
     println!();
     for name in names.split(' ') {
         let outcome = match perform(name) {
@@ -161,7 +161,7 @@ pub fn perform(name: &str) -> io::Result<()> {
                 check(libc::sethostname(name.as_ptr().cast(), length))
             }
             // Privileges.
-            "setuid" => in_child(|| nobody_there(check(libc::setresuid(12345, 12345, 12345)))),
+            "setuid" => in_child(|| no_listener(check(libc::setresuid(12345, 12345, 12345)))),
             "setgroups" => in_child(|| check(libc::setgroups(0, null()))),
             "chmod_suid" => made(&work, |path| check(libc::chmod(path, 0o4755))),
             "chmod_sgid" => made(&work, |path| check(libc::chmod(path, 0o2755))),
@@ -189,7 +189,7 @@ pub fn perform(name: &str) -> io::Result<()> {
                 let name = c"security.capability".as_ptr();
                 check(libc::setxattr(path, name, value.as_ptr().cast(), 20, 0))
             }),
-            "chown" => made(&work, |path| nobody_there(check(libc::chown(path, 12345, 12345)))),
+            "chown" => made(&work, |path| no_listener(check(libc::chown(path, 12345, 12345)))),
             "mknod_device" => made(&work, |path| {
                 libc::unlink(path);
                 check(libc::mknod(path, libc::S_IFCHR | 0o666, libc::makedev(1, 5)))
@@ -263,7 +263,7 @@ pub fn perform(name: &str) -> io::Result<()> {
                 result
             }
             "pass_descriptor_out" => {
-                // Whatever it was born with, and whatever else it may hold.
+                // Inherited and other descriptors.
                 let mut result = Err(io::Error::from_raw_os_error(libc::ENOTSOCK));
                 for socket in 0..256 {
                     match pass_descriptor(socket) {
@@ -295,9 +295,9 @@ pub fn perform(name: &str) -> io::Result<()> {
     }
 }
 
-/// Every process of it starts others for ever.
+/// A fork bomb.
 ///
-/// Should nothing bound it, it ends by itself once it has started as many as any machine can bear.
+/// Without a bound, it stops by itself at a number that every machine can bear.
 fn bomb() -> ! {
     const HARMLESS: u32 = 1000;
     let (access, kind) =
@@ -321,7 +321,7 @@ fn bomb() -> ! {
     unsafe { libc::_exit(1) }
 }
 
-/// Exchanges names of the workspace for ever.
+/// Swaps names in the workspace forever.
 fn swap() -> ! {
     let name = |name: &str| text(format!("{}/{name}", variable("WORK")));
     let pairs = [(name("x"), name("y")), (name("leaf"), name("other-leaf"))];
@@ -358,22 +358,22 @@ unsafe fn read_only(path: &CString) -> c_int {
     unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) }
 }
 
-/// Does something with a new file in the workspace.
+/// Runs `act` on a new file in the workspace.
 fn made(work: &CString, act: impl FnOnce(*const libc::c_char) -> io::Result<()>) -> io::Result<()> {
     let path = text([work.to_bytes(), b"/made"].concat());
     std::fs::write(path.to_str().expect("it is UTF-8"), "")?;
     act(path.as_ptr())
 }
 
-/// Inside there is nobody with the number, which is as good as a refusal.
-fn nobody_there(result: io::Result<()>) -> io::Result<()> {
+/// No process inside has this number, which is as good as a refusal.
+fn no_listener(result: io::Result<()>) -> io::Result<()> {
     result.map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => io::Error::from_raw_os_error(libc::EPERM),
         _ => error,
     })
 }
 
-/// What must not change this process itself.
+/// Runs `act` in a child, so that this process is not changed.
 pub fn in_child(act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     // SAFETY: with one test there is one thread, and the child makes system calls only.
     let child = unsafe { libc::fork() };

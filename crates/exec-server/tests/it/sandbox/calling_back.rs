@@ -1,39 +1,39 @@
-//! A sandboxed process that shares the machine's network does not get at the server itself.
+//! A sandboxed process with network access cannot connect to a server.
 
 use exec_server_testkit::{TestExecutor, eventually};
 
 use super::attempt::outcomes;
-use super::ground::{Ground, as_each_user, users};
+use super::fixture::{SandboxFixture, as_each_user, users};
 use super::*;
-use crate::files::surroundings::{as_nobody, set_mode};
+use crate::files::host::{as_nobody, set_mode};
 
 #[tokio::test]
 async fn the_server_does_not_answer_those_whom_it_confines() {
     if !Path::new("/bin/bash").exists() {
         return eprintln!("skipped: there is no bash to dial with");
     }
-    let desk = &mut FsFixture::new().await;
-    let work = desk.root().to_owned();
-    let port = desk.server.url().rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
+    let fixture = &mut FsFixture::new().await;
+    let work = fixture.root().to_owned();
+    let port = fixture.server.url().rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
     let script = format!(
         "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n' >&3; head -n 1 <&3"
     );
     let argv = ["/bin/bash", "-c", script.as_str()];
-    let free = desk.client.run("free", &argv, json!({"env": {"PATH": "/usr/bin:/bin"}})).await;
+    let free = fixture.client.run("free", &argv, json!({"env": {"PATH": "/usr/bin:/bin"}})).await;
     assert!(free.text().starts_with("HTTP/1.1 200"), "{}", free.error_text());
     let more = json!({
         "sandbox": workspace_write(&[&work], "enabled"), "cwd": uri(&work),
         "env": {"PATH": "/usr/bin:/bin"},
     });
-    let confined = desk.client.run("confined", &argv, more).await;
+    let confined = fixture.client.run("confined", &argv, more).await;
     assert_eq!(confined.text(), "", "{}", confined.error_text());
-    // Everybody else is served all the same, also while a sandbox shares the network.
+    // Other clients are still served, also while a sandbox shares the network.
     let sleeper = json!({"sandbox": workspace_write(&[&work], "enabled"), "cwd": uri(&work)});
-    desk.client.start("sleeper", &["/bin/sleep", "1000"], sleeper).await.unwrap();
-    let mut other = desk.server.client().await;
+    fixture.client.start("sleeper", &["/bin/sleep", "1000"], sleeper).await.unwrap();
+    let mut other = fixture.server.client().await;
     other.call("environment/status", json!({})).await.unwrap();
-    desk.client.terminate("sleeper", None).await;
-    desk.client.finish("sleeper").await;
+    fixture.client.terminate("sleeper", None).await;
+    fixture.client.finish("sleeper").await;
 }
 
 #[tokio::test]
@@ -69,30 +69,30 @@ async fn who_says_everything_and_hangs_up_at_once_is_not_served_either() {
     if !Path::new("/bin/bash").exists() {
         return eprintln!("skipped: there is no bash to dial with");
     }
-    as_each_user(async |ground| {
-        let url = ground.server.url().trim_end_matches('/').to_owned();
+    as_each_user(async |fixture| {
+        let url = fixture.server.url().trim_end_matches('/').to_owned();
         let port = url.rsplit(':').next().unwrap();
-        let (free, inside) = (ground.outside().join("free"), ground.outside().join("inside"));
+        let (free, inside) = (fixture.outside().join("free"), fixture.outside().join("inside"));
         let dial = format!("exec 3<>/dev/tcp/127.0.0.1/{port}; cat request >&3");
         let script =
             format!("for i in 1 2 3 4 5 6 7 8; do bash -c '{dial}; exec 3>&-'; done; echo dialled");
-        let request = ground.work().join("request");
+        let request = fixture.work().join("request");
         std::fs::write(&request, start_by_hand(&["/bin/mkdir", "-p"], &free)).unwrap();
         // The control waits for the answer: a peer that is gone before the server has identified it is not served either.
-        let control = ground.run_free(&format!("bash -c '{dial}; head -n 1 <&3'")).await;
+        let control = fixture.run_free(&format!("bash -c '{dial}; head -n 1 <&3'")).await;
         assert!(control.text().starts_with("HTTP/1.1 101"), "{control:?}");
         eventually("the request is carried out", || free.exists()).await;
         std::fs::write(&request, start_by_hand(&["/bin/mkdir", "-p"], &inside)).unwrap();
-        let policy = ground.workspace("enabled");
-        assert_eq!(ground.run(&policy, &script).await.text(), "dialled\n");
-        // Whatever waits to be accepted was dialled before.
-        ground.server.client().await.call("environment/status", json!({})).await.unwrap();
+        let policy = fixture.workspace("enabled");
+        assert_eq!(fixture.run(&policy, &script).await.text(), "dialled\n");
+        // Pending connections were dialled before.
+        fixture.server.client().await.call("environment/status", json!({})).await.unwrap();
         assert!(!inside.exists());
     })
     .await;
 }
 
-/// A request to become a websocket, and behind it what starts a process, without waiting for any answer.
+/// An upgrade request and a process start, pipelined without waiting for replies.
 fn start_by_hand(argv: &[&str], path: &Path) -> Vec<u8> {
     let argv: Vec<&str> = argv.iter().copied().chain(path.to_str()).collect();
     let start = json!({
@@ -130,53 +130,53 @@ async fn the_socket_of_the_server_is_out_of_reach() {
         else {
             return;
         };
-        let mut ground = Ground::new(builder.start().await, user).await;
-        ground.env.insert("SOCKET".to_owned(), socket.to_str().unwrap().to_owned());
-        let free = outcomes(&mut ground, &Value::Null, &["unix_named"]).await;
+        let mut fixture = SandboxFixture::new(builder.start().await, user).await;
+        fixture.env.insert("SOCKET".to_owned(), socket.to_str().unwrap().to_owned());
+        let free = outcomes(&mut fixture, &Value::Null, &["unix_named"]).await;
         assert_eq!(free["unix_named"], "ok");
-        let roots = [&*ground.work(), dir.path()];
+        let roots = [&*fixture.work(), dir.path()];
         for policy in [
-            ground.workspace("enabled"),
+            fixture.workspace("enabled"),
             workspace_write(&roots, "enabled"),
             unrestricted("enabled"),
         ] {
-            let inside = outcomes(&mut ground, &policy, &["unix_named"]).await;
+            let inside = outcomes(&mut fixture, &policy, &["unix_named"]).await;
             assert!(["EACCES", "Some(111)"].contains(&&*inside["unix_named"]), "{inside:?}");
-            let gone = ground.run(&policy, "rm -f $SOCKET; mv $SOCKET $WORK/elsewhere").await;
+            let gone = fixture.run(&policy, "rm -f $SOCKET; mv $SOCKET $WORK/elsewhere").await;
             assert_ne!(gone.exit_code, 0, "{gone:?}");
         }
-        ground.server.client().await.call("environment/status", json!({})).await.unwrap();
+        fixture.server.client().await.call("environment/status", json!({})).await.unwrap();
     }
 }
 
-/// Where a server listens, as `DIAL` says it.
+/// Address of a server in the form of `DIAL`.
 fn dialled(server: &TestExecutor) -> String {
     server.url().trim_start_matches("ws://").trim_end_matches('/').to_owned()
 }
 
-const WAYS: [&str; 4] = ["dial", "dial_unseen", "dial_unmarked", "dial_in_flight"];
+const ATTACKS: [&str; 4] = ["dial", "dial_unseen", "dial_unmarked", "dial_in_flight"];
 
 #[tokio::test]
 async fn another_server_does_not_serve_a_sandbox_either() {
-    as_each_user(async |ground| {
-        let socket = ground.outside().join("another.sock");
+    as_each_user(async |fixture| {
+        let socket = fixture.outside().join("another.sock");
         let path = format!("unix://{}", socket.display());
-        let by_tcp = ground.another_server(&[]).await;
-        let by_path = ground.another_server(&["--listen", &path]).await;
-        let files = workspace_write(&[&ground.work(), &ground.outside()], "enabled");
-        for (address, ways) in [(dialled(&by_tcp), &WAYS[..]), (path, &WAYS[..3])] {
-            ground.env.insert("DIAL".to_owned(), address.clone());
-            let free = outcomes(ground, &Value::Null, &["dial"]).await;
+        let by_tcp = fixture.another_server(&[]).await;
+        let by_path = fixture.another_server(&["--listen", &path]).await;
+        let files = workspace_write(&[&fixture.work(), &fixture.outside()], "enabled");
+        for (address, attacks) in [(dialled(&by_tcp), &ATTACKS[..]), (path, &ATTACKS[..3])] {
+            fixture.env.insert("DIAL".to_owned(), address.clone());
+            let free = outcomes(fixture, &Value::Null, &["dial"]).await;
             assert_eq!(free["dial"], "ok", "{address}");
-            for policy in [ground.workspace("enabled"), files.clone(), unrestricted("enabled")] {
-                for (way, outcome) in outcomes(ground, &policy, ways).await {
-                    assert_ne!(outcome, "ok", "{way} to {address}");
+            for policy in [fixture.workspace("enabled"), files.clone(), unrestricted("enabled")] {
+                for (attack, outcome) in outcomes(fixture, &policy, attacks).await {
+                    assert_ne!(outcome, "ok", "{attack} to {address}");
                 }
             }
         }
         // Both still serve their own user while a sandbox shares the network.
-        let (sleeper, params) = (ground.next_id(), ground.params(&ground.workspace("enabled")));
-        ground.client.start(&sleeper, &["/bin/sleep", "1000"], params).await.unwrap();
+        let (sleeper, params) = (fixture.next_id(), fixture.params(&fixture.workspace("enabled")));
+        fixture.client.start(&sleeper, &["/bin/sleep", "1000"], params).await.unwrap();
         for server in [&by_tcp, &by_path] {
             server.client().await.call("environment/status", json!({})).await.unwrap();
         }
@@ -190,30 +190,30 @@ async fn a_token_does_not_help_a_sandbox_of_another_server() {
     let token = folder.path().join("token");
     std::fs::write(&token, "open-sesame-and-more").unwrap();
     let auth = ["--ws-auth", "capability-token", "--ws-token-file", token.to_str().unwrap()];
-    let mut ground = Ground::new(TestExecutor::start().await, None).await;
+    let mut fixture = SandboxFixture::new(TestExecutor::start().await, None).await;
     let other = TestExecutor::start_with(&auth).await;
-    ground.env.insert("DIAL".to_owned(), dialled(&other));
-    let free = outcomes(&mut ground, &Value::Null, &["dial"]).await;
+    fixture.env.insert("DIAL".to_owned(), dialled(&other));
+    let free = outcomes(&mut fixture, &Value::Null, &["dial"]).await;
     assert_eq!(free["dial"], "ok");
-    let policy = ground.workspace("enabled");
-    for (way, outcome) in outcomes(&mut ground, &policy, &WAYS).await {
-        assert_ne!(outcome, "ok", "{way}");
+    let policy = fixture.workspace("enabled");
+    for (attack, outcome) in outcomes(&mut fixture, &policy, &ATTACKS).await {
+        assert_ne!(outcome, "ok", "{attack}");
     }
 }
 
 #[tokio::test]
 async fn the_port_of_metrics_does_not_serve_a_sandbox_of_another_server() {
     let (_other, metrics) = crate::metrics::start().await;
-    let mut ground = Ground::new(TestExecutor::start().await, None).await;
+    let mut fixture = SandboxFixture::new(TestExecutor::start().await, None).await;
     let dial = "exec 3<>/dev/tcp/$HOST/$PORT; \
                 printf 'GET /metrics HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' >&3; \
                 head -n 1 <&3";
     let (host, port) = metrics.trim_start_matches("http://").split_once(':').unwrap();
-    ground.env.extend([("HOST", host), ("PORT", port)].map(|(k, v)| (k.to_owned(), v.to_owned())));
+    fixture.env.extend([("HOST", host), ("PORT", port)].map(|(k, v)| (k.to_owned(), v.to_owned())));
     let script = format!("bash -c \"{}\"", dial.replace('$', "\\$"));
-    assert!(ground.run_free(&script).await.text().starts_with("HTTP/1.1 200"));
-    let policy = ground.workspace("enabled");
-    assert_eq!(ground.run(&policy, &script).await.text(), "");
+    assert!(fixture.run_free(&script).await.text().starts_with("HTTP/1.1 200"));
+    let policy = fixture.workspace("enabled");
+    assert_eq!(fixture.run(&policy, &script).await.text(), "");
 }
 
 #[tokio::test]
@@ -233,7 +233,7 @@ async fn the_sandbox_command_does_not_get_at_a_server() {
     {
         let builder = TestExecutor::builder().args(flags).args(&command);
         let (code, said, errors) = builder.run().await;
-        // What was written to a connection that is closed may end the shell.
+        // Output to a closed connection may end the shell.
         assert!([0, 141].contains(&code), "{code} {errors}");
         assert!(!said.contains("HTTP"), "{said}");
     }

@@ -1,4 +1,4 @@
-//! How a process inside of a sandbox tries to be served by a server, at the address in `DIAL`.
+//! Connection attempts from inside a sandbox to the address in `DIAL`.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -16,7 +16,7 @@ use super::attempt::variable;
 
 const REQUEST: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-/// Asks whether the server is well.
+/// Requests the health route.
 pub fn dial() -> io::Result<()> {
     let address = variable("DIAL");
     match address.strip_prefix("unix://") {
@@ -25,7 +25,7 @@ pub fn dial() -> io::Result<()> {
     }
 }
 
-/// The same with a socket that no process holds while the server looks for its holder.
+/// The same with a socket that no process holds while the server identifies its owner.
 pub fn dial_in_flight() -> io::Result<()> {
     let mut socket = TcpStream::connect(variable("DIAL"))?;
     socket.write_all(REQUEST)?;
@@ -61,7 +61,7 @@ fn ask(mut link: impl Read + Write) -> io::Result<()> {
 
 fn ask_on(mut link: impl Read) -> io::Result<()> {
     let mut answer = Vec::new();
-    // What was sent and not read may make the end an error.
+    // Unread data may turn the end into an error.
     let _ = link.read_to_end(&mut answer);
     let is_served = answer.starts_with(b"HTTP/1.1 200 ");
     if is_served { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EACCES)) }

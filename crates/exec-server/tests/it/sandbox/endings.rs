@@ -1,15 +1,15 @@
-//! Whatever way a sandbox ends, nothing of it is left: no process, no mount, no name in the workspace.
+//! However a sandbox ends, no process, mount or placeholder is left.
 
 use exec_server_testkit::executor::Signal;
-use exec_server_testkit::process_count::{children, is_unused, spares, state};
-use exec_server_testkit::{Footprint, TestExecutor, eventually};
+use exec_server_testkit::process_count::{children, is_unused, state, warm_sandboxes};
+use exec_server_testkit::{ProcessMarker, TestExecutor, eventually};
 use rustix::process::{Pid, kill_process};
 
-use super::ground::{Ground, as_each_user};
+use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
-use crate::files::surroundings::names;
+use crate::files::host::names;
 
-/// A daemon of each kind that a command could leave behind, each of which would like to make a protected name.
+/// Daemons of each kind, each of which tries to create a protected name.
 const DAEMONS: &str = "
     keep() { while :; do true > .git; true > .codex; done 2>/dev/null; }
     (setsid sh -c 'echo up; exec sleep 1000' &)
@@ -19,10 +19,10 @@ const DAEMONS: &str = "
     echo up
 ";
 
-/// Starts the daemons and waits until they are there.
-async fn start_daemons(ground: &mut Ground, id: &str, then: &str) -> Footprint {
-    let process_count = Footprint::new();
-    let mut params = ground.params(&ground.workspace("restricted"));
+/// Starts the daemons and waits until they run.
+async fn start_daemons(fixture: &mut SandboxFixture, id: &str, then: &str) -> ProcessMarker {
+    let process_count = ProcessMarker::new();
+    let mut params = fixture.params(&fixture.workspace("restricted"));
     params["pipeStdin"] = json!(true);
     let mark = process_count.params();
     let (params_env, mark) =
@@ -33,15 +33,15 @@ async fn start_daemons(ground: &mut Ground, id: &str, then: &str) -> Footprint {
             .map(|(name, value)| (name.clone(), value.clone())),
     );
     let script = format!("{DAEMONS}{then}");
-    ground.client.start(id, &["/bin/sh", "-c", &script], params).await.expect("it starts");
+    fixture.client.start(id, &["/bin/sh", "-c", &script], params).await.expect("it starts");
     let mut ups = 0;
     while ups < 3 {
-        ups += ground.client.wait_output(id, "up").await.matches("up").count();
+        ups += fixture.client.wait_output(id, "up").await.matches("up").count();
     }
     process_count
 }
 
-/// The children of a process, except for those that launchers are copied from and sandboxes that wait for a command.
+/// Children of a process, without zygotes and warm sandboxes.
 fn launched(pid: u32) -> Vec<i32> {
     children(pid).into_iter().filter(|child| !is_zygote(*child) && !is_unused(*child)).collect()
 }
@@ -52,15 +52,15 @@ fn is_zygote(pid: i32) -> bool {
 
 #[tokio::test]
 async fn terminate_ends_everything_before_protected_names_are_free() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for round in 0..15 {
             let id = format!("p{round}");
-            let process_count = start_daemons(ground, &id, "wait").await;
-            assert!(ground.work().join(".git").is_dir());
-            assert!(ground.client.terminate(&id, None).await);
-            assert_eq!(ground.client.finish(&id).await.exit_code, 137);
+            let process_count = start_daemons(fixture, &id, "wait").await;
+            assert!(fixture.work().join(".git").is_dir());
+            assert!(fixture.client.terminate(&id, None).await);
+            assert_eq!(fixture.client.finish(&id).await.exit_code, 137);
             process_count.gone().await;
-            let work = ground.work();
+            let work = fixture.work();
             eventually("nothing is left", || {
                 names(&work).iter().all(|name| !work.join(name).is_dir())
             })
@@ -73,16 +73,16 @@ async fn terminate_ends_everything_before_protected_names_are_free() {
 
 #[tokio::test]
 async fn the_end_of_the_command_ends_everything_else() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for round in 0..5 {
             let id = format!("p{round}");
-            let process_count = start_daemons(ground, &id, "read _; exit 7").await;
-            ground.client.write(&id, "w", "\n").await.unwrap();
-            assert_eq!(ground.client.finish(&id).await.exit_code, 7);
+            let process_count = start_daemons(fixture, &id, "read _; exit 7").await;
+            fixture.client.write(&id, "w", "\n").await.unwrap();
+            assert_eq!(fixture.client.finish(&id).await.exit_code, 7);
             process_count.gone().await;
-            assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+            assert!(names(&fixture.work()).is_empty(), "{:?}", names(&fixture.work()));
         }
-        let server = ground.server.serving_pid();
+        let server = fixture.server.serving_pid();
         eventually("no zombie is left", || {
             children(server).into_iter().all(|pid| state(pid) != Some('Z'))
         })
@@ -93,24 +93,24 @@ async fn the_end_of_the_command_ends_everything_else() {
 
 #[tokio::test]
 async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
-    as_each_user(async |ground| {
-        // The launcher, and the first process inside.
+    as_each_user(async |fixture| {
+        // The launcher and init.
         for depth in [0, 1] {
             let id = format!("p{depth}");
-            let process_count = start_daemons(ground, &id, "wait").await;
+            let process_count = start_daemons(fixture, &id, "wait").await;
             let living =
                 |pid| launched(pid).into_iter().find(|pid| state(*pid) != Some('Z')).unwrap();
-            let mut victim = living(ground.server.serving_pid());
+            let mut victim = living(fixture.server.serving_pid());
             for _ in 0..depth {
                 victim = living(victim.cast_unsigned());
             }
             kill_process(Pid::from_raw(victim).unwrap(), Signal::KILL).unwrap();
-            assert_eq!(ground.client.finish(&id).await.exit_code, 137);
+            assert_eq!(fixture.client.finish(&id).await.exit_code, 137);
             process_count.gone().await;
-            let work = ground.work();
+            let work = fixture.work();
             eventually("nothing is left", || !work.join(".git").is_dir()).await;
             assert!(names(&work).is_empty(), "depth {depth}: {:?}", names(&work));
-            let server = ground.server.serving_pid();
+            let server = fixture.server.serving_pid();
             eventually("no process is left", || launched(server).is_empty()).await;
         }
     })
@@ -119,19 +119,19 @@ async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
 
 #[tokio::test]
 async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_with_the_server() {
-    as_each_user(async |ground| {
-        let sandbox = ground.workspace("restricted");
-        let server = ground.server.serving_pid();
+    as_each_user(async |fixture| {
+        let sandbox = fixture.workspace("restricted");
+        let server = fixture.server.serving_pid();
         let zygotes = || children(server).into_iter().filter(|pid| is_zygote(*pid));
         for _ in 0..3 {
-            assert_eq!(ground.run(&sandbox, "echo in").await.text(), "in\n");
-            // What has just been copied still looks like a zygote.
-            eventually("the next sandboxes wait", || spares(server).len() == 2).await;
+            assert_eq!(fixture.run(&sandbox, "echo in").await.text(), "in\n");
+            // A fresh fork still looks like a zygote.
+            eventually("the next sandboxes wait", || warm_sandboxes(server).len() == 2).await;
             for zygote in zygotes() {
                 kill_process(Pid::from_raw(zygote).unwrap(), Signal::KILL).unwrap();
             }
         }
-        assert_eq!(ground.run(&sandbox, "echo in").await.text(), "in\n");
+        assert_eq!(fixture.run(&sandbox, "echo in").await.text(), "in\n");
         let left: Vec<i32> = zygotes().collect();
         assert!(!left.is_empty());
         kill_process(Pid::from_raw(server.cast_signed()).unwrap(), Signal::KILL).unwrap();
@@ -145,27 +145,27 @@ async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_w
 
 #[tokio::test]
 async fn a_server_that_is_killed_leaves_nothing() {
-    as_each_user(async |ground| {
-        let process_count = start_daemons(ground, "p", "wait").await;
-        let serving = Pid::from_raw(ground.server.serving_pid().cast_signed()).unwrap();
+    as_each_user(async |fixture| {
+        let process_count = start_daemons(fixture, "p", "wait").await;
+        let serving = Pid::from_raw(fixture.server.serving_pid().cast_signed()).unwrap();
         kill_process(serving, Signal::KILL).unwrap();
-        ground.server.wait().await;
+        fixture.server.wait().await;
         process_count.gone().await;
-        assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+        assert!(names(&fixture.work()).is_empty(), "{:?}", names(&fixture.work()));
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-        assert!(!mounts.contains(ground.root().to_str().unwrap()));
+        assert!(!mounts.contains(fixture.root().to_str().unwrap()));
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_guardian_that_is_killed_leaves_nothing() {
-    as_each_user(async |ground| {
-        let process_count = start_daemons(ground, "p", "wait").await;
-        ground.server.signal(Signal::KILL);
-        ground.server.wait().await;
+    as_each_user(async |fixture| {
+        let process_count = start_daemons(fixture, "p", "wait").await;
+        fixture.server.signal(Signal::KILL);
+        fixture.server.wait().await;
         process_count.gone().await;
-        let work = ground.work();
+        let work = fixture.work();
         eventually("nothing is left", || names(&work).is_empty()).await;
     })
     .await;
@@ -173,12 +173,12 @@ async fn a_guardian_that_is_killed_leaves_nothing() {
 
 #[tokio::test]
 async fn a_server_that_is_told_to_stop_leaves_nothing() {
-    as_each_user(async |ground| {
-        let process_count = start_daemons(ground, "p", "wait").await;
-        ground.server.signal(Signal::TERM);
-        ground.server.wait().await;
+    as_each_user(async |fixture| {
+        let process_count = start_daemons(fixture, "p", "wait").await;
+        fixture.server.signal(Signal::TERM);
+        fixture.server.wait().await;
         process_count.gone().await;
-        assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+        assert!(names(&fixture.work()).is_empty(), "{:?}", names(&fixture.work()));
     })
     .await;
 }
@@ -186,29 +186,29 @@ async fn a_server_that_is_told_to_stop_leaves_nothing() {
 #[tokio::test]
 async fn a_session_that_expires_leaves_nothing() {
     let server = TestExecutor::start_with(&["--session-linger", "100ms"]).await;
-    let mut ground = Ground::new(server, None).await;
-    let process_count = start_daemons(&mut ground, "p", "wait").await;
+    let mut fixture = SandboxFixture::new(server, None).await;
+    let process_count = start_daemons(&mut fixture, "p", "wait").await;
     // Its first client, and the connection with it, is gone.
-    ground.client = ground.server.client().await;
+    fixture.client = fixture.server.client().await;
     process_count.gone().await;
-    let work = ground.work();
+    let work = fixture.work();
     eventually("nothing is left", || names(&work).is_empty()).await;
 }
 
 #[tokio::test]
 async fn a_start_that_fails_leaves_nothing() {
-    as_each_user(async |ground| {
-        let params = ground.params(&ground.workspace("restricted"));
+    as_each_user(async |fixture| {
+        let params = fixture.params(&fixture.workspace("restricted"));
         for program in ["/nowhere", "nowhere", "/etc/passwd"] {
-            let id = ground.next_id();
-            ground
+            let id = fixture.next_id();
+            fixture
                 .client
                 .start(&id, &[program], params.clone())
                 .await
                 .expect_err("it cannot start");
         }
-        assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
-        let server = ground.server.serving_pid();
+        assert!(names(&fixture.work()).is_empty(), "{:?}", names(&fixture.work()));
+        let server = fixture.server.serving_pid();
         eventually("no process is left", || launched(server).is_empty()).await;
     })
     .await;
@@ -216,8 +216,8 @@ async fn a_start_that_fails_leaves_nothing() {
 
 #[tokio::test]
 async fn two_hundred_sandboxes_at_once_leave_nothing() {
-    as_each_user(async |ground| {
-        let params = ground.params(&ground.workspace("restricted"));
+    as_each_user(async |fixture| {
+        let params = fixture.params(&fixture.workspace("restricted"));
         let mut asked = Vec::new();
         for number in 0..200 {
             let argv = [
@@ -230,16 +230,16 @@ async fn two_hundred_sandboxes_at_once_leave_nothing() {
                 &argv,
                 params.clone(),
             );
-            asked.push(ground.client.send("process/start", start).await);
+            asked.push(fixture.client.send("process/start", start).await);
         }
         for id in asked {
-            ground.client.reply(id).await.expect("it starts");
+            fixture.client.reply(id).await.expect("it starts");
         }
         for number in 0..200 {
-            let finished = ground.client.finish(&format!("p{number}")).await;
+            let finished = fixture.client.finish(&format!("p{number}")).await;
             assert_eq!(finished.text(), format!("{number}\n"), "{finished:?}");
         }
-        assert!(names(&ground.work()).is_empty(), "{:?}", names(&ground.work()));
+        assert!(names(&fixture.work()).is_empty(), "{:?}", names(&fixture.work()));
     })
     .await;
 }

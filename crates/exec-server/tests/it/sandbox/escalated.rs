@@ -1,10 +1,10 @@
-//! A command that was approved to run with fewer limits: it may write everything, and what was denied stays denied.
+//! Approved commands with fewer restrictions: everything is writable, and denials still apply.
 //!
 //! The reference client asks for this only if `linuxApprovedRootWritePreservesRestrictions` is announced.
 
 use std::os::unix::fs::symlink;
 
-use super::ground::{Ground, as_each_user};
+use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
 
 /// The policy as the reference client sends it for an approved command of a profile that denies `denied`.
@@ -18,8 +18,8 @@ fn approved(denied: &[&Path]) -> Value {
     policy
 }
 
-/// Each would show the secret, if anything did.
-const WAYS: [&str; 9] = [
+/// Each script prints the secret unless it is stopped.
+const ATTACKS: [&str; 9] = [
     "cat $OUT/secret/file",
     "cat $WORK/link/file",
     "ln -s $OUT/secret $WORK/mine; cat $WORK/mine/file",
@@ -31,36 +31,36 @@ const WAYS: [&str; 9] = [
     "cp -r $OUT $WORK/copy; cat $WORK/copy/secret/file",
 ];
 
-fn hide_a_secret(ground: &Ground) -> std::path::PathBuf {
-    let secret = ground.outside().join("secret");
-    ground.make_dir(&secret);
-    ground.put(&secret.join("file"), "the secret");
-    symlink(&secret, ground.work().join("link")).unwrap();
+fn hide_a_secret(fixture: &SandboxFixture) -> std::path::PathBuf {
+    let secret = fixture.outside().join("secret");
+    fixture.make_dir(&secret);
+    fixture.put(&secret.join("file"), "the secret");
+    symlink(&secret, fixture.work().join("link")).unwrap();
     secret
 }
 
 #[tokio::test]
 async fn what_is_denied_stays_denied_and_the_rest_can_be_written() {
-    as_each_user(async |ground| {
-        for way in WAYS {
-            ground.reset();
-            let secret = hide_a_secret(ground);
-            let free = ground.run(&Value::Null, way).await;
+    as_each_user(async |fixture| {
+        for attack in ATTACKS {
+            fixture.reset();
+            let secret = hide_a_secret(fixture);
+            let free = fixture.run(&Value::Null, attack).await;
             let shown = free.text().contains("the secret");
-            assert!(shown || way.contains("/proc/1/") , "{way} shows nothing anyway: {free:?}");
-            ground.reset();
-            hide_a_secret(ground);
+            assert!(shown || attack.contains("/proc/1/") , "{attack} shows nothing anyway: {free:?}");
+            fixture.reset();
+            hide_a_secret(fixture);
             let policy = approved(&[&secret]);
-            let inside = ground.run(&policy, way).await;
-            assert!(!inside.text().contains("the secret"), "{way}: {inside:?}");
+            let inside = fixture.run(&policy, attack).await;
+            assert!(!inside.text().contains("the secret"), "{attack}: {inside:?}");
         }
-        ground.reset();
-        let secret = hide_a_secret(ground);
+        fixture.reset();
+        let secret = hide_a_secret(fixture);
         let script = "echo changed > $OUT/file && mkdir -p $OUT/repo/.git && echo x > $OUT/repo/.git/config \
              && cat $OUT/file";
-        let inside = ground.run(&approved(&[&secret]), script).await;
+        let inside = fixture.run(&approved(&[&secret]), script).await;
         assert_eq!((inside.text(), inside.exit_code), ("changed\n".to_owned(), 0), "{inside:?}");
-        assert_eq!(std::fs::read_to_string(ground.outside().join("file")).unwrap(), "changed\n");
+        assert_eq!(std::fs::read_to_string(fixture.outside().join("file")).unwrap(), "changed\n");
     })
     .await;
 }
@@ -71,12 +71,12 @@ async fn links_at_the_root_work_and_lead_to_what_is_denied_under_no_name() {
         eprintln!("skipped, /bin is no link here");
         return;
     }
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         // Denied by the name that leads through the link, and by the other one.
         for denied in ["/bin/true", "/usr/bin/true"] {
             let script = "for name in /bin/true /usr/bin/true; do cat $name >/dev/null && echo $name; $name && echo ran; done 2>/dev/null
                 /bin/sh -c 'echo shell'; test -L /bin && echo link";
-            let inside = ground.run(&approved(&[Path::new(denied)]), script).await;
+            let inside = fixture.run(&approved(&[Path::new(denied)]), script).await;
             assert_eq!(inside.text(), "shell\nlink\n", "{denied}: {inside:?}");
         }
     })
@@ -85,21 +85,21 @@ async fn links_at_the_root_work_and_lead_to_what_is_denied_under_no_name() {
 
 #[tokio::test]
 async fn devices_work_where_everything_can_be_written() {
-    as_each_user(async |ground| {
-        let secret = hide_a_secret(ground);
+    as_each_user(async |fixture| {
+        let secret = hide_a_secret(fixture);
         let script = "echo gone > /dev/null && head -c 3 /dev/zero | wc -c && head -c 5 /dev/urandom | wc -c
             head -c 7 /dev/random | wc -c; (echo x > /dev/full) 2>/dev/null || echo full
             echo to stdout > /dev/stdout; echo shared > /dev/shm/x && cat /dev/shm/x; test -c /dev/ptmx && echo ptmx";
         for policy in [approved(&[&secret]), approved(&[])] {
-            let inside = ground.run(&policy, script).await;
+            let inside = fixture.run(&policy, script).await;
             for line in ["3\n5\n", "7\n", "full\n", "to stdout\n", "shared\n", "ptmx\n"] {
                 assert!(inside.text().contains(line), "{line:?} is missing: {inside:?}");
             }
         }
-        let mut params = ground.params(&approved(&[&secret]));
+        let mut params = fixture.params(&approved(&[&secret]));
         params["tty"] = json!(true);
         let argv = ["/bin/sh", "-c", "echo typed > /dev/tty; test -t 0 && echo a terminal"];
-        let inside = ground.client.run("terminal", &argv, params).await;
+        let inside = fixture.client.run("terminal", &argv, params).await;
         assert!(inside.pty_text().contains("typed\r\na terminal\r\n"), "{inside:?}");
     })
     .await;
@@ -107,19 +107,19 @@ async fn devices_work_where_everything_can_be_written() {
 
 #[tokio::test]
 async fn a_protected_name_that_an_entry_opens_can_be_made() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let entries = [
             special("root", "read"),
             special("project_roots", "write"),
-            at(&ground.work().join(".git"), "write"),
+            at(&fixture.work().join(".git"), "write"),
         ];
-        let policy = with_entries(&[&ground.work()], "restricted", &entries);
+        let policy = with_entries(&[&fixture.work()], "restricted", &entries);
         let script = "mkdir .git && echo '[core]' > .git/config && cat .git/config";
-        let inside = ground.run(&policy, script).await;
+        let inside = fixture.run(&policy, script).await;
         assert_eq!(inside.text(), "[core]\n", "{inside:?}");
-        let others = ground.run(&policy, "mkdir .codex .aws .agents; ls -A").await;
+        let others = fixture.run(&policy, "mkdir .codex .aws .agents; ls -A").await;
         assert!(!others.text().contains("made"), "{others:?}");
-        assert_eq!(ground.run(&policy, "touch .codex/x && echo made").await.text(), "");
+        assert_eq!(fixture.run(&policy, "touch .codex/x && echo made").await.text(), "");
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! Changing what lies outside of the workspace, by every name and every way to it.
+//! Writes outside of the workspace, by every name and path to it.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::process::Stdio;
@@ -6,15 +6,15 @@ use std::process::Stdio;
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::client::start_params;
 use exec_server_testkit::executor::binary;
-use exec_server_testkit::surroundings::isolate;
+use exec_server_testkit::isolation::isolate;
 
 use super::attempt::command;
-use super::ground::{as_each_user, snapshot};
+use super::fixture::{as_each_user, snapshot};
 use super::*;
-use crate::files::surroundings::as_nobody;
+use crate::files::host::as_nobody;
 
-/// Each changes something in `$OUT`, if nobody stops it.
-pub const WAYS: [(&str, &str); 27] = [
+/// Each script changes something in `$OUT` unless it is stopped.
+pub const ATTACKS: [(&str, &str); 27] = [
     ("writing", "echo evil > $OUT/file"),
     ("appending", "echo evil >> $OUT/file"),
     ("creating", "echo evil > $OUT/new"),
@@ -47,7 +47,7 @@ pub const WAYS: [(&str, &str); 27] = [
     ("the working directory", "cd $OUT && echo evil > file"),
 ];
 
-/// The same, by system calls that no usual program makes.
+/// The same, by unusual system calls.
 pub const CALLS: [&str; 9] = [
     "exchange",
     "exchange_outside",
@@ -62,11 +62,11 @@ pub const CALLS: [&str; 9] = [
 
 #[tokio::test]
 async fn nothing_outside_of_the_workspace_can_be_changed() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for network in ["restricted", "enabled"] {
-            let policy = ground.workspace(network);
-            for (name, script) in WAYS {
-                ground.cannot_change_outside(&policy, name, script).await;
+            let policy = fixture.workspace(network);
+            for (name, script) in ATTACKS {
+                fixture.cannot_change_outside(&policy, name, script).await;
             }
         }
     })
@@ -75,14 +75,14 @@ async fn nothing_outside_of_the_workspace_can_be_changed() {
 
 #[tokio::test]
 async fn nothing_at_all_can_be_changed_where_everything_is_read_only() {
-    as_each_user(async |ground| {
-        let policy = with_entries(&[&ground.work()], "restricted", &[special("root", "read")]);
-        for (name, script) in WAYS {
-            ground.cannot_change_outside(&policy, name, script).await;
+    as_each_user(async |fixture| {
+        let policy = with_entries(&[&fixture.work()], "restricted", &[special("root", "read")]);
+        for (name, script) in ATTACKS {
+            fixture.cannot_change_outside(&policy, name, script).await;
         }
-        let before = snapshot(&ground.work());
-        let finished = ground.run(&policy, "echo evil > here; mkdir there; chmod 777 .").await;
-        assert_eq!(snapshot(&ground.work()), before, "{finished:?}");
+        let before = snapshot(&fixture.work());
+        let finished = fixture.run(&policy, "echo evil > here; mkdir there; chmod 777 .").await;
+        assert_eq!(snapshot(&fixture.work()), before, "{finished:?}");
         assert_eq!(finished.exited["sandboxDenied"], true);
     })
     .await;
@@ -90,15 +90,15 @@ async fn nothing_at_all_can_be_changed_where_everything_is_read_only() {
 
 #[tokio::test]
 async fn nothing_outside_can_be_changed_by_rare_calls() {
-    as_each_user(async |ground| {
-        let policy = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        let policy = fixture.workspace("restricted");
         for call in CALLS.into_iter().filter(|call| *call != "handle") {
-            ground.cannot_change_outside(&policy, call, &command(call)).await;
+            fixture.cannot_change_outside(&policy, call, &command(call)).await;
         }
-        ground.reset();
-        let before = snapshot(&ground.outside());
-        let finished = ground.run(&policy, &command(&CALLS.join(" "))).await;
-        assert_eq!(snapshot(&ground.outside()), before, "{finished:?}");
+        fixture.reset();
+        let before = snapshot(&fixture.outside());
+        let finished = fixture.run(&policy, &command(&CALLS.join(" "))).await;
+        assert_eq!(snapshot(&fixture.outside()), before, "{finished:?}");
         assert!(!finished.text().contains(" ok"), "{finished:?}");
     })
     .await;
@@ -106,13 +106,13 @@ async fn nothing_outside_can_be_changed_by_rare_calls() {
 
 #[tokio::test]
 async fn the_root_of_the_host_is_gone_before_anything_runs() {
-    as_each_user(async |ground| {
-        let sandbox = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        let sandbox = fixture.workspace("restricted");
         for _ in 0..20 {
             // Nothing else may be mounted where the root is.
             let script = "while read -r _ _ _ _ at _; do [ \"$at\" = / ] && echo root; done \
                           < /proc/self/mountinfo";
-            assert_eq!(ground.run(&sandbox, script).await.text(), "root\n");
+            assert_eq!(fixture.run(&sandbox, script).await.text(), "root\n");
         }
     })
     .await;
@@ -120,39 +120,39 @@ async fn the_root_of_the_host_is_gone_before_anything_runs() {
 
 #[tokio::test]
 async fn links_that_were_there_before_lead_nowhere() {
-    as_each_user(async |ground| {
-        let policy = ground.workspace("restricted");
-        symlink(ground.outside(), ground.work().join("found")).unwrap();
-        ground.give(&ground.work().join("found"));
-        let before = snapshot(&ground.outside());
+    as_each_user(async |fixture| {
+        let policy = fixture.workspace("restricted");
+        symlink(fixture.outside(), fixture.work().join("found")).unwrap();
+        fixture.give(&fixture.work().join("found"));
+        let before = snapshot(&fixture.outside());
         let script = "echo evil > found/file; rm -rf found/dir; mkdir found/new; echo $?";
-        let finished = ground.run(&policy, script).await;
-        assert_eq!(snapshot(&ground.outside()), before, "{finished:?}");
+        let finished = fixture.run(&policy, script).await;
+        assert_eq!(snapshot(&fixture.outside()), before, "{finished:?}");
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_writable_root_that_became_a_link_gives_nothing() {
-    as_each_user(async |ground| {
-        let (work, sub) = (ground.work(), ground.work().join("sub"));
-        ground.make_dir(&sub);
+    as_each_user(async |fixture| {
+        let (work, sub) = (fixture.work(), fixture.work().join("sub"));
+        fixture.make_dir(&sub);
         let both = workspace_write(&[&work, &sub], "restricted");
-        assert_eq!(ground.run(&both, "echo in > sub/f").await.exit_code, 0);
+        assert_eq!(fixture.run(&both, "echo in > sub/f").await.exit_code, 0);
         // A process that holds only the outer root is free to replace the inner one.
-        let outer = ground.workspace("restricted");
-        let swapped = ground.run(&outer, "rm -rf sub; ln -s $OUT sub").await;
+        let outer = fixture.workspace("restricted");
+        let swapped = fixture.run(&outer, "rm -rf sub; ln -s $OUT sub").await;
         assert_eq!(swapped.exit_code, 0, "{swapped:?}");
-        let before = snapshot(&ground.outside());
+        let before = snapshot(&fixture.outside());
         for roots in [&[&*work, &*sub][..], &[&*sub]] {
-            let (id, policy) = (ground.next_id(), workspace_write(roots, "restricted"));
+            let (id, policy) = (fixture.next_id(), workspace_write(roots, "restricted"));
             let script = "echo evil > $OUT/file; echo evil > $WORK/sub/file";
             let argv = ["/bin/sh", "-c", script];
-            let params = ground.params(&policy);
-            if ground.client.start(&id, &argv, params).await.is_ok() {
-                ground.client.finish(&id).await;
+            let params = fixture.params(&policy);
+            if fixture.client.start(&id, &argv, params).await.is_ok() {
+                fixture.client.finish(&id).await;
             }
-            assert_eq!(snapshot(&ground.outside()), before);
+            assert_eq!(snapshot(&fixture.outside()), before);
         }
     })
     .await;
@@ -160,11 +160,11 @@ async fn a_writable_root_that_became_a_link_gives_nothing() {
 
 #[tokio::test]
 async fn descriptors_that_a_process_was_given_lead_to_no_file_of_the_host() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let null = std::path::Path::new("/dev/null");
         let before = null.metadata().unwrap();
-        let policy = ground.workspace("restricted");
-        let finished = ground.run(&policy, &command("stdin_times stdin_mode")).await;
+        let policy = fixture.workspace("restricted");
+        let finished = fixture.run(&policy, &command("stdin_times stdin_mode")).await;
         let after = null.metadata().unwrap();
         if before.mtime() != after.mtime() {
             std::fs::File::open(null).unwrap().set_modified(before.modified().unwrap()).unwrap();
@@ -177,26 +177,26 @@ async fn descriptors_that_a_process_was_given_lead_to_no_file_of_the_host() {
 
 #[tokio::test]
 async fn the_program_of_the_server_cannot_be_reached_through_the_launcher() {
-    as_each_user(async |ground| {
-        // It belongs to its user, as in an installation for one user.
-        let program = ground.root().join("exec-server");
+    as_each_user(async |fixture| {
+        // It belongs to the user, as in a per-user installation.
+        let program = fixture.root().join("exec-server");
         std::fs::copy(binary(), &program).unwrap();
-        ground.give(&program);
+        fixture.give(&program);
         let mut builder = TestExecutor::builder();
         *builder.command() = tokio::process::Command::new(&program);
         isolate(builder.command().as_std_mut());
         builder.command().stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        let builder = if ground.is_root() { Some(builder) } else { as_nobody(builder) };
-        ground.server = builder.expect("there is such a server already").start().await;
-        ground.client = ground.server.client().await;
-        let policy = ground.workspace("restricted");
+        let builder = if fixture.is_root() { Some(builder) } else { as_nobody(builder) };
+        fixture.server = builder.expect("there is such a server already").start().await;
+        fixture.client = fixture.server.client().await;
+        let policy = fixture.workspace("restricted");
         let (id, argv) = ("p", ["/proc/self/exe", "--listen=stdio"]);
         {
             let before = program.metadata().unwrap();
-            let mut params = ground.params(&policy);
+            let mut params = fixture.params(&policy);
             params["pipeStdin"] = json!(true);
-            ground.client.start(id, &argv, params).await.expect("it starts");
-            // What runs is a server, so it can be asked to run something with itself as the parent.
+            fixture.client.start(id, &argv, params).await.expect("it starts");
+            // The zygote program is a server, which could be asked to run something as its child.
             let inner =
                 "chmod 700 /proc/$PPID/exe; touch -d 2001-01-01 /proc/$PPID/exe; echo done >&2";
             let inner = start_params("inner", &["/bin/sh", "-c", inner], json!({}));
@@ -206,12 +206,12 @@ async fn the_program_of_the_server_cannot_be_reached_through_the_launcher() {
                 json!({"id": 2, "method": "process/start", "params": inner}),
             ];
             let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
-            ground.client.write(id, "w", &lines).await.unwrap();
-            ground.client.wait_output(id, "process/exited").await;
+            fixture.client.write(id, "w", &lines).await.unwrap();
+            fixture.client.wait_output(id, "process/exited").await;
             let after = program.metadata().unwrap();
             assert_eq!((before.mode(), before.mtime()), (after.mode(), after.mtime()), "{id}");
-            ground.client.terminate(id, None).await;
-            ground.client.finish(id).await;
+            fixture.client.terminate(id, None).await;
+            fixture.client.finish(id).await;
         }
     })
     .await;

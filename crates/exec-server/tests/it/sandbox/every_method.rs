@@ -4,7 +4,7 @@ use exec_server_protocol::base64;
 use exec_server_protocol::methods::Method;
 use exec_server_testkit::TestExecutor;
 
-use super::ground::{Ground, as_each_user, snapshot};
+use super::fixture::{SandboxFixture, as_each_user, snapshot};
 use super::*;
 
 /// Params that do something with `path` outside of the policy, for every method that takes a sandbox.
@@ -38,17 +38,17 @@ fn params_of(method: Method, path: &str, url: &str) -> Value {
     }
 }
 
-/// A policy under which nothing of the ground can be seen, and nothing can be reached.
-fn nothing(ground: &Ground) -> Value {
-    with_entries(&[&ground.work()], "restricted", &[special("minimal", "read")])
+/// A policy that hides the fixture and the network.
+fn nothing(fixture: &SandboxFixture) -> Value {
+    with_entries(&[&fixture.work()], "restricted", &[special("minimal", "read")])
 }
 
 #[tokio::test]
 async fn every_method_of_the_table_enforces_a_sandbox_or_refuses_it() {
-    as_each_user(async |ground| {
-        let policy = nothing(ground);
-        let before = snapshot(&ground.outside());
-        let path = uri(&ground.outside().join("file"));
+    as_each_user(async |fixture| {
+        let policy = nothing(fixture);
+        let before = snapshot(&fixture.outside());
+        let path = uri(&fixture.outside().join("file"));
         // A listener that no request of this policy may reach.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -60,26 +60,26 @@ async fn every_method_of_the_table_enforces_a_sandbox_or_refuses_it() {
                 false => json!({}),
             };
             params["sandbox"] = policy.clone();
-            let error = ground.client.call(name, params).await.expect_err(name);
+            let error = fixture.client.call(name, params).await.expect_err(name);
             if method.takes_sandbox() {
                 assert_ne!(error["code"], -32602, "{name}: {error}");
             } else {
                 assert_eq!(error["code"], -32602, "{name}: {error}");
             }
         }
-        assert_eq!(snapshot(&ground.outside()), before);
+        assert_eq!(snapshot(&fixture.outside()), before);
         assert!(listener.accept().is_err(), "something was sent");
         let entries = [special("minimal", "read"), special("project_roots", "write")];
-        let policy = with_entries(&[&ground.work()], "restricted", &entries);
-        assert_eq!(ground.run(&policy, "cat $OUT/file").await.text(), "");
+        let policy = with_entries(&[&fixture.work()], "restricted", &entries);
+        assert_eq!(fixture.run(&policy, "cat $OUT/file").await.text(), "");
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_method_without_a_sandbox_says_so_and_takes_null() {
-    as_each_user(async |ground| {
-        let policy = nothing(ground);
+    as_each_user(async |fixture| {
+        let policy = nothing(fixture);
         for (method, params, hint) in [
             ("fs/batch", json!({"requests": []}), "each of its requests"),
             ("fs/watchMissing", json!({"watchId": 1, "missing": []}), "fs/watchMissing"),
@@ -87,21 +87,21 @@ async fn a_method_without_a_sandbox_says_so_and_takes_null() {
         ] {
             let mut with = params.clone();
             with["sandbox"] = policy.clone();
-            let error = ground.client.call(method, with).await.expect_err(method);
+            let error = fixture.client.call(method, with).await.expect_err(method);
             let message = error["message"].as_str().unwrap();
             assert!(message.contains("sandbox") && message.contains(hint), "{error}");
             if method != "process/list" {
                 let mut with = params;
                 with["sandbox"] = Value::Null;
-                ground.client.call(method, with).await.expect(method);
+                fixture.client.call(method, with).await.expect(method);
             }
         }
-        // However the name is written.
+        // In every spelling of the name.
         let text = format!(
             r#"{{"id":77,"method":"fs/batch","params":{{"requests":[],"sand\u0062ox":{policy}}}}}"#
         );
-        ground.client.send_text(text).await;
-        assert_eq!(ground.client.reply(77).await.unwrap_err()["code"], -32602);
+        fixture.client.send_text(text).await;
+        assert_eq!(fixture.client.reply(77).await.unwrap_err()["code"], -32602);
     })
     .await;
 }

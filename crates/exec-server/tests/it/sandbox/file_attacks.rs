@@ -1,4 +1,4 @@
-//! The attacks again, by requests about files: every method, and every name of the same place.
+//! The attacks by `fs/*` requests: every method, and every name of the same path.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -7,20 +7,20 @@ use exec_server_protocol::base64;
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::fs_fixture::content;
 
-use super::ground::{Ground, as_each_user, as_each_user_of, snapshot};
+use super::fixture::{SandboxFixture, as_each_user, as_each_user_of, snapshot};
 use super::*;
 
-/// Requests one after the other, all about one place.
+/// Consecutive requests about one path.
 type Steps = Vec<(&'static str, Value)>;
 
-/// Names of the outside directory; the first is its own.
-fn names_of_outside(ground: &Ground) -> Vec<String> {
-    let outside = ground.outside().display().to_string();
-    let server = ground.server.serving_pid();
+/// Names of the directory outside; the first is its canonical name.
+fn names_of_outside(fixture: &SandboxFixture) -> Vec<String> {
+    let outside = fixture.outside().display().to_string();
+    let server = fixture.server.serving_pid();
     let mut names = vec![
         outside.clone(),
-        format!("{}/../outside", ground.work().display()),
-        format!("{}/link", ground.work().display()),
+        format!("{}/../outside", fixture.work().display()),
+        format!("{}/link", fixture.work().display()),
     ];
     for root in ["self/root", "thread-self/root", "self/cwd", "1/root", "self/task/1/root"] {
         names.push(format!("/proc/{root}{outside}"));
@@ -30,7 +30,7 @@ fn names_of_outside(ground: &Ground) -> Vec<String> {
     names
 }
 
-/// Each would change something in this directory.
+/// Each sequence changes something in this directory unless it is stopped.
 fn changes(dir: &str, work: &Path) -> Vec<Steps> {
     let there = |name: &str| uri(Path::new(&format!("{dir}/{name}")));
     let here = |name: &str| uri(&work.join(name));
@@ -65,7 +65,7 @@ fn changes(dir: &str, work: &Path) -> Vec<Steps> {
     ]
 }
 
-/// Each would tell of what is in this directory.
+/// Each sequence reads something from this directory unless it is stopped.
 fn looks(dir: &str, work: &Path) -> Vec<Steps> {
     let there = |name: &str| uri(Path::new(&format!("{dir}/{name}")));
     let here = |name: &str| uri(&work.join(name));
@@ -95,14 +95,14 @@ fn looks(dir: &str, work: &Path) -> Vec<Steps> {
     ]
 }
 
-/// Takes the steps, and says what was answered.
-async fn take(ground: &mut Ground, sandbox: &Value, steps: Steps) -> String {
+/// Sends the requests and returns the replies.
+async fn take(fixture: &mut SandboxFixture, sandbox: &Value, steps: Steps) -> String {
     let mut said = String::new();
     for (method, mut params) in steps {
         if params.get("handleId").is_none() || params.get("path").is_some() {
             params["sandbox"] = sandbox.clone();
         }
-        match ground.client.call(method, params).await {
+        match fixture.client.call(method, params).await {
             Ok(answer) => said += &answer.to_string(),
             Err(error) => assert_ne!(error["code"], -32602, "{method}: {error}"),
         }
@@ -110,18 +110,18 @@ async fn take(ground: &mut Ground, sandbox: &Value, steps: Steps) -> String {
     said
 }
 
-fn furnish(ground: &Ground) {
-    ground.reset();
-    symlink(ground.outside(), ground.work().join("link")).unwrap();
-    ground.give(&ground.work().join("link"));
+fn furnish(fixture: &SandboxFixture) {
+    fixture.reset();
+    symlink(fixture.outside(), fixture.work().join("link")).unwrap();
+    fixture.give(&fixture.work().join("link"));
 }
 
 #[tokio::test]
 async fn no_method_changes_what_is_outside_under_any_name() {
-    as_each_user(async |ground| {
-        let (names, work) = (names_of_outside(ground), ground.work());
+    as_each_user(async |fixture| {
+        let (names, work) = (names_of_outside(fixture), fixture.work());
         let policies = [
-            ground.workspace("restricted"),
+            fixture.workspace("restricted"),
             with_entries(
                 &[&work],
                 "enabled",
@@ -129,22 +129,22 @@ async fn no_method_changes_what_is_outside_under_any_name() {
             ),
         ];
         // The same workers serve all of it, because nothing that they stand on is replaced.
-        furnish(ground);
-        let before = snapshot(&ground.outside());
+        furnish(fixture);
+        let before = snapshot(&fixture.outside());
         let count = changes(&names[0], &work).len();
         for policy in &policies {
             for (index, name) in
                 (0..count).flat_map(|index| names.iter().map(move |name| (index, name)))
             {
-                take(ground, policy, changes(name, &work).swap_remove(index)).await;
-                assert_eq!(snapshot(&ground.outside()), before, "{index} by {name}");
+                take(fixture, policy, changes(name, &work).swap_remove(index)).await;
+                assert_eq!(snapshot(&fixture.outside()), before, "{index} by {name}");
             }
         }
         for index in 0..count {
-            furnish(ground);
-            let before = snapshot(&ground.outside());
-            take(ground, &Value::Null, changes(&names[0], &work).swap_remove(index)).await;
-            assert_ne!(snapshot(&ground.outside()), before, "{index} changes nothing when it may");
+            furnish(fixture);
+            let before = snapshot(&fixture.outside());
+            take(fixture, &Value::Null, changes(&names[0], &work).swap_remove(index)).await;
+            assert_ne!(snapshot(&fixture.outside()), before, "{index} changes nothing when it may");
         }
     })
     .await;
@@ -152,32 +152,33 @@ async fn no_method_changes_what_is_outside_under_any_name() {
 
 #[tokio::test]
 async fn no_method_tells_of_what_is_denied_under_any_name() {
-    as_each_user(async |ground| {
-        let (names, work) = (names_of_outside(ground), ground.work());
+    as_each_user(async |fixture| {
+        let (names, work) = (names_of_outside(fixture), fixture.work());
         let write = special("project_roots", "write");
         let policies = [
             with_entries(
                 &[&work],
                 "restricted",
-                &[special("root", "read"), write.clone(), at(&ground.outside(), "deny")],
+                &[special("root", "read"), write.clone(), at(&fixture.outside(), "deny")],
             ),
             with_entries(&[&work], "restricted", &[special("minimal", "read"), write]),
         ];
         // The content of its file, and the name of another one.
         let tells = |said: &str| said.contains("c2FmZQo") || said.contains("other");
-        furnish(ground);
+        furnish(fixture);
         let count = looks(&names[0], &work).len();
         for policy in &policies {
             for (index, name) in
                 (0..count).flat_map(|index| names.iter().map(move |name| (index, name)))
             {
-                let said = take(ground, policy, looks(name, &work).swap_remove(index)).await;
+                let said = take(fixture, policy, looks(name, &work).swap_remove(index)).await;
                 assert!(!tells(&said), "{index} by {name}: {said}");
             }
         }
         for index in 0..count {
-            furnish(ground);
-            let free = take(ground, &Value::Null, looks(&names[0], &work).swap_remove(index)).await;
+            furnish(fixture);
+            let free =
+                take(fixture, &Value::Null, looks(&names[0], &work).swap_remove(index)).await;
             assert!(tells(&free), "{index} tells nothing when it may: {free}");
         }
     })
@@ -189,34 +190,34 @@ async fn no_request_sees_the_server_itself() {
     const SECRET: &str = "a-secret-of-the-server";
     as_each_user_of(
         || TestExecutor::builder().env("CANARY", SECRET),
-        async |ground| {
-            let server = ground.server.serving_pid();
+        async |fixture| {
+            let server = fixture.server.serving_pid();
             let environment = |process: &str| uri(Path::new(&format!("/proc/{process}/environ")));
-            let read = async |ground: &mut Ground, process: &str, sandbox: &Value| {
+            let read = async |fixture: &mut SandboxFixture, process: &str, sandbox: &Value| {
                 let params = json!({"path": environment(process), "sandbox": sandbox});
-                let answer = ground.client.call("fs/readFile", params).await;
+                let answer = fixture.client.call("fs/readFile", params).await;
                 answer
                     .ok()
                     .map(|read| String::from_utf8_lossy(&content(&read["dataBase64"])).into_owned())
             };
             // A server of an ordinary user conceals its memory even from itself.
-            let free = read(ground, "self", &Value::Null).await;
+            let free = read(fixture, "self", &Value::Null).await;
             let is_seen = free.as_ref().is_some_and(|free| free.contains(SECRET));
-            assert_eq!(is_seen, ground.is_root(), "{free:?}");
-            let policy = ground.workspace("restricted");
+            assert_eq!(is_seen, fixture.is_root(), "{free:?}");
+            let policy = fixture.workspace("restricted");
             for process in ["self", "thread-self", "1", "2", "3"] {
-                let inside = read(ground, process, &policy).await.unwrap_or_default();
+                let inside = read(fixture, process, &policy).await.unwrap_or_default();
                 assert!(!inside.contains(SECRET), "{process}: {inside}");
             }
-            for process in [server, ground.server.pid()] {
+            for process in [server, fixture.server.pid()] {
                 // There may be another process with this number inside, but not that one.
-                let inside = read(ground, &process.to_string(), &policy).await.unwrap_or_default();
+                let inside = read(fixture, &process.to_string(), &policy).await.unwrap_or_default();
                 assert!(!inside.contains(SECRET), "{inside}");
             }
             for file in ["mem", "maps", "fd", "cwd", "root", "exe"] {
                 let path = uri(Path::new(&format!("/proc/{server}/{file}")));
                 let looked = json!({"path": path, "sandbox": policy});
-                ground.client.call("fs/getMetadata", looked).await.expect_err(file);
+                fixture.client.call("fs/getMetadata", looked).await.expect_err(file);
             }
         },
     )
@@ -224,14 +225,14 @@ async fn no_request_sees_the_server_itself() {
 }
 
 #[tokio::test]
-async fn pipes_sockets_and_devices_hold_nobody_up() {
-    as_each_user(async |ground| {
-        let work = ground.work();
+async fn pipes_sockets_and_devices_do_not_block() {
+    as_each_user(async |fixture| {
+        let work = fixture.work();
         let make_pipe = format!("mkfifo {}", work.join("pipe").display());
-        assert_eq!(ground.run_free(&make_pipe).await.exit_code, 0);
+        assert_eq!(fixture.run_free(&make_pipe).await.exit_code, 0);
         let _socket = UnixListener::bind(work.join("socket")).unwrap();
-        ground.give(&work.join("socket"));
-        let policy = ground.workspace("restricted");
+        fixture.give(&work.join("socket"));
+        let policy = fixture.workspace("restricted");
         let inside = ["pipe", "socket"].map(|name| work.join(name).display().to_string());
         let devices = [
             "/dev/zero",
@@ -262,7 +263,7 @@ async fn pipes_sockets_and_devices_hold_nobody_up() {
                 ("fs/writeFile", json!({"path": place, "dataBase64": data})),
             ];
             // Each of them is answered, or the client gives up.
-            take(ground, &policy, steps).await;
+            take(fixture, &policy, steps).await;
         }
     })
     .await;

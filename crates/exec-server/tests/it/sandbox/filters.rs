@@ -1,4 +1,4 @@
-//! System call filters of a command's own: one that asks somebody inside would be believed instead of the sandbox's.
+//! System call filters that a command installs: a notifier inside must not answer in place of the sandbox's.
 #![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
 
 use std::io;
@@ -9,18 +9,18 @@ use std::sync::mpsc;
 use libc::{sock_filter, sock_fprog, syscall};
 
 use super::attempt::{check, in_child, outcomes, variable};
-use super::ground::as_each_user;
+use super::fixture::as_each_user;
 use super::*;
 
-const WAYS: [&str; 3] = ["make_filter", "make_filter_the_old_way", "make_listener"];
+const ATTACKS: [&str; 3] = ["make_filter", "make_filter_the_old_way", "make_listener"];
 
 #[tokio::test]
 async fn inside_the_kernel_has_no_filters() {
-    as_each_user(async |ground| {
-        let free = outcomes(ground, &Value::Null, &WAYS).await;
+    as_each_user(async |fixture| {
+        let free = outcomes(fixture, &Value::Null, &ATTACKS).await;
         assert!(free.values().all(|outcome| outcome == "ok"), "{free:?}");
-        for policy in [ground.workspace("restricted"), unrestricted("enabled")] {
-            let inside = outcomes(ground, &policy, &WAYS).await;
+        for policy in [fixture.workspace("restricted"), unrestricted("enabled")] {
+            let inside = outcomes(fixture, &policy, &ATTACKS).await;
             assert!(inside.values().all(|outcome| outcome == "EINVAL"), "{inside:?}");
         }
     })
@@ -52,12 +52,12 @@ fn step(code: u16, jt: u8, jf: u8, k: u32) -> sock_filter {
     sock_filter { code, jt, jf, k }
 }
 
-/// Lets everything pass.
+/// A filter that allows everything.
 fn open() -> Vec<sock_filter> {
     vec![step(ANSWER, 0, 0, libc::SECCOMP_RET_ALLOW)]
 }
 
-/// Asks about what leads out.
+/// A filter that notifies about network calls.
 fn asking() -> Vec<sock_filter> {
     vec![
         step(LOAD, 0, 0, 0),
@@ -87,9 +87,9 @@ fn install(steps: &[sock_filter], flags: u64) -> io::Result<RawFd> {
     Ok(made as RawFd)
 }
 
-/// Leaves a process behind that waits until nobody answers for the sandbox any more, and then answers itself.
+/// Leaves a process behind that waits until the sandbox's notifier is gone, and then answers itself.
 ///
-/// What came of it is in `came-of-it` in the workspace.
+/// The result is written to `came-of-it` in the workspace.
 fn outlive_the_launcher() -> io::Result<()> {
     // SAFETY: with one test there is one thread; the copy makes descriptors of its own, and ends.
     unsafe {
@@ -104,7 +104,7 @@ fn outlive_the_launcher() -> io::Result<()> {
             libc::dup2(null, stream);
         }
     }
-    let outcome = wait_until_nobody_answers().and_then(|()| dial_with_own_answers());
+    let outcome = wait_until_the_notifier_is_gone().and_then(|()| dial_with_own_answers());
     let text = outcome.map_or_else(|error| attempt::error_name(&error), |()| "ok".to_owned());
     let work = variable("WORK");
     let (draft, name) = (format!("{work}/draft"), format!("{work}/came-of-it"));
@@ -114,7 +114,7 @@ fn outlive_the_launcher() -> io::Result<()> {
 }
 
 /// The kernel then says that there is no such call.
-fn wait_until_nobody_answers() -> io::Result<()> {
+fn wait_until_the_notifier_is_gone() -> io::Result<()> {
     for _ in 0..30_000 {
         // SAFETY: takes numbers only.
         match check(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0) }) {

@@ -1,4 +1,4 @@
-//! The kernel's surface: interfaces that a sandbox has no use for, and foreign ways to call it.
+//! Kernel interfaces that a sandbox does not need, and foreign system call ABIs.
 #![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
 
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::ptr::null;
 use libc::{c_char, c_void, syscall};
 
 use super::attempt::{are_refused, check, in_child, outcomes, variable};
-use super::ground::as_each_user;
+use super::fixture::as_each_user;
 use super::*;
 
 pub const FOR_EVERYBODY: [&str; 13] = [
@@ -41,11 +41,11 @@ pub const FOR_ROOT: [&str; 9] = [
 
 #[tokio::test]
 async fn what_no_command_needs_is_refused_by_the_kernel() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for network in ["restricted", "enabled"] {
-            let policy = ground.workspace(network);
-            are_refused(ground, &policy, &FOR_EVERYBODY, &FOR_ROOT).await;
-            are_refused(ground, &unrestricted(network), &FOR_EVERYBODY, &FOR_ROOT).await;
+            let policy = fixture.workspace(network);
+            are_refused(fixture, &policy, &FOR_EVERYBODY, &FOR_ROOT).await;
+            are_refused(fixture, &unrestricted(network), &FOR_EVERYBODY, &FOR_ROOT).await;
         }
     })
     .await;
@@ -54,21 +54,21 @@ async fn what_no_command_needs_is_refused_by_the_kernel() {
 #[cfg(target_arch = "x86_64")]
 #[tokio::test]
 async fn foreign_calls_are_refused_or_fatal() {
-    as_each_user(async |ground| {
-        let policy = ground.workspace("restricted");
-        let inside = outcomes(ground, &policy, &["x32", "i386"]).await;
+    as_each_user(async |fixture| {
+        let policy = fixture.workspace("restricted");
+        let inside = outcomes(fixture, &policy, &["x32", "i386"]).await;
         assert_eq!((&*inside["x32"], &*inside["i386"]), ("EPERM", "EPERM"));
     })
     .await;
 }
 
 #[tokio::test]
-async fn nobody_types_into_the_terminal_of_a_sandbox() {
-    as_each_user(async |ground| {
-        let mut params = ground.params(&ground.workspace("restricted"));
+async fn no_input_is_injected_into_the_terminal_of_a_sandbox() {
+    as_each_user(async |fixture| {
+        let mut params = fixture.params(&fixture.workspace("restricted"));
         params["tty"] = json!(true);
         let script = attempt::command("type type_high paste");
-        let finished = ground.client.run("p", &["/bin/sh", "-c", &script], params).await;
+        let finished = fixture.client.run("p", &["/bin/sh", "-c", &script], params).await;
         let said = finished.pty_text();
         for name in ["type", "type_high", "paste"] {
             assert!(said.contains(&format!("{name} EPERM")), "{said}");
@@ -79,13 +79,13 @@ async fn nobody_types_into_the_terminal_of_a_sandbox() {
 
 #[tokio::test]
 async fn a_crash_leaves_no_core_file() {
-    as_each_user(async |ground| {
-        let policy = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        let policy = fixture.workspace("restricted");
         let script =
             "ulimit -c unlimited 2>/dev/null; ulimit -c; sh -c 'kill -SEGV $$'; kill -ABRT $$";
-        let finished = ground.run(&policy, script).await;
+        let finished = fixture.run(&policy, script).await;
         assert_eq!((finished.text().as_str(), finished.exit_code), ("0\n", 134), "{finished:?}");
-        let left = crate::files::surroundings::names(&ground.work());
+        let left = crate::files::host::names(&fixture.work());
         assert!(left.is_empty(), "{left:?}");
     })
     .await;
@@ -162,7 +162,7 @@ fn getpid_of_i386() -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::ENOSYS))
 }
 
-/// Runs a shell that is in no directory.
+/// Runs a shell without a working directory.
 fn execute_from_memory() -> io::Result<()> {
     // SAFETY: a new descriptor, owned by the file.
     let mut memory = unsafe {

@@ -1,13 +1,13 @@
-//! Denied and read-only places that are not there yet cannot be made either, where everything around them is writable.
+//! Missing denied and read-only paths inside writable directories cannot be created.
 
 use exec_server_protocol::base64;
 
-use super::ground::{Ground, as_each_user};
+use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
-use crate::files::surroundings::names;
+use crate::files::host::names;
 
-/// Each would give `$NAME` a content.
-const WAYS: [&str; 8] = [
+/// Each script creates `$NAME` unless it is stopped.
+const ATTACKS: [&str; 8] = [
     "mkdir -p $NAME && echo evil > $NAME/x",
     "mkdir -p $(dirname $NAME); echo evil > $NAME",
     "rmdir $NAME $(dirname $NAME); mkdir -p $(dirname $NAME); echo evil > $NAME",
@@ -18,48 +18,48 @@ const WAYS: [&str; 8] = [
     "cd .. && mv work other && mkdir -p work/$NAME && echo evil > work/$NAME/x",
 ];
 
-/// A workspace in which one path is different.
-fn except(ground: &Ground, name: &str, access: &str) -> Value {
-    let place = at(&ground.work().join(name), access);
+/// A workspace policy with another access for one path.
+fn except(fixture: &SandboxFixture, name: &str, access: &str) -> Value {
+    let place = at(&fixture.work().join(name), access);
     let entries = [special("root", "read"), special("project_roots", "write"), place];
-    with_entries(&[&ground.work()], "restricted", &entries)
+    with_entries(&[&fixture.work()], "restricted", &entries)
 }
 
 #[tokio::test]
 async fn what_is_denied_or_read_only_cannot_be_made() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for (name, access) in [("secret", "deny"), ("a/b/secret", "deny"), ("fixed/it", "read")] {
-            let policy = except(ground, name, access);
-            for way in WAYS {
-                ground.reset();
-                let inside = ground.run(&policy, &format!("NAME={name}; {way}")).await;
+            let policy = except(fixture, name, access);
+            for attack in ATTACKS {
+                fixture.reset();
+                let inside = fixture.run(&policy, &format!("NAME={name}; {attack}")).await;
                 let top = name.split('/').next().unwrap();
-                assert!(!ground.work().join(top).exists(), "{way} made {name}: {inside:?}");
+                assert!(!fixture.work().join(top).exists(), "{attack} made {name}: {inside:?}");
             }
-            ground.reset();
-            let works = ground.run(&policy, "mkdir sub && echo fine > sub/f && cat sub/f").await;
+            fixture.reset();
+            let works = fixture.run(&policy, "mkdir sub && echo fine > sub/f && cat sub/f").await;
             assert_eq!(works.text(), "fine\n", "{works:?}");
-            assert_eq!(names(&ground.work()), ["sub"]);
+            assert_eq!(names(&fixture.work()), ["sub"]);
         }
-        ground.reset();
-        let free = ground.run_free(&format!("NAME=a/b/secret; {}", WAYS[0])).await;
-        assert!(ground.work().join("a/b/secret/x").exists(), "{free:?}");
+        fixture.reset();
+        let free = fixture.run_free(&format!("NAME=a/b/secret; {}", ATTACKS[0])).await;
+        assert!(fixture.work().join("a/b/secret/x").exists(), "{free:?}");
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_link_leads_to_no_missing_place_either() {
-    as_each_user(async |ground| {
-        ground.make_dir(&ground.work().join("real"));
+    as_each_user(async |fixture| {
+        fixture.make_dir(&fixture.work().join("real"));
         for (link, target) in [("link", "real"), ("dangling", "nowhere")] {
-            std::os::unix::fs::symlink(target, ground.work().join(link)).unwrap();
-            ground.give(&ground.work().join(link));
-            let policy = except(ground, &format!("{link}/secret"), "deny");
+            std::os::unix::fs::symlink(target, fixture.work().join(link)).unwrap();
+            fixture.give(&fixture.work().join(link));
+            let policy = except(fixture, &format!("{link}/secret"), "deny");
             let script =
                 format!("mkdir -p {target}/secret; echo evil > {target}/secret/x; echo done");
-            assert_eq!(ground.run(&policy, &script).await.text(), "done\n");
-            let secret = ground.work().join(link).join("secret");
+            assert_eq!(fixture.run(&policy, &script).await.text(), "done\n");
+            let secret = fixture.work().join(link).join("secret");
             assert!(!secret.exists(), "{link}");
         }
     })
@@ -67,51 +67,51 @@ async fn a_link_leads_to_no_missing_place_either() {
 }
 
 #[tokio::test]
-async fn a_missing_place_is_held_for_everybody_who_needs_it_and_then_free() {
-    as_each_user(async |ground| {
-        let policy = except(ground, "a/secret", "deny");
+async fn a_missing_path_is_held_while_a_sandbox_needs_it_and_then_freed() {
+    as_each_user(async |fixture| {
+        let policy = except(fixture, "a/secret", "deny");
         let waiting =
             "echo ready; read line; mkdir -p a/secret 2>/dev/null; echo x > a/f; ls -d a/*";
         let mut ids = Vec::new();
         for _ in 0..2 {
-            let (id, mut params) = (ground.next_id(), ground.params(&policy));
+            let (id, mut params) = (fixture.next_id(), fixture.params(&policy));
             params["pipeStdin"] = json!(true);
-            ground.client.start(&id, &["/bin/sh", "-c", waiting], params).await.unwrap();
-            ground.client.wait_output(&id, "ready").await;
+            fixture.client.start(&id, &["/bin/sh", "-c", waiting], params).await.unwrap();
+            fixture.client.wait_output(&id, "ready").await;
             ids.push(id);
         }
-        assert_eq!(names(&ground.work()), [".agents", ".aws", ".codex", ".git", "a"]);
+        assert_eq!(names(&fixture.work()), [".agents", ".aws", ".codex", ".git", "a"]);
         for (id, left) in ids.iter().zip([5, 0]) {
-            ground.client.write(id, "w", "go\n").await.unwrap();
-            let finished = ground.client.finish(id).await;
+            fixture.client.write(id, "w", "go\n").await.unwrap();
+            let finished = fixture.client.finish(id).await;
             assert_ne!(finished.exit_code, 0, "{finished:?}");
-            assert_eq!(names(&ground.work()).len(), left);
+            assert_eq!(names(&fixture.work()).len(), left);
         }
-        // Who may, can make it afterwards.
-        let policy = ground.workspace("restricted");
-        assert_eq!(ground.run(&policy, "mkdir -p a/secret").await.exit_code, 0);
+        // Without a sandbox it can be created afterwards.
+        let policy = fixture.workspace("restricted");
+        assert_eq!(fixture.run(&policy, "mkdir -p a/secret").await.exit_code, 0);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_file_in_the_way_of_a_denied_place_stays_a_file() {
-    as_each_user(async |ground| {
-        ground.put(&ground.work().join("way"), "file");
-        let policy = except(ground, "way/secret", "deny");
+    as_each_user(async |fixture| {
+        fixture.put(&fixture.work().join("way"), "file");
+        let policy = except(fixture, "way/secret", "deny");
         let script =
             "rm -f way; mv way gone; mkdir -p way/secret; echo evil > way/secret/x; cat way";
-        assert_eq!(ground.run(&policy, script).await.text(), "file");
-        assert!(ground.work().join("way").is_file());
+        assert_eq!(fixture.run(&policy, script).await.text(), "file");
+        assert!(fixture.work().join("way").is_file());
     })
     .await;
 }
 
 #[tokio::test]
 async fn requests_about_files_make_no_missing_place_and_looks_leave_nothing() {
-    as_each_user(async |ground| {
-        let policy = except(ground, "a/secret", "deny");
-        let work = ground.work();
+    as_each_user(async |fixture| {
+        let policy = except(fixture, "a/secret", "deny");
+        let work = fixture.work();
         let path = |name: &str| uri(&work.join(name));
         let more = |params: Value| {
             let mut params = params;
@@ -119,9 +119,9 @@ async fn requests_about_files_make_no_missing_place_and_looks_leave_nothing() {
             params
         };
         let data = base64::encode(b"evil");
-        ground.client.call("fs/readDirectory", more(json!({"path": path(".")}))).await.unwrap();
-        assert!(names(&ground.work()).is_empty());
-        ground.client.call("fs/writeFile", more(json!({"path": path("f"), "dataBase64": data}))).await.unwrap();
+        fixture.client.call("fs/readDirectory", more(json!({"path": path(".")}))).await.unwrap();
+        assert!(names(&fixture.work()).is_empty());
+        fixture.client.call("fs/writeFile", more(json!({"path": path("f"), "dataBase64": data}))).await.unwrap();
         for (method, params) in [
             ("fs/createDirectory", json!({"path": path("a/secret"), "recursive": true})),
             ("fs/writeFile", json!({"path": path("a/secret"), "dataBase64": data})),
@@ -129,9 +129,9 @@ async fn requests_about_files_make_no_missing_place_and_looks_leave_nothing() {
             ("fs/copy", json!({"sourcePath": path("f"), "destinationPath": path("a/secret"), "recursive": false})),
             ("fs/rename", json!({"sourcePath": path("f"), "destinationPath": path("a/secret")})),
         ] {
-            let result = ground.client.call(method, more(params)).await;
+            let result = fixture.client.call(method, more(params)).await;
             assert_ne!(result.expect_err(method)["code"], -32602, "{method}");
-            assert!(!ground.work().join("a/secret").exists(), "{method}");
+            assert!(!fixture.work().join("a/secret").exists(), "{method}");
         }
     })
     .await;

@@ -1,4 +1,4 @@
-//! Random policies: what the kernel allows is what the model of the policy says, for every path and both kinds of access.
+//! Random policies: the kernel enforces what the model predicts, for every path, read and write.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use super::*;
 /// Directories, each of which holds a file `f`.
 const DIRECTORIES: [&str; 7] = ["a", "a/b", "a/b/c", "a/d", "e", "e/b", "e/b/c"];
 
-/// One entry of a policy: which directory or file, and what may be done there.
+/// One policy entry: a directory or file, and its access.
 #[derive(Debug, Clone)]
 struct Entry {
     place: String,
@@ -36,47 +36,47 @@ fn entries() -> impl Strategy<Value = (bool, Vec<Entry>)> {
 fn the_kernel_keeps_what_the_policy_says() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
-    let desk = std::cell::RefCell::new(runtime.block_on(FsFixture::new()));
+    let fixture = std::cell::RefCell::new(runtime.block_on(FsFixture::new()));
     let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&entries(), |(reads_root, entries)| {
-        runtime.block_on(try_policy(&mut desk.borrow_mut(), reads_root, &entries))
+        runtime.block_on(try_policy(&mut fixture.borrow_mut(), reads_root, &entries))
     });
     result.unwrap();
 }
 
 async fn try_policy(
-    desk: &mut FsFixture,
+    fixture: &mut FsFixture,
     reads_root: bool,
     entries: &[Entry],
 ) -> Result<(), TestCaseError> {
     for dir in DIRECTORIES {
-        std::fs::create_dir_all(desk.path(dir)).unwrap();
-        desk.put(&format!("{dir}/f"), "before");
+        std::fs::create_dir_all(fixture.path(dir)).unwrap();
+        fixture.put(&format!("{dir}/f"), "before");
     }
-    let sandbox = policy(desk, reads_root, entries);
+    let sandbox = policy(fixture, reads_root, entries);
     let params = serde_json::from_value(sandbox.clone()).unwrap();
     let compiled = compile(&params, &HostFacts::gather(NativePaths::Reject)).unwrap();
     let FilePolicy::Restricted(rules) = compiled.files else { panic!("it is restricted") };
     for dir in DIRECTORIES {
         let name = format!("{dir}/f");
-        let access = rules.access(&desk.path(&name));
+        let access = rules.access(&fixture.path(&name));
         let more = json!({"sandbox": sandbox});
-        let read = desk.call("fs/readFile", &name, more.clone()).await;
+        let read = fixture.call("fs/readFile", &name, more.clone()).await;
         let can_read = read.as_ref().is_ok_and(|read| content(&read["dataBase64"]) == b"before");
         prop_assert_eq!(can_read, access >= Access::Read, "read {} {:?}: {:?}", name, access, read);
-        let written = desk.write(&name, b"after", more).await;
-        let is_changed = desk.get(&name) == b"after";
+        let written = fixture.write(&name, b"after", more).await;
+        let is_changed = fixture.get(&name) == b"after";
         prop_assert_eq!(is_changed, access == Access::Write, "write {}: {:?}", name, written);
         prop_assert_eq!(written.is_ok(), is_changed, "{} says {:?}", name, written);
     }
     Ok(())
 }
 
-fn policy(desk: &FsFixture, reads_root: bool, entries: &[Entry]) -> Value {
+fn policy(fixture: &FsFixture, reads_root: bool, entries: &[Entry]) -> Value {
     let path = |path: PathBuf| json!({"type": "path", "path": uri(&path)});
     let mut all: Vec<Value> = entries
         .iter()
-        .map(|entry| json!({"path": path(desk.path(&entry.place)), "access": entry.access}))
+        .map(|entry| json!({"path": path(fixture.path(&entry.place)), "access": entry.access}))
         .collect();
     if reads_root {
         let root = json!({"type": "special", "value": {"kind": "root"}});

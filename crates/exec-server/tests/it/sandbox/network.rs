@@ -1,4 +1,4 @@
-//! Talking to anybody outside.
+//! Connections to processes outside of the sandbox.
 #![allow(unsafe_code, reason = "what a sandbox must refuse are system calls")]
 
 use std::io;
@@ -15,11 +15,11 @@ use rustix::net::{
 };
 
 use super::attempt::{are_refused, check, outcomes, variable};
-use super::ground::{Ground, as_each_user, users};
+use super::fixture::{SandboxFixture, as_each_user, users};
 use super::*;
-use crate::files::surroundings::as_nobody;
+use crate::files::host::as_nobody;
 
-/// Sockets of every kind that somebody outside listens on.
+/// Sockets of every kind on which a process outside listens.
 pub struct Outside {
     tcp: TcpListener,
     udp: UdpSocket,
@@ -29,10 +29,10 @@ pub struct Outside {
 }
 
 impl Outside {
-    pub fn listen(ground: &mut Ground) -> Self {
-        let name = format!("exec-server-test-{}-{:p}", std::process::id(), &raw const *ground);
-        let socket = ground.outside().join("socket");
-        let datagrams = ground.outside().join("datagrams");
+    pub fn listen(fixture: &mut SandboxFixture) -> Self {
+        let name = format!("exec-server-test-{}-{:p}", std::process::id(), &raw const *fixture);
+        let socket = fixture.outside().join("socket");
+        let datagrams = fixture.outside().join("datagrams");
         let outside = Self {
             tcp: TcpListener::bind("127.0.0.1:0").unwrap(),
             udp: UdpSocket::bind("127.0.0.1:0").unwrap(),
@@ -42,12 +42,12 @@ impl Outside {
                 .unwrap(),
         };
         for path in [&socket, &datagrams] {
-            crate::files::surroundings::set_mode(path, 0o777);
+            crate::files::host::set_mode(path, 0o777);
         }
         let (tcp, udp) = (outside.tcp.local_addr().unwrap(), outside.udp.local_addr().unwrap());
-        ground.env.insert("TCP".to_owned(), tcp.to_string());
-        ground.env.insert("UDP".to_owned(), udp.to_string());
-        ground.env.insert("ABSTRACT".to_owned(), name);
+        fixture.env.insert("TCP".to_owned(), tcp.to_string());
+        fixture.env.insert("UDP".to_owned(), udp.to_string());
+        fixture.env.insert("ABSTRACT".to_owned(), name);
         outside.tcp.set_nonblocking(true).unwrap();
         outside.udp.set_nonblocking(true).unwrap();
         outside.path.set_nonblocking(true).unwrap();
@@ -56,7 +56,7 @@ impl Outside {
         outside
     }
 
-    /// Who was reached, each once.
+    /// The reached listeners, each once.
     pub fn reached(&self) -> Vec<&str> {
         let mut buffer = [0; 16];
         let heard = [
@@ -73,13 +73,13 @@ impl Outside {
 pub const CALLS: [&str; 5] = ["tcp", "udp", "unix", "unix_datagram", "unix_abstract"];
 
 #[tokio::test]
-async fn without_a_network_nobody_outside_is_reached() {
-    as_each_user(async |ground| {
-        let outside = Outside::listen(ground);
-        outcomes(ground, &Value::Null, &CALLS).await;
+async fn without_a_network_no_process_outside_is_reached() {
+    as_each_user(async |fixture| {
+        let outside = Outside::listen(fixture);
+        outcomes(fixture, &Value::Null, &CALLS).await;
         assert_eq!(outside.reached(), ["tcp", "udp", "path", "datagrams", "abstract"]);
-        for policy in [ground.workspace("restricted"), unrestricted("restricted")] {
-            let inside = outcomes(ground, &policy, &CALLS).await;
+        for policy in [fixture.workspace("restricted"), unrestricted("restricted")] {
+            let inside = outcomes(fixture, &policy, &CALLS).await;
             assert!(outside.reached().is_empty(), "{inside:?}");
             assert!(inside.values().all(|outcome| outcome != "ok"), "{inside:?}");
         }
@@ -89,13 +89,13 @@ async fn without_a_network_nobody_outside_is_reached() {
 
 #[tokio::test]
 async fn without_a_network_no_descriptor_is_passed_out() {
-    as_each_user(async |ground| {
-        let outside = Outside::listen(ground);
-        outcomes(ground, &Value::Null, &["pass_descriptor"]).await;
+    as_each_user(async |fixture| {
+        let outside = Outside::listen(fixture);
+        outcomes(fixture, &Value::Null, &["pass_descriptor"]).await;
         let (stream, _) = outside.path.accept().unwrap();
         assert!(holds_descriptor(&stream));
-        let policy = ground.workspace("restricted");
-        let inside = outcomes(ground, &policy, &["pass_descriptor"]).await;
+        let policy = fixture.workspace("restricted");
+        let inside = outcomes(fixture, &policy, &["pass_descriptor"]).await;
         assert_eq!(inside["pass_descriptor"], "EPERM");
         assert!(outside.path.accept().is_err());
     })
@@ -103,15 +103,15 @@ async fn without_a_network_no_descriptor_is_passed_out() {
 }
 
 #[tokio::test]
-async fn an_empty_network_is_shared_by_a_session_and_by_nobody_else() {
-    as_each_user(async |ground| {
-        let sandbox = ground.workspace("restricted");
+async fn an_empty_network_is_shared_within_a_session_only() {
+    as_each_user(async |fixture| {
+        let sandbox = fixture.workspace("restricted");
         let script = "readlink /proc/self/ns/net /proc/self/ns/user; cat /proc/net/dev | wc -l";
-        let first = ground.run(&sandbox, script).await.text();
-        let second = ground.run(&sandbox, script).await.text();
-        let host = ground.run_free(script).await.text();
-        let params = ground.params(&sandbox);
-        let mut other = ground.server.client().await;
+        let first = fixture.run(&sandbox, script).await.text();
+        let second = fixture.run(&sandbox, script).await.text();
+        let host = fixture.run_free(script).await.text();
+        let params = fixture.params(&sandbox);
+        let mut other = fixture.server.client().await;
         other.start("p", &["/bin/sh", "-c", script], params).await.expect("it starts");
         let other = other.finish("p").await.text();
         let line = |text: &str, number: usize| text.lines().nth(number).unwrap().to_owned();
@@ -135,10 +135,10 @@ fn holds_descriptor(stream: &UnixStream) -> bool {
 
 #[tokio::test]
 async fn with_a_network_no_local_service_is_reached_by_a_hidden_name_or_a_datagram() {
-    as_each_user(async |ground| {
-        let outside = Outside::listen(ground);
-        for policy in [ground.workspace("enabled"), unrestricted("enabled")] {
-            outcomes(ground, &policy, &["tcp", "udp", "unix_datagram", "unix_abstract"]).await;
+    as_each_user(async |fixture| {
+        let outside = Outside::listen(fixture);
+        for policy in [fixture.workspace("enabled"), unrestricted("enabled")] {
+            outcomes(fixture, &policy, &["tcp", "udp", "unix_datagram", "unix_abstract"]).await;
             assert_eq!(outside.reached(), ["tcp", "udp"]);
         }
     })
@@ -149,7 +149,7 @@ async fn with_a_network_no_local_service_is_reached_by_a_hidden_name_or_a_datagr
 async fn with_a_network_the_sockets_that_speak_for_the_user_are_hidden() {
     for user in users() {
         let dir = tempfile::tempdir().unwrap();
-        crate::files::surroundings::set_mode(dir.path(), 0o755);
+        crate::files::host::set_mode(dir.path(), 0o755);
         let builder = TestExecutor::builder().env("SSH_AUTH_SOCK", dir.path().join("agent")).env(
             "DBUS_SESSION_BUS_ADDRESS",
             format!("unix:path={}", dir.path().join("bus").display()),
@@ -158,17 +158,17 @@ async fn with_a_network_the_sockets_that_speak_for_the_user_are_hidden() {
         else {
             return;
         };
-        let mut ground = Ground::new(builder.start().await, user).await;
+        let mut fixture = SandboxFixture::new(builder.start().await, user).await;
         for name in ["agent", "bus"] {
             let path = dir.path().join(name);
             let service = UnixListener::bind(&path).unwrap();
             service.set_nonblocking(true).unwrap();
-            crate::files::surroundings::set_mode(&path, 0o777);
-            ground.env.insert("SOCKET".to_owned(), path.to_str().unwrap().to_owned());
-            outcomes(&mut ground, &Value::Null, &["unix_named"]).await;
+            crate::files::host::set_mode(&path, 0o777);
+            fixture.env.insert("SOCKET".to_owned(), path.to_str().unwrap().to_owned());
+            outcomes(&mut fixture, &Value::Null, &["unix_named"]).await;
             assert!(service.accept().is_ok());
-            let policy = ground.workspace("enabled");
-            let inside = outcomes(&mut ground, &policy, &["unix_named"]).await;
+            let policy = fixture.workspace("enabled");
+            let inside = outcomes(&mut fixture, &policy, &["unix_named"]).await;
             assert!(service.accept().is_err(), "{name} was reached: {inside:?}");
         }
     }
@@ -176,34 +176,34 @@ async fn with_a_network_the_sockets_that_speak_for_the_user_are_hidden() {
 
 #[tokio::test]
 async fn sockets_of_other_kinds_are_refused() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let always = ["socket_netlink_audit", "socket_unix_datagram", "pair_datagram"];
         let as_root = ["socket_packet", "socket_raw"];
-        for policy in [ground.workspace("restricted"), ground.workspace("enabled")] {
-            are_refused(ground, &policy, &always, &as_root).await;
-            // Whether a kernel has these at all differs.
+        for policy in [fixture.workspace("restricted"), fixture.workspace("enabled")] {
+            are_refused(fixture, &policy, &always, &as_root).await;
+            // Not every kernel has these.
             let exotic =
                 ["socket_vsock", "socket_alg", "socket_xdp", "socket_bluetooth", "socket_tipc"];
-            let inside = outcomes(ground, &policy, &exotic).await;
+            let inside = outcomes(fixture, &policy, &exotic).await;
             assert!(inside.values().all(|outcome| outcome == "EPERM"), "{inside:?}");
         }
-        let policy = ground.workspace("restricted");
+        let policy = fixture.workspace("restricted");
         let listening = ["socket_inet", "socket_inet6", "socket_netlink", "listen_unix"];
-        are_refused(ground, &policy, &listening, &[]).await;
+        are_refused(fixture, &policy, &listening, &[]).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn pairs_of_sockets_work_without_a_network_and_loopback_with_one() {
-    as_each_user(async |ground| {
-        let restricted = ground.workspace("restricted");
-        let inside = outcomes(ground, &restricted, &["pair_stream", "pair_packets"]).await;
+    as_each_user(async |fixture| {
+        let restricted = fixture.workspace("restricted");
+        let inside = outcomes(fixture, &restricted, &["pair_stream", "pair_packets"]).await;
         assert!(inside.values().all(|outcome| outcome == "ok"), "{inside:?}");
-        let outside = Outside::listen(ground);
-        let policy = ground.workspace("enabled");
+        let outside = Outside::listen(fixture);
+        let policy = fixture.workspace("enabled");
         let names = ["pair_stream", "tcp", "own_loopback", "own_socket", "socket_netlink"];
-        let inside = outcomes(ground, &policy, &names).await;
+        let inside = outcomes(fixture, &policy, &names).await;
         assert!(inside.values().all(|outcome| outcome == "ok"), "{inside:?}");
         assert_eq!(outside.reached(), ["tcp"]);
     })

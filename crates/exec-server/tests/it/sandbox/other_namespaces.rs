@@ -3,7 +3,7 @@
 use exec_server_testkit::TestExecutor;
 
 use super::attempt::outcomes;
-use super::ground::{Ground, as_each_user};
+use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
 
 /// Starts a server as a container with the network of the host has it: its own pid namespace and `/proc`.
@@ -24,12 +24,12 @@ async fn start_in_container(user: &str) -> Option<TestExecutor> {
 #[tokio::test]
 async fn a_sandbox_of_the_host_is_not_served_in_a_container() {
     let Some(container) = start_in_container("--user --map-root-user").await else { return };
-    let mut ground = Ground::new(TestExecutor::start().await, None).await;
+    let mut fixture = SandboxFixture::new(TestExecutor::start().await, None).await;
     let address = container.url().trim_start_matches("ws://").trim_end_matches('/').to_owned();
-    ground.env.insert("DIAL".to_owned(), address);
+    fixture.env.insert("DIAL".to_owned(), address);
     // The server sees none of these processes, and refuses all of them, because it asks for no token.
-    for policy in [Value::Null, ground.workspace("enabled"), unrestricted("enabled")] {
-        for (attempt, outcome) in outcomes(&mut ground, &policy, &["dial", "dial_in_flight"]).await
+    for policy in [Value::Null, fixture.workspace("enabled"), unrestricted("enabled")] {
+        for (attempt, outcome) in outcomes(&mut fixture, &policy, &["dial", "dial_in_flight"]).await
         {
             assert_ne!(outcome, "ok", "{attempt} {policy}");
         }
@@ -40,13 +40,13 @@ async fn a_sandbox_of_the_host_is_not_served_in_a_container() {
 #[tokio::test]
 async fn a_concealed_socket_of_another_user_is_refused_as_well() {
     let open = TestExecutor::start_with(&["--allow-other-users"]).await;
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let address = open.url().trim_start_matches("ws://").trim_end_matches('/').to_owned();
-        ground.env.insert("DIAL".to_owned(), address);
-        let free = outcomes(ground, &Value::Null, &["dial"]).await;
+        fixture.env.insert("DIAL".to_owned(), address);
+        let free = outcomes(fixture, &Value::Null, &["dial"]).await;
         assert_eq!(free["dial"], "ok");
-        let policy = ground.workspace("enabled");
-        for (attempt, outcome) in outcomes(ground, &policy, &["dial", "dial_in_flight"]).await {
+        let policy = fixture.workspace("enabled");
+        for (attempt, outcome) in outcomes(fixture, &policy, &["dial", "dial_in_flight"]).await {
             assert_ne!(outcome, "ok", "{attempt}");
         }
     })

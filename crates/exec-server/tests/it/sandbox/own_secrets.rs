@@ -1,4 +1,4 @@
-//! What servers keep secret is denied inside every sandbox, whatever its policy says.
+//! Secrets of servers are denied inside every sandbox, whatever its policy.
 
 use exec_server_testkit::executor::ExecutorBuilder;
 use exec_server_testkit::{TestClient, TestExecutor};
@@ -8,11 +8,11 @@ use super::*;
 
 const TOKEN: &str = "a-token-that-is-hard-to-guess";
 
-struct Place {
+struct SecretsFixture {
     dir: TempDir,
 }
 
-impl Place {
+impl SecretsFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["work", "state", "work/keys"] {
@@ -32,7 +32,7 @@ impl Place {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Every policy that would show them.
+    /// Policies that would expose them.
     fn policies(&self, files: &[&str]) -> Vec<Value> {
         let work = self.path("work");
         let minimal = ["read", "write"].map(|access| {
@@ -46,7 +46,7 @@ impl Place {
             workspace_write(&[&self.path("")], "restricted"),
             unrestricted("restricted"),
             unrestricted("enabled"),
-            // Last: from here on a sandbox could have made every link of the machine.
+            // Last: from here on, every link of the machine could come from a sandbox.
             with_entries(&[&work], "enabled", &[special("root", "write")]),
         ];
         minimal.into_iter().chain(wide).collect()
@@ -64,59 +64,59 @@ async fn client_of(builder: ExecutorBuilder) -> (TestExecutor, TestClient) {
 
 #[tokio::test]
 async fn tokens_and_keys_of_the_server_cannot_be_read_inside() {
-    let place = Place::new();
+    let secrets = SecretsFixture::new();
     // One of them is a link into the workspace, as where files are replaced by exchanging a link.
-    let token = place.put("work/keys/token");
-    std::os::unix::fs::symlink("work/keys/token", place.path("link")).unwrap();
-    let named = place.put("named");
+    let token = secrets.put("work/keys/token");
+    std::os::unix::fs::symlink("work/keys/token", secrets.path("link")).unwrap();
+    let named = secrets.put("named");
     let builder = TestExecutor::builder()
         .args(&[
             "--ws-auth",
             "capability-token",
             "--ws-token-file",
-            place.path("link").to_str().unwrap(),
+            secrets.path("link").to_str().unwrap(),
         ])
-        .args(&["--state-dir", place.path("state").to_str().unwrap()])
+        .args(&["--state-dir", secrets.path("state").to_str().unwrap()])
         .env("EXEC_SERVER_ADMIN_TOKEN_FILE", &named);
     let (_server, mut client) = client_of(builder).await;
-    place.put("state/identity.json");
-    place.put("state/another");
+    secrets.put("state/identity.json");
+    secrets.put("state/another");
     let files = ["work/keys/token", "link", "named", "state/identity.json", "state/another"];
     let denied = ["work/keys/token", "link", "named", "state/identity.json", "state"];
     let script = format!(
         "cd {}; cat {} state/placeholders/* 2>/dev/null; ls state/ 2>/dev/null; mv work/keys/token away; \
          mv work/keys work/other; cat away work/other/token 2>/dev/null; echo evil > {token}; \
          ln {named} work/hard; cat work/hard 2>/dev/null; true",
-        place.path("").display(),
+        secrets.path("").display(),
         files.join(" "),
     );
-    for (number, policy) in place.policies(&denied).into_iter().enumerate() {
+    for (number, policy) in secrets.policies(&denied).into_iter().enumerate() {
         let id = format!("p{number}");
-        let inside = run_in(&mut client, &id, policy.clone(), &place.path("work"), &script).await;
+        let inside = run_in(&mut client, &id, policy.clone(), &secrets.path("work"), &script).await;
         assert!(
             !inside.text().contains(TOKEN) && !inside.text().contains("placeholders"),
             "{policy}: {inside:?}"
         );
         if policy["permissions"]["file_system"]["type"] == "restricted" {
             for name in denied.into_iter().filter(|name| *name != "state") {
-                let read = json!({"path": uri(&place.path(name)), "sandbox": policy});
+                let read = json!({"path": uri(&secrets.path(name)), "sandbox": policy});
                 let error = client.call("fs/readFile", read).await.expect_err(name);
                 assert!(!error.to_string().contains("dataBase64"), "{error}");
             }
         }
         assert_eq!(std::fs::read_to_string(&token).unwrap(), TOKEN);
-        let _ = std::fs::remove_file(place.path("work/hard"));
+        let _ = std::fs::remove_file(secrets.path("work/hard"));
     }
     let free =
-        run_in(&mut client, "free", Value::Null, &place.path("work"), &format!("cat {token}"))
+        run_in(&mut client, "free", Value::Null, &secrets.path("work"), &format!("cat {token}"))
             .await;
     assert_eq!(free.text(), TOKEN);
 }
 
 #[tokio::test]
 async fn the_secret_that_tokens_are_signed_with_is_denied_too() {
-    let place = Place::new();
-    let secret = place.path("secret");
+    let secrets = SecretsFixture::new();
+    let secret = secrets.path("secret");
     std::fs::write(&secret, crate::auth::SECRET).unwrap();
     let server = TestExecutor::builder()
         .args(&[
@@ -131,24 +131,24 @@ async fn the_secret_that_tokens_are_signed_with_is_denied_too() {
     let headers = [("Authorization", bearer.as_str())];
     let mut client = TestClient::try_connect(server.url(), &headers).await.unwrap();
     client.initialize().await;
-    for (number, policy) in place.policies(&["secret"]).into_iter().enumerate() {
+    for (number, policy) in secrets.policies(&["secret"]).into_iter().enumerate() {
         let script = format!("cat {}", secret.display());
         let id = format!("p{number}");
-        let inside = run_in(&mut client, &id, policy, &place.path("work"), &script).await;
+        let inside = run_in(&mut client, &id, policy, &secrets.path("work"), &script).await;
         assert_eq!(inside.text(), "", "{inside:?}");
     }
 }
 
 #[tokio::test]
 async fn a_workspace_in_the_state_directory_works() {
-    let place = Place::new();
-    std::fs::create_dir(place.path("state/work")).unwrap();
+    let secrets = SecretsFixture::new();
+    std::fs::create_dir(secrets.path("state/work")).unwrap();
     let builder =
-        TestExecutor::builder().args(&["--state-dir", place.path("state").to_str().unwrap()]);
+        TestExecutor::builder().args(&["--state-dir", secrets.path("state").to_str().unwrap()]);
     let server = builder.start().await;
     let mut client = server.client().await;
-    let policy = workspace_write(&[&place.path("state/work")], "restricted");
+    let policy = workspace_write(&[&secrets.path("state/work")], "restricted");
     let script = "echo mine > f; cat f; ls ../placeholders ..";
-    let said = run_in(&mut client, "p", policy, &place.path("state/work"), script).await;
+    let said = run_in(&mut client, "p", policy, &secrets.path("state/work"), script).await;
     assert_eq!(said.text(), "mine\n", "{said:?}");
 }

@@ -1,11 +1,11 @@
-//! Placeholders are made by the server, so a sandbox that exchanges names must not be able to choose where.
+//! A sandbox that swaps names cannot choose where the server creates placeholders.
 
 use std::os::unix::fs::symlink;
 
-use super::ground::{Ground, as_each_user};
+use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
 
-/// Enough to meet every moment at which names can be exchanged a few times.
+/// Enough rounds to hit every moment at which names can be swapped.
 const STARTS: usize = 60;
 
 /// A time in the past, which every name that is made or removed in a directory changes.
@@ -21,15 +21,15 @@ fn is_old(dir: &Path) -> bool {
     dir.metadata().unwrap().modified().unwrap() == long_ago()
 }
 
-/// A process that exchanges the directory `x` and the link `y` to the outside for ever.
-async fn start_swapping(ground: &mut Ground, policy: &Value) -> String {
-    let work = ground.work();
-    ground.make_dir(&work.join("x"));
-    symlink(ground.outside(), work.join("y")).unwrap();
-    ground.give(&work.join("y"));
-    let (id, params) = (ground.next_id(), ground.params(policy));
+/// A process that swaps the directory `x` and the link `y` to the outside forever.
+async fn start_swapping(fixture: &mut SandboxFixture, policy: &Value) -> String {
+    let work = fixture.work();
+    fixture.make_dir(&work.join("x"));
+    symlink(fixture.outside(), work.join("y")).unwrap();
+    fixture.give(&work.join("y"));
+    let (id, params) = (fixture.next_id(), fixture.params(policy));
     let swap = attempt::command("swap");
-    ground.client.start(&id, &["/bin/sh", "-c", &swap], params).await.unwrap();
+    fixture.client.start(&id, &["/bin/sh", "-c", &swap], params).await.unwrap();
     for is_link in [true, false, true] {
         let is_so = || work.join("x").is_symlink() == is_link;
         exec_server_testkit::eventually("names are exchanged", is_so).await;
@@ -39,10 +39,10 @@ async fn start_swapping(ground: &mut Ground, policy: &Value) -> String {
 
 #[tokio::test]
 async fn no_placeholder_is_made_outside_while_names_are_exchanged() {
-    as_each_user(async |ground| {
-        let (work, outside) = (ground.work(), ground.outside());
-        let outer = ground.workspace("restricted");
-        let id = start_swapping(ground, &outer).await;
+    as_each_user(async |fixture| {
+        let (work, outside) = (fixture.work(), fixture.outside());
+        let outer = fixture.workspace("restricted");
+        let id = start_swapping(fixture, &outer).await;
         make_old(&outside);
         let missing = at(&work.join("x/none/secret"), "deny");
         let entries = [special("root", "read"), special("project_roots", "write"), missing];
@@ -53,10 +53,10 @@ async fn no_placeholder_is_made_outside_while_names_are_exchanged() {
         ];
         let (mut started, mut refused) = (0, 0);
         for number in 0..STARTS {
-            let (id, params) = (ground.next_id(), ground.params(&policies[number % 3]));
-            match ground.client.start(&id, &["/bin/true"], params).await {
+            let (id, params) = (fixture.next_id(), fixture.params(&policies[number % 3]));
+            match fixture.client.start(&id, &["/bin/true"], params).await {
                 Ok(_) => {
-                    ground.client.finish(&id).await;
+                    fixture.client.finish(&id).await;
                     started += 1;
                 }
                 Err(error) => {
@@ -67,8 +67,8 @@ async fn no_placeholder_is_made_outside_while_names_are_exchanged() {
             assert!(is_old(&outside), "something was made outside, after {started} and {refused}");
         }
         eprintln!("{started} started, {refused} refused");
-        ground.client.terminate(&id, None).await;
-        ground.client.finish(&id).await;
+        fixture.client.terminate(&id, None).await;
+        fixture.client.finish(&id).await;
         let left = || !work.join("x/.git").exists() && !work.join("x/none").exists();
         exec_server_testkit::eventually("the placeholders are gone", left).await;
         assert!(is_old(&outside));

@@ -1,4 +1,4 @@
-//! What a policy means for a process.
+//! Policies of processes.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -6,34 +6,34 @@ use std::os::unix::fs::symlink;
 
 use exec_server_testkit::TestExecutor;
 
-use super::ground::{Ground, as_each_user};
+use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
-use crate::files::surroundings::names;
+use crate::files::host::names;
 
-/// What a script may do in each directory, as `r`, `w`, both or nothing.
-async fn access(ground: &mut Ground, policy: &Value, dirs: &[&str]) -> Vec<String> {
+/// Access of a script to each directory: `r`, `w`, both or nothing.
+async fn access(fixture: &mut SandboxFixture, policy: &Value, dirs: &[&str]) -> Vec<String> {
     let script = format!(
         "for dir in {}; do a=; cat $WORK/$dir/f >/dev/null && a=r; \
          echo x > $WORK/$dir/new && a=${{a}}w; echo $dir $a; done 2>/dev/null",
         dirs.join(" ")
     );
-    let finished = ground.run(policy, &script).await;
+    let finished = fixture.run(policy, &script).await;
     finished.text().lines().map(|line| line.trim_end().to_owned()).collect()
 }
 
-fn tree(ground: &Ground, dirs: &[&str]) {
+fn tree(fixture: &SandboxFixture, dirs: &[&str]) {
     for dir in dirs {
-        ground.make_dir(&ground.work().join(dir));
-        ground.put(&ground.work().join(dir).join("f"), "content");
+        fixture.make_dir(&fixture.work().join(dir));
+        fixture.put(&fixture.work().join(dir).join("f"), "content");
     }
 }
 
 #[tokio::test]
 async fn the_longest_place_decides() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let dirs = ["a", "a/no", "a/no/yes", "a/no/yes/read", "a/no/see", "a/read", "a/read/write"];
-        tree(ground, &dirs);
-        let place = |name: &str, access| at(&ground.work().join(name), access);
+        tree(fixture, &dirs);
+        let place = |name: &str, access| at(&fixture.work().join(name), access);
         let entries = [
             special("root", "read"),
             special("project_roots", "write"),
@@ -44,7 +44,7 @@ async fn the_longest_place_decides() {
             place("a/read", "read"),
             place("a/read/write", "write"),
         ];
-        let policy = with_entries(&[&ground.work()], "restricted", &entries);
+        let policy = with_entries(&[&fixture.work()], "restricted", &entries);
         let expected = [
             "a rw",
             "a/no",
@@ -54,9 +54,10 @@ async fn the_longest_place_decides() {
             "a/read r",
             "a/read/write rw",
         ];
-        assert_eq!(access(ground, &policy, &dirs).await, expected);
-        let moved =
-            ground.run(&policy, "mv a b; mv a/no b; mv a/read b; ls a | sort | tr '\\n' ' '").await;
+        assert_eq!(access(fixture, &policy, &dirs).await, expected);
+        let moved = fixture
+            .run(&policy, "mv a b; mv a/no b; mv a/read b; ls a | sort | tr '\\n' ' '")
+            .await;
         assert_eq!(moved.text(), "f new no read ", "{moved:?}");
     })
     .await;
@@ -64,21 +65,21 @@ async fn the_longest_place_decides() {
 
 #[tokio::test]
 async fn older_forms_mean_what_they_meant() {
-    as_each_user(async |ground| {
-        tree(ground, &["."]);
-        let cwd = uri(&ground.work());
+    as_each_user(async |fixture| {
+        tree(fixture, &["."]);
+        let cwd = uri(&fixture.work());
         for (permissions, expected) in [
             (json!({"type": "read-only"}), ". r"),
             (json!({"type": "workspace-write", "exclude_slash_tmp": true, "exclude_tmpdir_env_var": true}), ". rw"),
         ] {
             let policy = json!({"permissions": permissions, "windowsSandboxLevel": "disabled", "cwd": cwd});
-            let (id, params) = (ground.next_id(), ground.params(&policy));
-            // Whether they are still understood is the protocol's affair; never is one of them no sandbox.
-            match ground.client.start(&id, &["/bin/true"], params).await {
+            let (id, params) = (fixture.next_id(), fixture.params(&policy));
+            // Older forms may be rejected, but never mean "no sandbox".
+            match fixture.client.start(&id, &["/bin/true"], params).await {
                 Ok(started) => {
                     assert_eq!(started["sandboxType"], "linuxSeccomp");
-                    ground.client.finish(&id).await;
-                    assert_eq!(access(ground, &policy, &["."]).await, [expected]);
+                    fixture.client.finish(&id).await;
+                    assert_eq!(access(fixture, &policy, &["."]).await, [expected]);
                 }
                 Err(error) => assert_eq!(error["code"], -32602),
             }
@@ -89,8 +90,8 @@ async fn older_forms_mean_what_they_meant() {
 
 #[tokio::test]
 async fn unknown_words_are_refused() {
-    as_each_user(async |ground| {
-        let good = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        let good = fixture.workspace("restricted");
         let changes: [(&str, Value); 9] = [
             ("/permissions/type", json!("managed2")),
             ("/permissions/network", json!("sometimes")),
@@ -108,8 +109,8 @@ async fn unknown_words_are_refused() {
         for (pointer, value) in changes {
             let mut bad = good.clone();
             *bad.pointer_mut(pointer).expect("the policy has it") = value;
-            let (id, params) = (ground.next_id(), ground.params(&bad));
-            let error = ground.client.start(&id, &["/bin/true"], params).await.expect_err(pointer);
+            let (id, params) = (fixture.next_id(), fixture.params(&bad));
+            let error = fixture.client.start(&id, &["/bin/true"], params).await.expect_err(pointer);
             assert_eq!(error["code"], -32602, "{pointer}: {error}");
         }
         for bad in [
@@ -119,9 +120,9 @@ async fn unknown_words_are_refused() {
             json!([]),
             json!(true),
         ] {
-            let (id, params) = (ground.next_id(), ground.params(&bad));
+            let (id, params) = (fixture.next_id(), fixture.params(&bad));
             let error =
-                ground.client.start(&id, &["/bin/true"], params).await.expect_err("no policy");
+                fixture.client.start(&id, &["/bin/true"], params).await.expect_err("no policy");
             assert_eq!(error["code"], -32602, "{bad}");
         }
     })
@@ -130,8 +131,8 @@ async fn unknown_words_are_refused() {
 
 #[tokio::test]
 async fn paths_of_other_systems_are_refused() {
-    as_each_user(async |ground| {
-        let good = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        let good = fixture.workspace("restricted");
         let foreign = "file:///C:/Users/me";
         let changes = [
             ("/policyContext/cwd", json!(foreign)),
@@ -141,14 +142,14 @@ async fn paths_of_other_systems_are_refused() {
         for (pointer, value) in changes {
             let mut bad = good.clone();
             *bad.pointer_mut(pointer).expect("the policy has it") = value;
-            let (id, params) = (ground.next_id(), ground.params(&bad));
-            let result = ground.client.start(&id, &["/bin/sh", "-c", "echo x > f"], params).await;
+            let (id, params) = (fixture.next_id(), fixture.params(&bad));
+            let result = fixture.client.start(&id, &["/bin/sh", "-c", "echo x > f"], params).await;
             // A path of another system may also be a path of this one; then it is one that is not there.
             match result {
-                Ok(_) => assert_ne!(ground.client.finish(&id).await.exit_code, 0, "{pointer}"),
+                Ok(_) => assert_ne!(fixture.client.finish(&id).await.exit_code, 0, "{pointer}"),
                 Err(error) => assert_eq!(error["code"], -32600, "{pointer}: {error}"),
             }
-            ground.reset();
+            fixture.reset();
         }
     })
     .await;
@@ -156,14 +157,14 @@ async fn paths_of_other_systems_are_refused() {
 
 #[tokio::test]
 async fn roots_of_every_name_work_and_missing_ones_give_nothing() {
-    as_each_user(async |ground| {
-        let strange = ground.root().join(OsStr::from_bytes(b"w \xff\n\\040'\"$"));
-        let missing = ground.root().join("missing");
-        ground.make_dir(&strange);
-        let policy = workspace_write(&[&ground.work(), &strange, &missing], "restricted");
+    as_each_user(async |fixture| {
+        let strange = fixture.root().join(OsStr::from_bytes(b"w \xff\n\\040'\"$"));
+        let missing = fixture.root().join("missing");
+        fixture.make_dir(&strange);
+        let policy = workspace_write(&[&fixture.work(), &strange, &missing], "restricted");
         let script = "cd ../w* && echo x > f && echo wrote; mkdir .git 2>/dev/null || echo kept; \
                       mkdir ../missing 2>/dev/null || echo none";
-        let inside = ground.run(&policy, script).await;
+        let inside = fixture.run(&policy, script).await;
         assert_eq!(inside.text(), "wrote\nkept\nnone\n", "{inside:?}");
         assert_eq!(names(&strange), ["f"]);
         assert!(!missing.exists());
@@ -173,16 +174,16 @@ async fn roots_of_every_name_work_and_missing_ones_give_nothing() {
 
 #[tokio::test]
 async fn a_root_that_is_a_link_or_a_file_works() {
-    as_each_user(async |ground| {
-        let (link, file) = (ground.root().join("link"), ground.outside().join("file"));
-        symlink(ground.work(), &link).unwrap();
-        ground.give(&link);
+    as_each_user(async |fixture| {
+        let (link, file) = (fixture.root().join("link"), fixture.outside().join("file"));
+        symlink(fixture.work(), &link).unwrap();
+        fixture.give(&link);
         let policy = workspace_write(&[&link, &file], "restricted");
         let script = "echo a > ../link/a; echo b > b; echo c > $OUT/file; echo d > $OUT/other; mkdir .git; true";
-        ground.run(&policy, script).await;
-        assert_eq!(names(&ground.work()), ["a", "b"]);
+        fixture.run(&policy, script).await;
+        assert_eq!(names(&fixture.work()), ["a", "b"]);
         assert_eq!(std::fs::read_to_string(file).unwrap(), "c\n");
-        assert_eq!(std::fs::read_to_string(ground.outside().join("other")).unwrap(), "other\n");
+        assert_eq!(std::fs::read_to_string(fixture.outside().join("other")).unwrap(), "other\n");
     })
     .await;
 }
@@ -191,39 +192,39 @@ async fn a_root_that_is_a_link_or_a_file_works() {
 async fn the_temporary_directory_is_that_of_the_server() {
     let (own, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let server = TestExecutor::builder().env("TMPDIR", own.path()).start().await;
-    let mut ground = Ground::new(server, None).await;
-    ground.env.insert("TMPDIR".to_owned(), theirs.path().to_str().unwrap().to_owned());
-    ground.env.insert("OWN".to_owned(), own.path().to_str().unwrap().to_owned());
+    let mut fixture = SandboxFixture::new(server, None).await;
+    fixture.env.insert("TMPDIR".to_owned(), theirs.path().to_str().unwrap().to_owned());
+    fixture.env.insert("OWN".to_owned(), own.path().to_str().unwrap().to_owned());
     let entries = [special("root", "read"), special("tmpdir", "write")];
-    let policy = with_entries(&[&ground.work()], "restricted", &entries);
-    ground.run(&policy, "echo x > $OWN/f; echo x > $TMPDIR/f; echo x > $WORK/f").await;
+    let policy = with_entries(&[&fixture.work()], "restricted", &entries);
+    fixture.run(&policy, "echo x > $OWN/f; echo x > $TMPDIR/f; echo x > $WORK/f").await;
     assert_eq!(names(own.path()), ["f"]);
-    assert!(names(theirs.path()).is_empty() && names(&ground.work()).is_empty());
+    assert!(names(theirs.path()).is_empty() && names(&fixture.work()).is_empty());
 }
 
 #[tokio::test]
 async fn nothing_is_granted_by_a_directory_alone() {
-    as_each_user(async |ground| {
-        tree(ground, &["."]);
-        let mut policy = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        tree(fixture, &["."]);
+        let mut policy = fixture.workspace("restricted");
         policy["policyContext"]["workspaceRoots"] = json!([]);
-        assert_eq!(access(ground, &policy, &["."]).await, [". r"]);
+        assert_eq!(access(fixture, &policy, &["."]).await, [". r"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn links_that_a_sandbox_may_have_created_lead_to_visible_paths_only() {
-    as_each_user(async |ground| {
-        let work = ground.work();
+    as_each_user(async |fixture| {
+        let work = fixture.work();
         let everything = with_entries(&[&work], "restricted", &[special("root", "write")]);
-        let made = ground.run(&everything, "ln -s \"$OUT\" \"$WORK/alias\"").await;
+        let made = fixture.run(&everything, "ln -s \"$OUT\" \"$WORK/alias\"").await;
         assert_eq!(made.exited["exitCode"], 0, "{made:?}");
         // From now on every link on the machine may be one that a sandbox has created, `/bin` on most of them too.
         let alias = at(&work.join("alias"), "read");
         let entries = [special("minimal", "read"), special("project_roots", "write"), alias];
         let few = with_entries(&[&work], "restricted", &entries);
-        let started = ground.run(&few, "cat \"$WORK/alias/file\" || echo hidden").await;
+        let started = fixture.run(&few, "cat \"$WORK/alias/file\" || echo hidden").await;
         assert_eq!(started.text(), "hidden\n", "{started:?}");
     })
     .await;

@@ -1,9 +1,9 @@
-//! Getting privileges, or leaving some behind for others.
+//! Gaining privileges, or leaving privileged files behind.
 
 use std::os::unix::fs::MetadataExt;
 
 use super::attempt::{are_refused, outcomes};
-use super::ground::as_each_user;
+use super::fixture::as_each_user;
 use super::*;
 
 pub const FOR_EVERYBODY: [&str; 12] = [
@@ -44,25 +44,25 @@ pub const FOR_ROOT: [&str; 18] = [
 
 #[tokio::test]
 async fn nothing_gives_privileges_under_any_policy() {
-    as_each_user(async |ground| {
-        let read_only = with_entries(&[&ground.work()], "restricted", &[special("root", "read")]);
+    as_each_user(async |fixture| {
+        let read_only = with_entries(&[&fixture.work()], "restricted", &[special("root", "read")]);
         let inside =
-            outcomes(ground, &read_only, &[&FOR_EVERYBODY[..4], &FOR_ROOT[..15]].concat()).await;
+            outcomes(fixture, &read_only, &[&FOR_EVERYBODY[..4], &FOR_ROOT[..15]].concat()).await;
         assert!(
             inside.values().all(|outcome| ["EPERM", "ENOSYS"].contains(&outcome.as_str())),
             "{inside:?}"
         );
         let everywhere =
-            |network| with_entries(&[&ground.work()], network, &[special("root", "write")]);
+            |network| with_entries(&[&fixture.work()], network, &[special("root", "write")]);
         for policy in [
-            ground.workspace("restricted"),
-            ground.workspace("enabled"),
+            fixture.workspace("restricted"),
+            fixture.workspace("enabled"),
             unrestricted("restricted"),
             unrestricted("enabled"),
             everywhere("enabled"),
         ] {
-            are_refused(ground, &policy, &FOR_EVERYBODY, &FOR_ROOT).await;
-            let made = ground.work().join("made");
+            are_refused(fixture, &policy, &FOR_EVERYBODY, &FOR_ROOT).await;
+            let made = fixture.work().join("made");
             assert_eq!(made.metadata().map_or(0, |made| made.mode() & 0o6000), 0);
             // The last attack on it may have left nothing.
             let _ = std::fs::remove_file(made);
@@ -73,10 +73,10 @@ async fn nothing_gives_privileges_under_any_policy() {
 
 #[tokio::test]
 async fn a_command_has_no_capabilities_and_cannot_get_any() {
-    as_each_user(async |ground| {
-        for policy in [ground.workspace("restricted"), unrestricted("enabled")] {
+    as_each_user(async |fixture| {
+        for policy in [fixture.workspace("restricted"), unrestricted("enabled")] {
             let script = "grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status | tr -d '\\t'";
-            let finished = ground.run(&policy, script).await;
+            let finished = fixture.run(&policy, script).await;
             let none = "0".repeat(16);
             let expected = format!(
                 "CapInh:{none}\nCapPrm:{none}\nCapEff:{none}\nCapBnd:{none}\nCapAmb:{none}\nNoNewPrivs:1\nSeccomp:2\n"
@@ -87,7 +87,7 @@ async fn a_command_has_no_capabilities_and_cannot_get_any() {
     .await;
 }
 
-/// What root may write without any capability.
+/// Files that root may write without any capability.
 pub const KERNEL_FILES: [&str; 9] = [
     "/proc/sys/kernel/core_pattern",
     "/proc/sys/kernel/modprobe",
@@ -102,7 +102,7 @@ pub const KERNEL_FILES: [&str; 9] = [
 
 #[tokio::test]
 async fn files_of_the_kernel_cannot_be_opened_for_writing() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let there: Vec<_> =
             KERNEL_FILES.into_iter().filter(|path| Path::new(path).exists()).collect();
         let script = format!(
@@ -110,8 +110,8 @@ async fn files_of_the_kernel_cannot_be_opened_for_writing() {
              true 2>/dev/null >> $root$path && echo $root$path; done; done; true",
             there.join(" ")
         );
-        if ground.is_root() {
-            let free = ground.run_free(&script).await;
+        if fixture.is_root() {
+            let free = fixture.run_free(&script).await;
             for path in &there {
                 assert!(
                     free.text().lines().any(|line| line == *path),
@@ -120,12 +120,12 @@ async fn files_of_the_kernel_cannot_be_opened_for_writing() {
             }
         }
         for policy in [
-            ground.workspace("restricted"),
-            ground.workspace("enabled"),
+            fixture.workspace("restricted"),
+            fixture.workspace("enabled"),
             unrestricted("restricted"),
             unrestricted("enabled"),
         ] {
-            let inside = ground.run(&policy, &script).await;
+            let inside = fixture.run(&policy, &script).await;
             assert_eq!(inside.text(), "", "{inside:?}");
         }
     })
@@ -134,12 +134,12 @@ async fn files_of_the_kernel_cannot_be_opened_for_writing() {
 
 #[tokio::test]
 async fn cgroups_cannot_be_made_or_left() {
-    as_each_user(async |ground| {
-        for policy in [ground.workspace("restricted"), unrestricted("enabled")] {
+    as_each_user(async |fixture| {
+        for policy in [fixture.workspace("restricted"), unrestricted("enabled")] {
             let script = "for group in /sys/fs/cgroup /sys/fs/cgroup/*/; do \
                           mkdir $group/exec-server-test 2>/dev/null && echo made; \
                           echo 0 2>/dev/null > $group/cgroup.procs && echo moved; done; true";
-            let inside = ground.run(&policy, script).await;
+            let inside = fixture.run(&policy, script).await;
             assert_eq!(inside.text(), "");
         }
     })

@@ -1,20 +1,20 @@
-//! Names that a process swaps while requests about files use them: no request ever gets at what is outside.
+//! Names that a process swaps during `fs/*` requests: no request reaches the outside.
 
 use std::os::unix::fs::symlink;
 
 use exec_server_protocol::base64;
 use exec_server_testkit::{DEADLINE, TestClient};
 
-use super::ground::{Ground, as_each_user, snapshot};
+use super::fixture::{SandboxFixture, as_each_user, snapshot};
 use super::*;
 
-/// What is in the outside file, as it is sent.
+/// Content of the outside file, as base64.
 const CANARY: &str = "c2FmZQo";
 
-/// Enough for every method to meet every state of the names many times.
+/// Enough rounds for every method to see every state of the names.
 const ROUNDS: usize = 60;
 
-/// Every way to use `x/file` and `x`, which leads outside half of the time.
+/// Requests with `x/file` and `x`, which points outside half of the time.
 fn requests(work: &Path) -> Vec<(&'static str, Value)> {
     let at = |name: &str| uri(&work.join(name));
     let data = base64::encode(b"evil");
@@ -59,7 +59,7 @@ fn requests(work: &Path) -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Makes all requests, and returns what told of the outside.
+/// Sends all requests, and returns the replies that reveal the outside.
 async fn make(client: &mut TestClient, work: &Path, sandbox: &Value) -> Vec<String> {
     let mut told = Vec::new();
     for (method, mut params) in requests(work) {
@@ -79,18 +79,18 @@ async fn make(client: &mut TestClient, work: &Path, sandbox: &Value) -> Vec<Stri
 }
 
 /// A process in a sandbox that swaps a directory for a link to the outside, and a file for a link to one there.
-async fn start_swapping(ground: &mut Ground, sandbox: &Value) -> String {
-    let work = ground.work();
-    ground.make_dir(&work.join("x"));
-    ground.put(&work.join("x/file"), "inside");
-    ground.put(&work.join("leaf"), "inside");
+async fn start_swapping(fixture: &mut SandboxFixture, sandbox: &Value) -> String {
+    let work = fixture.work();
+    fixture.make_dir(&work.join("x"));
+    fixture.put(&work.join("x/file"), "inside");
+    fixture.put(&work.join("leaf"), "inside");
     for (target, link) in [("outside", "y"), ("outside/file", "other-leaf")] {
-        symlink(ground.root().join(target), work.join(link)).unwrap();
-        ground.give(&work.join(link));
+        symlink(fixture.root().join(target), work.join(link)).unwrap();
+        fixture.give(&work.join(link));
     }
-    let (id, params) = (ground.next_id(), ground.params(sandbox));
+    let (id, params) = (fixture.next_id(), fixture.params(sandbox));
     let script = attempt::command("swap");
-    ground.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
+    fixture.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
     eventually_swapping(&work).await;
     id
 }
@@ -106,30 +106,30 @@ async fn eventually_swapping(work: &Path) {
 
 #[tokio::test]
 async fn requests_about_names_that_are_swapped_never_reach_the_outside() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let entries = [
             special("root", "read"),
             special("project_roots", "write"),
-            at(&ground.outside(), "deny"),
+            at(&fixture.outside(), "deny"),
         ];
-        let policy = with_entries(&[&ground.work()], "restricted", &entries);
-        let id = start_swapping(ground, &policy).await;
-        let (work, before) = (ground.work(), snapshot(&ground.outside()));
+        let policy = with_entries(&[&fixture.work()], "restricted", &entries);
+        let id = start_swapping(fixture, &policy).await;
+        let (work, before) = (fixture.work(), snapshot(&fixture.outside()));
         for _ in 0..ROUNDS {
-            let told = make(&mut ground.client, &work, &policy).await;
+            let told = make(&mut fixture.client, &work, &policy).await;
             assert!(told.is_empty(), "{told:?}");
         }
-        assert_eq!(snapshot(&ground.outside()), before);
-        // It went on all the time, and gets at everything that no sandbox protects.
+        assert_eq!(snapshot(&fixture.outside()), before);
+        // The swapping never stopped, and unsandboxed requests reach the outside.
         eventually_swapping(&work).await;
         let free = async {
-            while snapshot(&ground.outside()) == before {
-                make(&mut ground.client, &work, &Value::Null).await;
+            while snapshot(&fixture.outside()) == before {
+                make(&mut fixture.client, &work, &Value::Null).await;
             }
         };
         tokio::time::timeout(DEADLINE, free).await.expect("without a sandbox it works");
-        ground.client.terminate(&id, None).await;
-        ground.client.finish(&id).await;
+        fixture.client.terminate(&id, None).await;
+        fixture.client.finish(&id).await;
     })
     .await;
 }

@@ -1,4 +1,4 @@
-//! What one sandbox could take from all others of its user, and what a command could leave on the host's own objects.
+//! Per-user kernel resources that a sandbox could exhaust, and host objects that it could change.
 #![allow(unsafe_code, reason = "what a sandbox must bound are system calls")]
 
 use std::io::{self, Read, Write};
@@ -11,13 +11,13 @@ use rustix::net::{
 };
 
 use super::attempt::{check, command, outcomes, text, variable};
-use super::ground::{Ground, as_each_user};
+use super::fixture::{SandboxFixture, as_each_user};
 use super::*;
-use crate::files::surroundings::as_nobody;
+use crate::files::host::as_nobody;
 
-/// As many as a message takes.
+/// Maximum number of descriptors per message.
 const PER_MESSAGE: usize = 253;
-/// More than any limit on open files that tests are run with leaves room for, and no burden.
+/// More descriptors than any open-file limit of the tests.
 const MOST_IN_FLIGHT: usize = 200_000;
 
 /// The attacks of this file.
@@ -56,7 +56,7 @@ pub fn perform(name: &str) -> io::Result<()> {
     }
 }
 
-/// Says something and stays until the input ends, so that what was taken is kept.
+/// Prints a line and waits for the end of input, so that its resources stay in use.
 fn hold(said: &str) -> io::Result<()> {
     println!("@ held {said}");
     io::stdout().flush()?;
@@ -64,7 +64,7 @@ fn hold(said: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends descriptors to itself, and receives none, until the kernel refuses more.
+/// Sends descriptors to itself, without receiving, until the kernel rejects more.
 fn fill() -> io::Result<(Vec<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)>, usize)> {
     // Its descriptors are few, but it may raise its own limit as far as it can.
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -102,7 +102,7 @@ fn fill() -> io::Result<(Vec<(std::os::fd::OwnedFd, std::os::fd::OwnedFd)>, usiz
     Ok((pairs, count))
 }
 
-/// Tries to give the limit on core dumps another value; an error if it stays as it was.
+/// Tries to change the core dump limit; an error if it stays.
 fn core_limit(value: u64) -> io::Result<()> {
     let wanted = libc::rlimit { rlim_cur: value, rlim_max: value };
     let mut now = libc::rlimit { rlim_cur: 7, rlim_max: 7 };
@@ -118,41 +118,41 @@ fn core_limit(value: u64) -> io::Result<()> {
     if now.rlim_cur == value { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
 }
 
-/// Starts an attack that stays, and returns the number that it came to.
-async fn start_holding(ground: &mut Ground, sandbox: &Value, name: &str) -> (String, u64) {
-    let (id, mut params) = (ground.next_id(), ground.params(sandbox));
+/// Starts a lasting attack, and returns the number that it reached.
+async fn start_holding(fixture: &mut SandboxFixture, sandbox: &Value, name: &str) -> (String, u64) {
+    let (id, mut params) = (fixture.next_id(), fixture.params(sandbox));
     params["pipeStdin"] = json!(true);
     let script = command(name).replace("sed -n", "sed -un");
-    ground.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
-    let said = ground.client.wait_output(&id, "\n").await;
+    fixture.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
+    let said = fixture.client.wait_output(&id, "\n").await;
     let number = said.split_whitespace().last().and_then(|word| word.parse().ok());
     (id, number.unwrap_or_else(|| panic!("{said}")))
 }
 
-async fn end_holding(ground: &mut Ground, id: &str) {
-    ground.client.terminate(id, None).await;
-    ground.client.finish(id).await;
+async fn end_holding(fixture: &mut SandboxFixture, id: &str) {
+    fixture.client.terminate(id, None).await;
+    fixture.client.finish(id).await;
 }
 
 #[tokio::test]
 async fn descriptors_in_flight_keep_no_sandbox_of_any_server_from_starting() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for network in ["restricted", "enabled"] {
-            let policy = ground.workspace(network);
-            let (id, count) = start_holding(ground, &policy, "in_flight").await;
+            let policy = fixture.workspace(network);
+            let (id, count) = start_holding(fixture, &policy, "in_flight").await;
             assert!(count > 100, "the attack works: {count}");
-            let finished = ground.run(&policy, "echo in").await;
+            let finished = fixture.run(&policy, "echo in").await;
             assert_eq!(finished.text(), "in\n", "{finished:?}");
-            let look = json!({"path": uri(&ground.outside().join("file")), "sandbox": policy, "handleId": "h"});
-            ground.client.call("fs/open", look).await.expect("a descriptor can still be handed over");
-            ground.client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
+            let look = json!({"path": uri(&fixture.outside().join("file")), "sandbox": policy, "handleId": "h"});
+            fixture.client.call("fs/open", look).await.expect("a descriptor can still be handed over");
+            fixture.client.call("fs/close", json!({"handleId": "h"})).await.unwrap();
             let builder = TestExecutor::builder();
-            let builder = if ground.is_own_user() { Some(builder) } else { as_nobody(builder) };
+            let builder = if fixture.is_own_user() { Some(builder) } else { as_nobody(builder) };
             let other = builder.expect("there is such a server already").start().await;
             let mut client = other.client().await;
-            let said = run_in(&mut client, "p", policy, &ground.work(), "echo there").await;
+            let said = run_in(&mut client, "p", policy, &fixture.work(), "echo there").await;
             assert_eq!(said.text(), "there\n", "{said:?}");
-            end_holding(ground, &id).await;
+            end_holding(fixture, &id).await;
         }
     })
     .await;
@@ -160,21 +160,21 @@ async fn descriptors_in_flight_keep_no_sandbox_of_any_server_from_starting() {
 
 #[tokio::test]
 async fn the_limit_on_open_files_inside_cannot_be_raised_to_that_of_the_server() {
-    as_each_user(async |ground| {
-        let policy = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        let policy = fixture.workspace("restricted");
         let limits = |pid: u32| {
             let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
             let line =
                 text.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned();
             line.split_whitespace().nth(4).unwrap().parse::<u64>().unwrap()
         };
-        let hard = limits(ground.server.serving_pid());
+        let hard = limits(fixture.server.serving_pid());
         let inside =
-            ground.run(&policy, "ulimit -Hn; ulimit -n $(($(ulimit -Hn) + 1)) || echo no").await;
+            fixture.run(&policy, "ulimit -Hn; ulimit -n $(($(ulimit -Hn) + 1)) || echo no").await;
         let said = inside.text();
         let [most, "no"] = said.lines().collect::<Vec<_>>()[..] else { panic!("{inside:?}") };
         assert!(most.parse::<u64>().unwrap() < hard, "{inside:?} {hard}");
-        let free = ground.run_free("ulimit -Hn").await;
+        let free = fixture.run_free("ulimit -Hn").await;
         assert_eq!(free.text().trim(), hard.to_string());
     })
     .await;
@@ -182,48 +182,48 @@ async fn the_limit_on_open_files_inside_cannot_be_raised_to_that_of_the_server()
 
 #[tokio::test]
 async fn a_sandbox_watches_only_a_share_of_what_its_user_may() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let read = "cat /proc/sys/user/max_inotify_instances /proc/sys/user/max_inotify_watches";
         let numbers =
             |text: String| -> Vec<u64> { text.lines().map(|line| line.parse().unwrap()).collect() };
-        let policy = ground.workspace("restricted");
-        let inside = numbers(ground.run(&policy, read).await.text());
+        let policy = fixture.workspace("restricted");
+        let inside = numbers(fixture.run(&policy, read).await.text());
         let of_machine = |name: &str| {
             let text = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).unwrap();
             text.trim().parse::<u64>().unwrap()
         };
         let free = [of_machine("max_user_instances"), of_machine("max_user_watches")];
         // Both are set in the same way.
-        let params = ground.params(&policy);
-        let started = ground.client.start("p", &["/bin/true"], params).await.unwrap();
-        ground.client.finish("p").await;
+        let params = fixture.params(&policy);
+        let started = fixture.client.start("p", &["/bin/true"], params).await.unwrap();
+        fixture.client.finish("p").await;
         if started["limits"]["by"]["pids"] != "pidNamespace" && inside[0] > free[0] {
-            return crate::files::surroundings::skip("limits of namespaces cannot be set here");
+            return crate::files::host::skip("limits of namespaces cannot be set here");
         }
         assert_eq!(inside, free.map(|most| most / 4));
-        let (id, count) = start_holding(ground, &policy, "watchers").await;
+        let (id, count) = start_holding(fixture, &policy, "watchers").await;
         assert!(count > 0 && count <= inside[0], "{count} of {inside:?}");
         // Others of the same user still can.
-        let other = ground.run(&policy, &command("lease")).await;
+        let other = fixture.run(&policy, &command("lease")).await;
         assert_eq!(other.text(), "lease EPERM\n");
-        let (second, again) = start_holding(ground, &policy, "watchers").await;
+        let (second, again) = start_holding(fixture, &policy, "watchers").await;
         assert!(again > 0, "{again}");
-        end_holding(ground, &id).await;
-        end_holding(ground, &second).await;
+        end_holding(fixture, &id).await;
+        end_holding(fixture, &second).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn no_file_is_leased_and_no_core_is_dumped() {
-    as_each_user(async |ground| {
-        for policy in [ground.workspace("restricted"), unrestricted("enabled")] {
+    as_each_user(async |fixture| {
+        for policy in [fixture.workspace("restricted"), unrestricted("enabled")] {
             let names = ["lease", "no_core_limit"];
-            attempt::are_refused(ground, &policy, &names, &[]).await;
+            attempt::are_refused(fixture, &policy, &names, &[]).await;
             let script = "grep -i 'core file' /proc/self/limits | tr -s ' '; ulimit -c 0 && echo fine; \
                           (ulimit -c 0; kill -SEGV $(exec sh -c 'echo $PPID')); echo $?; ls core* 2>/dev/null; \
                           grep -i 'core file' /proc/self/limits | tr -s ' '";
-            let said = ground.run(&policy, script).await;
+            let said = fixture.run(&policy, script).await;
             let limit = "Max core file size 1 1 bytes ";
             assert_eq!(said.text(), format!("{limit}\nfine\n139\n{limit}\n"), "{said:?}");
         }
@@ -233,7 +233,7 @@ async fn no_file_is_leased_and_no_core_is_dumped() {
 
 #[tokio::test]
 async fn the_mode_of_a_terminal_of_the_host_cannot_be_changed() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         let attacks = command("tty_mode tty_owner");
         let script = format!(
             "chmod 666 /proc/self/fd/0 /proc/self/fd/1 2>/dev/null; chmod 666 /dev/tty 2>/dev/null; {attacks}; \
@@ -242,13 +242,13 @@ async fn the_mode_of_a_terminal_of_the_host_cannot_be_changed() {
         );
         for (sandbox, expected) in [
             (Value::Null, ["tty_mode ok", "mode 666", "terminal"]),
-            (ground.workspace("restricted"), ["tty_mode EROFS", "tty_owner EROFS", "terminal"]),
+            (fixture.workspace("restricted"), ["tty_mode EROFS", "tty_owner EROFS", "terminal"]),
             (unrestricted("enabled"), ["tty_mode EROFS", "tty_owner EROFS", "terminal"]),
         ] {
-            let (id, mut params) = (ground.next_id(), ground.params(&sandbox));
+            let (id, mut params) = (fixture.next_id(), fixture.params(&sandbox));
             params["tty"] = json!(true);
-            ground.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
-            let said = ground.client.finish(&id).await.pty_text();
+            fixture.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
+            let said = fixture.client.finish(&id).await.pty_text();
             for line in expected.into_iter().chain(["to the terminal", "24 80"]) {
                 assert!(said.lines().any(|it| it.trim() == line), "{line}: {said}");
             }
@@ -258,61 +258,61 @@ async fn the_mode_of_a_terminal_of_the_host_cannot_be_changed() {
     .await;
 }
 
-/// Denies as many names in the workspace, none of which is there.
-fn denying(ground: &Ground, count: usize, below: &Path) -> Value {
+/// Denies this many missing names in the workspace.
+fn denying(fixture: &SandboxFixture, count: usize, below: &Path) -> Value {
     let denied = (0..count).map(|number| at(&below.join(format!("none-{number}")), "deny"));
     let entries: Vec<Value> = [special("root", "read"), special("project_roots", "write")]
         .into_iter()
         .chain(denied)
         .collect();
-    with_entries(&[&ground.work()], "restricted", &entries)
+    with_entries(&[&fixture.work()], "restricted", &entries)
 }
 
 #[tokio::test]
 async fn a_policy_is_refused_above_its_size_and_kept_below() {
-    as_each_user(async |ground| {
-        let large = denying(ground, 20_000, &ground.work());
-        let params = ground.params(&large);
-        let error = ground.client.start("p", &["/bin/true"], params).await.unwrap_err();
+    as_each_user(async |fixture| {
+        let large = denying(fixture, 20_000, &fixture.work());
+        let params = fixture.params(&large);
+        let error = fixture.client.start("p", &["/bin/true"], params).await.unwrap_err();
         assert_eq!(
             (&error["code"], &error["data"]["kind"]),
             (&json!(-32600), &json!("sandbox_policy")),
             "{error}"
         );
         assert!(error["message"].as_str().unwrap().contains("4096"), "{error}");
-        let read = json!({"path": uri(&ground.work()), "sandbox": large});
-        let error = ground.client.call("fs/readDirectory", read).await.unwrap_err();
+        let read = json!({"path": uri(&fixture.work()), "sandbox": large});
+        let error = fixture.client.call("fs/readDirectory", read).await.unwrap_err();
         assert_eq!(error["data"]["kind"], "sandbox_policy", "{error}");
 
-        let fits = denying(ground, 4000, &ground.work());
+        let fits = denying(fixture, 4000, &fixture.work());
         let script = "mkdir none-7 none-3999 2>&1 | grep -c exists; touch fine && echo fine";
-        let said = ground.run(&fits, script).await;
+        let said = fixture.run(&fits, script).await;
         assert_eq!(said.text(), "2\nfine\n", "{said:?}");
-        assert_eq!(crate::files::surroundings::names(&ground.work()), ["fine"]);
+        assert_eq!(crate::files::host::names(&fixture.work()), ["fine"]);
     })
     .await;
 }
 
 #[tokio::test]
 async fn a_policy_that_takes_long_to_look_up_is_given_up() {
-    let mut ground = Ground::new(TestExecutor::builder().start().await, None).await;
-    // Every name on the way to each of them is looked up, a few million in all.
+    let mut fixture = SandboxFixture::new(TestExecutor::builder().start().await, None).await;
+    // Every parent of each is looked up, a few million in total.
     let deep: std::path::PathBuf = std::iter::repeat_n("d", 1800).collect();
-    ground.make_dir(&ground.work().join("d"));
-    std::fs::create_dir_all(ground.work().join(&deep)).unwrap();
-    let policy = denying(&ground, 4000, &ground.work().join(&deep));
-    let params = ground.params(&policy);
-    let error = ground.client.start("p", &["/bin/true"], params).await.unwrap_err();
+    fixture.make_dir(&fixture.work().join("d"));
+    std::fs::create_dir_all(fixture.work().join(&deep)).unwrap();
+    let policy = denying(&fixture, 4000, &fixture.work().join(&deep));
+    let params = fixture.params(&policy);
+    let error = fixture.client.start("p", &["/bin/true"], params).await.unwrap_err();
     assert!(error["message"].as_str().unwrap().contains("CPU time"), "{error}");
-    assert_eq!(ground.client.sh("q", "echo calm").await.text(), "calm\n");
-    // Nothing is left by what was given up.
-    let left = || std::fs::read_dir(ground.work().join(&deep)).unwrap().next().is_none();
+    assert_eq!(fixture.client.sh("q", "echo calm").await.text(), "calm\n");
+    // A rejected start leaves nothing behind.
+    let left = || std::fs::read_dir(fixture.work().join(&deep)).unwrap().next().is_none();
     exec_server_testkit::eventually("the placeholders are gone", left).await;
 }
 
 #[tokio::test]
 async fn outcomes_of_these_attacks_are_told_apart() {
-    let mut ground = Ground::new(TestExecutor::builder().start().await, None).await;
-    let free = outcomes(&mut ground, &Value::Null, &["lease", "no_core_limit"]).await;
+    let mut fixture = SandboxFixture::new(TestExecutor::builder().start().await, None).await;
+    let free = outcomes(&mut fixture, &Value::Null, &["lease", "no_core_limit"]).await;
     assert!(free.values().all(|outcome| outcome == "ok"), "{free:?}");
 }

@@ -1,18 +1,18 @@
-//! Processes in a sandbox work like others, and end like others.
+//! Processes in a sandbox behave like others.
 
-use super::ground::as_each_user;
+use super::fixture::as_each_user;
 use super::*;
 
 #[tokio::test]
 async fn a_sandboxed_process_writes_its_workspace_and_nothing_else() {
-    on_each_file_system(async |desk: &mut FsFixture| {
-        let (work, outside) = (desk.path("work"), desk.path("outside"));
+    on_each_file_system(async |fixture: &mut FsFixture| {
+        let (work, outside) = (fixture.path("work"), fixture.path("outside"));
         for dir in [&work, &outside] {
             std::fs::create_dir(dir).unwrap();
         }
         let policy = workspace_write(&[&work], "restricted");
         let script = format!("echo in > f; cat f; echo out > {}/f; echo $?", outside.display());
-        let finished = run_in(&mut desk.client, "p", policy, &work, &script).await;
+        let finished = run_in(&mut fixture.client, "p", policy, &work, &script).await;
         assert_eq!(finished.text(), "in\n2\n", "{}", finished.error_text());
         assert_eq!(std::fs::read(work.join("f")).unwrap(), b"in\n");
         assert!(!outside.join("f").exists());
@@ -22,19 +22,19 @@ async fn a_sandboxed_process_writes_its_workspace_and_nothing_else() {
 
 #[tokio::test]
 async fn what_a_sandbox_holds_is_told_before_and_with_every_start() {
-    let desk = &mut FsFixture::new().await;
-    let info = desk.client.call("environment/info", json!({})).await.unwrap();
-    let work = desk.root().to_owned();
+    let fixture = &mut FsFixture::new().await;
+    let info = fixture.client.call("environment/info", json!({})).await.unwrap();
+    let work = fixture.root().to_owned();
     let policy = workspace_write(&[&work], "restricted");
     let more = json!({"sandbox": policy, "cwd": uri(&work)});
-    let started = desk.client.start("p", &["/bin/true"], more).await.unwrap();
+    let started = fixture.client.start("p", &["/bin/true"], more).await.unwrap();
     assert_eq!(started["sandboxType"], "linuxSeccomp");
     assert_eq!(started["sandbox"], info["sandbox"]);
     assert_eq!(started["sandbox"]["level"], "full");
-    assert_eq!(desk.client.finish("p").await.exit_code, 0);
+    assert_eq!(fixture.client.finish("p").await.exit_code, 0);
 }
 
-/// Each says the same with and without a sandbox, and nothing on stderr.
+/// Each prints the same with and without a sandbox, and nothing on stderr.
 const WORKS: [(&str, &str); 17] = [
     (
         "files",
@@ -63,17 +63,17 @@ const WORKS: [(&str, &str); 17] = [
 
 #[tokio::test]
 async fn everyday_work_is_the_same_inside() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for (name, script) in WORKS {
-            let free = ground.run_free(script).await;
+            let free = fixture.run_free(script).await;
             assert_eq!(free.error_text(), "", "{name} does not work anywhere");
             for policy in [
-                ground.workspace("restricted"),
-                ground.workspace("enabled"),
+                fixture.workspace("restricted"),
+                fixture.workspace("enabled"),
                 unrestricted("restricted"),
             ] {
-                let inside = ground.run(&policy, script).await;
-                // The protected names are there while it runs.
+                let inside = fixture.run(&policy, script).await;
+                // Placeholders of protected names exist while it runs.
                 let expected = match (name, policy == unrestricted("restricted")) {
                     ("files", false) => free.text().replace("0\n", "4\n").replace("604\n", "600\n"),
                     _ => free.text(),
@@ -92,7 +92,7 @@ async fn everyday_work_is_the_same_inside() {
 
 #[tokio::test]
 async fn ends_are_reported_as_those_of_other_processes() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for script in [
             "exit 0",
             "exit 3",
@@ -103,9 +103,9 @@ async fn ends_are_reported_as_those_of_other_processes() {
             "kill -INT $$",
             "kill -PIPE $$",
         ] {
-            let free = ground.run_free(script).await;
-            let policy = ground.workspace("restricted");
-            let inside = ground.run(&policy, script).await;
+            let free = fixture.run_free(script).await;
+            let policy = fixture.workspace("restricted");
+            let inside = fixture.run(&policy, script).await;
             assert_eq!(inside.exit_code, free.exit_code, "{script}");
             for member in ["signal", "reason", "sandboxDenied"] {
                 assert_eq!(inside.exited[member], free.exited[member], "{script} {member}");
@@ -117,9 +117,9 @@ async fn ends_are_reported_as_those_of_other_processes() {
 
 #[tokio::test]
 async fn starts_fail_as_those_of_other_processes() {
-    as_each_user(async |ground| {
-        ground.put(&ground.work().join("plain"), "");
-        let work = ground.work();
+    as_each_user(async |fixture| {
+        fixture.put(&fixture.work().join("plain"), "");
+        let work = fixture.work();
         let here = uri(&work);
         let cases = [
             (vec!["/nowhere/program"], here.clone()),
@@ -131,11 +131,11 @@ async fn starts_fail_as_those_of_other_processes() {
         ];
         for (argv, cwd) in cases {
             let mut errors = Vec::new();
-            for sandbox in [Value::Null, ground.workspace("restricted")] {
-                let (id, mut params) = (ground.next_id(), ground.params(&sandbox));
+            for sandbox in [Value::Null, fixture.workspace("restricted")] {
+                let (id, mut params) = (fixture.next_id(), fixture.params(&sandbox));
                 params["cwd"] = json!(cwd);
                 errors.push(
-                    ground.client.start(&id, &argv, params).await.expect_err("it cannot start"),
+                    fixture.client.start(&id, &argv, params).await.expect_err("it cannot start"),
                 );
             }
             assert_eq!(errors[0], errors[1], "{argv:?} in {cwd}");
@@ -146,17 +146,17 @@ async fn starts_fail_as_those_of_other_processes() {
 
 #[tokio::test]
 async fn a_start_says_what_holds() {
-    as_each_user(async |ground| {
+    as_each_user(async |fixture| {
         for (sandbox, wanted) in
-            [(Value::Null, "none"), (ground.workspace("restricted"), "linuxSeccomp")]
+            [(Value::Null, "none"), (fixture.workspace("restricted"), "linuxSeccomp")]
         {
-            let (id, params) = (ground.next_id(), ground.params(&sandbox));
-            let started = ground.client.start(&id, &["/bin/true"], params).await.unwrap();
+            let (id, params) = (fixture.next_id(), fixture.params(&sandbox));
+            let started = fixture.client.start(&id, &["/bin/true"], params).await.unwrap();
             assert_eq!(started["sandboxType"], wanted);
             let enforced = started["sandbox"]["enforced"].as_array().cloned().unwrap_or_default();
             assert_eq!(enforced.contains(&json!("seccomp")), wanted != "none");
             assert_eq!(enforced.contains(&json!("network")), wanted != "none");
-            ground.client.finish(&id).await;
+            fixture.client.finish(&id).await;
         }
     })
     .await;
@@ -164,8 +164,8 @@ async fn a_start_says_what_holds() {
 
 #[tokio::test]
 async fn a_denial_is_reported_as_such() {
-    as_each_user(async |ground| {
-        let policy = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        let policy = fixture.workspace("restricted");
         let denied = |script| (script, true);
         let fine = |script| (script, false);
         for (script, expected) in [
@@ -177,10 +177,10 @@ async fn a_denial_is_reported_as_such() {
             fine("exit 1"),
             fine("cat nowhere"),
         ] {
-            let finished = ground.run(&policy, script).await;
+            let finished = fixture.run(&policy, script).await;
             assert_eq!(finished.exited["sandboxDenied"], expected, "{script}: {finished:?}");
         }
-        let free = ground.run_free("echo permission denied; exit 1").await;
+        let free = fixture.run_free("echo permission denied; exit 1").await;
         assert_eq!(free.exited["sandboxDenied"], false);
     })
     .await;
@@ -188,30 +188,30 @@ async fn a_denial_is_reported_as_such() {
 
 #[tokio::test]
 async fn a_refused_network_is_reported_whatever_the_program_says() {
-    as_each_user(async |ground| {
-        let policy = ground.workspace("restricted");
-        // This program keeps what came of it to itself.
+    as_each_user(async |fixture| {
+        let policy = fixture.workspace("restricted");
+        // This program does not print its result.
         let quietly = |names| format!("{} >/dev/null; exit 3", attempt::command(names));
-        let finished = ground.run(&policy, &quietly("socket_inet")).await;
+        let finished = fixture.run(&policy, &quietly("socket_inet")).await;
         assert_eq!(finished.exited["sandboxDenied"], true, "{finished:?}");
-        let id = format!("run-{}", ground.runs());
-        let read = ground.client.call("process/read", json!({"processId": id})).await.unwrap();
+        let id = format!("run-{}", fixture.runs());
+        let read = fixture.client.call("process/read", json!({"processId": id})).await.unwrap();
         assert_eq!(read["sandboxDenied"], true, "{read}");
-        // What others do in its place counts for it, too.
+        // Refusals of its children count as well.
         let script = format!(
             "for i in 1 2; do {} >/dev/null & done; wait; exit 3",
             attempt::command("unix")
         );
-        assert_eq!(ground.run(&policy, &script).await.exited["sandboxDenied"], true);
-        // A success is none, and neither is a failure after what nobody wanted to know.
+        assert_eq!(fixture.run(&policy, &script).await.exited["sandboxDenied"], true);
+        // A success is not a denial, and neither is a failure after an error that was ignored.
         let fine = format!("{} >/dev/null; exit 0", attempt::command("socket_inet"));
-        assert_eq!(ground.run(&policy, &fine).await.exited["sandboxDenied"], false);
+        assert_eq!(fixture.run(&policy, &fine).await.exited["sandboxDenied"], false);
         for harmless in ["socket_netlink", "socket_unix_datagram", "pair_stream", "io_uring"] {
-            let finished = ground.run(&policy, &quietly(harmless)).await;
+            let finished = fixture.run(&policy, &quietly(harmless)).await;
             assert_eq!(finished.exited["sandboxDenied"], false, "{harmless}: {finished:?}");
         }
-        // The C library looks for a server of names whenever a name is asked for.
-        let finished = ground.run(&policy, "id nobody-of-this-name 2>/dev/null; exit 3").await;
+        // The C library tries to connect to a name service for every lookup.
+        let finished = fixture.run(&policy, "id nobody-of-this-name 2>/dev/null; exit 3").await;
         assert_eq!(finished.exited["sandboxDenied"], false, "{finished:?}");
     })
     .await;
@@ -219,17 +219,17 @@ async fn a_refused_network_is_reported_whatever_the_program_says() {
 
 #[tokio::test]
 async fn a_refused_network_is_known_after_a_kill_and_on_a_terminal() {
-    as_each_user(async |ground| {
-        let policy = ground.workspace("restricted");
+    as_each_user(async |fixture| {
+        let policy = fixture.workspace("restricted");
         let script = format!("{} >/dev/null; echo on; sleep 1000", attempt::command("socket_inet"));
         for tty in [false, true] {
-            let id = ground.next_id();
-            let mut params = ground.params(&policy);
+            let id = fixture.next_id();
+            let mut params = fixture.params(&policy);
             params["tty"] = json!(tty);
-            ground.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
-            ground.client.wait_output(&id, "on").await;
-            ground.client.call("process/terminate", json!({"processId": id})).await.unwrap();
-            let finished = ground.client.finish(&id).await;
+            fixture.client.start(&id, &["/bin/sh", "-c", &script], params).await.unwrap();
+            fixture.client.wait_output(&id, "on").await;
+            fixture.client.call("process/terminate", json!({"processId": id})).await.unwrap();
+            let finished = fixture.client.finish(&id).await;
             assert_eq!(finished.exited["sandboxDenied"], true, "{finished:?}");
         }
     })
@@ -238,14 +238,14 @@ async fn a_refused_network_is_known_after_a_kill_and_on_a_terminal() {
 
 #[tokio::test]
 async fn git_works_in_a_subdirectory() {
-    as_each_user(async |ground| {
-        let made = ground.run_free("git init -q . && mkdir sub && echo x > sub/f && git -c safe.directory=* status --short").await;
+    as_each_user(async |fixture| {
+        let made = fixture.run_free("git init -q . && mkdir sub && echo x > sub/f && git -c safe.directory=* status --short").await;
         if made.exit_code != 0 {
-            crate::files::surroundings::skip("there is no git here");
+            crate::files::host::skip("there is no git here");
             return;
         }
-        let policy = ground.workspace("restricted");
-        let inside = ground.run(&policy, "cd sub && git -c safe.directory=* status --short").await;
+        let policy = fixture.workspace("restricted");
+        let inside = fixture.run(&policy, "cd sub && git -c safe.directory=* status --short").await;
         assert_eq!((inside.text().as_str(), inside.exit_code), ("?? ./\n", 0), "{inside:?}");
     })
     .await;

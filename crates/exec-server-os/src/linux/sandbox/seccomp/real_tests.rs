@@ -101,7 +101,7 @@ fn tempting_calls_fail_because_of_the_filter() {
 #[test]
 fn without_the_filter_they_would_fail_otherwise_or_work() {
     let ended = in_child(User::Ordinary, || {
-        // Yama and perf's paranoia may deny these two to anybody.
+        // Yama and `perf_event_paranoid` may deny these two to every user.
         let denied_anyway = [libc::SYS_ptrace, libc::SYS_perf_event_open];
         for (number, arguments, denial) in tempting_calls() {
             let errno = errno_of(number, arguments);

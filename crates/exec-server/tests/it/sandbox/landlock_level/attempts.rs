@@ -1,4 +1,4 @@
-//! What only namespaces would keep apart, and the attacks on it.
+//! Attacks that only namespaces prevent.
 
 use std::ffi::CStr;
 use std::io;
@@ -7,12 +7,12 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use super::super::attempt::{check, text, variable};
-use super::super::ground::Ground;
-use crate::files::surroundings::NOBODY;
+use super::super::fixture::SandboxFixture;
+use crate::files::host::NOBODY;
 
-/// A new terminal that is none of the sandbox's business, and its path.
+/// A terminal outside of the sandbox, and its path.
 pub fn terminal() -> (OwnedFd, PathBuf) {
-    // SAFETY: a new descriptor, owned from then on; the name is copied before anybody else can ask for one.
+    // SAFETY: a new descriptor, owned from then on; the name is copied before another call can ask for one.
     unsafe {
         let fd = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
         check(fd).unwrap();
@@ -29,12 +29,12 @@ pub fn terminal() -> (OwnedFd, PathBuf) {
 pub struct Segment(i32);
 
 impl Segment {
-    pub fn make(ground: &Ground) -> Self {
+    pub fn make(fixture: &SandboxFixture) -> Self {
         // SAFETY: a new segment, removed in drop; the structure is filled before it is changed.
         unsafe {
             let id = libc::shmget(libc::IPC_PRIVATE, 4096, 0o600 | libc::IPC_CREAT);
             check(id).unwrap();
-            if rustix::process::geteuid().is_root() && !ground.is_root() {
+            if rustix::process::geteuid().is_root() && !fixture.is_root() {
                 let mut facts = zeroed::<libc::shmid_ds>();
                 check(libc::shmctl(id, libc::IPC_STAT, &raw mut facts)).unwrap();
                 (facts.shm_perm.uid, facts.shm_perm.gid) = (NOBODY, NOBODY);

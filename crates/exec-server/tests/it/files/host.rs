@@ -1,4 +1,4 @@
-//! What is around the files in a test: other users, other mounts, special files, what is left in a directory.
+//! Host fixtures of the file tests: other users, mounts, special files, directory listings.
 
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
@@ -39,15 +39,15 @@ pub fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("it can be made");
 }
 
-/// An ordinary user, whom permissions bind.
+/// Uid of an unprivileged user.
 pub const NOBODY: u32 = 65534;
 
-/// Whether these tests run as root, whom permissions do not bind.
+/// Whether these tests run as root, which ignores permissions.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Says that a test is for root alone, if it does not run as root.
+/// Skips a test that needs root, with a message.
 pub fn needs_root() -> bool {
     if !is_root() {
         skip("only root can give files away");
@@ -60,11 +60,11 @@ pub fn as_nobody(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
     if is_root() {
         builder.command().arg("--allow-other-users");
     }
-    for_nobody_alone(builder)
+    for_the_nobody_user_alone(builder)
 }
 
 /// A server that is not root, if there can be one.
-pub fn for_nobody_alone(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
+pub fn for_the_nobody_user_alone(mut builder: ExecutorBuilder) -> Option<ExecutorBuilder> {
     if !is_root() {
         return Some(builder);
     }
@@ -94,7 +94,7 @@ pub async fn server_with_mounts(setup: &str) -> Option<TestExecutor> {
     }
     let preparation =
         format!("exec unshare -m /bin/sh -ec '{setup}\nexec \"$0\" \"$@\"' \"$0\" \"$@\"");
-    // Without a /proc it cannot tell who connects.
+    // Without /proc the server cannot identify clients.
     let builder = TestExecutor::builder().after(&preparation).args(&["--allow-other-users"]);
     Some(builder.start().await)
 }
@@ -105,12 +105,12 @@ fn succeeds(script: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Says why there is nothing to test here, also if the test is not the only one that runs.
+/// Prints why a test is skipped, even if output is captured.
 pub fn skip(why: &str) {
     writeln!(std::io::stderr(), "skipped: {why}").expect("stderr is open");
 }
 
-/// A file or directory with a flag that even root has to heed, until this is dropped.
+/// A file or directory with an inode flag that binds even root; cleared on drop.
 pub struct Flagged {
     file: std::fs::File,
     before: IFlags,
@@ -136,7 +136,7 @@ impl Drop for Flagged {
     }
 }
 
-/// How new content comes.
+/// Write methods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// By `fs/writeFile`.
@@ -167,13 +167,13 @@ impl How {
         answer
     }
 
-    /// Asks for a handle, if one is needed; it has the name of the file.
+    /// Opens a handle, if one is needed; its id is the file name.
     pub async fn open(self, client: &mut TestClient, path: &Path) -> i64 {
         let params = json!({"handleId": handle(path), "path": uri(path), "mode": "replace"});
         client.send("fs/open", params).await
     }
 
-    /// Asks for everything else at once; the last answer is about the whole.
+    /// Sends all other requests at once; the last reply is about the whole write.
     pub async fn send(self, client: &mut TestClient, path: &Path, content: &[u8]) -> Vec<i64> {
         const BLOCK_BYTES: usize = 300_000;
         if self == Self::Whole {
@@ -195,13 +195,13 @@ fn handle(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).expect("tests use plain names")
 }
 
-/// The answer says that another file took its place.
+/// Asserts that the reply reports a replaced file.
 #[track_caller]
 pub fn replaces(answer: Result<Value, Value>) {
     assert_eq!(answer, Ok(json!({})));
 }
 
-/// The answer says that it is still the same file.
+/// Asserts that the reply reports an in-place write.
 #[track_caller]
 pub fn keeps(answer: Result<Value, Value>) {
     assert_eq!(answer, Ok(json!({"inPlace": true})));

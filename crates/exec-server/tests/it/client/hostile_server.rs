@@ -1,4 +1,4 @@
-//! The Rust client and a server that lies about names, counts and sizes.
+//! The Rust client against a server that sends false names, counts and sizes.
 
 use exec_server::ExecServerError;
 use exec_server::protocol::base64;
@@ -36,7 +36,7 @@ async fn a_directory_with_names_that_are_no_names_is_refused() {
     assert_eq!(list(good).await.unwrap(), 2);
 }
 
-/// How many names the client finds in `/x` when its server says this.
+/// Number of names that the client returns for this listing.
 async fn list(answer: Value) -> Result<usize, ExecServerError> {
     let (client, mut peers) = scripted_client();
     let serving = async {

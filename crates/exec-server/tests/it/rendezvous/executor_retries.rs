@@ -1,4 +1,4 @@
-//! Our own executor at registries and relays that are of no use, for a moment or for long.
+//! Our executor retries when registries and relays fail, for a moment or for long.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,12 +11,12 @@ use tokio::time::timeout;
 
 use super::executor::join;
 
-/// Pauses grow so fast that fewer attempts than this come before one of more than a second.
+/// Pauses grow fast: fewer attempts than this precede a pause of more than a second.
 const MANY: usize = 60;
 
 #[tokio::test]
-async fn a_relay_that_takes_nobody_is_asked_ever_more_slowly() {
-    for relay in [Relay::HangsUp, Relay::Says(404), Relay::Says(502), Relay::Drops] {
+async fn a_relay_that_rejects_every_socket_is_retried_with_growing_pauses() {
+    for relay in [Relay::HangsUp, Relay::Answers(404), Relay::Answers(502), Relay::Drops] {
         let web = Web::start(move |visit| serve(visit, relay)).await;
         let state = tempfile::tempdir().unwrap();
         let mut executor = join(&web.url(""), state.path(), "token").piped_stderr().spawn();
@@ -35,10 +35,11 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
     let detail = |code: &str| json!({"detail": {"code": code, "message": "hm"}}).to_string();
     for status in [401, 403, 410] {
         for body in [code("whatever"), detail("registration_conflict"), String::new()] {
-            let stage = MockRegistry::saying(move |_| Some(answer(status, &[], &body))).await;
+            let registry =
+                MockRegistry::with_answers(move |_| Some(answer(status, &[], &body))).await;
             let state = tempfile::tempdir().unwrap();
-            let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
-            assert_eq!((code, stage.count("register")), (1, 1), "{status}: {stderr}");
+            let (code, _, stderr) = join(&registry.url(), state.path(), TOKEN).run().await;
+            assert_eq!((code, registry.count("register")), (1, 1), "{status}: {stderr}");
         }
     }
     let location = [("location", "http://127.0.0.1:1/elsewhere")];
@@ -47,7 +48,7 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
         answer(502, &[], code("authentication_service_unavailable")),
         answer(502, &[], detail("authentication_service_unavailable")),
         answer(302, &location, ""),
-        // No answer at all, and half of one.
+        // No response, and half of one.
         Vec::new(),
         b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\nconnection: close\r\n\r\n{".to_vec(),
     ];
@@ -62,7 +63,7 @@ async fn only_a_registry_that_says_no_for_good_ends_it() {
 
 #[tokio::test]
 async fn a_registry_that_falls_silent_is_asked_again() {
-    // Before the first byte that matters, and in the middle of the answer.
+    // Before the first byte of the response, and in the middle of it.
     let in_head = b"HTTP/1.1 2".to_vec();
     let in_body = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec();
     tokio::join!(
@@ -101,59 +102,61 @@ async fn what_a_registry_says_cannot_do_anything_to_a_terminal_or_give_the_token
         "code": format!("\u{1b}]0;{}", "c".repeat(500)),
         "message": format!("\u{1b}[2Jline\nline {}", "x".repeat(100_000)),
     }});
-    let stage = MockRegistry::saying(move |_| Some(answer(403, &[], said.to_string()))).await;
+    let registry =
+        MockRegistry::with_answers(move |_| Some(answer(403, &[], said.to_string()))).await;
     let state = tempfile::tempdir().unwrap();
-    let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
+    let (code, _, stderr) = join(&registry.url(), state.path(), TOKEN).run().await;
     assert_eq!(code, 1);
     assert!(stderr.contains("\\u{1b}[2Jline\\nline xxx"), "{stderr}");
     assert!(stderr.lines().count() == 1 && stderr.len() < 1000, "{stderr}");
     assert!(!stderr.trim_end().contains(char::is_control), "{stderr}");
     let said = json!({"error": {"code": TOKEN, "message": format!("bad token {TOKEN}")}});
-    let stage = MockRegistry::saying(move |_| Some(answer(410, &[], said.to_string()))).await;
-    let (code, _, stderr) = join(&stage.url(), state.path(), TOKEN).run().await;
+    let registry =
+        MockRegistry::with_answers(move |_| Some(answer(410, &[], said.to_string()))).await;
+    let (code, _, stderr) = join(&registry.url(), state.path(), TOKEN).run().await;
     assert!(code == 1 && stderr.contains("410") && !stderr.contains(TOKEN), "{stderr}");
 }
 
 #[tokio::test]
 async fn a_name_cannot_lead_the_token_elsewhere() {
-    let stage = MockRegistry::saying(|_| Some(answer(410, &[], ""))).await;
+    let registry = MockRegistry::with_answers(|_| Some(answer(410, &[], ""))).await;
     let state = tempfile::tempdir().unwrap();
-    let builder = TestExecutor::builder().args(&["--remote", &stage.url(), "--state-dir"]);
+    let builder = TestExecutor::builder().args(&["--remote", &registry.url(), "--state-dir"]);
     let builder = builder.args(&[&state.path().display().to_string()]);
     let builder = builder.args(&["--environment-id", "../../evil?x=1#ü"]);
     let (code, ..) = builder.env("EXEC_SERVER_REMOTE_TOKEN", TOKEN).run().await;
     assert_eq!(code, 1);
     let target = "/cloud/environment/..%2F..%2Fevil%3Fx=1%23%C3%BC/register";
-    assert_eq!(stage.requests()[0].target, target);
+    assert_eq!(registry.requests()[0].target, target);
 }
 
 const TOKEN: &str = "xs_exec_the-token-of-this-test";
 
-/// The first registration gets this answer; the executor waits and comes in with the next.
+/// The first registration gets this response; the executor retries and succeeds.
 async fn comes_in_after(hiccup: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static) {
     let is_first = AtomicBool::new(true);
-    let stage = MockRegistry::saying(move |request| {
+    let registry = MockRegistry::with_answers(move |request| {
         let is_register = request.target.ends_with("/register");
         (is_register && is_first.swap(false, Ordering::Relaxed)).then(|| hiccup(request))
     })
     .await;
     let state = tempfile::tempdir().unwrap();
-    let mut executor = join(&stage.url(), state.path(), TOKEN).piped_stderr().spawn();
+    let mut executor = join(&registry.url(), state.path(), TOKEN).piped_stderr().spawn();
     let line = executor.next_stderr_line().await.expect("it says so");
     assert!(line.contains("could not register; trying again"), "{line}");
     assert!(!line.contains(TOKEN), "{line}");
-    stage.socket().await;
-    assert_eq!(stage.count("register"), 2, "{line}");
+    registry.socket().await;
+    assert_eq!(registry.count("register"), 2, "{line}");
 }
 
-/// What becomes of those who want a websocket.
+/// Handling of websocket requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Relay {
-    /// No answer, only the end.
+    /// Closes without a response.
     HangsUp,
-    /// This status.
-    Says(u16),
-    /// They get it, and then it is gone.
+    /// Answers with this status.
+    Answers(u16),
+    /// Upgrades, then closes.
     Drops,
 }
 
@@ -164,7 +167,7 @@ async fn serve(mut visit: Visit, relay: Relay) {
                 visit.send(&answer(200, &[], registration(&request))).await;
             }
             Relay::HangsUp => return,
-            Relay::Says(status) => {
+            Relay::Answers(status) => {
                 visit.send(&answer(status, &[], "")).await;
             }
             Relay::Drops => {

@@ -1,4 +1,4 @@
-//! The way to a rendezvous: certificates, proxies, a path in front of everything.
+//! Certificates, proxies and URL paths between a client and a rendezvous.
 
 use std::path::PathBuf;
 
@@ -30,7 +30,7 @@ async fn an_authority_of_ones_own_is_trusted_on_both_sides_in_every_way_to_name_
         let line = [&line[..], arguments, &["env:env", "--", "echo", variable]].concat();
         let mut command = command(&line, place.state.path());
         command.env("EXEC_SERVER_REMOTE_TOKEN", &place.harness_token);
-        // It waits for the executor, which is just coming.
+        // Waits for the executor, which is starting.
         let (code, out, err) = finish(command.env(variable, &certificate).spawn().unwrap()).await;
         assert_eq!((code, out), (0, format!("{variable}\n")), "{err}");
         drop(executor);
@@ -78,7 +78,7 @@ async fn forward_trusts_the_same_authority_for_its_server() {
 
 #[tokio::test]
 async fn both_sides_go_through_the_proxy_that_the_environment_names() {
-    // An address of this machine that does not count as one.
+    // A loopback address that is not treated as local.
     let place = Place::start("0.0.0.0").await;
     let certificate = place.certificate.display().to_string();
     let tunnels = Tunnels::start().await;
@@ -101,7 +101,7 @@ async fn both_sides_go_through_the_proxy_that_the_environment_names() {
         assert_eq!((code, out.as_str()), (0, "hi\n"), "{err}");
         let asked = tunnels.requests().split_off(before);
         if is_through {
-            // Two websockets, and at least three questions to the registry.
+            // Two websockets, and at least three registry requests.
             assert!(asked.len() >= 5, "{asked:?}");
         } else {
             assert!(asked.is_empty(), "{asked:?}");
@@ -118,7 +118,7 @@ async fn both_sides_go_through_the_proxy_that_the_environment_names() {
 
 #[tokio::test]
 async fn a_relay_without_tls_is_reached_through_the_proxy_for_that() {
-    let stage = MockRegistry::saying(|request| {
+    let stage = MockRegistry::with_answers(|request| {
         let text = exec_server_testkit::mock_registry::registration(request);
         let text = text.replace("ws://127.0.0.1", "ws://0.0.0.0");
         let is_register = request.target.ends_with("/register");
@@ -132,10 +132,10 @@ async fn a_relay_without_tls_is_reached_through_the_proxy_for_that() {
         let builder = join(&stage.url(), state.path(), "token").env(name, tunnels.url());
         let _executor = builder.spawn();
         stage.socket().await;
-        // The registry is on this machine, which needs no proxy.
+        // The registry is local, which needs no proxy.
         assert_eq!(tunnels.requests().len() - before, 1, "{name}");
     }
-    // A proxy that a request has named is none: this program runs as its script.
+    // A proxy variable from a CGI request is ignored.
     let state = tempfile::tempdir().unwrap();
     let builder = join(&stage.url(), state.path(), "token").env("REQUEST_METHOD", "GET");
     let before = tunnels.requests().len();
@@ -195,7 +195,7 @@ async fn a_public_url_may_have_a_path() {
     }
 }
 
-/// A rendezvous behind TLS, and those who may go there.
+/// A rendezvous behind TLS, with tokens for it.
 struct Place {
     rendezvous: TestRendezvous,
     executor_token: String,

@@ -1,4 +1,4 @@
-//! Where the attacks happen: a workspace, a place outside with canaries, and a server of either kind of user.
+//! Fixture of the attack tests: a workspace, a directory outside with canaries, and a server per kind of user.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,10 +11,10 @@ use exec_server_testkit::{Finished, TestClient, TestExecutor};
 use tempfile::TempDir;
 
 use super::*;
-use crate::files::surroundings::{NOBODY, as_nobody};
+use crate::files::host::{NOBODY, as_nobody};
 
-/// A workspace and a place outside of it, both of which belong to the server's user, so that only a sandbox protects.
-pub struct Ground {
+/// A workspace and a directory outside of it. Both belong to the server's user, so only the sandbox protects them.
+pub struct SandboxFixture {
     /// The server.
     pub server: TestExecutor,
     /// A client of the server.
@@ -22,46 +22,46 @@ pub struct Ground {
     root: TempDir,
     user: Option<u32>,
     runs: u32,
-    /// More variables for what runs.
+    /// Additional variables for processes.
     pub env: BTreeMap<String, String>,
 }
 
-/// The users that a server can have here: the tests' own, and beside root an ordinary one.
+/// The users that a server can run as: the tests' user, and as root also an unprivileged one.
 pub fn users() -> Vec<Option<u32>> {
     let ordinary = rustix::process::geteuid().is_root().then_some(Some(NOBODY));
     std::iter::once(None).chain(ordinary).collect()
 }
 
-/// Runs a test with a server of the tests' own user, which is often root, and with one of an ordinary user.
-pub async fn as_each_user(test: impl AsyncFn(&mut Ground)) {
+/// Runs a test with a server of the tests' user, and as root also with one of an unprivileged user.
+pub async fn as_each_user(test: impl AsyncFn(&mut SandboxFixture)) {
     as_each_user_of(TestExecutor::builder, test).await;
 }
 
-/// The same with servers that are started in a special way.
+/// The same with servers from `builder`.
 pub async fn as_each_user_of(
     builder: impl Fn() -> ExecutorBuilder,
-    test: impl AsyncFn(&mut Ground),
+    test: impl AsyncFn(&mut SandboxFixture),
 ) {
-    let mut own = Ground::new(builder().start().await, None).await;
+    let mut own = SandboxFixture::new(builder().start().await, None).await;
     test(&mut own).await;
     drop(own);
     if rustix::process::geteuid().is_root()
         && let Some(builder) = as_nobody(builder())
     {
-        test(&mut Ground::new(builder.start().await, Some(NOBODY)).await).await;
+        test(&mut SandboxFixture::new(builder.start().await, Some(NOBODY)).await).await;
     }
 }
 
-impl Ground {
-    /// A ground for a server that was started in a special way.
+impl SandboxFixture {
+    /// A fixture for a running server.
     pub async fn new(server: TestExecutor, user: Option<u32>) -> Self {
         let root = tempfile::Builder::new().prefix("exec-server-ground-").tempdir();
         let root = root.expect("a temporary directory can be made");
         let client = server.client().await;
-        let ground = Self { server, client, root, user, runs: 0, env: BTreeMap::new() };
-        ground.give(ground.root.path());
-        ground.reset();
-        ground
+        let fixture = Self { server, client, root, user, runs: 0, env: BTreeMap::new() };
+        fixture.give(fixture.root.path());
+        fixture.reset();
+        fixture
     }
 
     /// Another server of the same user.
@@ -74,10 +74,10 @@ impl Ground {
         builder.start().await
     }
 
-    /// Makes workspace and outside anew.
+    /// Recreates both directories.
     pub fn reset(&self) {
         for dir in [self.work(), self.outside()] {
-            // Whatever an attack left there, also directories that an ordinary user has to open first.
+            // Attacks may leave directories that an ordinary user must make accessible first.
             let open = ["-R", "u+rwX"].map(OsStr::new).into_iter().chain([dir.as_os_str()]);
             let _ = Command::new("chmod").args(open).stderr(Stdio::null()).status();
             let _ = std::fs::remove_dir_all(&dir);
@@ -99,7 +99,7 @@ impl Ground {
         self.user.is_none()
     }
 
-    /// The directory of everything.
+    /// Parent of both directories.
     pub fn root(&self) -> &Path {
         self.root.path()
     }
@@ -129,7 +129,7 @@ impl Ground {
         }
     }
 
-    /// Gives something to the server's user.
+    /// Changes the owner to the server's user.
     pub fn give(&self, path: &Path) {
         if let Some(user) = self.user {
             lchown(path, Some(user), Some(user)).expect("root may give things away");
@@ -175,7 +175,7 @@ impl Ground {
         self.run(&Value::Null, script).await
     }
 
-    /// What the script does outside is undone by a sandbox: it changes something there only without one.
+    /// Asserts that the script changes the outside directory only without a sandbox.
     pub async fn cannot_change_outside(&mut self, sandbox: &Value, name: &str, script: &str) {
         self.reset();
         let before = snapshot(&self.outside());
@@ -190,7 +190,7 @@ impl Ground {
     }
 }
 
-/// Everything about a tree that an attack could change.
+/// All attributes of a tree that an attack could change.
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     add(dir, &mut all);

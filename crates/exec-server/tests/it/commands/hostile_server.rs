@@ -1,4 +1,4 @@
-//! A server that lies: names that leave the destination, pages without end, text that acts on a terminal.
+//! A hostile server: names that leave the destination, endless pages, text with terminal escapes.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,13 +14,13 @@ use super::{cli, ran};
 
 type Answer = dyn Fn(&str, &Value) -> Option<Value> + Send + Sync;
 
-/// A server whose answers a test makes up; it ends with the test.
-pub struct LyingServer {
+/// A scripted server; it stops with the test.
+pub struct HostileServer {
     pub url: String,
     task: tokio::task::JoinHandle<()>,
 }
 
-impl LyingServer {
+impl HostileServer {
     /// Every method without an answer is unknown; `{"error": …}` is an error.
     pub async fn start(
         answer: impl Fn(&str, &Value) -> Option<Value> + Send + Sync + 'static,
@@ -36,12 +36,12 @@ impl LyingServer {
         Self { url, task }
     }
 
-    fn spot(&self, path: &str) -> String {
+    fn remote(&self, path: &str) -> String {
         format!("{}:{path}", self.url)
     }
 }
 
-impl Drop for LyingServer {
+impl Drop for HostileServer {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -85,7 +85,7 @@ fn metadata(kind: &str, size: u64) -> Value {
         "gid": 0, "nlink": 1, "inode": 1, "versionTag": "x"})
 }
 
-/// An entry of a directory, with an address or without one.
+/// A directory entry, with or without a URI.
 fn entry(name: &str, kind: &str, uri: Option<&str>) -> Value {
     let mut entry = json!({"fileName": name, "isDirectory": kind == "directory",
         "isFile": kind == "file", "isSymlink": kind == "symlink", "metadata": metadata(kind, 4)});
@@ -96,8 +96,8 @@ fn entry(name: &str, kind: &str, uri: Option<&str>) -> Value {
 }
 
 /// A server whose directory `/x` has these entries; every file says `evil`, and every link leads to the parent.
-async fn with_entries(entries: Value) -> LyingServer {
-    LyingServer::start(move |method, params| {
+async fn with_entries(entries: Value) -> HostileServer {
+    HostileServer::start(move |method, params| {
         let path = params["path"].as_str().unwrap_or_default();
         match method {
             "fs/getMetadata" => {
@@ -159,7 +159,7 @@ async fn names_that_are_no_names_are_refused() {
             let destination = folder.path().join("deep/destination");
             std::fs::create_dir_all(&destination).unwrap();
             let local = destination.to_str().unwrap();
-            let refused = cli(&["cp", "-r", &server.spot("/x"), local]).await;
+            let refused = cli(&["cp", "-r", &server.remote("/x"), local]).await;
             assert_eq!(refused.code, 1, "{name:?} {kind}: {}", refused.err);
             assert!(refused.err.contains("broke the protocol"), "{name:?}: {}", refused.err);
             assert!(refused.err.chars().all(|letter| letter == '\n' || !letter.is_control()));
@@ -176,7 +176,7 @@ async fn names_of_one_server_are_checked_before_another_gets_them() {
     for name in ["../out", "..", "a/../../../out"] {
         let server = with_entries(json!([entry(name, "file", None)])).await;
         let there = format!("{}:{}/deep/destination", other.url(), folder.path().display());
-        let refused = cli(&["cp", "-r", &server.spot("/x"), &there]).await;
+        let refused = cli(&["cp", "-r", &server.remote("/x"), &there]).await;
         assert_eq!(refused.code, 1, "{name}: {}", refused.err);
         assert!(refused.err.contains("broke the protocol"), "{name}: {}", refused.err);
     }
@@ -190,7 +190,7 @@ async fn a_name_that_comes_twice_is_refused() {
     let server = with_entries(entries).await;
     let folder = tempfile::tempdir().unwrap();
     let destination = folder.path().join("destination");
-    let refused = cli(&["cp", "-r", &server.spot("/x"), destination.to_str().unwrap()]).await;
+    let refused = cli(&["cp", "-r", &server.remote("/x"), destination.to_str().unwrap()]).await;
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("listed twice"), "{}", refused.err);
     assert_eq!(tree(folder.path()), BTreeMap::new());
@@ -203,7 +203,7 @@ async fn a_link_of_an_earlier_copy_is_no_way_out_of_the_next() {
     let local = destination.to_str().unwrap();
     let first =
         with_entries(json!([entry("a", "symlink", None), entry("f", "symlink", None)])).await;
-    assert_eq!(cli(&["cp", "-r", &first.spot("/x"), local]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", "-r", &first.remote("/x"), local]).await, ran(0, "", ""));
     let links = BTreeMap::from([
         ("destination/a".to_owned(), "link".to_owned()),
         ("destination/f".to_owned(), "link".to_owned()),
@@ -214,7 +214,7 @@ async fn a_link_of_an_earlier_copy_is_no_way_out_of_the_next() {
     std::fs::create_dir(folder.path().join("parent")).unwrap();
     std::fs::rename(&destination, folder.path().join("parent/x")).unwrap();
     let parent = folder.path().join("parent");
-    let refused = cli(&["cp", "-r", &second.spot("/x"), parent.to_str().unwrap()]).await;
+    let refused = cli(&["cp", "-r", &second.remote("/x"), parent.to_str().unwrap()]).await;
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("2 could not be copied"), "{}", refused.err);
     let links = BTreeMap::from([
@@ -223,7 +223,7 @@ async fn a_link_of_an_earlier_copy_is_no_way_out_of_the_next() {
     ]);
     assert_eq!(tree(folder.path()), links);
     // Also where the link itself has the name that is copied.
-    let named = cli(&["cp", &second.spot("/f"), parent.join("x").to_str().unwrap()]).await;
+    let named = cli(&["cp", &second.remote("/f"), parent.join("x").to_str().unwrap()]).await;
     assert_eq!(named.code, 1);
     assert!(named.err.contains("a symbolic link"), "{}", named.err);
     assert_eq!(tree(folder.path()), links);
@@ -231,7 +231,7 @@ async fn a_link_of_an_earlier_copy_is_no_way_out_of_the_next() {
 
 #[tokio::test]
 async fn a_name_that_the_server_chose_never_joins_what_is_there() {
-    let server = LyingServer::start(|method, params| {
+    let server = HostileServer::start(|method, params| {
         let path = params["path"].as_str().unwrap_or_default();
         match method {
             "initialize" => {
@@ -248,12 +248,12 @@ async fn a_name_that_the_server_chose_never_joins_what_is_there() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join(".ssh")).unwrap();
-    let refused = cli(&["cp", "-r", &server.spot("~"), folder.path().to_str().unwrap()]).await;
+    let refused = cli(&["cp", "-r", &server.remote("~"), folder.path().to_str().unwrap()]).await;
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("its name was chosen by the source server"), "{}", refused.err);
     assert_eq!(tree(folder.path()), BTreeMap::new());
     let fresh = folder.path().join("fresh");
-    let copied = cli(&["cp", "-r", &server.spot("~"), fresh.to_str().unwrap()]).await;
+    let copied = cli(&["cp", "-r", &server.remote("~"), fresh.to_str().unwrap()]).await;
     assert_eq!(copied, ran(0, "", ""));
     let expected = BTreeMap::from([("fresh/authorized_keys".to_owned(), "evil".to_owned())]);
     assert_eq!(tree(folder.path()), expected);
@@ -261,7 +261,7 @@ async fn a_name_that_the_server_chose_never_joins_what_is_there() {
 
 #[tokio::test]
 async fn pages_without_end_end() {
-    let server = LyingServer::start(|method, params| {
+    let server = HostileServer::start(|method, params| {
         let page = params["cursor"].as_str().unwrap_or("0").parse::<u64>().unwrap_or(0) + 1;
         let path = params["path"].as_str().unwrap_or_default();
         let entries = match path {
@@ -279,20 +279,20 @@ async fn pages_without_end_end() {
     })
     .await;
     for (path, told) in [("/empty", "empty page"), ("/same", "listed twice")] {
-        let listed = cli(&["ls", &server.spot(path)]).await;
+        let listed = cli(&["ls", &server.remote(path)]).await;
         assert_eq!((listed.code, listed.out.as_str()), (1, ""));
         assert!(listed.err.contains(told), "{}", listed.err);
     }
     let folder = tempfile::tempdir().unwrap();
     let destination = folder.path().join("copy");
-    let copied = cli(&["cp", "-r", &server.spot("/deep"), destination.to_str().unwrap()]).await;
+    let copied = cli(&["cp", "-r", &server.remote("/deep"), destination.to_str().unwrap()]).await;
     assert_eq!(copied.code, 1);
     assert!(copied.err.contains("longer than any file system allows"), "{}", copied.err);
 }
 
 #[tokio::test]
 async fn sizes_and_times_that_are_none_break_nothing() {
-    let server = LyingServer::start(|method, params| {
+    let server = HostileServer::start(|method, params| {
         let path = params["path"].as_str().unwrap_or_default();
         let mut huge = metadata("file", u64::MAX);
         huge["modifiedAtMs"] = json!(i64::MIN);
@@ -322,7 +322,7 @@ async fn sizes_and_times_that_are_none_break_nothing() {
     .await;
     let folder = tempfile::tempdir().unwrap();
     let destination = folder.path().join("copy");
-    let copied = cli(&["cp", "-rp", &server.spot("/x"), destination.to_str().unwrap()]).await;
+    let copied = cli(&["cp", "-rp", &server.remote("/x"), destination.to_str().unwrap()]).await;
     assert_eq!(copied.code, 1, "{}", copied.err);
     assert!(copied.err.contains("longer than it was asked for"), "{}", copied.err);
     assert!(copied.err.contains("setuid"), "{}", copied.err);
@@ -331,14 +331,14 @@ async fn sizes_and_times_that_are_none_break_nothing() {
     assert_eq!(tree(folder.path()), expected);
     let mode = std::fs::metadata(destination.join("small")).unwrap();
     assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode.permissions()) & 0o7777, 0o755);
-    let listed = cli(&["ls", "-l", &server.spot("/x")]).await;
+    let listed = cli(&["ls", "-l", &server.remote("/x")]).await;
     assert_eq!(listed.code, 0, "{}", listed.err);
 }
 
 #[tokio::test]
 async fn text_of_a_server_does_nothing_to_a_terminal() {
     const EVIL: &str = "a\u{1b}]0;owned\u{7}\u{9b}2J\u{202e}";
-    let server = LyingServer::start(|method, params| {
+    let server = HostileServer::start(|method, params| {
         let path = params["path"].as_str().unwrap_or_default();
         match method {
             "fs/getMetadata" if path.ends_with("/x") => Some(metadata("directory", 4)),
@@ -368,7 +368,7 @@ async fn text_of_a_server_does_nothing_to_a_terminal() {
         }
     })
     .await;
-    let (directory, file) = (server.spot("/x"), server.spot("/file"));
+    let (directory, file) = (server.remote("/x"), server.remote("/file"));
     let url = server.url.as_str();
     let commands: &[&[&str]] = &[
         &["ls", &directory],
@@ -402,17 +402,17 @@ async fn a_copy_between_servers_is_not_written_through_links() {
     let there = |name: &str| format!("{}:{}/{name}", other.url(), folder.path().display());
     let first =
         with_entries(json!([entry("a", "symlink", None), entry("f", "symlink", None)])).await;
-    assert_eq!(cli(&["cp", "-r", &first.spot("/x"), &there("copy")]).await, ran(0, "", ""));
+    assert_eq!(cli(&["cp", "-r", &first.remote("/x"), &there("copy")]).await, ran(0, "", ""));
     std::fs::create_dir(folder.path().join("parent")).unwrap();
     std::fs::rename(folder.path().join("copy"), folder.path().join("parent/x")).unwrap();
     let before = tree(folder.path());
     assert_eq!(before.len(), 2);
     let second =
         with_entries(json!([entry("a", "directory", None), entry("f", "file", None)])).await;
-    let refused = cli(&["cp", "-r", &second.spot("/x"), &there("parent")]).await;
+    let refused = cli(&["cp", "-r", &second.remote("/x"), &there("parent")]).await;
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("2 could not be copied"), "{}", refused.err);
-    let named = cli(&["cp", &second.spot("/f"), &there("parent/x")]).await;
+    let named = cli(&["cp", &second.remote("/f"), &there("parent/x")]).await;
     assert_eq!(named.code, 1);
     assert!(named.err.contains("symbolic link"), "{}", named.err);
     assert_eq!(tree(folder.path()), before);

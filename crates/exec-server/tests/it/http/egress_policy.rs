@@ -1,4 +1,4 @@
-//! Where requests may go.
+//! Egress policy: which hosts and addresses requests may reach.
 
 use exec_server_testkit::Web;
 use exec_server_testkit::web::answer;

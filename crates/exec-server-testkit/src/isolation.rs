@@ -1,10 +1,10 @@
 //! Isolates the children of a test from the environment of the user who runs the tests.
 //!
-//! | of the user | a child has |
+//! | setting of the user | setting of a child |
 //! |---|---|
 //! | variables of this program and of the reference (`EXEC_SERVER_*`, `CODEX_*`) | none, unless the test sets them |
-//! | the home and what is kept in there | one below the target folder |
-//! | signals that are ignored, as by `nohup` or `&` | their usual meaning |
+//! | the home directory | a directory below the target directory |
+//! | ignored signals, as with `nohup` or `&` | default actions |
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use crate::executor::binary;
 
-/// Takes everything away that is the user's own; what the test sets afterwards counts.
+/// Removes the user's settings; the test may set its own afterwards.
 pub fn isolate(command: &mut Command) {
     let is_ours = |name: &OsStr| {
         let name = name.as_encoded_bytes();
@@ -30,7 +30,7 @@ pub fn isolate(command: &mut Command) {
     stop_ignoring_signals();
 }
 
-/// The home of every child; nothing is in there but what they make themselves.
+/// Home directory of every child; it contains only files that children create.
 pub fn home() -> PathBuf {
     static HOME: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
@@ -41,15 +41,14 @@ pub fn home() -> PathBuf {
     HOME.get_or_init(make).clone()
 }
 
-/// Where servers keep their state.
+/// State directory of servers.
 pub fn state_home() -> PathBuf {
     binary().with_file_name("state")
 }
 
-/// Makes the signals that this process ignores mean something to its children.
-///
-/// A handler does not survive an exec, but being ignored does. The handlers of tokio do nothing here, so that the tests
-/// themselves go on ignoring what they ignored.
+/// Makes children start with default actions for signals that this process ignores.
+/// ¦ An ignored signal stays ignored across exec, but a handled one is reset. The tokio handlers have no effect here,
+/// so the tests themselves keep ignoring the signals.
 #[cfg(unix)]
 fn stop_ignoring_signals() {
     use tokio::signal::unix::{SignalKind, signal};
@@ -64,7 +63,7 @@ fn stop_ignoring_signals() {
             drop(signal(kind).expect("these signals can be handled"));
         }
     };
-    // On a thread of its own: the caller may be on an event loop already.
+    // On a separate thread: the caller may run on an event loop.
     DONE.get_or_init(|| std::thread::spawn(handle).join().expect("it does not panic"));
 }
 

@@ -40,18 +40,18 @@ async fn several_paths_are_listed_and_what_is_missing_is_told() {
     std::fs::create_dir(directory.path().join("d")).unwrap();
     std::fs::write(directory.path().join("d/inside"), "").unwrap();
     std::fs::write(directory.path().join("f"), "one\n").unwrap();
-    let spot = |path: &str| format!("{}:{}/{path}", server.url(), directory.path().display());
+    let remote = |path: &str| format!("{}:{}/{path}", server.url(), directory.path().display());
     let place = directory.path().display();
-    let listed = cli(&["ls", &spot("d"), &spot("no"), &spot("f")]).await;
+    let listed = cli(&["ls", &remote("d"), &remote("no"), &remote("f")]).await;
     assert_eq!(listed.code, 1);
     assert_eq!(listed.out, format!("{place}/f\n\n{place}/d:\ninside\n"));
     assert!(listed.err.contains(&format!("{place}/no: No such file")), "{}", listed.err);
-    let json = cli(&["ls", "--json", &spot("d"), &spot("f")]).await.out;
+    let json = cli(&["ls", "--json", &remote("d"), &remote("f")]).await.out;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json[0]["path"], format!("{place}/d"));
     assert_eq!(json[0]["entries"][0]["fileName"], "inside");
 
-    let shown = cli(&["cat", &spot("no"), &spot("f"), &spot("d"), &spot("f")]).await;
+    let shown = cli(&["cat", &remote("no"), &remote("f"), &remote("d"), &remote("f")]).await;
     assert_eq!((shown.code, shown.out.as_str()), (1, "one\none\n"));
     assert!(shown.err.contains(&format!("{place}/no: No such file")), "{}", shown.err);
     assert!(shown.err.contains(&format!("{place}/d: ")), "{}", shown.err);
@@ -60,8 +60,8 @@ async fn several_paths_are_listed_and_what_is_missing_is_told() {
 #[tokio::test]
 async fn owners_have_names() {
     let server = TestExecutor::start().await;
-    let spot = |path: &str| format!("{}:{path}", server.url());
-    let json = cli(&["ls", "--json", &spot("/etc/passwd")]).await.out;
+    let remote = |path: &str| format!("{}:{path}", server.url());
+    let json = cli(&["ls", "--json", &remote("/etc/passwd")]).await.out;
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json[0]["metadata"]["uid"], &json[0]["metadata"]["gid"]), (&0.into(), &0.into()));
     assert_eq!(json[0]["metadata"]["ownerName"], "root");
@@ -69,7 +69,7 @@ async fn owners_have_names() {
     let group = group.lines().find(|line| line.split(':').nth(2) == Some("0")).unwrap();
     let group = group.split(':').next().unwrap();
     assert_eq!(json[0]["metadata"]["groupName"], group);
-    let long = cli(&["ls", "-l", &spot("/etc/passwd")]).await.out;
+    let long = cli(&["ls", "-l", &remote("/etc/passwd")]).await.out;
     assert!(long.contains(&format!(" root:{group} ")), "{long}");
 }
 

@@ -1,4 +1,4 @@
-//! What strangers send: slowly, too much, to places that are not there, under names that mean something to a path.
+//! Hostile requests from the network: slow, oversized, to unknown paths, with names that path syntax treats specially.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ async fn names_that_mean_something_to_a_path_lead_nowhere_else() {
             "{id}"
         );
     }
-    // The peers of this protocol encode nothing, and `..` in a path is nothing to us.
+    // Peers of this protocol encode nothing, and `..` in a path has no meaning.
     for path in ["/cloud/environment/../admin/tokens", "/cloud/environment/env/../env/register"] {
         let reply = rendezvous.ask("POST", path, rendezvous.admin_token(), &body).await;
         assert_eq!(refusal(&reply), (404, "not_found".to_owned()), "{path}");

@@ -4,12 +4,12 @@ use super::endpoint::join;
 
 /// A path in two parts, because links in what the user named are followed and links below it are not.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct DestinationPath {
     path: Vec<u8>,
     root_len: usize,
 }
 
-impl Place {
+impl DestinationPath {
     /// Exactly the path that the user named.
     pub fn named(path: Vec<u8>) -> Self {
         Self { root_len: path.len(), path }
@@ -44,13 +44,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_knows_what_the_user_named() {
-        let place = Place::named(b"a/b".to_vec());
-        assert!(!place.is_below());
-        let below = place.child(b"c").child(b"d e");
+    fn the_part_that_the_user_named_is_kept() {
+        let dest = DestinationPath::named(b"a/b".to_vec());
+        assert!(!dest.is_below());
+        let below = dest.child(b"c").child(b"d e");
         assert_eq!((below.path(), below.root()), (&b"a/b/c/d e"[..], &b"a/b"[..]));
         assert_eq!(below.below().collect::<Vec<_>>(), [&b"c"[..], b"d e"]);
-        let root = Place::named(b"/".to_vec()).child(b"x");
+        let root = DestinationPath::named(b"/".to_vec()).child(b"x");
         assert_eq!((root.path(), root.root()), (&b"/x"[..], &b"/"[..]));
         assert_eq!(root.below().collect::<Vec<_>>(), [b"x"]);
     }
