@@ -3,6 +3,7 @@
 //! | module | contains |
 //! |---|---|
 //! | [`connection`] | one peer: incoming events, outgoing messages, keepalive |
+//! | [`keepalive_timer`] | pings and their deadline, for every loop that owns a socket |
 //! | [`outbox`] | send queue of one peer, with a priority lane for replies |
 //! | [`websocket`] | messages as websocket messages |
 //! | [`upgrade`] | server side of the websocket handshake |
@@ -21,6 +22,7 @@ pub mod dial;
 pub mod host;
 pub mod http_exchange;
 pub mod http_front;
+pub mod keepalive_timer;
 pub mod lines;
 pub mod outbox;
 pub mod proxy;
