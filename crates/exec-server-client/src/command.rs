@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use exec_server_core::event_order::ProcessEvent;
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
     EnvInherit, EnvPolicy, OutputStream, ProcessId, ProcessLimits, ProcessStartParams, TerminalSize,
@@ -217,7 +218,6 @@ impl Command {
     }
 
     async fn start(&self, pipe_stdin: bool) -> Result<ProcessSession, ExecServerError> {
-        let millis = |time: Duration| Some(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let process_id = match &self.process_id {
             Some(id) => id.clone(),
             None => uuid::Uuid::new_v4().to_string().into(),
@@ -238,8 +238,8 @@ impl Command {
             shell_snapshot: None,
             metadata: None,
             size: self.terminal,
-            timeout_ms: self.timeout.and_then(millis),
-            idle_timeout_ms: self.idle_timeout.and_then(millis),
+            timeout_ms: self.timeout.map(millis),
+            idle_timeout_ms: self.idle_timeout.map(millis),
             output_retention: self.retention,
             limits: self.limits,
             closed_retention_ms: None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use exec_server_core::event_order::ProcessExit;
 use exec_server_protocol::answers::ProcessStartAnswer;
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::{
     Empty, ProcessCloseStdinParams, ProcessId, ProcessReadParams, ProcessReadResponse,
@@ -133,7 +134,7 @@ impl ProcessSession {
             process_id: self.id().clone(),
             after_seq: Some(after_seq),
             max_bytes,
-            wait_ms: Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+            wait_ms: Some(millis(wait)),
             session_id: None,
             timestamps: false,
             until: None,
@@ -226,7 +227,7 @@ impl ProcessSession {
     /// With a `grace`, SIGTERM comes first. Not retried: if the connection breaks before the answer, the result is
     /// `Ambiguous`.
     pub async fn terminate(&self, grace: Option<Duration>) -> Result<bool, ExecServerError> {
-        let grace_ms = grace.map(|grace| u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        let grace_ms = grace.map(millis);
         let params =
             ProcessTerminateParams { process_id: self.id().clone(), grace_ms, session_id: None };
         let answer: ProcessTerminateResponse =

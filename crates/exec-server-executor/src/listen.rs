@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use exec_server_os::Peers;
 use exec_server_os::peer::{Peer, PeerPlace};
-use exec_server_transport::tls;
+use exec_server_transport::{http_front, tls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
@@ -110,18 +110,10 @@ impl Listener {
     /// Serves connections until the future is dropped.
     pub async fn serve(&self, server: &Arc<Server>) {
         loop {
-            match self.accept().await {
-                // The server owns the task, because connections outlive the listener during shutdown.
-                Ok(accepted) => {
-                    let task = serve_accepted(server.clone(), accepted, self.tls.clone());
-                    server.spawn_on(server.event_loops.next(), task);
-                }
-                // Out of descriptors or memory: existing connections continue, accepting pauses.
-                Err(error) => {
-                    tracing::warn!(%error, "could not accept a connection");
-                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                }
-            }
+            let accepted = http_front::accept_next(|| self.accept()).await;
+            // The server owns the task, because connections outlive the listener during shutdown.
+            let task = serve_accepted(server.clone(), accepted, self.tls.clone());
+            server.spawn_on(server.event_loops.next(), task);
         }
     }
 
@@ -246,11 +238,9 @@ async fn serve_stream<S>(
     let Some(tls) = tls else {
         return http::serve(server, stream, peer, refusal).await;
     };
-    let handshake = tokio::time::timeout(server.config.timings.handshake, tls.accept(stream));
-    match handshake.await {
-        Ok(Ok(stream)) => http::serve(server, stream, peer, refusal).await,
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
+    let timeout = server.config.timings.handshake;
+    if let Some(stream) = http_front::accept_tls(&tls, stream, &peer, timeout).await {
+        http::serve(server, stream, peer, refusal).await;
     }
 }
 

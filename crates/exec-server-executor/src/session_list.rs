@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::process::{ProcessListResponse, ProcessSummary};
 use exec_server_protocol::session::{SessionListResponse, SessionSummary};
 use tokio::sync::oneshot;
@@ -9,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::dispatch::Caller;
 use crate::process::{Command, ProcessHandle};
 use crate::reply::Reply;
-use crate::sessions::{Session, millis};
+use crate::sessions::Session;
 
 /// Answers `process/list`.
 pub fn list_processes(caller: &Caller, reply: Reply) {

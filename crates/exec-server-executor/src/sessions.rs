@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use exec_server_core::attachment::{AttachError, Attachment, ConnectionId, Linger, Load};
 use exec_server_os::{SandboxNetwork, TreeTag};
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::process::{ExitReason, ProcessId};
 use exec_server_transport::outbox::Outbox;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -422,8 +423,4 @@ fn allowed_linger(server: &Server, wanted: Option<Duration>) -> Linger {
     let longest = server.config.timings.max_session_linger.max(usual);
     let busy = wanted.map_or(usual, |wanted| wanted.min(longest));
     Linger { busy, empty: busy.min(usual) }
-}
-
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -9,6 +9,7 @@
 //! | [`sandbox`] | sandbox policies |
 //! | [`encode`] | hand-written encoders for hot messages |
 //! | [`base64`], [`hex`] | byte-to-text encodings |
+//! | [`duration`] | durations in milliseconds |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`errors`] | codes and the shape of `error.data` |
 //! | [`escape_untrusted`] | escaping of untrusted text |
@@ -19,6 +20,7 @@
 pub mod answers;
 pub mod base64;
 pub mod bytes64;
+pub mod duration;
 pub mod encode;
 pub mod envelope;
 pub mod environment;

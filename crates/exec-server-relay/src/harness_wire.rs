@@ -156,10 +156,6 @@ impl Wire for HarnessWire {
         self.socket.can_ping()
     }
 
-    fn can_half_close(&self) -> bool {
-        false
-    }
-
     fn describe(&self) -> String {
         "failed to parse JSON-RPC message from relay stream".to_owned()
     }

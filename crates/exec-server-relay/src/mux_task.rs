@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, pending, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
@@ -16,15 +16,12 @@ use crate::noise::SystemRandom;
 use crate::registry_types::PublicKey;
 use crate::stream::StreamError;
 use bytes::Bytes;
-use exec_server_core::keepalive::{Keepalive, KeepaliveAction};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{Id, JoinSet};
-use tokio::time::Sleep;
 
 use crate::harness_wire::start_batch;
-use exec_server_transport::connection::{
-    Ended, InMessage, KeepaliveConfig, Received, Wire, WireError,
-};
+use exec_server_transport::connection::{Ended, InMessage, Received, Wire, WireError};
+use exec_server_transport::keepalive_timer::{KeepaliveAction, KeepaliveConfig, KeepaliveTimer};
 use exec_server_transport::outbox::CloseReason;
 
 /// Callbacks from the relay socket to the executor.
@@ -55,8 +52,6 @@ pub async fn run_relay(
     host: &impl RelayHost,
     leaving: watch::Receiver<bool>,
 ) -> Ended {
-    let keepalive = Keepalive::new(Instant::now(), pings.interval, pings.deadline);
-    let sleep = Box::pin(tokio::time::sleep_until(keepalive.poll_timeout().into()));
     let (changed_sender, changed) = mpsc::unbounded_channel();
     let mut relay = Relay {
         socket,
@@ -67,8 +62,7 @@ pub async fn run_relay(
         changed_sender,
         validations: JoinSet::new(),
         asked: BTreeMap::new(),
-        keepalive,
-        sleep,
+        keepalive: KeepaliveTimer::new(pings),
         is_leaving: false,
     };
     let mut leaving = pin!(leave_requested(leaving));
@@ -97,8 +91,7 @@ struct Relay<'a, H> {
     validations: JoinSet<Verdict>,
     /// The stream of each task in `validations`.
     asked: BTreeMap<Id, StreamKey>,
-    keepalive: Keepalive,
-    sleep: Pin<Box<Sleep>>,
+    keepalive: KeepaliveTimer,
     is_leaving: bool,
 }
 
@@ -271,16 +264,14 @@ impl<H: RelayHost> Relay<'_, H> {
     /// True if a ping was queued.
     fn poll_keepalive(&mut self, cx: &mut Context) -> Result<bool, Ended> {
         let mut has_ping = false;
-        while self.sleep.as_mut().poll(cx).is_ready() {
-            match self.keepalive.handle_timeout(Instant::now()) {
-                Some(KeepaliveAction::GiveUp) => return Err(Ended::Silent),
-                Some(KeepaliveAction::Ping) => {
+        while let Poll::Ready(action) = self.keepalive.poll(cx) {
+            match action {
+                KeepaliveAction::GiveUp => return Err(Ended::Silent),
+                KeepaliveAction::Ping => {
                     self.socket.start_ping(0).map_err(Ended::Broken)?;
                     has_ping = true;
                 }
-                None => {}
             }
-            self.sleep.as_mut().reset(self.keepalive.poll_timeout().into());
         }
         Ok(has_ping)
     }
@@ -404,29 +395,9 @@ impl Wire for StreamWire {
         Poll::Pending
     }
 
-    fn start_ping(&mut self, _number: u64) -> Result<(), WireError> {
-        Ok(())
-    }
-
-    fn start_close(&mut self, _reason: &CloseReason) -> Result<(), WireError> {
-        Ok(())
-    }
-
     fn bytes_sent(&self) -> u64 {
         let state = self.shared.lock();
         state.sent_bytes - state.queued_bytes.min(state.sent_bytes as usize) as u64
-    }
-
-    fn poll_drain(&mut self, _cx: &mut Context) -> Poll<()> {
-        Poll::Ready(())
-    }
-
-    fn can_ping(&self) -> bool {
-        false
-    }
-
-    fn can_half_close(&self) -> bool {
-        false
     }
 
     fn describe(&self) -> String {

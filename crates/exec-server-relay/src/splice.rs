@@ -1,15 +1,14 @@
 //! Forwards messages between two wires, unchanged and with backpressure.
 
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::poll_fn;
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_core::keepalive::{Keepalive, KeepaliveAction};
-use tokio::time::{Sleep, timeout};
+use tokio::time::timeout;
 
-use exec_server_transport::connection::{InMessage, KeepaliveConfig, Received, Wire, WireError};
+use exec_server_transport::connection::{InMessage, Received, Wire, WireError};
+use exec_server_transport::keepalive_timer::{KeepaliveAction, KeepaliveConfig, KeepaliveTimer};
 
 /// Bytes of messages passed to a wire between two flushes.
 const BATCH_BYTES: usize = 256 * 1024;
@@ -33,9 +32,7 @@ pub enum SpliceEnd {
 ///
 /// The near wire is flushed before it is dropped; the far wire gets no close frame from this end.
 pub async fn splice(near: impl Wire, far: Box<dyn Wire>, pings: KeepaliveConfig) -> SpliceEnd {
-    let keepalive = Keepalive::new(Instant::now(), pings.interval, pings.deadline);
-    let sleep = Box::pin(tokio::time::sleep_until(keepalive.poll_timeout().into()));
-    let mut splice = Splice { near, far, keepalive, sleep, far_took: 0 };
+    let mut splice = Splice { near, far, keepalive: KeepaliveTimer::new(pings), far_took: 0 };
     let end = poll_fn(|cx| splice.poll(cx)).await;
     let Splice { mut near, mut far, .. } = splice;
     let leaving = poll_fn(|cx| match &end {
@@ -54,8 +51,7 @@ pub async fn splice(near: impl Wire, far: Box<dyn Wire>, pings: KeepaliveConfig)
 struct Splice<N> {
     near: N,
     far: Box<dyn Wire>,
-    keepalive: Keepalive,
-    sleep: Pin<Box<Sleep>>,
+    keepalive: KeepaliveTimer,
     far_took: u64,
 }
 
@@ -89,10 +85,9 @@ impl<N: Wire> Splice<N> {
             if taken > std::mem::replace(&mut self.far_took, taken) {
                 self.keepalive.handle_activity();
             }
-            ready!(self.sleep.as_mut().poll(cx));
-            match self.keepalive.handle_timeout(Instant::now()) {
-                Some(KeepaliveAction::GiveUp) => return Poll::Ready(SpliceEnd::Silent),
-                Some(KeepaliveAction::Ping) => {
+            match ready!(self.keepalive.poll(cx)) {
+                KeepaliveAction::GiveUp => return Poll::Ready(SpliceEnd::Silent),
+                KeepaliveAction::Ping => {
                     if let Err(error) = self.far.start_ping(0) {
                         return Poll::Ready(SpliceEnd::Far(Some(error)));
                     }
@@ -103,9 +98,7 @@ impl<N: Wire> Splice<N> {
                     // The ping's own bytes do not count as activity.
                     self.far_took = self.far.bytes_sent();
                 }
-                None => {}
             }
-            self.sleep.as_mut().reset(self.keepalive.poll_timeout().into());
         }
     }
 }

@@ -12,6 +12,7 @@ mod registry;
 mod reply;
 
 use exec_server_relay::registry_types::STREAM_ID_HEADER;
+use exec_server_transport::http_front::Reply;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HeaderName};
@@ -23,7 +24,7 @@ use crate::server::Rendezvous;
 use crate::signed_url::decode_segment;
 use crate::store::{Token, TokenRole};
 
-pub use reply::{Refusal, Reply, json, text};
+pub use reply::Refusal;
 
 /// A public key has 1.7 kB; every valid body is far below this limit.
 const MAX_BODY_BYTES: usize = 32 * 1024;

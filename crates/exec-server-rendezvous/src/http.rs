@@ -1,33 +1,28 @@
 //! HTTP routes of the rendezvous and the upgrade to a websocket.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use exec_server_relay::registry_types::{REJECTION_REASON_HEADER, STREAM_ID_HEADER};
 use exec_server_relay::switchboard::{AttachError, Ticket};
+use exec_server_transport::http_front::{self, Answer, READ_METHODS, Reply, Upgrade, text};
 use exec_server_transport::upgrade::accept;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderValue, ORIGIN};
-use hyper::service::service_fn;
-use hyper::upgrade::OnUpgrade;
-use hyper::{Method, Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::header::HeaderValue;
+use hyper::{Method, Request, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::Instrument;
 
-use crate::api::{self, REQUEST_ID, Refusal, Reply, Route, header_for_logs, json, text};
+use crate::api::{self, REQUEST_ID, Refusal, Route, header_for_logs};
 use crate::bus::Link;
 use crate::server::Rendezvous;
 use crate::signed_url::{self, Claims, SocketRole};
 use crate::socket::run_socket;
 use crate::store::{StoreError, TokenRole};
 
-/// An accepted upgrade whose 101 response has not been written yet.
-struct PendingUpgrade {
-    stream: OnUpgrade,
+/// What a websocket is attached to, from its handshake.
+struct Attached {
     link: Box<dyn Link>,
     claims: Claims,
     request_id: Option<String>,
@@ -40,17 +35,11 @@ pub async fn serve<S>(rendezvous: Arc<Rendezvous>, stream: S, peer: SocketAddr)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let pending = Mutex::new(None);
-    serve_requests(&rendezvous, stream, peer, &pending).await;
-    let Some(pending) = pending.into_inner().expect("no holder panics") else { return };
-    let PendingUpgrade { stream, link, claims, request_id, forwarded_for } = pending;
-    let stream = match stream.await {
-        Ok(stream) => TokioIo::new(stream),
-        Err(error) => {
-            tracing::debug!(%peer, %error, "websocket upgrade failed");
-            return;
-        }
-    };
+    let timeout = rendezvous.config.timings.handshake;
+    let (stop, answer) = (rendezvous.wait_for_draining(), |request| answer(&rendezvous, request));
+    let upgraded = http_front::serve(stream, peer, timeout, stop, answer).await;
+    let Some((stream, attached)) = upgraded else { return };
+    let Attached { link, claims, request_id, forwarded_for } = attached;
     let Claims { environment, registration, role, token, .. } = &claims;
     let (connect_id, role) = (role.connect_id(), role.name());
     let span = tracing::info_span!("socket", %peer, forwarded_for, %environment, %registration, role, %token, connect_id, request_id);
@@ -67,51 +56,10 @@ where
     running.instrument(span).await;
 }
 
-/// Serves requests until the connection ends or is upgraded.
-async fn serve_requests<S>(
-    rendezvous: &Arc<Rendezvous>,
-    stream: S,
-    peer: SocketAddr,
-    pending: &Mutex<Option<PendingUpgrade>>,
-) where
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let service = service_fn(|request| async move {
-        let reply = match answer(rendezvous, request).await {
-            Ok((reply, promise)) => {
-                *pending.lock().expect("no holder panics") = Some(promise);
-                reply
-            }
-            Err(reply) => *reply,
-        };
-        Ok::<_, Infallible>(reply)
-    });
-    let serving = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(rendezvous.config.timings.handshake)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    let mut serving = pin!(serving);
-    let result = tokio::select! {
-        result = serving.as_mut() => result,
-        () = rendezvous.wait_for_draining() => {
-            serving.as_mut().graceful_shutdown();
-            serving.await
-        }
-    };
-    if let Err(error) = result {
-        tracing::debug!(%peer, %error, "HTTP connection failed");
-    }
-}
-
-/// Routes a request. `Ok` is an upgrade, `Err` an ordinary response.
-async fn answer(
-    rendezvous: &Arc<Rendezvous>,
-    request: Request<Incoming>,
-) -> Result<(Reply, PendingUpgrade), Box<Reply>> {
-    if request.headers().contains_key(ORIGIN) {
-        // Browsers send `Origin`; no web page may use this server.
-        return Err(Box::new(text(StatusCode::FORBIDDEN, "")));
+/// Routes a request.
+async fn answer(rendezvous: &Rendezvous, request: Request<Incoming>) -> Answer<Attached> {
+    if let Err(reply) = http_front::check_origin(&request) {
+        return Answer::Reply(reply);
     }
     let started = Instant::now();
     let path = request.uri().path();
@@ -119,7 +67,7 @@ async fn answer(
         let segment = segment.to_owned();
         let opened = open_websocket(rendezvous, request, &segment).await;
         rendezvous.metrics.request("attach", opened.is_ok(), started);
-        return opened.map_err(|rejection| Box::new(rejection.into_reply(rendezvous)));
+        return opened.map_err(|rejection| rejection.into_reply(rendezvous)).into();
     }
     if let Some(route) = Route::find(path) {
         let method = route.name();
@@ -132,36 +80,32 @@ async fn answer(
             api::answer(rendezvous, route, request).await
         };
         rendezvous.metrics.request(method, answered.is_ok(), started);
-        return Err(Box::new(answered.unwrap_or_else(|refusal| {
+        return Answer::Reply(answered.unwrap_or_else(|refusal| {
             let code = refusal.code();
             rendezvous.metrics.refusal(method, code);
             tracing::info!(method, environment, request_id, stream_id, code, "request refused");
             refusal.into_reply()
-        })));
+        }));
     }
-    Err(Box::new(observe(rendezvous, &request).await.unwrap_or_else(|refusal| {
+    Answer::Reply(observe(rendezvous, &request).await.unwrap_or_else(|refusal| {
         // Debug level: unauthenticated requests can arrive at any rate.
         tracing::debug!(path = request.uri().path(), code = refusal.code(), "request refused");
         refusal.into_reply()
-    })))
+    }))
 }
 
 /// Serves the health, version and metrics endpoints.
 async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result<Reply, Refusal> {
-    const LOOK: &[Method] = &[Method::GET, Method::HEAD];
     let version = env!("CARGO_PKG_VERSION");
     let path = request.uri().path();
     if !matches!(path, "/livez" | "/readyz" | "/healthz" | "/version" | "/metrics") {
         return Err(Refusal::NotFound);
     }
-    if !LOOK.contains(request.method()) {
-        return Err(Refusal::Method(LOOK));
+    if !READ_METHODS.contains(request.method()) {
+        return Err(Refusal::Method(READ_METHODS));
     }
     match path {
-        "/version" => {
-            let body = serde_json::json!({"name": "exec-server-rendezvous", "version": version});
-            Ok(json(StatusCode::OK, &body))
-        }
+        "/version" => Ok(http_front::version("exec-server-rendezvous", version)),
         "/metrics" => {
             // Metrics reveal communication patterns, so they need an admin token.
             let token = api::authenticate(rendezvous, request).await?;
@@ -172,23 +116,14 @@ async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result
         }
         path => {
             let is_ready = path == "/livez" || rendezvous.is_ready().await;
-            let (code, status) = if is_ready {
-                (StatusCode::OK, "ok")
-            } else {
-                (StatusCode::SERVICE_UNAVAILABLE, "unavailable")
-            };
-            Ok(json(code, &serde_json::json!({"status": status, "version": version})))
+            Ok(http_front::health(is_ready, version))
         }
     }
 }
 
 /// Renders the metrics in the OpenMetrics format.
 pub fn metrics(rendezvous: &Rendezvous) -> Reply {
-    let mut reply = text(StatusCode::OK, rendezvous.metrics.render(rendezvous.bus.counts()));
-    // With the content type text/plain, Prometheus would lose the counter types.
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    reply
+    http_front::openmetrics(rendezvous.metrics.render(rendezvous.bus.counts()))
 }
 
 /// Why a websocket is rejected. The status decides what the peer does next; the reason is for its log.
@@ -219,10 +154,10 @@ impl Rejection {
 }
 
 async fn open_websocket(
-    rendezvous: &Arc<Rendezvous>,
-    mut request: Request<Incoming>,
+    rendezvous: &Rendezvous,
+    request: Request<Incoming>,
     segment: &str,
-) -> Result<(Reply, PendingUpgrade), Rejection> {
+) -> Result<Upgrade<Attached>, Rejection> {
     let request_id = header_for_logs(&request, REQUEST_ID.as_str());
     let accepted = match accept(request.headers()) {
         Ok(accepted) if request.method() == Method::GET => accepted,
@@ -254,12 +189,9 @@ async fn open_websocket(
         let (connect_id, role, reason) = (role.connect_id(), role.name(), rejection.reason);
         tracing::info!(%environment, %registration, %token, role, connect_id, request_id, reason, "websocket refused");
     })?;
-    let mut reply = Response::new(http_body_util::Full::default());
-    *reply.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    *reply.headers_mut() = accepted;
     let forwarded_for = header_for_logs(&request, "x-forwarded-for");
-    let stream = hyper::upgrade::on(&mut request);
-    Ok((reply, PendingUpgrade { stream, link, claims, request_id, forwarded_for }))
+    let attached = Attached { link, claims, request_id, forwarded_for };
+    Ok(Upgrade::new(request, accepted, attached))
 }
 
 /// Temporarily unavailable: an executor retries the same URL on 503, while a harness would give up on 503.

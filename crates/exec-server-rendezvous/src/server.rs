@@ -5,17 +5,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use exec_server_relay::switchboard::{CloseReason, SwitchboardLimits};
-use exec_server_transport::host::is_for_loopback;
-use exec_server_transport::tls;
-use http_body_util::Full;
-use hyper::body::Bytes;
-use hyper::header::ORIGIN;
-use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
+use exec_server_transport::{http_front, tls};
+use hyper::Request;
+use hyper::body::Incoming;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -314,19 +308,12 @@ async fn accept(
 ) {
     loop {
         while connections.try_join_next().is_some() {}
-        match listener.accept().await {
-            Ok(_) if connections.len() >= rendezvous.config.limits.connections => {
-                tracing::warn!("connection limit reached; closed a new connection");
-            }
-            Ok((stream, peer)) => {
-                connections.spawn(serve_accepted(rendezvous.clone(), stream, peer, tls.cloned()));
-            }
-            // Out of descriptors or memory: existing connections continue, new ones wait.
-            Err(error) => {
-                tracing::warn!(%error, "could not accept a connection");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
+        let (stream, peer) = http_front::accept_next(|| listener.accept()).await;
+        if connections.len() >= rendezvous.config.limits.connections {
+            tracing::warn!("connection limit reached; closed a new connection");
+            continue;
         }
+        connections.spawn(serve_accepted(rendezvous.clone(), stream, peer, tls.cloned()));
     }
 }
 
@@ -342,11 +329,9 @@ async fn serve_accepted(
         return;
     }
     let Some(tls) = tls else { return http::serve(rendezvous, stream, peer).await };
-    let handshake = tokio::time::timeout(rendezvous.config.timings.handshake, tls.accept(stream));
-    match handshake.await {
-        Ok(Ok(stream)) => http::serve(rendezvous, stream, peer).await,
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "TLS handshake timed out"),
+    let timeout = rendezvous.config.timings.handshake;
+    if let Some(stream) = http_front::accept_tls(&tls, stream, peer, timeout).await {
+        http::serve(rendezvous, stream, peer).await;
     }
 }
 
@@ -356,42 +341,19 @@ async fn serve_metrics(listener: Option<&TcpListener>, rendezvous: &Arc<Rendezvo
     if let Ok(address) = listener.local_addr() {
         tracing::info!(url = %format_args!("http://{address}/metrics"), "serving metrics");
     }
-    let is_local = listener.local_addr().is_ok_and(|bound| bound.ip().to_canonical().is_loopback());
-    let mut connections = JoinSet::new();
-    loop {
-        while connections.try_join_next().is_some() {}
-        let Ok((stream, _)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
+    let is_local = http_front::is_local(listener);
+    http_front::serve_each(listener, |stream, peer| {
         let rendezvous = rendezvous.clone();
-        connections.spawn(async move {
-            let service = service_fn(|request: Request<hyper::body::Incoming>| {
-                // Rejects browser requests and DNS rebinding.
-                let is_from_page = request.headers().contains_key(ORIGIN)
-                    || is_local && !is_for_loopback(request.uri(), request.headers());
-                let reply = match request.uri().path() {
-                    _ if is_from_page => empty(StatusCode::FORBIDDEN),
-                    "/metrics" => http::metrics(&rendezvous),
-                    _ => empty(StatusCode::NOT_FOUND),
-                };
-                async move { Ok::<_, std::convert::Infallible>(reply) }
-            });
-            let serving = hyper::server::conn::http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(rendezvous.config.timings.handshake)
-                .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = serving.await {
-                tracing::debug!(%error, "metrics connection failed");
-            }
-        });
-    }
-}
-
-fn empty(status: StatusCode) -> Response<Full<Bytes>> {
-    let mut reply = Response::new(Full::default());
-    *reply.status_mut() = status;
-    reply
+        async move {
+            let answer = |request: &Request<Incoming>| {
+                let refused = http_front::check_metrics_route(request, is_local).err();
+                refused.unwrap_or_else(|| http::metrics(&rendezvous))
+            };
+            let timeout = rendezvous.config.timings.handshake;
+            http_front::serve_replies(stream, peer, timeout, answer).await;
+        }
+    })
+    .await;
 }
 
 /// Prunes expired rows and closes sockets whose token expired or was revoked by another process.

@@ -6,16 +6,15 @@
 //! ```
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use exec_server_core::keepalive::{Keepalive, KeepaliveAction};
 use exec_server_relay::switchboard::{CloseReason, MAX_FRAME_BYTES, RouteOutcome};
+use exec_server_transport::keepalive_timer::{KeepaliveAction, KeepaliveConfig, KeepaliveTimer};
 use futures_core::Stream;
 use futures_sink::Sink;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::time::{Sleep, sleep_until};
 use tokio_websockets::{CloseCode, Config, Error, Limits, Message, ServerBuilder, WebSocketStream};
 
 use crate::bus::{Link, LinkState};
@@ -88,13 +87,13 @@ where
         .config(Config::default().frame_size(MAX_FRAME_BYTES).flush_threshold(WRITE_AT_ONCE))
         .limits(Limits::default().max_payload_len(Some(MAX_FRAME_BYTES)))
         .serve(stream);
-    let now = Instant::now();
+    let pings =
+        KeepaliveConfig { interval: timings.ping_interval, deadline: timings.pong_deadline };
     let mut socket = Socket {
         stream,
         link,
         meter,
-        keepalive: Keepalive::new(now, timings.ping_interval, timings.pong_deadline),
-        timer: Box::pin(sleep_until((now + timings.ping_interval).into())),
+        keepalive: KeepaliveTimer::new(pings),
         close_time: timings.close,
         close_deadline: None,
         is_flushed: true,
@@ -124,8 +123,7 @@ struct Socket<S> {
     stream: WebSocketStream<S>,
     link: Box<dyn Link>,
     meter: RelayMeter,
-    keepalive: Keepalive,
-    timer: Pin<Box<Sleep>>,
+    keepalive: KeepaliveTimer,
     close_time: Duration,
     close_deadline: Option<Instant>,
     is_flushed: bool,
@@ -300,21 +298,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Socket<S> {
 
     /// Waits for the next timer; handles keepalive.
     fn wait(&mut self, cx: &mut Context, state: &LinkState) -> Poll<Option<SocketEnd>> {
-        match self.keepalive.handle_timeout(Instant::now()) {
-            Some(KeepaliveAction::GiveUp) => return Poll::Ready(Some(SocketEnd::PongTimeout)),
+        let other = [state.timeout, self.close_deadline].into_iter().flatten().min();
+        Poll::Ready(match ready!(self.keepalive.poll_until(cx, other)) {
+            Some(KeepaliveAction::GiveUp) => Some(SocketEnd::PongTimeout),
             Some(KeepaliveAction::Ping) => {
                 let _ = Pin::new(&mut self.stream).start_send(Message::ping(Bytes::new()));
-                return Poll::Ready(None);
+                None
             }
-            None => {}
-        }
-        let keepalive = Some(self.keepalive.poll_timeout());
-        let deadlines = [keepalive, state.timeout, self.close_deadline];
-        let next = deadlines.into_iter().flatten().min().expect("the first is always there");
-        if self.timer.deadline().into_std() != next {
-            self.timer.as_mut().reset(next.into());
-        }
-        self.timer.as_mut().poll(cx).map(|()| None)
+            None => None,
+        })
     }
 
     fn end_unsent(&mut self) -> SocketEnd {

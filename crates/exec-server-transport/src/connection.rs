@@ -4,19 +4,19 @@
 //! a client behind a flood of output can still cancel it. Readable messages are handled before anything is written, so
 //! replies to pipelined requests leave in one write.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
-use exec_server_core::keepalive::{Keepalive, KeepaliveAction};
 use exec_server_protocol::envelope::{self, Incoming, MalformedMessage};
 use tokio::sync::oneshot;
-use tokio::time::Sleep;
 
+use crate::keepalive_timer::{KeepaliveAction, KeepaliveTimer};
 use crate::outbox::{Backlog, CloseReason, Outbox, Slot};
+
+pub use crate::keepalive_timer::KeepaliveConfig;
 
 /// Converts bytes to messages and back, for one kind of carrier.
 pub trait Wire: Send + Unpin {
@@ -27,17 +27,29 @@ pub trait Wire: Send + Unpin {
     /// Writes buffered data; `bytes_sent` grows with every successful write.
     fn poll_flush(&mut self, cx: &mut Context) -> Poll<Result<(), WireError>>;
     /// Buffers a ping, if the carrier has pings.
-    fn start_ping(&mut self, number: u64) -> Result<(), WireError>;
+    fn start_ping(&mut self, _number: u64) -> Result<(), WireError> {
+        Ok(())
+    }
     /// Buffers a close frame, if the carrier has close frames.
-    fn start_close(&mut self, reason: &CloseReason) -> Result<(), WireError>;
-    /// Bytes written so far.
-    fn bytes_sent(&self) -> u64;
+    fn start_close(&mut self, _reason: &CloseReason) -> Result<(), WireError> {
+        Ok(())
+    }
+    /// Bytes written so far; used only with pings.
+    fn bytes_sent(&self) -> u64 {
+        0
+    }
     /// Flushes, then reads and discards input; ready at the end of input.
-    fn poll_drain(&mut self, cx: &mut Context) -> Poll<()>;
+    fn poll_drain(&mut self, _cx: &mut Context) -> Poll<()> {
+        Poll::Ready(())
+    }
     /// Whether the carrier has pings.
-    fn can_ping(&self) -> bool;
+    fn can_ping(&self) -> bool {
+        false
+    }
     /// Whether replies can still be sent after the peer has ended its input.
-    fn can_half_close(&self) -> bool;
+    fn can_half_close(&self) -> bool {
+        false
+    }
     /// Prefix of the error text for a malformed message.
     fn describe(&self) -> String;
 }
@@ -122,15 +134,6 @@ pub enum Ended {
     Broken(WireError),
 }
 
-/// Ping interval and timeout.
-#[derive(Debug, Clone, Copy)]
-pub struct KeepaliveConfig {
-    /// Time between pings.
-    pub interval: Duration,
-    /// Time without activity after which the connection is closed.
-    pub deadline: Duration,
-}
-
 /// Messages handled before the replies are written, when the peer sends without pause.
 const READS_PER_WRITE: usize = 64;
 /// Above this size replies are written before more is read, so that the peer can start to read and the memory is freed;
@@ -156,7 +159,8 @@ pub struct Connection {
     /// Value of `bytes_sent` when a write last found the socket full.
     blocked_at: Option<u64>,
     is_at_end: bool,
-    keepalive: Option<(Keepalive, Pin<Box<Sleep>>)>,
+    /// `None` on a carrier without pings.
+    keepalive: Option<KeepaliveTimer>,
     held_limit: usize,
     unpaid_limit: usize,
     /// Close reason sent by the peer.
@@ -170,11 +174,7 @@ impl Connection {
         if !wire.can_ping() {
             outbox.set_cannot_ping();
         }
-        let keepalive = wire.can_ping().then(|| {
-            let keepalive = Keepalive::new(Instant::now(), pings.interval, pings.deadline);
-            let sleep = tokio::time::sleep_until(keepalive.poll_timeout().into());
-            (keepalive, Box::pin(sleep))
-        });
+        let keepalive = wire.can_ping().then(|| KeepaliveTimer::new(pings));
         Self {
             wire,
             outbox,
@@ -364,27 +364,23 @@ impl Connection {
     }
 
     fn poll_keepalive(&mut self, cx: &mut Context, may_read: bool) -> Pings {
-        let is_due =
-            self.keepalive.as_mut().is_some_and(|(_, sleep)| sleep.as_mut().poll(cx).is_ready());
-        if is_due {
+        if self.keepalive.as_mut().is_some_and(|timer| timer.is_due(cx)) {
             self.handle_progress();
             // Reading is paused, so a missing pong proves nothing.
             if !may_read {
                 self.handle_activity();
             }
         }
-        let Some((keepalive, sleep)) = &mut self.keepalive else { return Pings::None };
+        let Some(timer) = &mut self.keepalive else { return Pings::None };
         let mut pings = Pings::None;
-        while sleep.as_mut().poll(cx).is_ready() {
-            match keepalive.handle_timeout(Instant::now()) {
-                Some(KeepaliveAction::GiveUp) => return Pings::Unanswered,
-                Some(KeepaliveAction::Ping) => {
+        while let Poll::Ready(action) = timer.poll(cx) {
+            match action {
+                KeepaliveAction::GiveUp => return Pings::Unanswered,
+                KeepaliveAction::Ping => {
                     self.outbox.ping();
                     pings = Pings::Due;
                 }
-                None => {}
             }
-            sleep.as_mut().reset(keepalive.poll_timeout().into());
         }
         pings
     }
@@ -399,8 +395,8 @@ impl Connection {
     }
 
     fn handle_activity(&mut self) {
-        if let Some((keepalive, _)) = &mut self.keepalive {
-            keepalive.handle_activity();
+        if let Some(timer) = &mut self.keepalive {
+            timer.handle_activity();
         }
     }
 

@@ -194,7 +194,7 @@ pub(crate) async fn open_link(
     let nowhere = || DialError::Connect(io::Error::other("the URL names no host"));
     let host = url.host().ok_or_else(nowhere)?;
     let port = url.port_or_known_default().ok_or_else(nowhere)?;
-    let link: Box<dyn Link> = match options.proxies.for_server(url) {
+    let link: Box<dyn Link> = match options.proxies.for_server(url)? {
         Some(proxy) => proxy.connect(&host, port, options.authorities.as_deref()).await?,
         None => Box::new(connect_tcp(&host, port).await.map_err(DialError::Connect)?),
     };

@@ -3,9 +3,11 @@
 //! | module | contains |
 //! |---|---|
 //! | [`connection`] | one peer: incoming events, outgoing messages, keepalive |
+//! | [`keepalive_timer`] | pings and their deadline, for every loop that owns a socket |
 //! | [`outbox`] | send queue of one peer, with a priority lane for replies |
 //! | [`websocket`] | messages as websocket messages |
 //! | [`upgrade`] | server side of the websocket handshake |
+//! | [`http_front`] | HTTP front end of both servers: accept, TLS, health, version, metrics, upgrade |
 //! | [`host`] | loopback check of the `Host` header |
 //! | [`lines`] | messages as lines, over stdio or in memory |
 //! | [`text`] | reusable buffers for large outgoing messages |
@@ -19,6 +21,8 @@ pub mod connection;
 pub mod dial;
 pub mod host;
 pub mod http_exchange;
+pub mod http_front;
+pub mod keepalive_timer;
 pub mod lines;
 pub mod outbox;
 pub mod proxy;

@@ -9,7 +9,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::io::poll_read_buf;
 
 use crate::connection::{InMessage, Received, Wire, WireError};
-use crate::outbox::CloseReason;
 
 /// Minimum free space per read; longer lines grow the buffer.
 const READ_BYTES: usize = 16 * 1024;
@@ -115,26 +114,6 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWir
             self.output.advance(written);
         }
         Pin::new(&mut self.writer).poll_flush(cx).map_err(WireError::from)
-    }
-
-    fn start_ping(&mut self, _number: u64) -> Result<(), WireError> {
-        Ok(())
-    }
-
-    fn start_close(&mut self, _reason: &CloseReason) -> Result<(), WireError> {
-        Ok(())
-    }
-
-    fn bytes_sent(&self) -> u64 {
-        0
-    }
-
-    fn poll_drain(&mut self, _cx: &mut Context) -> Poll<()> {
-        Poll::Ready(())
-    }
-
-    fn can_ping(&self) -> bool {
-        false
     }
 
     fn can_half_close(&self) -> bool {

@@ -3,32 +3,46 @@
 //! `ws://` and `http://` use `HTTP_PROXY`, `wss://` and `https://` use `HTTPS_PROXY`, both fall back to `ALL_PROXY`.
 //! `NO_PROXY` lists hosts that are reached directly; loopback always is. Lower-case variables take precedence.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
-use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 
+use http::{HeaderValue, Uri};
+use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use url::{Host, Url};
 
-use crate::dial::{Link, basic_auth, connect_tcp, wrap_in_tls};
+use crate::dial::{Link, connect_tcp, is_loopback, wrap_in_tls};
 
 /// Limit of a proxy's response headers.
 const MAX_ANSWER_BYTES: usize = 16 * 1024;
 
+/// Stands for a proxy URL that the matcher would ignore: its scheme is refused, so no request goes around the proxy.
+const UNUSABLE: &str = "socks5://unusable.invalid";
+
 /// The configured proxies.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Proxies {
-    plain: Option<String>,
-    tls: Option<String>,
-    /// Entries of `NO_PROXY`.
-    direct: Vec<String>,
+    /// `None` without proxy variables, so that most connections skip the match.
+    rules: Option<Arc<Rules>>,
+}
+
+#[derive(Debug)]
+struct Rules {
+    matcher: Matcher,
+    /// `NO_PROXY` entries with a port, which the matcher does not support; a host that is not intercepted is listed.
+    by_port: BTreeMap<u16, Matcher>,
 }
 
 /// One proxy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Proxy {
-    text: String,
+    /// Scheme, host and port.
+    pub url: Url,
+    /// The value of `Proxy-Authorization`.
+    pub authorization: Option<HeaderValue>,
 }
 
 /// Why a tunnel could not be opened.
@@ -62,90 +76,91 @@ impl Proxies {
     /// Reads the proxies from environment variables.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Self {
         let first = |names: &[&str]| {
-            names.iter().find_map(|name| lookup(name).filter(|value| !value.trim().is_empty()))
+            let set = names.iter().find_map(|name| lookup(name).filter(|it| !it.trim().is_empty()));
+            set.map(|value| value.trim().to_owned())
         };
         let of_http = &["http_proxy", "HTTP_PROXY"];
         // In CGI a request header `Proxy` becomes `HTTP_PROXY`, so the upper-case name is not trusted.
         let is_cgi = lookup("REQUEST_METHOD").is_some();
-        Self {
-            plain: first(if is_cgi { &of_http[..1] } else { of_http })
-                .or_else(|| first(&["all_proxy", "ALL_PROXY"])),
-            tls: first(&["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]),
-            direct: first(&["no_proxy", "NO_PROXY"])
-                .unwrap_or_default()
-                .split(',')
-                .map(|entry| entry.trim().to_ascii_lowercase())
-                .filter(|entry| !entry.is_empty())
-                .collect(),
+        let http = first(if is_cgi { &of_http[..1] } else { of_http });
+        let https = first(&["https_proxy", "HTTPS_PROXY"]);
+        let all = first(&["all_proxy", "ALL_PROXY"]);
+        if http.is_none() && https.is_none() && all.is_none() {
+            return Self::default();
         }
+        let (direct, by_port) =
+            split_no_proxy(&first(&["no_proxy", "NO_PROXY"]).unwrap_or_default());
+        let usable = |text: Option<String>| text.map_or_else(String::new, or_unusable);
+        let matcher = Matcher::builder()
+            .http(usable(http))
+            .https(usable(https))
+            .all(usable(all))
+            .no(direct)
+            .build();
+        let by_port = by_port.into_iter().map(|(port, hosts)| (port, matcher_except(&hosts)));
+        Self { rules: Some(Arc::new(Rules { matcher, by_port: by_port.collect() })) }
     }
 
     /// The proxy for `server`, if any.
-    pub fn for_server(&self, server: &Url) -> Option<Proxy> {
-        let text = if matches!(server.scheme(), "wss" | "https") { &self.tls } else { &self.plain };
-        let text = text.as_ref()?;
-        (!self.is_direct(server)).then(|| Proxy { text: text.trim().to_owned() })
-    }
-
-    fn is_direct(&self, server: &Url) -> bool {
-        let Some(host) = server.host() else { return true };
-        let address = match host {
-            Host::Domain(_) => None,
-            Host::Ipv4(address) => Some(IpAddr::V4(address)),
-            Host::Ipv6(address) => Some(IpAddr::V6(address)),
-        };
-        let name = match &host {
-            Host::Domain(name) => (*name).to_ascii_lowercase(),
-            Host::Ipv4(address) => address.to_string(),
-            Host::Ipv6(address) => address.to_string(),
-        };
-        if name == "localhost" || address.is_some_and(|address| address.is_loopback()) {
-            return true;
+    pub fn for_server(&self, server: &Url) -> Result<Option<Proxy>, ProxyError> {
+        let Some(rules) = &self.rules else { return Ok(None) };
+        if is_loopback(server) {
+            return Ok(None);
         }
-        let port = server.port_or_known_default();
-        self.direct.iter().any(|entry| covers(entry, &name, address, port))
+        let uri = uri_of(server).ok_or(ProxyError::Address)?;
+        let by_port = server.port_or_known_default().and_then(|port| rules.by_port.get(&port));
+        if by_port.is_some_and(|except| except.intercept(&uri).is_none()) {
+            return Ok(None);
+        }
+        let Some(intercept) = rules.matcher.intercept(&uri) else { return Ok(None) };
+        let url = Url::parse(&intercept.uri().to_string()).map_err(|_| ProxyError::Address)?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(ProxyError::Address);
+        }
+        Ok(Some(Proxy { url, authorization: intercept.basic_auth().cloned() }))
     }
 }
 
-/// Matches an entry: `*`, a domain with its subdomains, an address, or a network, optionally with a port.
-fn covers(entry: &str, name: &str, address: Option<IpAddr>, port: Option<u16>) -> bool {
-    if entry == "*" {
-        return true;
-    }
-    if let Some((network, bits)) = entry.split_once('/')
-        && let (Ok(network), Ok(bits), Some(address)) = (network.parse(), bits.parse(), address)
-    {
-        return is_within(address, network, bits);
-    }
-    let (host, wanted_port) = match entry.rsplit_once(':') {
-        Some((host, digits)) if !host.contains(':') || host.ends_with(']') => {
-            (host, digits.parse::<u16>().ok())
-        }
-        _ => (entry, None),
-    };
-    if wanted_port.is_some() && wanted_port != port {
-        return false;
-    }
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    if let (Some(address), Ok(entry)) = (address, host.parse::<IpAddr>()) {
-        return address == entry;
-    }
-    let host = host.trim_start_matches("*.").trim_start_matches('.');
-    name == host || name.strip_suffix(host).is_some_and(|rest| rest.ends_with('.'))
+/// Scheme and host of a URL for the matcher, which knows neither `ws` nor `wss`.
+fn uri_of(server: &Url) -> Option<Uri> {
+    let scheme = if matches!(server.scheme(), "wss" | "https") { "https" } else { "http" };
+    format!("{scheme}://{}/", server.host_str()?).parse().ok()
 }
 
-fn is_within(address: IpAddr, network: IpAddr, bits: u32) -> bool {
-    match (address, network) {
-        (IpAddr::V4(address), IpAddr::V4(network)) => {
-            let mask = u32::MAX.checked_shl(32 - bits.min(32)).unwrap_or(0);
-            address.to_bits() & mask == network.to_bits() & mask
-        }
-        (IpAddr::V6(address), IpAddr::V6(network)) => {
-            let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
-            address.to_bits() & mask == network.to_bits() & mask
-        }
-        _ => false,
+fn or_unusable(text: String) -> String {
+    let probe = Matcher::builder().http(&text).build();
+    match probe.intercept(&Uri::from_static("http://host.invalid/")) {
+        Some(_) => text,
+        None => UNUSABLE.to_owned(),
     }
+}
+
+/// A matcher that intercepts every host except the listed ones.
+fn matcher_except(hosts: &str) -> Matcher {
+    Matcher::builder().all(UNUSABLE).no(hosts).build()
+}
+
+/// Splits `NO_PROXY` into entries without a port, and those of each port, in the forms that the matcher knows.
+fn split_no_proxy(list: &str) -> (String, BTreeMap<u16, String>) {
+    let mut direct = String::new();
+    let mut by_port = BTreeMap::<u16, String>::new();
+    for entry in list.split(',').map(str::trim) {
+        let (host, port) = match entry.rsplit_once(':') {
+            Some((host, port)) if !host.contains(':') || host.ends_with(']') => {
+                (host, port.parse::<u16>().ok())
+            }
+            _ => (entry, None),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let hosts = match port {
+            Some(port) => by_port.entry(port).or_default(),
+            None => &mut direct,
+        };
+        // The matcher's `*` covers names only.
+        hosts.push_str(if host == "*" { "*,0.0.0.0/0,::/0" } else { host.trim_start_matches('*') });
+        hosts.push(',');
+    }
+    (direct, by_port)
 }
 
 impl Proxy {
@@ -156,25 +171,16 @@ impl Proxy {
         port: u16,
         authorities: Option<&Path>,
     ) -> Result<Box<dyn Link>, ProxyError> {
-        // `host:port` without a scheme is common.
-        let with_scheme = match self.text.contains("://") {
-            true => self.text.clone(),
-            false => format!("http://{}", self.text),
-        };
-        let url = Url::parse(&with_scheme).map_err(|_| ProxyError::Address)?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(ProxyError::Address);
-        }
-        let proxy_host = url.host().ok_or(ProxyError::Address)?;
-        let proxy_port = url.port_or_known_default().ok_or(ProxyError::Address)?;
+        let proxy_host = self.url.host().ok_or(ProxyError::Address)?;
+        let proxy_port = self.url.port_or_known_default().ok_or(ProxyError::Address)?;
         let link = connect_tcp(&proxy_host, proxy_port).await.map_err(ProxyError::Unreachable)?;
         let mut link: Box<dyn Link> = Box::new(link);
-        if url.scheme() == "https" {
+        if self.url.scheme() == "https" {
             link = wrap_in_tls(link, &proxy_host, authorities)
                 .await
                 .map_err(|error| ProxyError::Tls(error.to_string()))?;
         }
-        ask_for_tunnel(&mut link, host, port, basic_auth(&url).as_deref()).await?;
+        ask_for_tunnel(&mut link, host, port, self.authorization.as_ref()).await?;
         Ok(link)
     }
 }
@@ -184,14 +190,17 @@ pub async fn ask_for_tunnel(
     link: &mut (impl AsyncRead + AsyncWrite + Unpin),
     host: impl Display,
     port: u16,
-    authorization: Option<&str>,
+    authorization: Option<&HeaderValue>,
 ) -> Result<(), ProxyError> {
-    let mut request = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
+    let request = format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n");
+    let mut request = request.into_bytes();
     if let Some(value) = authorization {
-        request.push_str(&format!("Proxy-Authorization: {value}\r\n"));
+        request.extend_from_slice(b"Proxy-Authorization: ");
+        request.extend_from_slice(value.as_bytes());
+        request.extend_from_slice(b"\r\n");
     }
-    request.push_str("\r\n");
-    link.write_all(request.as_bytes()).await.map_err(ProxyError::Unreachable)?;
+    request.extend_from_slice(b"\r\n");
+    link.write_all(&request).await.map_err(ProxyError::Unreachable)?;
     link.flush().await.map_err(ProxyError::Unreachable)?;
     let mut answer = Vec::new();
     // Read byte by byte, because bytes after the header belong to the target server.
@@ -223,7 +232,7 @@ mod tests {
     }
 
     fn is_proxied(variables: &[(&str, &str)], server: &str) -> bool {
-        proxies(variables).for_server(&Url::parse(server).unwrap()).is_some()
+        proxies(variables).for_server(&Url::parse(server).unwrap()).unwrap().is_some()
     }
 
     #[test]
@@ -249,6 +258,9 @@ mod tests {
         }
         for (no_proxy, server, expected) in [
             ("*", "ws://h", false),
+            ("*", "ws://10.0.0.1", false),
+            ("*", "https://[fd12::1]", false),
+            ("*.example.com", "ws://a.example.com", false),
             ("example.com", "ws://example.com", false),
             ("example.com", "ws://a.example.com", false),
             (".example.com", "ws://a.example.com", false),
@@ -256,6 +268,12 @@ mod tests {
             ("x, Example.COM", "wss://example.com", false),
             ("example.com:81", "ws://example.com", true),
             ("example.com:80", "ws://example.com", false),
+            ("x, example.com:80", "http://a.example.com", false),
+            ("example.com:443", "wss://example.com", false),
+            ("example.com:443", "wss://example.com:444", true),
+            ("[fd12::1]:81", "ws://[fd12::1]:81", false),
+            ("[fd12::1]:81", "ws://[fd12::1]", true),
+            ("fd12::1", "ws://[fd12::1]", false),
             ("10.0.0.0/8", "ws://10.9.8.7", false),
             ("10.0.0.0/8", "ws://11.9.8.7", true),
             ("10.0.0.1", "ws://10.0.0.1:99", false),
@@ -264,5 +282,33 @@ mod tests {
         ] {
             assert_eq!(is_proxied(&with(no_proxy), server), expected, "{no_proxy} {server}");
         }
+    }
+
+    #[test]
+    fn a_proxy_has_an_address_and_perhaps_credentials() {
+        let proxy = |text| {
+            let proxy = proxies(&[("http_proxy", text)]).for_server(&"ws://h".parse().unwrap());
+            let proxy = proxy.map(|proxy| proxy.expect("the variable is set"));
+            proxy.map(|it| (it.url.to_string(), it.authorization))
+        };
+        assert_eq!(proxy(" p:3128 ").unwrap(), ("http://p:3128/".to_owned(), None));
+        assert_eq!(proxy("https://p").unwrap(), ("https://p/".to_owned(), None));
+        let (url, authorization) = proxy("http://me:pa%73s@[fd12::1]:1/x").unwrap();
+        assert_eq!(url, "http://[fd12::1]:1/");
+        assert_eq!(authorization.unwrap(), "Basic bWU6cGFzcw==");
+        for unusable in ["socks5://p:1", "ftp://p", "http://", "not a proxy"] {
+            assert!(matches!(proxy(unusable), Err(ProxyError::Address)), "{unusable}");
+        }
+    }
+
+    #[test]
+    fn credentials_of_a_proxy_are_not_printed() {
+        let proxies = proxies(&[("all_proxy", "http://me:hush@p:1")]);
+        let proxy = proxies.for_server(&"ws://h".parse().unwrap()).unwrap();
+        let text = format!("{proxies:?} {proxy:?}");
+        assert!(
+            text.contains("p:1") && !text.contains("hush") && !text.contains("aHVzaA"),
+            "{text}"
+        );
     }
 }

@@ -120,7 +120,7 @@ async fn tunnel(
     origin: &Origin,
     proxy: &Proxy,
 ) -> Result<Box<dyn ByteStream>, HttpError> {
-    let authorization = proxy.authorization.as_ref().and_then(|value| value.to_str().ok());
+    let authorization = proxy.authorization.as_ref();
     let asked = ask_for_tunnel(&mut stream, &origin.host, origin.port, authorization).await;
     let reason = match asked {
         Ok(()) => return Ok(stream),

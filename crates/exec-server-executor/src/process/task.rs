@@ -26,6 +26,7 @@ use exec_server_core::termination::{Step, Termination};
 use exec_server_core::time_limits::{IdleTimer, TimeLimits};
 use exec_server_os::RefusedCalls;
 use exec_server_os::spawn::{ExitStatus, Spawned};
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::methods::{PROCESS_CLOSED, PROCESS_EXITED};
 use exec_server_protocol::process::{
     ExitReason, ProcessClosedNotification, ProcessExitedNotification, ProcessStartResponse,
@@ -324,8 +325,4 @@ fn answer_write(reply: Reply, answer: Answer) {
 
 fn since_1970_ms(time: SystemTime) -> u64 {
     millis(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -7,10 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use exec_server_core::attachment::{AttachError, Attachment, ConnectionId};
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::process::ExitReason;
 use tokio::sync::mpsc;
 
-use super::{ResumeRequest, Session, SessionCommand, TakeOver, allowed_linger, millis};
+use super::{ResumeRequest, Session, SessionCommand, TakeOver, allowed_linger};
 use crate::close_codes;
 use crate::process::Command;
 use crate::server::Server;

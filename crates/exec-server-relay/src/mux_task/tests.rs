@@ -199,28 +199,8 @@ impl Wire for MemoryWire {
         Poll::Ready(Ok(()))
     }
 
-    fn start_ping(&mut self, _number: u64) -> Result<(), WireError> {
-        Ok(())
-    }
-
-    fn start_close(&mut self, _reason: &CloseReason) -> Result<(), WireError> {
-        Ok(())
-    }
-
     fn bytes_sent(&self) -> u64 {
         self.carried.load(Ordering::Relaxed) as u64
-    }
-
-    fn poll_drain(&mut self, _cx: &mut Context) -> Poll<()> {
-        Poll::Ready(())
-    }
-
-    fn can_ping(&self) -> bool {
-        false
-    }
-
-    fn can_half_close(&self) -> bool {
-        false
     }
 
     fn describe(&self) -> String {

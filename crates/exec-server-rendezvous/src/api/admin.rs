@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use exec_server_relay::switchboard::CloseReason;
+use exec_server_transport::http_front::{Reply, json};
 use hyper::{Method, StatusCode};
 
-use super::{Asked, Refusal, Reply, json};
+use super::{Asked, Refusal};
 use crate::admin::{self, EnvironmentChange, NewToken};
 use crate::presence;
 use crate::store::TokenRole;

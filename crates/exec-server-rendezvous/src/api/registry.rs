@@ -7,9 +7,10 @@ use exec_server_relay::registry_types::{
     SECURITY_PROFILE, ValidateRequest, ValidateResponse,
 };
 use exec_server_relay::switchboard::Presence;
+use exec_server_transport::http_front::{Reply, json};
 use hyper::{Method, StatusCode};
 
-use super::{Asked, Refusal, Reply, json};
+use super::{Asked, Refusal};
 use crate::clock::Seconds;
 use crate::secrets::{key_digest, new_id, new_secret, sha256};
 use crate::signed_url::{Claims, SocketRole};

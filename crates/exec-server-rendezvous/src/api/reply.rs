@@ -1,17 +1,12 @@
 //! Responses and error codes of the API.
 
 use exec_server_relay::registry_types::{RegistryFailure, RegistryFailureDetail, codes};
-use http_body_util::Full;
-use hyper::body::Bytes;
-use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
-use hyper::{Method, Response, StatusCode};
-use serde::Serialize;
+use exec_server_transport::http_front::{Reply, json, with_allow};
+use hyper::header::{HeaderValue, WWW_AUTHENTICATE};
+use hyper::{Method, StatusCode};
 
 use crate::admin::AdminError;
 use crate::store::StoreError;
-
-/// An HTTP response.
-pub type Reply = Response<Full<Bytes>>;
 
 /// Why a request is rejected; the peer's next step depends on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,15 +132,11 @@ impl Refusal {
         match &self {
             Self::NoToken | Self::BadToken => {
                 reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                reply
             }
-            Self::Method(allowed) => {
-                let names: Vec<&str> = allowed.iter().map(Method::as_str).collect();
-                let names = HeaderValue::try_from(names.join(",")).expect("methods are tokens");
-                reply.headers_mut().insert(ALLOW, names);
-            }
-            _ => {}
+            Self::Method(allowed) => with_allow(reply, allowed),
+            _ => reply,
         }
-        reply
     }
 }
 
@@ -169,22 +160,4 @@ impl From<AdminError> for Refusal {
             AdminError::Store(error) => error.into(),
         }
     }
-}
-
-/// A JSON response.
-pub fn json(status: StatusCode, body: &impl Serialize) -> Reply {
-    let body = serde_json::to_vec(body).expect("plain data can be written");
-    let mut reply = Response::new(Full::from(body));
-    *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    reply
-}
-
-/// A plain-text response.
-pub fn text(status: StatusCode, body: impl Into<String>) -> Reply {
-    let mut reply = Response::new(Full::from(body.into()));
-    *reply.status_mut() = status;
-    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
-    reply.headers_mut().insert(CONTENT_TYPE, kind);
-    reply
 }

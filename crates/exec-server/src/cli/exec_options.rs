@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use exec_server_os::terminal_size;
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use exec_server_protocol::process::{EnvInherit, EnvPolicy, ProcessStartParams};
@@ -239,8 +240,4 @@ pub fn remote_path(
         whole.extend_from_slice(rest);
     }
     Ok(PathUri::from_posix(&whole))
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

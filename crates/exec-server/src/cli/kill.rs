@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use exec_server_client::{ExecServerError, RemoteExecServerClient};
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::{
     Empty, ProcessSignal, ProcessSignalParams, ProcessTerminateParams, ProcessTerminateResponse,
@@ -146,7 +147,7 @@ async fn ask(
                     "exec-server: this server does not support --grace; the process ends at once"
                 );
             }
-            let grace_ms = Some(u64::try_from(arguments.grace.as_millis()).unwrap_or(u64::MAX));
+            let grace_ms = Some(millis(arguments.grace));
             let params =
                 ProcessTerminateParams { process_id: process_id.clone(), grace_ms, session_id };
             let answer: ProcessTerminateResponse =

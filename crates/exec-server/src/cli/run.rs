@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap_complete::engine::ArgValueCompleter;
 use exec_server_client::{ExecServerError, ProcessSession, RemoteExecServerClient};
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::ProcessStartParams;
 use exec_server_protocol::session::{
@@ -216,7 +217,7 @@ async fn keep(client: &RemoteExecServerClient) -> Result<String, Failure> {
     if !can.session_linger {
         return Err(ExecServerError::Unsupported("processes that outlive their client").into());
     }
-    let linger_ms = u64::try_from(LEFT_ALONE.as_millis()).unwrap_or(u64::MAX);
+    let linger_ms = millis(LEFT_ALONE);
     let params = SessionSetLingerParams { linger_ms };
     let given: SessionSetLingerResponse =
         client.call(Method::SessionSetLinger.name(), &params).await?;

@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use exec_server_protocol::duration::millis;
+
 /// Smaller bare numbers are rejected as Unix times; this is 2001-09-09.
 const FIRST_UNIX_TIME: i64 = 1_000_000_000;
 
@@ -13,7 +15,7 @@ pub fn moment(text: &str) -> Result<u64, String> {
 /// Milliseconds since 1970.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    millis(since)
 }
 
 /// `2009-02-13T23:31:30.123Z`.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use exec_server_core::process_log::Exit;
 use exec_server_os::spawn::ExitStatus;
+use exec_server_protocol::duration::millis;
 use exec_server_protocol::process::{ExitDetails, ExitReason, ResourceUsage};
 
-use super::{ProcessTask, millis};
+use super::ProcessTask;
 use crate::process::denial;
 
 impl ProcessTask {

@@ -21,7 +21,8 @@ async fn proxy() -> Web {
                 visit.send(answer(403, &[], "no")).await;
                 return;
             }
-            let Ok(mut far) = TcpStream::connect(&request.target).await else { return };
+            let target = request.target.replace("far.test", "localhost");
+            let Ok(mut far) = TcpStream::connect(target).await else { return };
             visit.send("HTTP/1.1 200 Connected\r\n\r\n").await;
             let mut near = visit.into_link();
             let _ = copy_bidirectional(&mut near, &mut far).await;
@@ -50,7 +51,10 @@ async fn plain_requests_go_to_the_proxy_with_their_whole_url() {
     }
     assert_eq!(refusal(&mut client, "http://direct.test/", json!({})).await.1, "dns");
     assert_eq!(proxy.requests().len(), 1);
-    request(&mut client, "http://127.0.0.1:1/", json!({})).await.unwrap();
+    for url in ["http://127.0.0.1:1/", "http://localhost:1/", "http://[::1]:1/"] {
+        assert_eq!(refusal(&mut client, url, json!({})).await.1, "connect", "{url}");
+    }
+    assert_eq!(proxy.requests().len(), 1, "loopback is reached directly");
     let answer = request(&mut client, "http://bücher.test/ü", json!({})).await.unwrap();
     assert_eq!(body(&answer), "for http://xn--bcher-kva.test/%C3%BC");
     assert_eq!(proxy.connections(), 1, "one connection does for all hosts");
@@ -65,13 +69,14 @@ async fn tls_goes_through_a_tunnel() {
         without_proxies().env("ALL_PROXY", &url).env("SSL_CERT_FILE", ca.file()).start().await;
     let mut client = server.client().await;
     for _ in 0..2 {
-        let answer = request(&mut client, &web.local_url("/x"), json!({})).await.unwrap();
+        let url = format!("https://far.test:{}/x", web.address().port());
+        let answer = request(&mut client, &url, json!({})).await.unwrap();
         assert_eq!(body(&answer), "inside");
     }
     let asked = proxy.request();
     assert_eq!(
         (asked.method.as_str(), asked.target.as_str()),
-        ("CONNECT", &*format!("localhost:{}", web.address().port()))
+        ("CONNECT", &*format!("far.test:{}", web.address().port()))
     );
     let (_, kind, message) = refusal(&mut client, "https://refused.test/", json!({})).await;
     assert_eq!(kind, "connect");
@@ -100,10 +105,12 @@ async fn a_proxy_may_want_tls_itself() {
 #[tokio::test]
 async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
     let web = Web::answering(|_| answer(200, &[], "direct")).await;
-    for proxy in ["socks5://127.0.0.1:1", "http://127.0.0.1:1"] {
+    // An address of this machine that does not count as loopback.
+    let url = format!("http://0.0.0.0:{}/", web.address().port());
+    for proxy in ["socks5://127.0.0.1:1", "http://127.0.0.1:1", "ftp://127.0.0.1:1", "no proxy"] {
         let server = without_proxies().env("http_proxy", proxy).start().await;
         let mut client = server.client().await;
-        assert_eq!(refusal(&mut client, &web.url("/"), json!({})).await.1, "connect", "{proxy}");
+        assert_eq!(refusal(&mut client, &url, json!({})).await.1, "connect", "{proxy}");
     }
     assert_eq!(web.connections(), 0);
 }

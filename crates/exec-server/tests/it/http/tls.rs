@@ -35,13 +35,13 @@ impl TestCa {
         self.folder.path().join("authority.pem")
     }
 
-    /// A server named `localhost` with a certificate of this CA.
+    /// A server named `localhost` or `far.test` with a certificate of this CA.
     pub async fn web(
         &self,
         answer: impl Fn(&WebRequest) -> Vec<u8> + Send + Sync + 'static,
     ) -> Web {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        let params = CertificateParams::new(["localhost", "far.test"].map(str::to_owned)).unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
             .with_safe_default_protocol_versions()
