@@ -184,7 +184,7 @@ async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result
 
 /// Renders the metrics in the OpenMetrics format.
 pub fn metrics(rendezvous: &Rendezvous) -> Reply {
-    let mut reply = text(StatusCode::OK, rendezvous.metrics.render(rendezvous.bus.counts()));
+    let mut reply = text(StatusCode::OK, rendezvous.metrics.render(&*rendezvous.bus));
     // With the content type text/plain, Prometheus would lose the counter types.
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

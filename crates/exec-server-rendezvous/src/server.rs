@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_relay::switchboard::{CloseReason, SwitchboardLimits};
+use exec_server_relay::switchboard::SwitchboardLimits;
 use exec_server_transport::host::is_for_loopback;
 use exec_server_transport::tls;
 use http_body_util::Full;
@@ -23,23 +23,23 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::admin::{self, AdminError, NewToken, PUBLIC_URL};
 use crate::bus::{Bus, LocalBus};
+use crate::certificates::Certificates;
 use crate::clock::Seconds;
-use crate::config::RendezvousConfig;
+use crate::config::{Limits, RendezvousConfig};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http;
+use crate::maintenance::{maintain, release_memory, renew_certificates};
 use crate::metrics::Metrics;
 use crate::presence::PresenceSocket;
 use crate::signed_url::SigningKeys;
-use crate::store::{SqliteStore, Storage, Store, StoreError, TokenEnd, TokenRole};
-
-/// Pruning is rare: queries ignore expired rows.
-const ROUNDS_BETWEEN_PRUNES: u64 = 15;
+use crate::store::{SqliteStore, Storage, Store, StoreError, TokenRole};
+use crate::tcp;
 
 /// A rendezvous that is bound but not yet serving.
 pub struct BoundRendezvous {
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificates>>,
     rendezvous: Arc<Rendezvous>,
     admin_token: Option<String>,
     presence: Option<PresenceSocket>,
@@ -109,7 +109,7 @@ impl BoundRendezvous {
     /// Opens the data directory and binds the listeners; the first start creates an admin token.
     pub async fn bind(config: RendezvousConfig) -> Result<Self, StartError> {
         let acceptor = match &config.tls {
-            Some((certificate, key)) => Some(tls::acceptor(certificate, key)?),
+            Some((certificate, key)) => Some(Arc::new(Certificates::load(certificate, key)?)),
             None => None,
         };
         if config.public_url.is_none() && config.listen.ip().is_unspecified() {
@@ -119,9 +119,9 @@ impl BoundRendezvous {
         let data_lock = data.lock()?;
         let keys = data.signing_keys()?;
         let store = open_store(&data)?;
-        let listener = bind("--listen", config.listen).await?;
+        let listener = bind("--listen", config.listen)?;
         let metrics_listener = match config.metrics {
-            Some(address) => Some(bind("--metrics-listen", address).await?),
+            Some(address) => Some(bind("--metrics-listen", address)?),
             None => None,
         };
         let bound = listener.local_addr();
@@ -157,10 +157,11 @@ impl BoundRendezvous {
             claim: config.timings.claim,
             patience: config.timings.patience,
         };
+        let buffer_budget = config.limits.buffer_budget;
         let rendezvous = Arc::new(Rendezvous {
             config,
             storage: Storage::new(store),
-            bus: Arc::new(LocalBus::new(limits)),
+            bus: Arc::new(LocalBus::new(limits, buffer_budget)),
             keys,
             metrics: Arc::default(),
             base,
@@ -192,6 +193,11 @@ impl BoundRendezvous {
         self.admin_token.as_deref()
     }
 
+    /// The limits in force.
+    pub fn limits(&self) -> &Limits {
+        &self.rendezvous.config.limits
+    }
+
     /// The store, for programs that embed the rendezvous.
     pub fn storage(&self) -> Storage {
         self.rendezvous.storage.clone()
@@ -205,10 +211,12 @@ impl BoundRendezvous {
         let mut connections = JoinSet::new();
         tokio::select! {
             () = stop => {}
-            () = accept(&listener, tls.as_ref(), &rendezvous, &mut connections) => {}
+            () = accept(&listener, tls.as_deref(), &rendezvous, &mut connections) => {}
             () = serve_metrics(metrics_listener.as_ref(), &rendezvous) => {}
             () = serve_presence(presence, &rendezvous) => {}
             () = maintain(&rendezvous) => {}
+            () = renew_certificates(tls.as_ref(), rendezvous.config.timings.maintenance) => {}
+            () = release_memory(&rendezvous) => {}
         }
         tracing::info!("draining");
         drop(listener);
@@ -286,8 +294,8 @@ fn listen_hint(option: &str, error: &io::Error) -> String {
     }
 }
 
-async fn bind(option: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
-    let bound = TcpListener::bind(address).await;
+fn bind(option: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let bound = tcp::listen(address);
     bound.map_err(|source| StartError::Bind { option, address, source })
 }
 
@@ -308,7 +316,7 @@ async fn serve_presence(socket: Option<PresenceSocket>, rendezvous: &Rendezvous)
 
 async fn accept(
     listener: &TcpListener,
-    tls: Option<&TlsAcceptor>,
+    tls: Option<&Certificates>,
     rendezvous: &Arc<Rendezvous>,
     connections: &mut JoinSet<()>,
 ) {
@@ -319,7 +327,8 @@ async fn accept(
                 tracing::warn!("connection limit reached; closed a new connection");
             }
             Ok((stream, peer)) => {
-                connections.spawn(serve_accepted(rendezvous.clone(), stream, peer, tls.cloned()));
+                let tls = tls.map(Certificates::acceptor);
+                connections.spawn(serve_accepted(rendezvous.clone(), stream, peer, tls));
             }
             // Out of descriptors or memory: existing connections continue, new ones wait.
             Err(error) => {
@@ -337,7 +346,7 @@ async fn serve_accepted(
     tls: Option<TlsAcceptor>,
 ) {
     let _guard = rendezvous.metrics.connection();
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = tcp::tune_accepted(&stream) {
         tracing::debug!(%peer, %error, "connection closed right after accept");
         return;
     }
@@ -392,43 +401,6 @@ fn empty(status: StatusCode) -> Response<Full<Bytes>> {
     let mut reply = Response::new(Full::default());
     *reply.status_mut() = status;
     reply
-}
-
-/// Prunes expired rows and closes sockets whose token expired or was revoked by another process.
-async fn maintain(rendezvous: &Rendezvous) {
-    let every = rendezvous.config.timings.maintenance;
-    let clock = &rendezvous.config.clock;
-    let mut since = clock.now();
-    for round in 0_u64.. {
-        tokio::time::sleep(every).await;
-        let now = clock.now();
-        let found = rendezvous.storage.ask(move |store| {
-            let ended = store.ended_since(since, now)?;
-            if store.recover()? {
-                tracing::info!("disk space is available again");
-            }
-            // A failed prune must not keep sockets with an ended token open.
-            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES)
-                && let Err(error) = store.prune(now)
-            {
-                tracing::warn!(%error, "could not prune the store");
-            }
-            Ok(ended)
-        });
-        match found.await {
-            Ok(ended) => {
-                let why = |end| match end {
-                    TokenEnd::Revoked => CloseReason::Revoked,
-                    TokenEnd::Expired => CloseReason::Expired,
-                };
-                let ended = ended.into_iter().map(|(token, end)| (token, why(end))).collect();
-                rendezvous.bus.end_tokens(&ended).await;
-                // Overlap with the last interval: a socket may have attached while the query ran.
-                since = now.min(clock.now()) - Seconds::from(5);
-            }
-            Err(error) => tracing::warn!(%error, "could not query expired and revoked tokens"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -116,6 +116,15 @@ impl Registry {
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
     }
 
+    /// Deletes a token.
+    pub fn delete_token(&self, id: &str) -> Result<(), RegistryError> {
+        let is_there = match self {
+            Self::Local(store, _) => store.delete_token(id, clock::now())?,
+            Self::Remote(remote) => remote.delete_token(id)?,
+        };
+        is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
+    }
+
     /// All environments, and if it is not known whether their executors are attached, why.
     pub fn environments(&self) -> Result<(Vec<EnvironmentStatus>, Option<String>), RegistryError> {
         let (store, data) = match self {
@@ -141,6 +150,15 @@ impl Registry {
         let is_there = match self {
             Self::Local(store, _) => store.set_policy(id, policy)?,
             Self::Remote(remote) => remote.set_policy(id, policy)?,
+        };
+        is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
+    }
+
+    /// Deletes an environment with its tokens.
+    pub fn delete_environment(&self, id: &str) -> Result<(), RegistryError> {
+        let is_there = match self {
+            Self::Local(store, _) => store.delete_environment(id, clock::now())?,
+            Self::Remote(remote) => remote.delete_environment(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
     }

@@ -2,10 +2,13 @@
 
 #[cfg(unix)]
 mod agent_identity;
+#[cfg(unix)]
+mod certificates;
 #[cfg(target_os = "linux")]
 mod chaos;
 pub mod commands;
 mod crowd;
+mod deletion;
 #[cfg(unix)]
 mod door;
 #[cfg(unix)]
@@ -18,6 +21,7 @@ mod forward;
 #[cfg(target_os = "linux")]
 mod full_disk;
 mod lifecycle;
+mod limits;
 #[cfg(unix)]
 mod logs;
 #[cfg(target_os = "linux")]
@@ -28,6 +32,7 @@ mod reference;
 mod registration_bearer;
 mod registry;
 mod relay;
+mod returning;
 mod routes;
 mod strangers;
 #[cfg(target_os = "linux")]
