@@ -76,6 +76,7 @@ pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{access_denied, errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;
 pub use platform::startup::{
-    conceal_memory, limit_means, raise_open_file_limit, survive_file_size_limit, tune_allocator,
+    conceal_memory, limit_means, open_file_limit, raise_open_file_limit, release_free_memory,
+    survive_file_size_limit, tune_allocator,
 };
 pub use work_clock::{MOST_WORK, WorkClock};

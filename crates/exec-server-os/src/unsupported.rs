@@ -935,6 +935,14 @@ pub mod startup {
     /// Nothing to raise.
     pub fn raise_open_file_limit() {}
 
+    /// A limit that every system has.
+    pub fn open_file_limit() -> u64 {
+        1024
+    }
+
+    /// Nothing to return.
+    pub fn release_free_memory() {}
+
     /// What could hold limits for a command: nothing.
     pub fn limit_means(sandbox: Option<Mechanism>) -> Means {
         Means { sandbox: sandbox.map(|_| SandboxMeans::default()), ..Means::default() }

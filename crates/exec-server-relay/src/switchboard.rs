@@ -11,9 +11,11 @@
 //!
 //! Frames are not dropped while both ends are attached; backpressure pauses reading instead. A harness that sends too
 //! fast is not read. An executor is not read while the queue of one of its harnesses is full. Such a harness blocks the
-//! other harnesses, so it is closed if it does not catch up within [`SwitchboardLimits::slow_timeout`].
+//! other harnesses, so it is closed if it does not catch up within [`SwitchboardLimits::slow_timeout`]. An executor that
+//! takes no frame for that long while a harness waits for it is closed as well.
 
 mod attach;
+mod budget;
 mod close_reason;
 mod environment;
 mod queue;
@@ -26,8 +28,9 @@ use crate::frame::{RESET_HARNESS_DISCONNECTED, RelayBody, RelayFrame, RelayHeade
 use bytes::Bytes;
 
 pub use attach::{AttachError, Presence, SwitchboardLimits, Ticket};
+pub use budget::{BufferBudget, DEFAULT_BUDGET};
 pub use close_reason::CloseReason;
-use environment::{Environment, Executor, Stream};
+use environment::{Environment, Executor, HARNESS_QUEUE, Stream};
 use queue::Queue;
 
 /// Executors drop the whole socket, with all streams, on a larger message.
@@ -51,12 +54,15 @@ pub enum RouteOutcome {
 /// The attached sockets by environment, with their queues.
 pub struct Switchboard {
     limits: SwitchboardLimits,
+    budget: Arc<BufferBudget>,
     environments: BTreeMap<String, Environment>,
     sockets: BTreeMap<SocketId, Socket>,
     /// Number of attached harnesses per token.
     by_token: BTreeMap<String, usize>,
     /// Sockets whose owners must be woken.
     wakes: BTreeSet<SocketId>,
+    /// Environments whose executor is no longer attached.
+    departures: Vec<String>,
     next_socket: u64,
 }
 
@@ -82,14 +88,16 @@ struct Harness {
 }
 
 impl Switchboard {
-    /// Starts without sockets.
-    pub fn new(limits: SwitchboardLimits) -> Self {
+    /// Starts without sockets; the budget may be shared with other switchboards.
+    pub fn new(limits: SwitchboardLimits, budget: Arc<BufferBudget>) -> Self {
         Self {
             limits,
+            budget,
             environments: BTreeMap::new(),
             sockets: BTreeMap::new(),
             by_token: BTreeMap::new(),
             wakes: BTreeSet::new(),
+            departures: Vec::new(),
             next_socket: 0,
         }
     }
@@ -115,6 +123,8 @@ impl Switchboard {
             since: now,
             turns: VecDeque::new(),
             waits_for: BTreeSet::new(),
+            taken: 0,
+            stall: None,
         });
         Ok(socket)
     }
@@ -145,7 +155,7 @@ impl Switchboard {
             attached: now,
             stream: None,
             has_sent_handshake: false,
-            outgoing: Queue::default(),
+            outgoing: Queue::new(&self.budget),
             behind_since: None,
         };
         let socket = self.insert(environment.clone(), token, Side::Harness(harness));
@@ -164,7 +174,7 @@ impl Switchboard {
         }
         match side {
             Side::Executor => self.handle_executor_frame(now, id, frame),
-            Side::Harness(_) => self.handle_harness_frame(id, frame),
+            Side::Harness(_) => self.handle_harness_frame(now, id, frame),
         }
     }
 
@@ -227,17 +237,18 @@ impl Switchboard {
         self.wakes.pop_first()
     }
 
+    /// An environment whose executor was attached until now.
+    pub fn poll_departure(&mut self) -> Option<String> {
+        self.departures.pop()
+    }
+
     /// The next frame to write to a socket.
     pub fn poll_frame(&mut self, id: SocketId) -> Option<Bytes> {
         let socket = self.sockets.get_mut(&id)?;
         match &mut socket.side {
             Side::Harness(harness) => {
                 let frame = harness.outgoing.pop()?;
-                let env = self.environments.get(&*socket.environment);
-                let low_mark = env.map(|env| env.harness_mark().half());
-                if harness.behind_since.is_some()
-                    && low_mark.is_none_or(|low_mark| harness.outgoing.is_below(low_mark))
-                {
+                if harness.behind_since.is_some() && harness.outgoing.has_drained(HARNESS_QUEUE) {
                     harness.behind_since = None;
                     let environment = socket.environment.clone();
                     self.stop_waiting(&environment, id);
@@ -274,15 +285,15 @@ impl Switchboard {
         self.sockets.get(&id).is_none_or(|socket| socket.close_reason.is_some())
     }
 
-    /// Whether the socket may be read now.
-    pub fn is_reading(&self, id: SocketId) -> bool {
+    /// Whether the socket may be read now; if not, it is woken when it may.
+    pub fn poll_reading(&mut self, id: SocketId) -> bool {
         let Some(socket) = self.sockets.get(&id) else { return false };
-        let Some(env) = self.environments.get(&*socket.environment) else { return true };
+        let Some(env) = self.environments.get_mut(&*socket.environment) else { return true };
         match &socket.side {
             // A closing socket is read and its frames discarded, so that the peer's close frame is seen.
             _ if socket.close_reason.is_some() => true,
             Side::Executor => env.executor.as_ref().is_none_or(|it| it.waits_for.is_empty()),
-            Side::Harness(Harness { stream: Some(stream), .. }) => env.has_room_for(stream),
+            Side::Harness(Harness { stream: Some(stream), .. }) => env.poll_room_for(stream),
             Side::Harness(_) => true,
         }
     }
@@ -290,20 +301,31 @@ impl Switchboard {
     /// When to call [`Switchboard::handle_timeout`] for this socket.
     pub fn poll_timeout(&self, id: SocketId) -> Option<Instant> {
         let socket = self.sockets.get(&id).filter(|socket| socket.close_reason.is_none())?;
-        let Side::Harness(harness) = &socket.side else { return None };
+        let Side::Harness(harness) = &socket.side else {
+            let executor = self.environments.get(&*socket.environment)?.executor.as_ref()?;
+            return executor.stall.map(|stall| stall.since + self.limits.slow_timeout);
+        };
         let claim = harness.stream.is_none().then(|| harness.attached + self.limits.claim);
         claim.or(harness.behind_since.map(|since| since + self.limits.slow_timeout))
     }
 
-    /// Closes a harness whose deadline has passed.
+    /// Closes a socket whose deadline has passed.
     pub fn handle_timeout(&mut self, now: Instant, id: SocketId) {
         if self.poll_timeout(id).is_none_or(|deadline| now < deadline) {
             return;
         }
-        let Some(Socket { side: Side::Harness(harness), .. }) = self.sockets.get(&id) else {
-            return;
+        let Some(socket) = self.sockets.get(&id) else { return };
+        let why = match &socket.side {
+            Side::Harness(harness) if harness.stream.is_none() => CloseReason::Silent,
+            Side::Harness(_) => CloseReason::Slow,
+            Side::Executor => {
+                let env = self.environments.get_mut(&*socket.environment);
+                if !env.is_some_and(|env| env.has_stalled(now)) {
+                    return;
+                }
+                CloseReason::Slow
+            }
         };
-        let why = if harness.stream.is_none() { CloseReason::Silent } else { CloseReason::Slow };
         self.end(id, why);
     }
 
@@ -314,7 +336,7 @@ impl Switchboard {
         (executors, harnesses)
     }
 
-    fn handle_harness_frame(&mut self, id: SocketId, bytes: Bytes) -> RouteOutcome {
+    fn handle_harness_frame(&mut self, now: Instant, id: SocketId, bytes: Bytes) -> RouteOutcome {
         let Ok(frame) = RelayHeader::decode(bytes.clone()) else {
             self.end(id, CloseReason::NoFrame);
             return RouteOutcome::Taken;
@@ -329,7 +351,7 @@ impl Switchboard {
                 return RouteOutcome::Foreign;
             }
             None => {
-                let stream = Stream { harness: Some(id), queue: Queue::default() };
+                let stream = Stream::new(id, Queue::new(&self.budget));
                 env.streams.insert(frame.stream_id.clone(), stream);
                 harness.stream = Some(frame.stream_id.clone());
             }
@@ -344,9 +366,9 @@ impl Switchboard {
             }
             harness.has_sent_handshake = true;
         }
-        if let Some(executor) = env.push_to_executor(frame.stream_id, bytes) {
-            self.wakes.insert(executor);
-        }
+        let executor = env.push_to_executor(frame.stream_id.clone(), bytes);
+        env.note_stall(now, &frame.stream_id);
+        self.wakes.extend(executor);
         RouteOutcome::Taken
     }
 
@@ -363,7 +385,7 @@ impl Switchboard {
         let Side::Harness(harness) = &mut socket.side else { return RouteOutcome::Unknown };
         harness.outgoing.push(bytes);
         self.wakes.insert(to);
-        if !harness.outgoing.is_below(env.harness_mark()) && harness.behind_since.is_none() {
+        if !harness.outgoing.has_room(HARNESS_QUEUE) && harness.behind_since.is_none() {
             harness.behind_since = Some(now);
             if let Some(executor) = &mut env.executor {
                 executor.waits_for.insert(to);
@@ -377,10 +399,9 @@ impl Switchboard {
 
     /// Pops one frame of the next stream in round-robin order.
     fn take_turn(&mut self, environment: &str) -> Option<Bytes> {
-        let env = self.environments.get_mut(environment)?;
-        env.take_turn(|harness| {
-            self.wakes.insert(harness);
-        })
+        let (frame, resumed) = self.environments.get_mut(environment)?.take_turn()?;
+        self.wakes.extend(resumed);
+        Some(frame)
     }
 
     /// Sets the close reason of a socket and removes it from its environment.
@@ -395,7 +416,7 @@ impl Switchboard {
         };
         socket.close_reason = Some(why);
         if !why.waits_for_frames() {
-            harness.outgoing = Queue::default();
+            harness.outgoing.clear();
         }
         let claimed = harness.stream.take();
         self.wakes.insert(id);
@@ -433,11 +454,12 @@ impl Switchboard {
     fn end_executor(&mut self, environment: &str, why: CloseReason) {
         let Some(env) = self.environments.get_mut(environment) else { return };
         let Some(executor) = env.executor.take() else { return };
-        env.clear_streams();
+        env.streams.clear();
         let harnesses = std::mem::take(&mut env.harnesses);
         let socket = self.sockets.get_mut(&executor.socket).expect("an executor has a socket");
         socket.close_reason = Some(why);
         self.wakes.insert(executor.socket);
+        self.departures.push(environment.to_owned());
         for harness in harnesses {
             self.end(harness, CloseReason::ExecutorGone);
         }

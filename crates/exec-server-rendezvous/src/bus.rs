@@ -3,15 +3,18 @@
 //! [`LocalBus`] serves a single node from memory. A cluster would need only another implementation, because callers do
 //! not know on which node the other end of a link is.
 
+mod arrivals;
 mod local;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use exec_server_relay::switchboard::{AttachError, CloseReason, Presence, RouteOutcome, Ticket};
+use exec_server_relay::switchboard::{
+    AttachError, BufferBudget, CloseReason, Presence, RouteOutcome, Ticket,
+};
 
 pub use local::LocalBus;
 
@@ -22,6 +25,12 @@ pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Bus: Send + Sync + 'static {
     /// The attached executor of an environment, if any.
     fn presence<'a>(&'a self, environment: &'a str) -> Answer<'a, Option<Presence>>;
+    /// As `presence`, but waits up to `time` for an executor that was attached a moment ago.
+    fn await_presence<'a>(
+        &'a self,
+        environment: &'a str,
+        time: Duration,
+    ) -> Answer<'a, Option<Presence>>;
     /// Attaches an executor.
     fn attach_executor(
         &self,
@@ -42,6 +51,10 @@ pub trait Bus: Send + Sync + 'static {
     fn drain(&self);
     /// Number of attached executors and harnesses on this node.
     fn counts(&self) -> (usize, usize);
+    /// Number of requests that wait for an executor.
+    fn waiting(&self) -> usize;
+    /// The budget of this node's queues.
+    fn budget(&self) -> &BufferBudget;
 }
 
 /// The attachment of one socket; dropping it detaches the socket.

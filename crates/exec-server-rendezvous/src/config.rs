@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use exec_server_relay::switchboard::DEFAULT_BUDGET;
+
 use crate::clock::Clock;
 
 /// Configuration of a rendezvous.
@@ -25,6 +27,8 @@ pub struct RendezvousConfig {
     pub timings: Timings,
     /// Clock for the expiry of tokens, URLs and authorizations.
     pub clock: Clock,
+    /// Returns free memory of the allocator to the system; called after a burst.
+    pub release_memory: Option<fn()>,
 }
 
 /// Resource limits.
@@ -36,6 +40,8 @@ pub struct Limits {
     pub streams_per_environment: usize,
     /// Unused authorizations per token; a harness needs one at a time.
     pub unused_authorizations: u32,
+    /// Bytes that may be queued for all sockets together.
+    pub buffer_budget: usize,
 }
 
 /// Intervals and timeouts.
@@ -49,21 +55,28 @@ pub struct Timings {
     pub handshake: Duration,
     /// Timeout for a harness to claim its stream.
     pub claim: Duration,
-    /// How long an executor waits for a harness that does not read.
+    /// Stall timeout: how long an executor waits for a harness that does not read, and the other way round.
     pub slow_timeout: Duration,
+    /// How long `connect` waits for an executor that was attached a moment ago.
+    pub arrival: Duration,
     /// Timeout for closing a socket.
     pub close: Duration,
     /// Lifetime of an executor URL; the executor then registers again.
     pub executor_url: Duration,
     /// Lifetime of a harness URL and its authorization.
     pub harness_bundle: Duration,
-    /// Interval of pruning and of the search for expired and revoked tokens.
+    /// Interval of pruning, of the search for ended tokens, and of the check for new certificates.
     pub maintenance: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 16_384, streams_per_environment: 256, unused_authorizations: 256 }
+        Self {
+            connections: 16_384,
+            streams_per_environment: 256,
+            unused_authorizations: 256,
+            buffer_budget: DEFAULT_BUDGET,
+        }
     }
 }
 
@@ -75,6 +88,7 @@ impl Default for Timings {
             handshake: Duration::from_secs(10),
             claim: Duration::from_secs(10),
             slow_timeout: Duration::from_secs(5),
+            arrival: Duration::from_secs(1),
             close: Duration::from_secs(5),
             executor_url: Duration::from_secs(30 * 24 * 3600),
             harness_bundle: Duration::from_secs(60),
@@ -95,6 +109,7 @@ impl RendezvousConfig {
             limits: Limits::default(),
             timings: Timings::default(),
             clock: Clock::default(),
+            release_memory: None,
         }
     }
 }

@@ -123,7 +123,7 @@ async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result
 
 /// Renders the metrics in the OpenMetrics format.
 pub fn metrics(rendezvous: &Rendezvous) -> Reply {
-    http_front::openmetrics(rendezvous.metrics.render(rendezvous.bus.counts()))
+    http_front::openmetrics(rendezvous.metrics.render(&*rendezvous.bus))
 }
 
 /// Why a websocket is rejected. The status decides what the peer does next; the reason is for its log.

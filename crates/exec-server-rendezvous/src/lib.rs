@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`server`] | bind, serve, drain |
 //! | [`config`] | configuration, limits, timings |
+//! | `certificates` | TLS certificate, reloaded when its files change |
 //! | `http`, `api` | HTTP routes and handlers |
 //! | [`signed_url`] | signed websocket URLs |
-//! | `socket` | websocket of one executor or harness |
+//! | `socket`, `tcp` | websocket of one executor or harness, and its TCP options |
 //! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
+//! | `maintenance` | ended tokens, expired rows, new certificates, free memory |
 //! | [`store`], [`data_dir`] | persistent state |
 //! | [`admin`], [`presence`] | token management and online status |
 //!
@@ -24,10 +26,13 @@ pub mod signed_url;
 pub mod store;
 
 mod api;
+mod certificates;
 mod http;
+mod maintenance;
 mod metrics;
 mod secrets;
 mod socket;
+mod tcp;
 
 pub use config::RendezvousConfig;
 pub use server::{BoundRendezvous, StartError};

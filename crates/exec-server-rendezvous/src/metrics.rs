@@ -11,6 +11,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::bus::Bus;
+
 /// Prometheus metrics of a rendezvous.
 pub struct Metrics {
     registry: Registry,
@@ -20,6 +22,9 @@ pub struct Metrics {
     durations: Family<MethodLabel, Histogram>,
     executors_active: Gauge,
     streams_active: Gauge,
+    waiting: Gauge,
+    buffered: Gauge,
+    budget: Gauge,
     frames: Family<DirectionLabel, Counter>,
     bytes: Family<DirectionLabel, Counter>,
     handshakes: Family<ResultLabel, Counter>,
@@ -72,6 +77,9 @@ impl Default for Metrics {
         });
         let executors_active = Gauge::default();
         let streams_active = Gauge::default();
+        let waiting = Gauge::default();
+        let buffered = Gauge::default();
+        let budget = Gauge::default();
         let frames = Family::<DirectionLabel, Counter>::default();
         let bytes = Family::<DirectionLabel, Counter>::default();
         let handshakes = Family::<ResultLabel, Counter>::default();
@@ -85,6 +93,13 @@ impl Default for Metrics {
         registry.register("request_duration_seconds", "From request to answer", durations.clone());
         registry.register("relay_executors_active", "Executors attached", executors_active.clone());
         registry.register("relay_streams_active", "Harnesses attached", streams_active.clone());
+        registry.register(
+            "connects_waiting",
+            "Connect requests that wait for an executor",
+            waiting.clone(),
+        );
+        registry.register("relay_buffered_bytes", "Bytes in queues", buffered.clone());
+        registry.register("relay_buffer_budget_bytes", "Limit for all queues", budget.clone());
         registry.register("relay_frames", "Frames received and sent", frames.clone());
         registry.register("relay_bytes", "Bytes of frames received and sent", bytes.clone());
         registry.register(
@@ -108,6 +123,9 @@ impl Default for Metrics {
             durations,
             executors_active,
             streams_active,
+            waiting,
+            buffered,
+            budget,
             frames,
             bytes,
             handshakes,
@@ -120,10 +138,15 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Renders all metrics, with the current number of attached executors and harnesses.
-    pub fn render(&self, (executors, harnesses): (usize, usize)) -> String {
-        self.executors_active.set(i64::try_from(executors).unwrap_or(i64::MAX));
-        self.streams_active.set(i64::try_from(harnesses).unwrap_or(i64::MAX));
+    /// Renders all metrics, with the current state of the bus.
+    pub fn render(&self, bus: &dyn Bus) -> String {
+        let ((executors, harnesses), budget) = (bus.counts(), bus.budget());
+        let set = |gauge: &Gauge, value| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        set(&self.executors_active, executors);
+        set(&self.streams_active, harnesses);
+        set(&self.waiting, bus.waiting());
+        set(&self.buffered, budget.used());
+        set(&self.budget, budget.total());
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)
             .expect("a string takes everything");
@@ -135,6 +158,11 @@ impl Metrics {
         self.connections.inc();
         self.connections_active.inc();
         ConnectionGuard(self.clone())
+    }
+
+    /// Number of open connections.
+    pub fn open_connections(&self) -> usize {
+        usize::try_from(self.connections_active.get()).unwrap_or(0)
     }
 
     /// Counts a request.

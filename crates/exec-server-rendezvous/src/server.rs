@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use exec_server_relay::switchboard::{CloseReason, SwitchboardLimits};
+use exec_server_relay::switchboard::SwitchboardLimits;
 use exec_server_transport::{http_front, tls};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -17,23 +17,23 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::admin::{self, AdminError, NewToken, PUBLIC_URL};
 use crate::bus::{Bus, LocalBus};
+use crate::certificates::Certificates;
 use crate::clock::Seconds;
-use crate::config::RendezvousConfig;
+use crate::config::{Limits, RendezvousConfig};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http;
+use crate::maintenance::{maintain, release_memory, renew_certificates};
 use crate::metrics::Metrics;
 use crate::presence::PresenceSocket;
 use crate::signed_url::SigningKeys;
-use crate::store::{SqliteStore, Storage, Store, StoreError, TokenEnd, TokenRole};
-
-/// Pruning is rare: queries ignore expired rows.
-const ROUNDS_BETWEEN_PRUNES: u64 = 15;
+use crate::store::{SqliteStore, Storage, Store, StoreError, TokenRole};
+use crate::tcp;
 
 /// A rendezvous that is bound but not yet serving.
 pub struct BoundRendezvous {
     listener: TcpListener,
     metrics_listener: Option<TcpListener>,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificates>>,
     rendezvous: Arc<Rendezvous>,
     admin_token: Option<String>,
     presence: Option<PresenceSocket>,
@@ -103,7 +103,7 @@ impl BoundRendezvous {
     /// Opens the data directory and binds the listeners; the first start creates an admin token.
     pub async fn bind(config: RendezvousConfig) -> Result<Self, StartError> {
         let acceptor = match &config.tls {
-            Some((certificate, key)) => Some(tls::acceptor(certificate, key)?),
+            Some((certificate, key)) => Some(Arc::new(Certificates::load(certificate, key)?)),
             None => None,
         };
         if config.public_url.is_none() && config.listen.ip().is_unspecified() {
@@ -113,9 +113,9 @@ impl BoundRendezvous {
         let data_lock = data.lock()?;
         let keys = data.signing_keys()?;
         let store = open_store(&data)?;
-        let listener = bind("--listen", config.listen).await?;
+        let listener = bind("--listen", config.listen)?;
         let metrics_listener = match config.metrics {
-            Some(address) => Some(bind("--metrics-listen", address).await?),
+            Some(address) => Some(bind("--metrics-listen", address)?),
             None => None,
         };
         let bound = listener.local_addr();
@@ -151,10 +151,11 @@ impl BoundRendezvous {
             claim: config.timings.claim,
             slow_timeout: config.timings.slow_timeout,
         };
+        let buffer_budget = config.limits.buffer_budget;
         let rendezvous = Arc::new(Rendezvous {
             config,
             storage: Storage::new(store),
-            bus: Arc::new(LocalBus::new(limits)),
+            bus: Arc::new(LocalBus::new(limits, buffer_budget)),
             keys,
             metrics: Arc::default(),
             base,
@@ -186,6 +187,11 @@ impl BoundRendezvous {
         self.admin_token.as_deref()
     }
 
+    /// The limits in force.
+    pub fn limits(&self) -> &Limits {
+        &self.rendezvous.config.limits
+    }
+
     /// The store, for programs that embed the rendezvous.
     pub fn storage(&self) -> Storage {
         self.rendezvous.storage.clone()
@@ -199,10 +205,12 @@ impl BoundRendezvous {
         let mut connections = JoinSet::new();
         tokio::select! {
             () = stop => {}
-            () = accept(&listener, tls.as_ref(), &rendezvous, &mut connections) => {}
+            () = accept(&listener, tls.as_deref(), &rendezvous, &mut connections) => {}
             () = serve_metrics(metrics_listener.as_ref(), &rendezvous) => {}
             () = serve_presence(presence, &rendezvous) => {}
             () = maintain(&rendezvous) => {}
+            () = renew_certificates(tls.as_ref(), rendezvous.config.timings.maintenance) => {}
+            () = release_memory(&rendezvous) => {}
         }
         tracing::info!("draining");
         drop(listener);
@@ -280,8 +288,8 @@ fn listen_hint(option: &str, error: &io::Error) -> String {
     }
 }
 
-async fn bind(option: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
-    let bound = TcpListener::bind(address).await;
+fn bind(option: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    let bound = tcp::listen(address);
     bound.map_err(|source| StartError::Bind { option, address, source })
 }
 
@@ -302,7 +310,7 @@ async fn serve_presence(socket: Option<PresenceSocket>, rendezvous: &Rendezvous)
 
 async fn accept(
     listener: &TcpListener,
-    tls: Option<&TlsAcceptor>,
+    tls: Option<&Certificates>,
     rendezvous: &Arc<Rendezvous>,
     connections: &mut JoinSet<()>,
 ) {
@@ -313,7 +321,12 @@ async fn accept(
             tracing::warn!("connection limit reached; closed a new connection");
             continue;
         }
-        connections.spawn(serve_accepted(rendezvous.clone(), stream, peer, tls.cloned()));
+        connections.spawn(serve_accepted(
+            rendezvous.clone(),
+            stream,
+            peer,
+            tls.map(Certificates::acceptor),
+        ));
     }
 }
 
@@ -324,7 +337,7 @@ async fn serve_accepted(
     tls: Option<TlsAcceptor>,
 ) {
     let _guard = rendezvous.metrics.connection();
-    if let Err(error) = stream.set_nodelay(true) {
+    if let Err(error) = tcp::tune_accepted(&stream) {
         tracing::debug!(%peer, %error, "connection closed right after accept");
         return;
     }
@@ -354,43 +367,6 @@ async fn serve_metrics(listener: Option<&TcpListener>, rendezvous: &Arc<Rendezvo
         }
     })
     .await;
-}
-
-/// Prunes expired rows and closes sockets whose token expired or was revoked by another process.
-async fn maintain(rendezvous: &Rendezvous) {
-    let every = rendezvous.config.timings.maintenance;
-    let clock = &rendezvous.config.clock;
-    let mut since = clock.now();
-    for round in 0_u64.. {
-        tokio::time::sleep(every).await;
-        let now = clock.now();
-        let found = rendezvous.storage.ask(move |store| {
-            let ended = store.ended_since(since, now)?;
-            if store.recover()? {
-                tracing::info!("disk space is available again");
-            }
-            // A failed prune must not keep sockets with an ended token open.
-            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES)
-                && let Err(error) = store.prune(now)
-            {
-                tracing::warn!(%error, "could not prune the store");
-            }
-            Ok(ended)
-        });
-        match found.await {
-            Ok(ended) => {
-                let why = |end| match end {
-                    TokenEnd::Revoked => CloseReason::Revoked,
-                    TokenEnd::Expired => CloseReason::Expired,
-                };
-                let ended = ended.into_iter().map(|(token, end)| (token, why(end))).collect();
-                rendezvous.bus.end_tokens(&ended).await;
-                // Overlap with the last interval: a socket may have attached while the query ran.
-                since = now.min(clock.now()) - Seconds::from(5);
-            }
-            Err(error) => tracing::warn!(%error, "could not query expired and revoked tokens"),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -329,7 +329,7 @@ enum Read {
 #[cfg(test)]
 mod tests {
     use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
-    use exec_server_relay::switchboard::{SwitchboardLimits, Ticket};
+    use exec_server_relay::switchboard::{DEFAULT_BUDGET, SwitchboardLimits, Ticket};
 
     use super::*;
     use crate::bus::{Bus, LocalBus};
@@ -340,7 +340,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let limits =
             SwitchboardLimits { streams_per_environment: 1, claim: second, slow_timeout: second };
-        let bus = LocalBus::new(limits);
+        let bus = LocalBus::new(limits, DEFAULT_BUDGET);
         let link = bus.attach_executor(ticket(), 1).await.expect("no executor is attached");
         let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };
         let (ours, mut theirs) = tokio::io::duplex(64);
@@ -362,7 +362,7 @@ mod tests {
             claim: Duration::from_secs(10),
             slow_timeout: Duration::from_millis(50),
         };
-        let bus = LocalBus::new(limits);
+        let bus = LocalBus::new(limits, DEFAULT_BUDGET);
         let executor = bus.attach_executor(ticket(), 1).await.expect("no executor is attached");
         let link = bus.attach_harness(ticket(), None).await.expect("there is room");
         let timings = Timings { close: Duration::from_millis(50), ..Timings::default() };

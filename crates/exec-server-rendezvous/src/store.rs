@@ -185,6 +185,11 @@ pub trait Store: Send + Sync + 'static {
     fn add_token(&self, token: &Token, hash: &Digest) -> Result<(), StoreError>;
     /// Revokes a token; returns whether it exists.
     fn revoke_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
+    /// Deletes a token, which also ends it; returns whether it exists.
+    ///
+    /// The row stays, hidden and without its label, until [`Store::prune`]: other processes learn from it that the token
+    /// has ended.
+    fn delete_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
     /// Tokens revoked since `since`, or expired between `since` and `now`.
     fn ended_since(
         &self,
@@ -198,6 +203,8 @@ pub trait Store: Send + Sync + 'static {
     fn environments(&self) -> Result<Vec<Environment>, StoreError>;
     /// Sets the registration policy; returns whether the environment exists.
     fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<bool, StoreError>;
+    /// Deletes an environment with its tokens and registrations; returns whether it exists.
+    fn delete_environment(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
     /// Makes a registration the current one and returns its generation.
     fn register(&self, new: &NewRegistration, now: Seconds) -> Result<u64, StoreError>;
 

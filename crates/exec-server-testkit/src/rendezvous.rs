@@ -244,6 +244,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> RelaySocket<S> {
         self.send(stream, RelayBody::Data(data)).await;
     }
 
+    /// Sends a record unless the socket is closed; returns whether it was sent. Waits as long as the socket takes nothing.
+    pub async fn try_send_data(&mut self, stream: &str, payload: impl Into<Bytes>) -> bool {
+        let data =
+            RelayData { seq: 0, segment_index: 0, segment_count: 1, payload: payload.into() };
+        let frame = RelayFrame::new(stream, RelayBody::Data(data)).encode();
+        self.socket.send(Message::binary(Bytes::from(frame))).await.is_ok()
+    }
+
     /// Claims a stream.
     pub async fn resume(&mut self, stream: &str) {
         self.send(stream, RelayBody::Resume { next_seq: 0 }).await;

@@ -23,6 +23,14 @@ pub fn raise_open_file_limit() {
     unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
 }
 
+/// The soft limit on open files of this process.
+pub fn open_file_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+    // SAFETY: fills a live local; a failure leaves the usual limit in it.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// Makes this process non-dumpable: other processes of its user cannot read its memory or environment, and it writes no
 /// core files.
 ///
@@ -133,6 +141,15 @@ pub fn tune_allocator() {
             libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES);
             libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES);
         }
+    }
+}
+
+/// Returns free memory of the heap to the kernel; takes milliseconds and briefly blocks other threads that allocate.
+pub fn release_free_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: the call only touches memory that the allocator holds as free.
+        unsafe { libc::malloc_trim(0) };
     }
 }
 

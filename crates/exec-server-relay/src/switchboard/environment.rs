@@ -5,23 +5,17 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
+use super::SocketId;
 use super::queue::{Mark, Queue};
-use super::{MAX_FRAME_BYTES, SocketId};
 
-/// Queue limit per harness towards its executor: two of the largest frames. Above it, the harness is not read.
-pub const STREAM_QUEUE: Mark = Mark { frames: 64, bytes: 2 * MAX_FRAME_BYTES };
-
-/// Queue limit of all harnesses towards their executor. Above it, a harness is read only if its own queue is empty.
-pub const STREAMS_TOGETHER: usize = 16 * 1024 * 1024;
+/// Queue limit per harness towards its executor. Above it, the harness is not read.
+pub const STREAM_QUEUE: Mark = Mark { frames: 64, divisor: 2 };
 
 /// Queue limit towards one harness. Above it, the executor is not read.
-pub const HARNESS_QUEUE: Mark = Mark { frames: 1024, bytes: 1024 * 1024 };
+pub const HARNESS_QUEUE: Mark = Mark { frames: 1024, divisor: 1 };
 
-/// Queue limit towards all harnesses of an executor, divided equally between them.
-pub const HARNESSES_TOGETHER: usize = 32 * 1024 * 1024;
-
-/// Lower bound for a harness's share: two records of the usual size.
-const LEAST_SHARE: usize = 128 * 1024;
+/// Bytes that a stream may send to the executor per turn; larger frames are paid for with skipped turns.
+const BYTES_PER_TURN: isize = 16 * 1024;
 
 /// The sockets and streams of one environment.
 #[derive(Default)]
@@ -29,8 +23,6 @@ pub struct Environment {
     pub executor: Option<Executor>,
     pub harnesses: BTreeSet<SocketId>,
     pub streams: BTreeMap<String, Stream>,
-    /// Bytes queued for the executor, over all streams.
-    waiting: usize,
 }
 
 impl Environment {
@@ -47,48 +39,69 @@ impl Environment {
         if stream.queue.is_empty() {
             executor.turns.push_back(stream_id);
         }
-        self.waiting += frame.len();
         stream.queue.push(frame);
         Some(executor.socket)
     }
 
-    /// Whether the stream may queue another frame for the executor.
-    pub fn has_room_for(&self, stream_id: &str) -> bool {
-        let Some(Stream { queue, .. }) = self.streams.get(stream_id) else { return true };
-        queue.is_empty() || self.waiting < STREAMS_TOGETHER && queue.is_below(STREAM_QUEUE)
+    /// Starts the stall timeout of the executor if the stream's queue is full.
+    pub fn note_stall(&mut self, now: Instant, stream_id: &str) {
+        let Some(executor) = &mut self.executor else { return };
+        let stream = self.streams.get(stream_id);
+        if executor.stall.is_none() && stream.is_some_and(|it| !it.queue.has_room(STREAM_QUEUE)) {
+            executor.stall = Some(Stall { since: now, taken: executor.taken });
+        }
     }
 
-    /// Pops one frame of the next stream; calls `wake` for harnesses that may be read again.
-    pub fn take_turn(&mut self, mut wake: impl FnMut(SocketId)) -> Option<Bytes> {
-        let id = self.executor.as_mut()?.turns.pop_front()?;
-        let (had_room, was_crowded) = (self.has_room_for(&id), self.waiting >= STREAMS_TOGETHER);
-        let stream = self.streams.get_mut(&id).expect("a stream with a turn exists");
+    /// Whether the stream may queue another frame for the executor; a stream without room is woken when it has some.
+    pub fn poll_room_for(&mut self, stream_id: &str) -> bool {
+        let Some(stream) = self.streams.get_mut(stream_id) else { return true };
+        let has_room = stream.queue.has_room(STREAM_QUEUE);
+        stream.is_paused = !has_room;
+        has_room
+    }
+
+    /// Pops one frame of the next stream; also returns a harness that may be read again.
+    pub fn take_turn(&mut self) -> Option<(Bytes, Option<SocketId>)> {
+        let executor = self.executor.as_mut()?;
+        let (id, stream) = loop {
+            let id = executor.turns.pop_front()?;
+            let stream = self.streams.get_mut(&id).expect("a stream with a turn exists");
+            stream.credit = (stream.credit + BYTES_PER_TURN).min(BYTES_PER_TURN);
+            if stream.credit > 0 || executor.turns.is_empty() {
+                break (id, stream);
+            }
+            executor.turns.push_back(id);
+        };
         let frame = stream.queue.pop().expect("a stream with a turn has a frame");
-        let (harness, is_empty) = (stream.harness, stream.queue.is_empty());
-        self.waiting -= frame.len();
-        if was_crowded && self.waiting < STREAMS_TOGETHER {
-            self.harnesses.iter().copied().for_each(wake);
-        } else if !had_room && self.has_room_for(&id) {
-            harness.into_iter().for_each(&mut wake);
-        }
-        if !is_empty {
-            self.executor.as_mut()?.turns.push_back(id);
+        stream.credit -= isize::try_from(frame.len()).unwrap_or(isize::MAX);
+        let is_resumed = stream.is_paused && stream.queue.has_room(STREAM_QUEUE);
+        stream.is_paused &= !is_resumed;
+        let harness = stream.harness;
+        if !stream.queue.is_empty() {
+            executor.turns.push_back(id);
         } else if harness.is_none() {
             self.streams.remove(&id);
+        } else {
+            stream.credit = 0;
         }
-        Some(frame)
+        executor.taken += 1;
+        if executor.turns.is_empty() {
+            executor.stall = None;
+        }
+        Some((frame, harness.filter(|_| is_resumed)))
     }
 
-    /// Drops all queued frames, because the executor is gone.
-    pub fn clear_streams(&mut self) {
-        self.streams.clear();
-        self.waiting = 0;
-    }
-
-    /// The current queue limit towards one harness.
-    pub fn harness_mark(&self) -> Mark {
-        let share = HARNESSES_TOGETHER / self.harnesses.len().max(1);
-        Mark { bytes: share.clamp(LEAST_SHARE, HARNESS_QUEUE.bytes), ..HARNESS_QUEUE }
+    /// Whether the executor, whose stall timeout is over, has read nothing since; otherwise the timeout starts again.
+    pub fn has_stalled(&mut self, now: Instant) -> bool {
+        let is_full = |stream: &Stream| !stream.queue.has_room(STREAM_QUEUE);
+        let still_full = self.streams.values().any(is_full);
+        let Some(executor) = &mut self.executor else { return false };
+        let Some(stall) = executor.stall else { return false };
+        if stall.taken == executor.taken {
+            return true;
+        }
+        executor.stall = still_full.then_some(Stall { since: now, taken: executor.taken });
+        false
     }
 }
 
@@ -102,6 +115,18 @@ pub struct Executor {
     pub turns: VecDeque<String>,
     /// Harnesses whose queue is full; the executor is read only while this is empty.
     pub waits_for: BTreeSet<SocketId>,
+    /// Number of frames that the socket has taken.
+    pub taken: u64,
+    /// Set while a harness waits for this executor to read.
+    pub stall: Option<Stall>,
+}
+
+/// The start of a stall timeout.
+#[derive(Debug, Clone, Copy)]
+pub struct Stall {
+    pub since: Instant,
+    /// [`Executor::taken`] at that time.
+    taken: u64,
 }
 
 /// A stream that a harness has claimed.
@@ -109,4 +134,14 @@ pub struct Stream {
     /// None once the harness has disconnected; its last frames may still be queued.
     pub harness: Option<SocketId>,
     pub queue: Queue,
+    /// Bytes that the stream may send before it skips a turn.
+    credit: isize,
+    /// Whether the harness was told not to read.
+    is_paused: bool,
+}
+
+impl Stream {
+    pub fn new(harness: SocketId, queue: Queue) -> Self {
+        Self { harness: Some(harness), queue, credit: 0, is_paused: false }
+    }
 }

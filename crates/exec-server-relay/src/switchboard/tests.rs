@@ -261,7 +261,7 @@ fn an_unknown_body_is_forwarded() {
 
 #[test]
 fn environments_and_tokens_have_stream_limits() {
-    let mut board = Switchboard::new(LIMITS);
+    let mut board = Switchboard::new(LIMITS, ample());
     let now = Instant::now();
     board.attach_executor(now, ticket("env", "r1", "executor"), 1).unwrap();
     let mut attach =
@@ -277,7 +277,7 @@ fn environments_and_tokens_have_stream_limits() {
 
 #[test]
 fn an_ended_token_closes_only_its_own_sockets() {
-    let mut board = Switchboard::new(LIMITS);
+    let mut board = Switchboard::new(LIMITS, ample());
     let now = Instant::now();
     let executor = board.attach_executor(now, ticket("env", "r1", "executor"), 1).unwrap();
     let one = board.attach_harness(now, ticket("env", "r1", "one"), None).unwrap();
@@ -292,7 +292,7 @@ fn an_ended_token_closes_only_its_own_sockets() {
 
 #[test]
 fn a_harness_that_claims_no_stream_in_time_is_closed() {
-    let mut board = Switchboard::new(LIMITS);
+    let mut board = Switchboard::new(LIMITS, ample());
     let now = Instant::now();
     board.attach_executor(now, ticket("env", "r1", "t"), 1).unwrap();
     let harness = board.attach_harness(now, ticket("env", "r1", "t"), None).unwrap();
@@ -305,6 +305,11 @@ const LIMITS: SwitchboardLimits = SwitchboardLimits {
     claim: Duration::from_secs(10),
     slow_timeout: Duration::from_secs(5),
 };
+
+/// A budget so large that shares do not change.
+fn ample() -> Arc<BufferBudget> {
+    BufferBudget::new(usize::MAX / 2)
+}
 
 fn ticket(environment: &str, registration: &str, token: &str) -> Ticket {
     Ticket {
@@ -349,7 +354,7 @@ fn describe(bytes: Bytes) -> String {
 
 /// Runs a script and compares what each socket received; executors first, in the order of their attachment.
 fn check(script: &str, expected: &str) {
-    let mut board = Switchboard::new(LIMITS);
+    let mut board = Switchboard::new(LIMITS, ample());
     let now = Instant::now();
     let mut sockets: Vec<(String, bool, Result<SocketId, AttachError>)> = Vec::new();
     let mut got: BTreeMap<String, Vec<String>> = BTreeMap::new();

@@ -78,7 +78,12 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
     let (rendezvous, request_id) = (asked.rendezvous, asked.request_id());
     let stream_id = asked.stream_id();
     let request: ConnectRequest = asked.body().await?;
-    let presence = rendezvous.bus.presence(&environment).await.ok_or(Refusal::Offline)?;
+    let arrival = rendezvous.config.timings.arrival;
+    let presence = tokio::select! {
+        presence = rendezvous.bus.await_presence(&environment, arrival) => presence,
+        () = rendezvous.wait_for_draining() => return Err(Refusal::Draining),
+    };
+    let presence = presence.ok_or(Refusal::Offline)?;
     if presence.is_full {
         return Err(Refusal::Busy);
     }

@@ -4,14 +4,17 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exec_server_relay::switchboard::{
-    AttachError, CloseReason, Presence, RouteOutcome, SocketId, Switchboard, SwitchboardLimits,
-    Ticket,
+    AttachError, BufferBudget, CloseReason, Presence, RouteOutcome, SocketId, Switchboard,
+    SwitchboardLimits, Ticket,
 };
 
+use tokio::sync::Notify;
+
+use super::arrivals::{Arrivals, Waiting};
 use super::{Answer, Bus, Link, LinkState};
 
 /// Environments do not interact, so each shard has its own lock; more shards than cores keep contention low.
@@ -21,6 +24,8 @@ const SHARDS: usize = 16;
 pub struct LocalBus {
     shards: Vec<Arc<Shard>>,
     hasher: RandomState,
+    budget: Arc<BufferBudget>,
+    waiting: Waiting,
 }
 
 /// The switchboard of a subset of the environments.
@@ -29,6 +34,7 @@ struct Shard(Mutex<Board>);
 struct Board {
     switchboard: Switchboard,
     wakers: BTreeMap<SocketId, Waker>,
+    arrivals: Arrivals,
 }
 
 struct LocalLink {
@@ -37,13 +43,16 @@ struct LocalLink {
 }
 
 impl LocalBus {
-    /// Creates an empty registry.
-    pub fn new(limits: SwitchboardLimits) -> Self {
+    /// Creates an empty registry whose queues hold up to `budget` bytes.
+    pub fn new(limits: SwitchboardLimits, budget: usize) -> Self {
+        let budget = BufferBudget::new(budget);
         let shard = || {
-            let switchboard = Switchboard::new(limits);
-            Arc::new(Shard(Mutex::new(Board { switchboard, wakers: BTreeMap::new() })))
+            let switchboard = Switchboard::new(limits, budget.clone());
+            let (wakers, arrivals) = (BTreeMap::new(), Arrivals::default());
+            Arc::new(Shard(Mutex::new(Board { switchboard, wakers, arrivals })))
         };
-        Self { shards: (0..SHARDS).map(|_| shard()).collect(), hasher: RandomState::new() }
+        let shards = (0..SHARDS).map(|_| shard()).collect();
+        Self { shards, hasher: RandomState::new(), budget, waiting: Waiting::default() }
     }
 
     fn shard(&self, environment: &str) -> &Arc<Shard> {
@@ -57,14 +66,34 @@ impl Bus for LocalBus {
         Box::pin(std::future::ready(presence))
     }
 
+    fn await_presence<'a>(
+        &'a self,
+        environment: &'a str,
+        time: Duration,
+    ) -> Answer<'a, Option<Presence>> {
+        let shard = self.shard(environment);
+        Box::pin(async move {
+            if let Some(presence) = shard.with(|board| board.presence(environment)) {
+                return Some(presence);
+            }
+            let _guard = self.waiting.enter()?;
+            shard.wait_for_arrival(environment, time).await;
+            shard.with(|board| board.presence(environment))
+        })
+    }
+
     fn attach_executor(
         &self,
         ticket: Ticket,
         generation: u64,
     ) -> Answer<'_, Result<Box<dyn Link>, AttachError>> {
         let shard = self.shard(&ticket.environment).clone();
+        let environment = ticket.environment.clone();
         let attached =
             shard.with(|board| board.attach_executor(Instant::now(), ticket, generation));
+        if attached.is_ok() {
+            shard.0.lock().expect("no holder panics").arrivals.handle_arrival(&environment);
+        }
         Box::pin(std::future::ready(shard.link(attached)))
     }
 
@@ -101,6 +130,14 @@ impl Bus for LocalBus {
         let counts = self.shards.iter().map(|shard| shard.with(|board| board.counts()));
         counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
+
+    fn waiting(&self) -> usize {
+        self.waiting.count()
+    }
+
+    fn budget(&self) -> &BufferBudget {
+        &self.budget
+    }
 }
 
 impl Shard {
@@ -113,10 +150,32 @@ impl Shard {
             while let Some(socket) = board.switchboard.poll_wake() {
                 woken.extend(board.wakers.remove(&socket));
             }
+            while let Some(environment) = board.switchboard.poll_departure() {
+                board.arrivals.handle_departure(Instant::now(), environment);
+            }
             value
         };
         woken.into_iter().for_each(Waker::wake);
         value
+    }
+
+    /// Waits until an executor attaches, if one is expected, and at most for `time`.
+    async fn wait_for_arrival(&self, environment: &str, time: Duration) {
+        let awaited = {
+            let mut board = self.0.lock().expect("no holder panics");
+            if !board.arrivals.is_expected(Instant::now(), environment) {
+                return;
+            }
+            let signal = Some(board.arrivals.signal(environment));
+            AwaitedArrival { shard: self, environment, signal }
+        };
+        let signal = awaited.signal.as_deref().expect("only dropping takes it");
+        let mut arrival = std::pin::pin!(signal.notified());
+        arrival.as_mut().enable();
+        // The executor may have attached before the signal was armed.
+        if self.with(|board| board.presence(environment)).is_none() {
+            let _ = tokio::time::timeout(time, arrival).await;
+        }
     }
 
     fn link(
@@ -124,6 +183,21 @@ impl Shard {
         attached: Result<SocketId, AttachError>,
     ) -> Result<Box<dyn Link>, AttachError> {
         Ok(Box::new(LocalLink { socket: attached?, shard: self }))
+    }
+}
+
+/// The signal of a waiting request; dropping the last one removes it from the registry.
+struct AwaitedArrival<'a> {
+    shard: &'a Shard,
+    environment: &'a str,
+    signal: Option<Arc<Notify>>,
+}
+
+impl Drop for AwaitedArrival<'_> {
+    fn drop(&mut self) {
+        self.signal = None;
+        let mut board = self.shard.0.lock().expect("no holder panics");
+        board.arrivals.forget(self.environment);
     }
 }
 
@@ -154,9 +228,9 @@ impl Link for LocalLink {
         if !board.wakers.get(&self.socket).is_some_and(|known| known.will_wake(waker)) {
             board.wakers.insert(self.socket, waker.clone());
         }
-        let switchboard = &board.switchboard;
+        let switchboard = &mut board.switchboard;
         LinkState {
-            is_reading: switchboard.is_reading(self.socket),
+            is_reading: switchboard.poll_reading(self.socket),
             is_ending: switchboard.is_ending(self.socket),
             close_reason: switchboard.poll_close_reason(self.socket),
             timeout: switchboard.poll_timeout(self.socket),

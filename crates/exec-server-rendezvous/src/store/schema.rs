@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::StoreError;
 
 /// One migration per version; a released migration is never changed.
-const STEPS: [&str; 2] = [
+const STEPS: [&str; 3] = [
     "
     CREATE TABLE environments (
         id TEXT PRIMARY KEY,
@@ -53,6 +53,7 @@ const STEPS: [&str; 2] = [
     CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 ",
     "ALTER TABLE tokens ADD COLUMN label TEXT;",
+    "ALTER TABLE tokens ADD COLUMN deleted_at INTEGER;",
 ];
 
 /// Migrates a database to the current version; safe to run in several processes at once.

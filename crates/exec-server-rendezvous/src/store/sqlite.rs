@@ -38,10 +38,16 @@ const KEPT_REGISTRATIONS: u64 = 16;
 /// Retention of replaced registrations and of revoked or expired tokens, for inspection.
 const KEPT_AFTER_THEIR_END: Seconds = 30 * 24 * 3600;
 
+/// Retention of deleted tokens, in which every process learns that they have ended.
+const KEPT_AFTER_DELETION: Seconds = 600;
+
 /// Used authorizations are kept this much beyond their expiry, because clocks of nodes differ.
 const CLOCK_DIFFERENCE: Seconds = 60;
 
-const TOKEN: &str = "SELECT id, role, environment, created_at, expires_at, revoked_at, last_used_at, max_streams, label FROM tokens";
+const TOKEN: &str = "SELECT id, role, environment, created_at, expires_at, revoked_at, last_used_at, max_streams, label FROM tokens WHERE deleted_at IS NULL";
+/// The time of an earlier revocation is overwritten, so that the end is noticed once more.
+const DELETE_TOKENS: &str =
+    "UPDATE tokens SET revoked_at = ?1, deleted_at = ?1, label = NULL WHERE deleted_at IS NULL";
 const ENVIRONMENT: &str = "
     SELECT e.id, e.policy, e.created_at, e.generation, r.id, r.generation, r.executor_key, r.created_at
     FROM environments e LEFT JOIN registrations r ON r.id = e.registration";
@@ -173,7 +179,7 @@ impl Store for SqliteStore {
     fn use_token(&self, hash: &Digest, now: Seconds) -> Result<Option<Token>, StoreError> {
         let connection = self.connection();
         let token = connection
-            .prepare_cached(&format!("{TOKEN} WHERE hash = ?"))?
+            .prepare_cached(&format!("{TOKEN} AND hash = ?"))?
             .query_row([&hash[..]], |row| Ok(read_token(row)))
             .optional()
             .map_err(database)?
@@ -195,7 +201,7 @@ impl Store for SqliteStore {
 
     fn token(&self, id: &str) -> Result<Option<Token>, StoreError> {
         self.connection()
-            .prepare_cached(&format!("{TOKEN} WHERE id = ?"))?
+            .prepare_cached(&format!("{TOKEN} AND id = ?"))?
             .query_row([id], |row| Ok(read_token(row)))
             .optional()
             .map_err(database)?
@@ -237,9 +243,19 @@ impl Store for SqliteStore {
 
     fn revoke_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError> {
         self.write_durably(|transaction| {
-            let revoke = "UPDATE tokens SET revoked_at = coalesce(revoked_at, ?) WHERE id = ?";
+            let revoke = "UPDATE tokens SET revoked_at = coalesce(revoked_at, ?)
+                 WHERE id = ? AND deleted_at IS NULL";
             let changed = transaction.execute(revoke, params![now, id])?;
             // Authorizations issued for the token must not be usable either.
+            transaction.execute("DELETE FROM authorizations WHERE token = ?", [id])?;
+            Ok(changed == 1)
+        })
+    }
+
+    fn delete_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError> {
+        self.write_durably(|transaction| {
+            let changed =
+                transaction.execute(&format!("{DELETE_TOKENS} AND id = ?2"), params![now, id])?;
             transaction.execute("DELETE FROM authorizations WHERE token = ?", [id])?;
             Ok(changed == 1)
         })
@@ -277,6 +293,22 @@ impl Store for SqliteStore {
         self.write_durably(|transaction| {
             let set = "UPDATE environments SET policy = ? WHERE id = ?";
             Ok(transaction.execute(set, params![policy.name(), id])? == 1)
+        })
+    }
+
+    fn delete_environment(&self, id: &str, now: Seconds) -> Result<bool, StoreError> {
+        self.write_durably(|transaction| {
+            transaction
+                .execute(&format!("{DELETE_TOKENS} AND environment = ?2"), params![now, id])?;
+            // Tokens that were deleted before refer to the environment as well.
+            for delete in [
+                "UPDATE tokens SET environment = NULL WHERE environment = ?",
+                "DELETE FROM authorizations WHERE environment = ?",
+                "DELETE FROM registrations WHERE environment = ?",
+            ] {
+                transaction.execute(delete, [id])?;
+            }
+            Ok(transaction.execute("DELETE FROM environments WHERE id = ?", [id])? == 1)
         })
     }
 
@@ -397,6 +429,7 @@ impl Store for SqliteStore {
             ("DELETE FROM nonces WHERE expires_at < ?", fresh),
             ("DELETE FROM registrations WHERE superseded_at < ?", old),
             ("DELETE FROM tokens WHERE revoked_at < ?1 OR expires_at < ?1", old),
+            ("DELETE FROM tokens WHERE deleted_at < ?", now - KEPT_AFTER_DELETION),
         ] {
             connection.prepare_cached(delete)?.execute([before]).map_err(database)?;
         }

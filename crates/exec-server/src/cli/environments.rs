@@ -1,4 +1,4 @@
-//! `exec-server environments`: lists the environments of a rendezvous and whether their executors are online.
+//! `exec-server environments`: lists the environments of a rendezvous, sets their policy, deletes them.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -34,7 +34,20 @@ enum EnvironmentsCommand {
         #[command(flatten)]
         registry: RegistryArguments,
     },
+    /// Delete an environment with its tokens and registrations; its connections are closed within seconds.
+    #[command(after_help = DELETE_EXAMPLES)]
+    Delete {
+        /// The environment.
+        environment: String,
+        #[command(flatten)]
+        registry: RegistryArguments,
+    },
 }
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  exec-server environments delete build-1
+  exec-server environments delete build-1 --remote https://meet.example.org";
 
 const POLICY_EXAMPLES: &str = "\
 Examples:
@@ -64,6 +77,11 @@ pub fn run(arguments: EnvironmentsArguments) -> ExitCode {
             let set =
                 registry.open().and_then(|registry| registry.set_policy(&environment, policy));
             set.map(|()| String::new())
+        }
+        Some(EnvironmentsCommand::Delete { environment, registry }) => {
+            let deleted =
+                registry.open().and_then(|registry| registry.delete_environment(&environment));
+            deleted.map(|()| String::new())
         }
     };
     match text {

@@ -55,7 +55,7 @@ impl LimitOptions {
 }
 
 /// `65536`, `512m`, `2g`: units are powers of 1024.
-fn memory(text: &str) -> Result<u64, String> {
+pub fn memory(text: &str) -> Result<u64, String> {
     let lower = text.to_ascii_lowercase();
     let unit = lower.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
     let factor: u64 = match unit {

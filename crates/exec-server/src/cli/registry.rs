@@ -117,6 +117,15 @@ impl Registry {
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
     }
 
+    /// Deletes a token.
+    pub fn delete_token(&self, id: &str) -> Result<(), RegistryError> {
+        let is_there = match self {
+            Self::Local(store, _) => store.delete_token(id, clock::now())?,
+            Self::Remote(remote) => remote.delete_token(id)?,
+        };
+        is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
+    }
+
     /// Lists all environments; the text says why presence is unknown, if it is.
     pub fn environments(&self) -> Result<(Vec<EnvironmentStatus>, Option<String>), RegistryError> {
         let (store, data) = match self {
@@ -142,6 +151,15 @@ impl Registry {
         let is_there = match self {
             Self::Local(store, _) => store.set_policy(id, policy)?,
             Self::Remote(remote) => remote.set_policy(id, policy)?,
+        };
+        is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
+    }
+
+    /// Deletes an environment with its tokens.
+    pub fn delete_environment(&self, id: &str) -> Result<(), RegistryError> {
+        let is_there = match self {
+            Self::Local(store, _) => store.delete_environment(id, clock::now())?,
+            Self::Remote(remote) => remote.delete_environment(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
     }

@@ -13,6 +13,7 @@ use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
 
+use crate::cli::limits::memory;
 use crate::cli::positive_duration;
 use crate::cli::registry::default_data_dir;
 use crate::cli::token::quoted;
@@ -40,9 +41,12 @@ pub struct RendezvousArguments {
     /// Serve Prometheus metrics at http://IP:PORT/metrics; without it, only admins can read /metrics.
     #[arg(long, value_name = "IP:PORT")]
     metrics_listen: Option<SocketAddr>,
-    /// Maximum number of open connections.
-    #[arg(long, value_name = "COUNT", default_value = "16384")]
-    max_connections: NonZeroUsize,
+    /// Maximum number of open connections [default: the limit of open files minus 256].
+    #[arg(long, value_name = "COUNT")]
+    max_connections: Option<NonZeroUsize>,
+    /// Bytes that may wait for slow readers, over all connections: 64m, 1g. One frame may always wait.
+    #[arg(long, value_name = "BYTES", default_value = "256m", value_parser = buffer_budget)]
+    buffer_budget: usize,
     /// Maximum number of harnesses per executor.
     #[arg(long, value_name = "COUNT", default_value = "256")]
     max_streams: NonZeroUsize,
@@ -102,6 +106,7 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
         let stop = exec_server::stop_signal().map_err(RunError::SetUp)?;
         let bound = BoundRendezvous::bind(config).await?;
         let url = bound.base_url().to_owned();
+        let Limits { connections, buffer_budget, .. } = *bound.limits();
         // Printed before the URL: a program that waits for the URL then finds the token.
         if let Some(token) = bound.admin_token() {
             eprintln!("This is a new rendezvous. Its admin token, which is not shown again:\n\n  {token}\n");
@@ -122,7 +127,7 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
         let mut stdout = io::stdout().lock();
         writeln!(stdout, "{url}").and_then(|()| stdout.flush()).map_err(RunError::Stdout)?;
         drop(stdout);
-        tracing::info!(%url, "listening");
+        tracing::info!(%url, max_connections = connections, buffer_budget, "listening");
         bound.serve(stop).await;
         Ok(())
     })
@@ -142,8 +147,9 @@ impl RendezvousArguments {
             tls,
             metrics: self.metrics_listen,
             limits: Limits {
-                connections: self.max_connections.get(),
+                connections: self.max_connections.map_or_else(default_connections, usize::from),
                 streams_per_environment: self.max_streams.get(),
+                buffer_budget: self.buffer_budget,
                 ..Limits::default()
             },
             timings: Timings {
@@ -152,9 +158,27 @@ impl RendezvousArguments {
                 ..Timings::default()
             },
             clock: Clock::default(),
+            release_memory: Some(exec_server_os::release_free_memory),
         })
     }
 }
+
+/// Descriptors for everything but connections: the database, listeners, logs, commands on the data directory.
+const OTHER_DESCRIPTORS: u64 = 256;
+
+/// As many connections as there are descriptors for.
+fn default_connections() -> usize {
+    let most = exec_server_os::open_file_limit().saturating_sub(OTHER_DESCRIPTORS);
+    usize::try_from(most).unwrap_or(usize::MAX).max(1)
+}
+
+fn buffer_budget(text: &str) -> Result<usize, String> {
+    let bytes = usize::try_from(memory(text)?).map_err(|_| "too large".to_owned())?;
+    if bytes < LEAST_BUDGET { Err("must be at least 1m".to_owned()) } else { Ok(bytes) }
+}
+
+/// The share of a single stream.
+const LEAST_BUDGET: usize = 1024 * 1024;
 
 fn listen_address(text: &str) -> Result<ListenAddress, String> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));

@@ -1,4 +1,4 @@
-//! `exec-server token`: creates, lists and revokes the tokens of a rendezvous.
+//! `exec-server token`: creates, lists, revokes and deletes the tokens of a rendezvous.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -28,6 +28,11 @@ const REVOKE_EXAMPLES: &str = "\
 Examples:
   exec-server token revoke tok_…";
 
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  exec-server token delete tok_…
+  exec-server token delete tok_… --remote https://meet.example.org";
+
 /// A forgotten token must not stay valid forever.
 const DEFAULT_LIFETIME: &str = "90d";
 
@@ -50,6 +55,14 @@ pub enum TokenCommand {
     #[command(after_help = REVOKE_EXAMPLES)]
     Revoke {
         /// Token id, as shown by `token list`.
+        id: String,
+        #[command(flatten)]
+        registry: RegistryArguments,
+    },
+    /// Revoke a token and delete its record, so that `token list` shows it no more.
+    #[command(after_help = DELETE_EXAMPLES)]
+    Delete {
+        /// Its id, as `token list` has it.
         id: String,
         #[command(flatten)]
         registry: RegistryArguments,
@@ -123,6 +136,9 @@ pub fn run(command: TokenCommand) -> ExitCode {
         TokenCommand::List { registry, output } => list(&registry, output),
         TokenCommand::Revoke { id, registry } => {
             registry.open().and_then(|registry| registry.revoke_token(&id)).map(|()| String::new())
+        }
+        TokenCommand::Delete { id, registry } => {
+            registry.open().and_then(|registry| registry.delete_token(&id)).map(|()| String::new())
         }
     };
     match text {

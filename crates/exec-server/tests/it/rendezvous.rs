@@ -2,10 +2,13 @@
 
 #[cfg(unix)]
 mod agent_identity;
+#[cfg(unix)]
+mod certificates;
 #[cfg(target_os = "linux")]
 mod chaos;
 pub mod commands;
 mod crowd;
+mod deletion;
 #[cfg(unix)]
 pub mod executor;
 #[cfg(unix)]
@@ -19,6 +22,7 @@ mod full_disk;
 mod handshake_limits;
 mod hostile_requests;
 mod lifecycle;
+mod limits;
 #[cfg(unix)]
 mod logs;
 #[cfg(target_os = "linux")]
@@ -29,6 +33,7 @@ mod reference;
 mod registration_bearer;
 mod registry;
 mod relay;
+mod returning;
 mod routes;
 #[cfg(target_os = "linux")]
 mod trust;

@@ -22,6 +22,7 @@ mod stall;
 mod startup;
 mod stdin;
 mod stdout;
+mod stuck;
 
 use super::failure::Result;
 use super::row::Row;
@@ -60,7 +61,7 @@ impl Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 21] = [
+pub const GROUPS: [Group; 22] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -81,6 +82,7 @@ pub const GROUPS: [Group; 21] = [
     http_bodies::GROUP,
     client::GROUP,
     remote::GROUP,
+    stuck::GROUP,
     library::GROUP,
 ];
 

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::switchboard::environment::{HARNESS_QUEUE, STREAM_QUEUE, STREAMS_TOGETHER};
+use crate::switchboard::budget::LARGEST_SHARE;
+use crate::switchboard::environment::STREAM_QUEUE;
 
 #[derive(Debug, Clone)]
 enum Move {
@@ -40,7 +41,8 @@ proptest! {
     /// Each valid frame is marked with its sender and environment.
     #[test]
     fn hostile_peers_never_cross_streams_or_environments_and_fill_no_memory(moves in moves()) {
-        let mut board = Switchboard::new(LIMITS);
+        let budget = ample();
+        let mut board = Switchboard::new(LIMITS, budget.clone());
         let now = Instant::now();
         let names = ["one", "two"];
         let mut peers: Vec<Peer> = Vec::new();
@@ -48,7 +50,7 @@ proptest! {
         let mut claims: BTreeMap<SocketId, String> = BTreeMap::new();
         for one in moves {
             let silent: Vec<SocketId> =
-                peers.iter().map(|peer| peer.id).filter(|id| !board.is_reading(*id)).collect();
+                peers.iter().map(|peer| peer.id).filter(|id| !board.poll_reading(*id)).collect();
             match one {
                 Move::Executor { env, generation } => {
                     let ticket = ticket(names[env], &format!("r{generation}"), "t");
@@ -66,7 +68,7 @@ proptest! {
                 }
                 Move::Frame { socket, stream, kind, size } if !peers.is_empty() => {
                     let peer = &peers[socket % peers.len()];
-                    if !board.is_reading(peer.id) { continue }
+                    if !board.poll_reading(peer.id) { continue }
                     let stream = format!("s{stream}");
                     let mark = format!("{}:{}", peer.id.0, peer.env);
                     let frame = match kind {
@@ -116,7 +118,7 @@ proptest! {
             let mut woken = BTreeSet::new();
             woken.extend(std::iter::from_fn(|| board.poll_wake()));
             for id in silent {
-                let is_read_again = board.sockets.contains_key(&id) && board.is_reading(id);
+                let is_read_again = board.sockets.contains_key(&id) && board.poll_reading(id);
                 prop_assert!(!is_read_again || woken.contains(&id), "the owner was not woken");
             }
             assert_bounded(&board)?;
@@ -126,23 +128,27 @@ proptest! {
         }
         prop_assert!(board.sockets.is_empty() && board.environments.is_empty());
         prop_assert!(board.by_token.is_empty() && board.wakes.is_empty());
+        prop_assert_eq!(budget.used(), 0);
     }
 }
+
+/// A frame with what is charged for its place in a queue.
+const LARGEST_FRAME: usize = MAX_FRAME_BYTES + 128;
 
 fn assert_bounded(board: &Switchboard) -> Result<(), TestCaseError> {
     for env in board.environments.values() {
         prop_assert!(env.harnesses.len() <= LIMITS.streams_per_environment);
         prop_assert!(env.streams.len() <= LIMITS.streams_per_environment);
-        let waiting: usize = env.streams.values().map(|stream| stream.queue.bytes()).sum();
-        prop_assert!(waiting <= STREAMS_TOGETHER + env.streams.len() * MAX_FRAME_BYTES);
         for stream in env.streams.values() {
-            prop_assert!(stream.queue.bytes() <= STREAM_QUEUE.bytes + MAX_FRAME_BYTES);
+            prop_assert!(
+                stream.queue.bytes() <= LARGEST_SHARE / STREAM_QUEUE.divisor + LARGEST_FRAME
+            );
             prop_assert!(stream.queue.len() <= STREAM_QUEUE.frames + 1);
         }
     }
     for socket in board.sockets.values() {
         if let Side::Harness(harness) = &socket.side {
-            prop_assert!(harness.outgoing.bytes() <= HARNESS_QUEUE.bytes + MAX_FRAME_BYTES);
+            prop_assert!(harness.outgoing.bytes() <= LARGEST_SHARE + LARGEST_FRAME);
         }
     }
     Ok(())

@@ -155,6 +155,44 @@ fn tokens_are_found_by_their_digest_and_their_use_is_noted() {
 }
 
 #[test]
+fn a_deleted_token_is_gone_and_its_end_is_noticed() {
+    let (store, _dir) = store();
+    let labelled = Token { label: Some("rack 4".into()), ..token("t", TokenRole::Harness) };
+    store.add_token(&labelled, &[1; 32]).unwrap();
+    store.register(&registration("r1", 0), NOW).unwrap();
+    store.add_authorization(&authorization(1), "t", NOW + 60, 10).unwrap();
+    assert!(store.delete_token("t", NOW + 1).unwrap());
+    assert_eq!((store.token("t").unwrap(), store.use_token(&[1; 32], NOW).unwrap()), (None, None));
+    assert_eq!(store.tokens().unwrap().len(), 1);
+    assert!(
+        !store.delete_token("t", NOW + 2).unwrap() && !store.revoke_token("t", NOW + 2).unwrap()
+    );
+    let unknown = Err(NotAuthorized::Unknown);
+    assert_eq!(store.use_authorization(&authorization(1), NOW + 1).unwrap(), unknown);
+    let ended = [("t".to_owned(), TokenEnd::Revoked)];
+    assert_eq!(store.ended_since(NOW + 1, NOW + 1).unwrap(), ended);
+    store.prune(NOW + 2 + KEPT_AFTER_DELETION).unwrap();
+    assert!(store.ended_since(NOW, NOW + 1).unwrap().is_empty());
+}
+
+#[test]
+fn a_deleted_environment_takes_everything_along() {
+    let (store, _dir) = store();
+    store.add_token(&token("t", TokenRole::Harness), &[1; 32]).unwrap();
+    store.delete_token("t", NOW).unwrap();
+    store.register(&registration("r1", 0), NOW).unwrap();
+    assert!(store.delete_environment("env", NOW + 1).unwrap());
+    assert!(!store.delete_environment("env", NOW + 1).unwrap());
+    assert!(store.environments().unwrap().is_empty() && store.tokens().unwrap().is_empty());
+    let ended: Vec<String> =
+        store.ended_since(NOW + 1, NOW + 1).unwrap().into_iter().map(|it| it.0).collect();
+    assert_eq!(ended, ["owner"]);
+    // The name can be used again, from the start.
+    store.add_token(&token("new", TokenRole::Executor), &[2; 32]).unwrap();
+    assert_eq!(store.register(&registration("r2", 0), NOW).unwrap(), 1);
+}
+
+#[test]
 fn tokens_that_expire_are_found_when_they_do() {
     let (store, _dir) = store();
     let short = Token { expires_at: Some(NOW + 60), ..token("t", TokenRole::Harness) };
@@ -192,13 +230,14 @@ fn a_database_can_be_reopened_and_a_newer_schema_is_rejected() {
     assert_eq!(store.environment("env").unwrap().unwrap().policy, RegistrationPolicy::FirstWins);
     store.connection().pragma_update(None, "user_version", 99).unwrap();
     drop(store);
-    assert!(matches!(SqliteStore::open(&path), Err(StoreError::TooNew { found: 99, known: 2 })));
+    assert!(matches!(SqliteStore::open(&path), Err(StoreError::TooNew { found: 99, known: 3 })));
 }
 
 #[test]
 fn a_database_of_the_first_version_gets_labels() {
     let (store, dir) = store();
-    let before = "ALTER TABLE tokens DROP COLUMN label; PRAGMA user_version = 1;";
+    let before = "ALTER TABLE tokens DROP COLUMN label; ALTER TABLE tokens DROP COLUMN deleted_at;
+         PRAGMA user_version = 1;";
     store.connection().execute_batch(before).unwrap();
     drop(store);
     let store = SqliteStore::open(&dir.path().join("db")).unwrap();

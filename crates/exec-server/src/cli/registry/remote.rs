@@ -167,6 +167,22 @@ impl RemoteRegistry {
         Ok(self.ask::<serde_json::Value>(Method::DELETE, &path, Vec::new())?.is_some())
     }
 
+    /// Deletes a token; whether there was one.
+    pub fn delete_token(&self, id: &str) -> Result<bool, RemoteError> {
+        let path = format!("/admin/tokens/{}?delete=true", encoded(id));
+        match self.ask::<serde_json::Value>(Method::DELETE, &path, Vec::new())? {
+            None => Ok(false),
+            Some(answer) if answer.get("deleted").is_some() => Ok(true),
+            Some(_) => Err(self.broken("it has revoked the token, but is too old to delete it")),
+        }
+    }
+
+    /// Deletes an environment with its tokens; whether there was one.
+    pub fn delete_environment(&self, id: &str) -> Result<bool, RemoteError> {
+        let path = format!("/admin/environments/{}", encoded(id));
+        Ok(self.ask::<serde_json::Value>(Method::DELETE, &path, Vec::new())?.is_some())
+    }
+
     /// Lists all environments.
     pub fn environments(&self) -> Result<Vec<EnvironmentStatus>, RemoteError> {
         let answer: Option<Environments> =

@@ -72,6 +72,14 @@ impl Program {
         self.post("/cloud/environment/env/register", token, register_body(key)).await
     }
 
+    /// Registers, and returns the status of the answer.
+    pub async fn try_register(&self, token: &str, key: &PublicKey) -> u16 {
+        let authorization = format!("Bearer {token}");
+        let headers = [("Authorization", authorization.as_str())];
+        let (path, body) = ("/cloud/environment/env/register", register_body(key).to_string());
+        request_with_body(&self.url, "POST", path, &headers, body.as_bytes()).await.status
+    }
+
     pub async fn connect(&self, token: &str, key: &PublicKey) -> Value {
         self.post("/cloud/environment/env/connect", token, connect_body(key)).await
     }
@@ -478,7 +486,7 @@ async fn logs_name_who_came_and_hold_no_secret() {
     }
 }
 
-async fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
+pub async fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
     let mut builder = TestExecutor::builder().args(arguments);
     builder.command().env_remove("EXEC_SERVER_ADMIN_TOKEN");
     for (name, value) in environment {

@@ -112,7 +112,7 @@ async fn what_is_not_there_and_what_is_not_meant_is_said() {
         ("/admin/tokens", "GET,POST"),
         ("/admin/tokens/tok_1", "DELETE"),
         ("/admin/environments", "GET"),
-        ("/admin/environments/env", "PATCH"),
+        ("/admin/environments/env", "PATCH,DELETE"),
         ("/readyz", "GET,HEAD"),
     ] {
         let reply = rendezvous.ask("PUT", path, rendezvous.admin_token(), &Value::Null).await;

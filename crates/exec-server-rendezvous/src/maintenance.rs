@@ -1,0 +1,94 @@
+//! Periodic work of a node: ended tokens, expired rows, new certificates, free memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use exec_server_relay::switchboard::CloseReason;
+
+use crate::certificates::{Certificates, Reload};
+use crate::clock::Seconds;
+use crate::server::Rendezvous;
+use crate::store::TokenEnd;
+
+/// Pruning is rare: queries ignore expired rows.
+const ROUNDS_BETWEEN_PRUNES: u64 = 15;
+
+/// Loads the certificate again when its files change.
+pub async fn renew_certificates(certificates: Option<&Arc<Certificates>>, every: Duration) {
+    let Some(certificates) = certificates else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(every).await;
+        let certificates = certificates.clone();
+        match tokio::task::spawn_blocking(move || certificates.reload()).await {
+            Ok(Reload::Loaded) => tracing::info!("loaded a new TLS certificate"),
+            Ok(Reload::Failed(error)) => tracing::warn!(
+                %error,
+                "the new TLS certificate cannot be used; the old one stays in use"
+            ),
+            Ok(Reload::Unchanged) | Err(_) => {}
+        }
+    }
+}
+
+/// Memory of a connection, beside its queues.
+const CONNECTION_BYTES: usize = 18 * 1024;
+
+/// Less than this is not worth a search of the heap.
+const WORTH_RELEASING: usize = 8 * 1024 * 1024;
+
+/// Returns memory to the system after a burst; the allocator would keep it.
+pub async fn release_memory(rendezvous: &Rendezvous) {
+    let Some(release) = rendezvous.config.release_memory else {
+        return std::future::pending().await;
+    };
+    let mut peak = 0;
+    loop {
+        tokio::time::sleep(rendezvous.config.timings.maintenance).await;
+        let budget = rendezvous.bus.budget();
+        let sockets = rendezvous.metrics.open_connections() * CONNECTION_BYTES;
+        peak = peak.max(budget.take_peak() + sockets);
+        let load = budget.used() + sockets;
+        if peak - load.min(peak) >= WORTH_RELEASING {
+            // Blocks for some milliseconds, so it runs beside the event loop.
+            let _ = tokio::task::spawn_blocking(release).await;
+            peak = load;
+        }
+    }
+}
+
+/// Prunes expired rows and closes sockets whose token expired or was revoked by another process.
+pub async fn maintain(rendezvous: &Rendezvous) {
+    let every = rendezvous.config.timings.maintenance;
+    let clock = &rendezvous.config.clock;
+    let mut since = clock.now();
+    for round in 0_u64.. {
+        tokio::time::sleep(every).await;
+        let now = clock.now();
+        let found = rendezvous.storage.ask(move |store| {
+            let ended = store.ended_since(since, now)?;
+            if store.recover()? {
+                tracing::info!("disk space is available again");
+            }
+            // A failed prune must not keep sockets with an ended token open.
+            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES)
+                && let Err(error) = store.prune(now)
+            {
+                tracing::warn!(%error, "could not prune the store");
+            }
+            Ok(ended)
+        });
+        match found.await {
+            Ok(ended) => {
+                let why = |end| match end {
+                    TokenEnd::Revoked => CloseReason::Revoked,
+                    TokenEnd::Expired => CloseReason::Expired,
+                };
+                let ended = ended.into_iter().map(|(token, end)| (token, why(end))).collect();
+                rendezvous.bus.end_tokens(&ended).await;
+                // Overlap with the last interval: a socket may have attached while the query ran.
+                since = now.min(clock.now()) - Seconds::from(5);
+            }
+            Err(error) => tracing::warn!(%error, "could not query expired and revoked tokens"),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Peers of a rendezvous that stop reading: what they cost it, and what is left afterwards.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
+use exec_server_relay::registry_types::PublicKey;
+
+use super::Group;
+use crate::bench::contestant::Seat;
+use crate::bench::failure::{Failure, Result};
+use crate::bench::meeting::Meeting;
+use crate::bench::relayed::path_of;
+use crate::bench::row::{Bar, Better, Of, Row, Unit};
+use crate::bench::scene::{Readings, Scene, USUAL_TIME};
+use crate::bench::stats::mib;
+use crate::bench::websocket::WebSocket;
+
+const HARNESSES: &str = "stuck.harnesses";
+const HARNESSES_LEFT: &str = "stuck.harnesses-left";
+const EXECUTORS: &str = "stuck.executors";
+const EXECUTORS_LEFT: &str = "stuck.executors-left";
+
+/// More than every buffer on the way takes.
+const FLOOD: usize = 16 << 20;
+const RECORD: usize = 61_440;
+
+/// Below the stall timeout, after which the rendezvous closes the peers.
+const FLOOD_TIME: Duration = Duration::from_secs(3);
+
+/// The stall timeout and the time that the memory may take to go back.
+const AFTERWARDS: Duration = Duration::from_secs(5 + 8);
+
+/// Two hundred streams, each with its own executor.
+pub const GROUP: Group = Group {
+    name: "stuck",
+    most_rounds: 2,
+    rows: &[
+        row(
+            HARNESSES,
+            "200 harnesses that stop reading: memory of the rendezvous each, its sockets included",
+            1.0,
+        ),
+        row(HARNESSES_LEFT, "… RSS above before, 8 s after they were closed", 32.0),
+        row(EXECUTORS, "200 executors that stop reading: memory each, sockets included", 1.0),
+        row(EXECUTORS_LEFT, "… RSS above before, 8 s after they were closed", 32.0),
+    ],
+    measure,
+};
+
+const fn row(id: &'static str, label: &'static str, most: f64) -> Row {
+    // A constant per bar, because a row holds references to them.
+    let bars: &'static [Bar] =
+        if most > 1.0 { &[Bar::AtMost(32.0, Of::Unit)] } else { &[Bar::AtMost(1.0, Of::Unit)] };
+    Row { id, label, unit: Unit::Named("MiB"), better: Better::Lower, bars }
+}
+
+/// Which side sends; the other reads nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sender {
+    Executor,
+    Harness,
+}
+
+fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
+    // The others have no rendezvous.
+    if scene.contestant.seat != Seat::Ours {
+        return Ok(());
+    }
+    measure_side(scene, readings, Sender::Executor, HARNESSES, HARNESSES_LEFT)?;
+    measure_side(scene, readings, Sender::Harness, EXECUTORS, EXECUTORS_LEFT)
+}
+
+fn measure_side(
+    scene: &Scene<'_>,
+    readings: &mut Readings,
+    sender: Sender,
+    each: &'static str,
+    left: &'static str,
+) -> Result<()> {
+    let meeting = Meeting::start(scene, &scene.scratch.fresh(each)?, None)?;
+    let count = scene.effort.pick(200, 50);
+    let mut pairs =
+        (0..count).map(|number| open(scene, &meeting, number)).collect::<Result<Vec<_>>>()?;
+    let before = meeting.rendezvous.usage()?.rss;
+    let frame = record();
+    let until = Instant::now() + FLOOD_TIME;
+    thread::scope(|scope| {
+        for (executor, harness) in &mut pairs {
+            let socket = if sender == Sender::Executor { executor } else { harness };
+            let frame = &frame;
+            scope.spawn(move || flood(socket, frame, until));
+        }
+    });
+    let growth = meeting.rendezvous.usage()?.rss.saturating_sub(before);
+    let kernel = kernel_bytes(meeting.address)?;
+    readings.enter(each, mib((growth + kernel) as f64) / f64::from(count));
+    thread::sleep(AFTERWARDS);
+    let after = meeting.rendezvous.usage()?.rss;
+    readings.enter(left, mib(after.saturating_sub(before) as f64));
+    drop(pairs);
+    Ok(())
+}
+
+/// An executor and a harness with a stream between them.
+fn open(scene: &Scene<'_>, meeting: &Meeting<'_>, number: i32) -> Result<(WebSocket, WebSocket)> {
+    let deadline = Instant::now() + USUAL_TIME;
+    let key = PublicKey { x25519: [7; 32], mlkem768: Box::new([7; 1184]) };
+    let environment = format!("env-{number}");
+    let token = meeting.token("executor", &environment)?;
+    let url = meeting.register(&environment, &token, &key)?;
+    let connect =
+        |url: &str| WebSocket::connect_at(meeting.address, path_of(url)?, scene.quickack, deadline);
+    let mut executor = connect(&url)?;
+    let harness = meeting.harness(&environment, scene.quickack)?;
+    let way = harness.ask()?.ok_or_else(|| Failure::new("the executor is not there"))?;
+    let mut harness = connect(&way.url)?;
+    harness.queue_binary(&RelayFrame::new("s", RelayBody::Resume { next_seq: 0 }).encode());
+    harness.flush()?;
+    executor.next_message()?;
+    Ok((executor, harness))
+}
+
+fn record() -> Vec<u8> {
+    let payload = vec![7; RECORD].into();
+    let data = RelayData { seq: 0, segment_index: 0, segment_count: 1, payload };
+    RelayFrame::new("s", RelayBody::Data(data)).encode()
+}
+
+/// Sends until nothing is taken any more; that it ends with a timeout is what is measured.
+fn flood(socket: &mut WebSocket, frame: &[u8], until: Instant) {
+    socket.set_deadline(until);
+    for _ in 0..FLOOD / RECORD {
+        socket.queue_binary(frame);
+        if socket.flush().is_err() {
+            return;
+        }
+    }
+}
+
+/// Bytes in the send and receive queues of all sockets of the rendezvous.
+fn kernel_bytes(address: SocketAddr) -> Result<u64> {
+    let port = format!(":{:04X}", address.port());
+    let table = std::fs::read_to_string("/proc/net/tcp")?;
+    let queues = table.lines().skip(1).filter_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let local = words.next()?;
+        let (sent, received) = words.nth(2)?.split_once(':')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        // A listening socket has no bytes in its queues, but the number of waiting connections.
+        let is_ours = local.ends_with(&port) && !line.contains(" 0A ");
+        is_ours.then(|| Some(number(sent)? + number(received)?)).flatten()
+    });
+    Ok(queues.sum())
+}
