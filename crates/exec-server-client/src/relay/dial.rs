@@ -71,7 +71,7 @@ impl RelayDial {
                 Ok(Err(error)) if error.is_worth_waiting() && retries_left > 0 => error,
                 Ok(result) => return result,
                 Err(_) => {
-                    return Err(RelayError::Timeout { who: "the environment", timeout: timeout });
+                    return Err(RelayError::Timeout { who: "the environment", timeout });
                 }
             };
             let pause = backoff.next(fastrand::f64());
