@@ -1,23 +1,23 @@
-//! Websocket framing, as little of it as the measuring client and the bare server need.
+//! Websocket framing for the measuring client and the bare server.
 
 use std::ops::Range;
 
-/// The opcode of a message in text.
+/// Opcode of a text message.
 pub const TEXT: u8 = 1;
 
 /// A complete frame at the start of some bytes.
 pub struct Frame {
-    /// What kind of frame it is.
+    /// Opcode.
     pub opcode: u8,
-    /// Whether it ends its message.
+    /// Whether this is the last frame of its message.
     pub last: bool,
-    /// The key its payload is masked with.
+    /// Mask of the payload.
     pub mask: Option<[u8; 4]>,
-    /// Where the payload lies; the frame ends where it does.
+    /// Range of the payload; the frame ends with it.
     pub payload: Range<usize>,
 }
 
-/// Reads the first frame, if it is there completely.
+/// Parses the first frame, if it is complete.
 pub fn parse(bytes: &[u8]) -> Option<Frame> {
     let [first, second, ..] = *bytes else {
         return None;

@@ -1,34 +1,34 @@
-//! Runs the fuzz targets for a while each, on the toolchain that is there.
+//! Runs each fuzz target for a while, with the installed toolchain.
 //!
-//! The instrumentation is what `cargo fuzz` uses, without its sanitizers, and works with a stable compiler; with
-//! `--sanitizer` a nightly one is needed. Findings are kept in `fuzz/artifacts`; a fixed one belongs into `fuzz/seeds`.
+//! The instrumentation is that of `cargo fuzz` without sanitizers, and works with a stable compiler; `--sanitizer`
+//! needs a nightly one. Findings are stored in `fuzz/artifacts`; add a fixed one to `fuzz/seeds`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::check::cargo;
 
-/// How to fuzz.
+/// Options of `cargo xtask fuzz`.
 #[derive(clap::Args)]
 pub struct Options {
     /// Seconds for each target
     #[arg(long, default_value_t = 60)]
     seconds: u32,
-    /// Find wrong uses of memory as well, with a nightly compiler
+    /// Also find memory errors, with a nightly compiler
     #[arg(long)]
     sanitizer: bool,
-    /// The targets; all of them if none is named
+    /// Targets to run [default: all]
     targets: Vec<String>,
 }
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Marks every edge, and compares that a fuzzer can learn from.
+/// Instruments edges and comparisons.
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Clink-dead-code";
 
-/// Builds the targets and runs them one after the other; fails if one finds anything.
+/// Builds the targets and runs them one after the other; fails on a finding.
 pub fn run(options: &Options) -> ExitCode {
     let fuzz = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz");
     let targets = match choose(&fuzz, &options.targets) {
@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The targets that are there, or those of them that were asked for.
+/// The selected targets, or all.
 fn choose(fuzz: &Path, wanted: &[String]) -> Result<Vec<String>, String> {
     let seeds = std::fs::read_dir(fuzz.join("seeds"))
         .map_err(|error| format!("cannot read {}: {error}", fuzz.join("seeds").display()))?;

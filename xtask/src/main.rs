@@ -25,14 +25,14 @@ enum Task {
     Check,
     /// Run a part of the tests; `./test.sh` runs everything
     Test(test::Options),
-    /// Measure exec-server against a peer and against the least a server can do
+    /// Measure exec-server against a peer and against a minimal server
     Bench(bench::Options),
-    /// Fuzz what peers can send, for a while
+    /// Fuzz the parsers of untrusted input
     Fuzz(fuzz::Options),
-    /// Serve processes with no features at all, as the benchmark's yardstick
+    /// Run the minimal server, the baseline of the benchmark
     #[command(hide = true)]
     BareServer,
-    /// Kill the servers named on stdin when the benchmark ends without doing so
+    /// Kill the servers named on stdin when the benchmark is killed
     #[command(hide = true)]
     Warden,
 }
@@ -49,8 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A measuring client without optimisation would measure itself, so the benchmark starts over as a
-/// release build.
+/// An unoptimised client would measure itself, so the benchmark restarts as a release build.
 fn rerun_optimised() -> ExitCode {
     eprintln!("xtask: building the benchmark with optimisation");
     let error = Command::new(check::cargo())

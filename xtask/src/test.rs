@@ -6,10 +6,10 @@ use clap::{Args, ValueEnum};
 
 use crate::check::run_steps;
 
-/// What `cargo xtask test` runs.
+/// Options of `cargo xtask test`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// How much to run
+    /// Amount of tests to run
     tier: Tier,
     /// Run only tests whose name contains one of these
     filter: Vec<String>,

@@ -4,7 +4,7 @@
 //! # async fn example() -> Result<(), exec_server_client::ExecServerError> {
 //! use exec_server_client::ExecServerClient;
 //!
-//! let client = ExecServerClient::connect("ws://127.0.0.1:4512").await?;
+//! let client = ExecServerClient::connect("ws://127.0.0.1:7777").await?;
 //! let output = client.command("cargo").arg("test").current_dir("/srv/project").output().await?;
 //! println!("{}\n{}", output.status, output.stdout_text());
 //! # Ok(())

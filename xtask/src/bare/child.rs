@@ -1,4 +1,4 @@
-//! One child of the bare server: its pipes or terminal, its pidfd and its place in the event order.
+//! One child of the bare server: pipes or terminal, pidfd, and event numbers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,11 +11,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::pty::OpenptFlags;
 use serde::Deserialize;
 
-/// What `process/start` asks for, as far as the bare server listens.
+/// Params of `process/start` that the bare server supports.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StartParams {
-    /// The client's name for the process.
+    /// The client's id for the process.
     pub process_id: String,
     argv: Vec<String>,
     cwd: String,
@@ -25,17 +25,17 @@ pub struct StartParams {
     pipe_stdin: bool,
 }
 
-/// A running child and what is still open of it.
+/// A running child and its open descriptors.
 pub struct Child {
-    /// The client's name for it.
+    /// The client's id for it.
     pub id: String,
-    /// That name as a JSON string, ready to be written into messages.
+    /// The id as a JSON string, ready for messages.
     pub name: String,
     /// Becomes readable when the child has exited.
     pub pidfd: OwnedFd,
-    /// The streams still open, by their place: standard output or terminal, then standard error.
+    /// Open streams: stdout or terminal, then stderr.
     pub streams: [Option<OwnedFd>; 2],
-    /// What the first stream is called on the wire.
+    /// Name of the first stream on the wire.
     pub first_stream: &'static str,
     /// Whether the exit has been reported.
     pub exited: bool,
@@ -44,8 +44,7 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts the process; std uses posix_spawn here, because nothing asks for code between fork
-    /// and exec.
+    /// Starts the process; std uses posix_spawn, because no code runs between fork and exec.
     pub fn start(params: &StartParams) -> io::Result<Child> {
         let program = params.argv.first().ok_or(io::ErrorKind::InvalidInput)?;
         let mut command = Command::new(program);
@@ -95,16 +94,16 @@ impl Child {
 
     /// Kills the child.
     pub fn kill(&self) {
-        // The only way to fail is that it has exited already.
+        // Fails only if the child has exited already.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Whether everything about the child has been reported but its end.
+    /// Whether everything except the close was reported.
     pub fn is_done(&self) -> bool {
         self.exited && self.streams.iter().all(Option::is_none)
     }
 
-    /// The stream at a place that is still open.
+    /// An open stream by its index.
     pub fn stream(&self, place: usize) -> Option<BorrowedFd<'_>> {
         self.streams[place].as_ref().map(AsFd::as_fd)
     }
@@ -120,7 +119,7 @@ fn spawn_on_pipes(command: &mut Command, pipe_stdin: bool) -> io::Result<Spawned
     Ok((child, stdin, streams))
 }
 
-/// The terminal does not become the controlling one, which its echo does not need.
+/// The terminal is not made the controlling one; its echo does not need that.
 fn spawn_on_terminal(command: &mut Command) -> io::Result<Spawned> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = rustix::pty::openpt(flags)?;
@@ -129,7 +128,7 @@ fn spawn_on_terminal(command: &mut Command) -> io::Result<Spawned> {
     let slave = rustix::pty::ioctl_tiocgptpeer(&master, flags)?;
     command.stdin(slave.try_clone()?).stdout(slave.try_clone()?).stderr(slave);
     let child = command.spawn()?;
-    // The command still holds its ends; as long as it does, the terminal never hangs up.
+    // The command still holds its ends, which would prevent a hangup.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let input = File::from(master.try_clone()?);
     Ok((child, Some(input), [Some(master), None]))
@@ -139,7 +138,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         if !self.exited {
             self.kill();
-            // Reaps it; a child that cannot be waited for has been reaped.
+            // Reaps the child; an error means that it was reaped already.
             let _ = self.wait();
         }
     }

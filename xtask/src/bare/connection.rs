@@ -19,19 +19,19 @@ use super::messages::{self, FileWrite, WriteRequest};
 use super::web::Web;
 use crate::frame;
 
-/// As much as one read of a pipe can give, since a pipe holds 64 KiB.
+/// Capacity of a pipe, so the most that one read returns.
 const READ_SIZE: usize = 64 * 1024;
 
-/// Enough for one system call to be cheap per byte, and small enough to stay in the cache.
+/// Large enough to amortise a system call, and small enough to stay in the cache.
 const FLUSH_SIZE: usize = 256 * 1024;
 
-/// The least that a client accepts as an answer to `initialize`.
+/// Minimal reply to `initialize`.
 const SESSION: &str =
     r#"{"sessionId":"bare","environmentInfo":{"shell":{"name":"sh","path":"/bin/sh"}}}"#;
 
 const SOCKET: u64 = u64::MAX;
 
-/// A token names a child and a source of it: its first stream, its second, or its end.
+/// A token identifies a child and one of its sources: first stream, second stream or exit.
 const SOURCES: u64 = 3;
 const EXIT: usize = 2;
 
@@ -52,7 +52,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Takes over a socket whose upgrade is done.
+    /// Takes over an upgraded socket.
     pub fn new(socket: TcpStream) -> io::Result<Connection> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &socket, epoll::EventData::new_u64(SOCKET), epoll::EventFlags::IN)?;
@@ -72,12 +72,12 @@ impl Connection {
         })
     }
 
-    /// Serves the client until it goes away; its children die with it.
+    /// Serves the client until it disconnects; its children are killed then.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(256);
         loop {
             events.clear();
-            // A child that ends while another is being started interrupts the wait.
+            // SIGCHLD interrupts the wait.
             retry_on_intr(|| epoll::wait(&self.epoll, spare_capacity(&mut events), None))?;
             for event in &events {
                 match event.data.u64() {
@@ -115,7 +115,7 @@ impl Connection {
 
         let mut input = std::mem::take(&mut self.input);
         let mut done = 0;
-        // Every frame is taken as one message, because the measuring client sends nothing else.
+        // Every frame is one message, because the measuring client sends no fragments.
         while let Some(next) = frame::parse(&input[done..self.filled]) {
             let payload = &mut input[done..][next.payload.clone()];
             frame::apply_mask(payload, next.mask.unwrap_or_default());
@@ -207,7 +207,7 @@ impl Connection {
         if let Err(error) = self.files.answer(&mut self.output, id, method, &params) {
             self.refuse(id, &error.to_string());
         }
-        // The client can take a block in while the next one is read.
+        // The client can process a block while the next one is read.
         self.flush_if_full()
     }
 
@@ -223,8 +223,7 @@ impl Connection {
         if source == EXIT {
             let code = child.wait()?;
             child.exited = true;
-            // A sibling between fork and exec may hold a copy, so that closing alone would not end
-            // the watch.
+            // A sibling between fork and exec may hold a copy, so closing alone does not end the watch.
             epoll::delete(&self.epoll, &child.pidfd)?;
             let (seq, name) = (child.next_seq(), &child.name);
             let text = format!(

@@ -1,5 +1,5 @@
-//! The bare server's files: each request is the system calls it stands for, and its answer. Paths
-//! are taken as they are, because those of the benchmark hold nothing that would need escaping.
+//! `fs/*` of the bare server: each request makes just its system calls. Paths are not unescaped, because the paths of
+//! the benchmark need no escaping.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, File};
@@ -12,18 +12,18 @@ use serde::Deserialize;
 
 use super::messages::{self, FileWrite};
 
-/// A walk ends where its answer would pass this size, with so much for each entry beside its path.
+/// A walk stops where its reply would exceed this size, with this overhead per entry.
 const WALK_SIZE: usize = 4 << 20;
 const ENTRY_SIZE: usize = 64;
 
-/// The files that one client has open, and room for the bytes of one.
+/// Open files of one client, and a read buffer.
 #[derive(Default)]
 pub struct Files {
     open: HashMap<String, File>,
     bytes: Vec<u8>,
 }
 
-/// What requests about files ask for, as far as the bare server listens.
+/// Params of file requests that the bare server supports.
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FileParams<'a> {
@@ -34,7 +34,7 @@ pub struct FileParams<'a> {
 }
 
 impl Files {
-    /// Appends the answer to a request, or nothing if it fails.
+    /// Appends the reply to a request, or nothing if it fails.
     pub fn answer(
         &mut self,
         out: &mut Vec<u8>,
@@ -44,7 +44,7 @@ impl Files {
     ) -> io::Result<()> {
         let path = path_of(params.path);
         self.bytes.clear();
-        // The result, around the bytes that it has in base64 if there are any.
+        // The result before and after its base64 content, if any.
         let (head, tail) = match method {
             "fs/readFile" => {
                 File::open(path)?.read_to_end(&mut self.bytes)?;

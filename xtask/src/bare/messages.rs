@@ -1,11 +1,10 @@
-//! The bare server's short cuts: input read where it lies, output encoded where it will be sent
-//! from.
+//! Fast paths of the bare server: requests are parsed in place, replies are encoded in the send buffer.
 
 use base64_turbo::STANDARD;
 
 use crate::frame;
 
-/// A path and what belongs to it on the wire fit into far less than this.
+/// Longer than the head of any request with a path.
 const HEAD_SIZE: usize = 1024;
 
 /// Appends one message.
@@ -22,7 +21,7 @@ pub fn push_output(out: &mut Vec<u8>, process: &str, seq: u64, stream: &str, dat
     push_encoded(out, &head, data, r#""}}"#);
 }
 
-/// Appends one message that has these bytes in base64 between its head and its tail.
+/// Appends one message with these bytes as base64 between its head and its tail.
 pub fn push_encoded(out: &mut Vec<u8>, head: &str, data: &[u8], tail: &str) {
     let encoded = STANDARD.encoded_len(data.len());
     frame::push_header(out, frame::TEXT, head.len() + encoded + tail.len(), None);
@@ -39,11 +38,11 @@ pub struct WriteRequest<'a> {
     pub id: i64,
     /// The process to write to.
     pub process: &'a str,
-    /// What to write, in base64.
+    /// Content in base64.
     pub chunk: &'a [u8],
 }
 
-/// Reads a write in the member order of the measuring client, without looking at every byte of it.
+/// Parses a write in the member order of the measuring client, without scanning its content.
 pub fn parse_write(text: &[u8]) -> Option<WriteRequest<'_>> {
     let head = head_of(text)?;
     let (id, rest) = head.strip_prefix(r#"{"id":"#)?.split_once(',')?;
@@ -60,11 +59,11 @@ pub struct FileWrite<'a> {
     pub id: i64,
     /// The file to write, as a URI.
     pub path: &'a str,
-    /// What to write, in base64.
+    /// Content in base64.
     pub data: &'a [u8],
 }
 
-/// Reads such a request in the same way.
+/// Parses an `fs/writeFile` request in the same way.
 pub fn parse_file_write(text: &[u8]) -> Option<FileWrite<'_>> {
     let head = head_of(text)?;
     let (id, rest) = head.strip_prefix(r#"{"id":"#)?.split_once(',')?;
@@ -74,7 +73,7 @@ pub fn parse_file_write(text: &[u8]) -> Option<FileWrite<'_>> {
     Some(FileWrite { id: id.parse().ok()?, path, data })
 }
 
-/// As much of a request as holds everything but the bytes in it.
+/// The start of a request, which holds everything but its content.
 fn head_of(text: &[u8]) -> Option<&str> {
     std::str::from_utf8(&text[..text.len().min(HEAD_SIZE)]).ok()
 }

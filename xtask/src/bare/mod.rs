@@ -1,8 +1,7 @@
-//! The least a websocket server can do to start a process, read a file or ask a web server: the
-//! benchmark's yardstick, not a product.
-//!
-//! One blocking thread per connection; nothing is retained, resumed, sandboxed or limited. What it
-//! costs is what the machine, the wire format and the measuring client cost.
+//! A minimal websocket server that starts processes, reads files and sends HTTP requests: the baseline of the
+//! benchmark, not a product.
+//! ¦ One blocking thread per connection; nothing is retained, resumed, sandboxed or limited. Its cost is the cost of
+//! the machine, the wire format and the measuring client.
 
 mod child;
 mod connection;
@@ -35,7 +34,7 @@ fn listen() -> io::Result<()> {
     loop {
         let (socket, _) = listener.accept()?;
         std::thread::spawn(move || match serve(socket) {
-            // A connection ends when its client goes away.
+            // A connection ends when its client disconnects.
             Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
                 eprintln!("bare server: a connection failed: {error}");
             }

@@ -1,5 +1,5 @@
-//! The bare server's `http/request`: one connection, a write, and a read until the answer is
-//! complete. It knows the answers of the benchmark's own web server and no others.
+//! `http/request` of the bare server: one connection, one write, and reads until the response is complete. It supports
+//! only the responses of the benchmark's web server.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -8,21 +8,21 @@ use serde::Deserialize;
 
 use super::messages;
 
-/// The connection to the web server that was asked last.
+/// The connection to the last web server.
 #[derive(Default)]
 pub struct Web {
     open: Option<(String, TcpStream)>,
     bytes: Vec<u8>,
 }
 
-/// What a request asks for, as far as the bare server listens.
+/// Params of `http/request` that the bare server supports.
 #[derive(Deserialize)]
 pub struct WebParams<'a> {
     url: &'a str,
 }
 
 impl Web {
-    /// Appends the answer to a request, or nothing if it fails.
+    /// Appends the reply to a request, or nothing if it fails.
     pub fn answer(&mut self, out: &mut Vec<u8>, id: i64, params: &WebParams<'_>) -> io::Result<()> {
         let place = params.url.strip_prefix("http://").and_then(|rest| rest.split_once('/'));
         let (host, path) = place.ok_or(io::ErrorKind::InvalidInput)?;
@@ -42,7 +42,7 @@ impl Web {
     }
 }
 
-/// Reads one answer and returns its body.
+/// Reads one response and returns its body.
 fn read_answer<'a>(stream: &mut TcpStream, bytes: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
     let mut filled = 0;
     loop {
@@ -62,7 +62,7 @@ fn read_answer<'a>(stream: &mut TcpStream, bytes: &'a mut Vec<u8>) -> io::Result
     }
 }
 
-/// Where the body of an answer begins, and how long it is.
+/// Offset and length of the body of a response.
 fn parse_head(bytes: &[u8]) -> Option<(usize, usize)> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
     let head = std::str::from_utf8(&bytes[..end]).ok()?;

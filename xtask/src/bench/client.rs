@@ -4,24 +4,24 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use super::carrier::{Carrier, Spot};
 use super::failure::{Failure, Result};
 use super::ledger::{Content, Ledger};
 use super::relayed::Relayed;
+use super::transport::{MessageRef, Transport};
 use super::websocket::{QuickAck, WebSocket};
 use super::wire::{self, Incoming};
 
-/// A server that cannot answer the first request in this time will not do better at the others.
+/// A server that does not answer its first request within this time counts as failed.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 
-/// What a measurement can wait for.
+/// Events that a measurement waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
     /// The request with this id was answered.
     Reply(u64),
-    /// This process wrote something.
+    /// This process wrote output.
     Output(u64),
-    /// This process reported its end; earlier events may still be on their way.
+    /// This process was closed; earlier events may still be in flight.
     Closed(u64),
     /// Anything else.
     Other,
@@ -32,15 +32,15 @@ pub enum Event {
 pub struct Launch<'a> {
     /// The program with its arguments.
     pub argv: &'a [&'a str],
-    /// What the process is attached to.
+    /// Its standard streams.
     pub stdio: Stdio,
-    /// What its output must be.
+    /// Its expected output.
     pub content: Content,
-    /// What confines it, as the wire has it.
+    /// Its sandbox policy as JSON.
     pub sandbox: Option<&'a str>,
 }
 
-/// What a process's standard input and output are.
+/// Standard streams of a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Stdio {
     /// Output pipes, no input.
@@ -52,13 +52,13 @@ pub enum Stdio {
 }
 
 impl<'a> Launch<'a> {
-    /// A process without input, whatever it writes.
+    /// A process without input and with any output.
     pub fn new(argv: &'a [&'a str]) -> Launch<'a> {
         Launch { argv, stdio: Stdio::Output, content: Content::Any, sandbox: None }
     }
 }
 
-/// A process that was asked for.
+/// A process whose start was requested.
 #[derive(Clone, Copy)]
 pub struct Started {
     /// The number of the process.
@@ -69,7 +69,7 @@ pub struct Started {
 
 /// An initialised connection.
 pub struct Client {
-    socket: Carrier,
+    socket: Transport,
     ledger: Ledger,
     last_request: u64,
     last_process: u64,
@@ -77,29 +77,29 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects and initialises, which must not take long; after that the client has `time`.
+    /// Connects and initialises within [`CONNECT_TIME`]; afterwards the client has `time`.
     pub fn connect(address: SocketAddr, quickack: QuickAck, time: Duration) -> Result<Client> {
         let socket = WebSocket::connect(address, quickack, Instant::now() + CONNECT_TIME)?;
-        let mut client = Client::new(Carrier::Direct(socket));
+        let mut client = Client::new(Transport::Direct(socket));
         client.begin(None, time)?;
         Ok(client)
     }
 
-    /// The same over a stream that is open.
+    /// The same over an open stream.
     pub fn over(stream: Relayed, time: Duration) -> Result<Client> {
-        let mut client = Client::new(Carrier::Relayed(Box::new(stream)));
+        let mut client = Client::new(Transport::Relayed(Box::new(stream)));
         client.begin(None, time)?;
         Ok(client)
     }
 
-    /// Goes on with a session over a stream that is open.
+    /// Resumes a session over an open stream.
     pub fn resume(stream: Relayed, session: &str, time: Duration) -> Result<Client> {
-        let mut client = Client::new(Carrier::Relayed(Box::new(stream)));
+        let mut client = Client::new(Transport::Relayed(Box::new(stream)));
         client.begin(Some(session), time)?;
         Ok(client)
     }
 
-    fn new(socket: Carrier) -> Client {
+    fn new(socket: Transport) -> Client {
         let ledger = Ledger::default();
         Client { socket, ledger, last_request: 0, last_process: 0, session: String::new() }
     }
@@ -120,7 +120,7 @@ impl Client {
         Ok(())
     }
 
-    /// The session, to be resumed by.
+    /// The session id, for resuming.
     pub fn session(&self) -> &str {
         &self.session
     }
@@ -135,7 +135,7 @@ impl Client {
         self.queue_pieces(method, &[params.as_bytes()])
     }
 
-    /// Queues a request whose parameters are given in pieces, so that big ones are copied only once.
+    /// Queues a request whose params are given in pieces, so that large ones are copied once.
     pub fn queue_pieces(&mut self, method: &str, params: &[&[u8]]) -> u64 {
         self.last_request += 1;
         let id = self.last_request;
@@ -148,7 +148,7 @@ impl Client {
         id
     }
 
-    /// Queues a write to a process's input, given in base64; `write` must be new to the process.
+    /// Queues a write of base64 input; `write` must be a new id.
     pub fn queue_write(&mut self, process: u64, write: u64, chunk: &str) -> u64 {
         let head = format!(r#"{{"processId":"p{process}","writeId":"{write}","chunk":""#);
         self.queue_pieces("process/write", &[head.as_bytes(), chunk.as_bytes(), br#""}"#])
@@ -176,8 +176,8 @@ impl Client {
         self.socket.flush()
     }
 
-    /// Sends what was queued and returns the next message as it arrived, with the time in between:
-    /// reading a big answer would take time that is not the server's.
+    /// Sends all queued messages and returns the next message with the time in between, without the time for parsing a
+    /// large reply.
     pub fn exchange(&mut self) -> Result<(Duration, &[u8])> {
         let begun = Instant::now();
         self.flush()?;
@@ -185,25 +185,25 @@ impl Client {
         Ok((begun.elapsed(), text))
     }
 
-    /// Waits for the next message and returns it as it arrived.
+    /// Waits for the next message and returns it unparsed.
     pub fn next_text(&mut self) -> Result<&[u8]> {
         let place = self.socket.next_message()?;
         Ok(self.socket.bytes(&place))
     }
 
-    /// Sends one request and waits for its answer.
+    /// Sends one request and waits for its reply.
     pub fn call(&mut self, method: &str, params: &str) -> Result<()> {
         let id = self.queue(method, params);
         self.flush()?;
         self.wait_for(Event::Reply(id))
     }
 
-    /// Asks for the server's status and waits for the answer.
+    /// Sends `environment/status` and waits for the reply.
     pub fn status(&mut self) -> Result<()> {
         self.call("environment/status", "{}")
     }
 
-    /// Starts a process and waits for the answer.
+    /// Starts a process and waits for the reply.
     pub fn start(&mut self, launch: Launch<'_>) -> Result<Started> {
         let started = self.queue_start(launch);
         self.flush()?;
@@ -211,7 +211,7 @@ impl Client {
         Ok(started)
     }
 
-    /// Waits for one event, letting others pass.
+    /// Waits for one event and ignores others.
     pub fn wait_for(&mut self, event: Event) -> Result<()> {
         while self.next_event()? != event {}
         Ok(())
@@ -231,7 +231,7 @@ impl Client {
         self.digest(&place)
     }
 
-    /// The next event that has arrived already, if there is one.
+    /// The next buffered event, if any.
     pub fn ready_event(&mut self) -> Result<Option<Event>> {
         match self.socket.buffered_message()? {
             Some(place) => Ok(Some(self.digest(&place)?)),
@@ -239,7 +239,7 @@ impl Client {
         }
     }
 
-    /// Reads once and takes in every event that has arrived; the socket should be readable.
+    /// Reads once and handles every complete event; the socket should be readable.
     pub fn take_in(&mut self) -> Result<()> {
         self.socket.fill()?;
         while self.ready_event()?.is_some() {}
@@ -251,12 +251,12 @@ impl Client {
         &mut self.ledger
     }
 
-    /// The socket, to be polled together with others.
+    /// The socket, for polling.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    fn digest(&mut self, place: &Spot) -> Result<Event> {
+    fn digest(&mut self, place: &MessageRef) -> Result<Event> {
         Ok(match wire::parse(self.socket.bytes(place))? {
             Incoming::Output { process, seq, chunk } => {
                 self.ledger.handle_output(process, seq, chunk)?;
@@ -289,7 +289,7 @@ struct Begun {
     session_id: String,
 }
 
-/// A status that is neither of these says that the request was understood but not carried out.
+/// Any other status means that the request was rejected.
 fn check_status(result: &str) -> Result<()> {
     match result.strip_prefix(r#"{"status":""#) {
         Some(rest) if !rest.starts_with("ready\"") && !rest.starts_with("accepted\"") => {

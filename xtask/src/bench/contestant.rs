@@ -1,4 +1,4 @@
-//! Who is measured, and a running server of theirs that is gone when its value is dropped.
+//! The measured servers; a running server is stopped on drop.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -16,7 +16,7 @@ use super::failure::{Failure, Result};
 use super::process_tree::{self, Member, Usage};
 use super::warden::{self, Warden};
 
-/// How long a server may take to print its address, and to end when asked to.
+/// Time limit for a server to print its address, and to exit on SIGTERM.
 const START_TIME: Duration = Duration::from_secs(10);
 const STOP_TIME: Duration = Duration::from_secs(2);
 
@@ -27,7 +27,7 @@ pub enum Seat {
     Ours,
     /// The server it is compared with.
     Peer,
-    /// The least a server can do.
+    /// The minimal server of this project.
     Bare,
 }
 
@@ -51,7 +51,7 @@ pub struct Contestant {
 }
 
 impl Contestant {
-    /// Takes a command as it would be typed, with quotes and leading `NAME=value` words.
+    /// Parses a command line with quotes and leading `NAME=value` words.
     pub fn from_command_line(seat: Seat, line: &str) -> Result<Contestant> {
         let mut words = split_words(line)?;
         let assignments = words.iter().take_while(|word| is_assignment(word)).count();
@@ -86,7 +86,7 @@ impl Contestant {
         variables.chain(words).collect::<Vec<_>>().join(" ")
     }
 
-    /// Starts a server in a process group of its own and waits for its address.
+    /// Starts a server in its own process group and waits for its address.
     pub fn start<'a>(&self, warden: &'a Warden) -> Result<Server<'a>> {
         let begun = Instant::now();
         let mut child = Command::new(&self.words[0])
@@ -127,10 +127,9 @@ impl Contestant {
 pub struct Server<'a> {
     /// Where it listens.
     pub address: SocketAddr,
-    /// From being started to its first line.
+    /// Time from the start to its first line.
     pub startup: Duration,
-    /// Found once, after start-up, so that short-lived re-executions of the same program are not
-    /// counted as the server.
+    /// Found once after the start, so that short-lived re-executions of the same program do not count as the server.
     own: Vec<u32>,
     child: Child,
     stdout: ChildStdout,
@@ -138,7 +137,7 @@ pub struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// What the server's own processes use now.
+    /// Current resource usage of the server's own processes.
     pub fn usage(&self) -> Result<Usage> {
         process_tree::usage(&self.own)
     }
@@ -172,7 +171,7 @@ impl Server<'_> {
         Ok(String::from_utf8_lossy(first).into_owned())
     }
 
-    /// Asks the server to end, which lets it end its clients' processes.
+    /// Sends SIGTERM, so that the server can end its clients' processes.
     fn ask_to_end(&mut self) -> Result<()> {
         let leader = Pid::from_child(&self.child);
         let pidfd = rustix::process::pidfd_open(leader, rustix::process::PidfdFlags::empty())?;
@@ -187,7 +186,7 @@ impl Server<'_> {
 impl Drop for Server<'_> {
     fn drop(&mut self) {
         let family = process_tree::family(self.child.id());
-        // Whatever asking could not do, killing does.
+        // A server that does not exit is killed.
         let _ = self.ask_to_end();
         warden::kill_all(self.child.id());
         family.into_iter().for_each(Member::kill);

@@ -1,5 +1,4 @@
-//! Why a measurement could not be made: a sentence for the report, since nothing else is done with
-//! it.
+//! Why a measurement failed: one sentence for the report.
 
 use std::fmt;
 use std::io;
@@ -8,7 +7,7 @@ use std::io;
 #[derive(Debug, Clone)]
 pub struct Failure(String);
 
-/// What every step of a measurement returns.
+/// Result of a measurement step.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {

@@ -1,5 +1,4 @@
-//! Keeps account of the processes a client has started: every event once, in order, with the right
-//! bytes.
+//! Checks the events of the client's processes: each once, in order, with the expected bytes.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,16 +6,16 @@ use base64_turbo::STANDARD;
 
 use super::failure::{Failure, Result};
 
-/// What a process's output must consist of.
+/// Expected output of a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// Nothing but zero bytes.
+    /// Zero bytes only.
     Zeros,
-    /// Whatever it writes.
+    /// Any output.
     Any,
 }
 
-/// What is known about one process.
+/// State of one process.
 pub struct Account {
     /// Decoded bytes of output received.
     pub bytes: u64,
@@ -29,7 +28,7 @@ pub struct Account {
     closed_at: Option<u64>,
 }
 
-/// The accounts of one connection.
+/// Processes of one connection.
 #[derive(Default)]
 pub struct Ledger {
     accounts: HashMap<u64, Account>,
@@ -39,7 +38,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Begins an account before the process is asked for, since events may precede the reply.
+    /// Registers a process before its start is sent, because events may precede the reply.
     pub fn open(&mut self, process: u64, content: Content) {
         let account = Account {
             bytes: 0,
@@ -54,7 +53,7 @@ impl Ledger {
         self.unfinished += 1;
     }
 
-    /// Enters output and returns how many bytes it was.
+    /// Records output and returns its length.
     pub fn handle_output(&mut self, process: u64, seq: u64, chunk: &[u8]) -> Result<usize> {
         let mut decoded = std::mem::take(&mut self.decoded);
         let room = STANDARD.decoded_len_estimate(chunk.len());
@@ -65,8 +64,7 @@ impl Ledger {
             .decode_slice(chunk, &mut decoded)
             .map_err(|_| Failure::new("output is not base64"))?;
         let account = self.account(process)?;
-        // Joining all bytes compiles to vector code, where stopping at the first wrong one would
-        // not.
+        // OR-ing all bytes compiles to vector code; stopping at the first wrong byte would not.
         if account.content == Content::Zeros
             && decoded[..count].iter().fold(0, |all, byte| all | byte) != 0
         {
@@ -79,24 +77,24 @@ impl Ledger {
         Ok(count)
     }
 
-    /// Enters the exit.
+    /// Records the exit.
     pub fn handle_exited(&mut self, process: u64, seq: u64, code: i64) -> Result<()> {
         self.account(process)?.exit_code = Some(code);
         self.enter(process, seq)
     }
 
-    /// Enters the end.
+    /// Records the close.
     pub fn handle_closed(&mut self, process: u64, seq: u64) -> Result<()> {
         self.account(process)?.closed_at = Some(seq);
         self.enter(process, seq)
     }
 
-    /// How many processes have not been reported completely.
+    /// Number of processes that are not closed.
     pub fn unfinished(&self) -> usize {
         self.unfinished
     }
 
-    /// How many events arrived before one with a lower number.
+    /// Number of events that arrived before one with a lower number.
     pub fn misordered(&self) -> u64 {
         self.misordered
     }
@@ -106,13 +104,12 @@ impl Ledger {
         self.accounts.get(&process).is_some_and(Account::is_finished)
     }
 
-    /// How much output of a process has arrived.
+    /// Bytes of output received from a process.
     pub fn bytes(&self, process: u64) -> u64 {
         self.accounts.get(&process).map_or(0, |account| account.bytes)
     }
 
-    /// Closes the account of a finished process that must have exited with this code and written
-    /// this much.
+    /// Removes a finished process, which must have exited with this code and written this many bytes.
     pub fn settle(&mut self, process: u64, code: i64, bytes: u64) -> Result<Account> {
         let account = self.accounts.remove(&process).ok_or_else(unknown)?;
         if !account.is_finished() {

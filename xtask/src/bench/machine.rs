@@ -1,8 +1,8 @@
-//! Describes the machine and how busy it is, because figures mean little without.
+//! Describes the machine and its load, which a report needs.
 
 use std::fs;
 
-/// What the figures were measured on.
+/// Facts about the machine.
 pub struct Machine {
     /// The processor's name.
     pub processor: String,

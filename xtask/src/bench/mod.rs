@@ -1,20 +1,17 @@
-//! Measures exec-server against a peer and against the least a server can do.
-//!
-//! Every measurement gets a fresh server. The contestants take turns within each round and the
-//! order is reversed every other time, so that a machine that gets busier or quieter treats them
-//! alike; figures are medians over all turns.
+//! Measures exec-server against a peer and against the minimal server.
+//! ¦ Every measurement gets a fresh server. The contestants take turns within each round, in reversed order every other
+//! time, so that a changing machine load affects them equally; figures are medians over all turns.
 
-mod cable;
-mod carrier;
 mod client;
 mod contestant;
 mod failure;
+mod fault_proxy;
 mod ledger;
 mod machine;
-mod meeting;
 mod one_core;
 mod options;
 mod process_tree;
+mod relay;
 mod relayed;
 mod report;
 mod results;
@@ -26,6 +23,7 @@ mod ssh;
 mod stats;
 mod table;
 mod transfer;
+mod transport;
 mod warden;
 mod web;
 mod websocket;
@@ -46,7 +44,7 @@ use scene::{Readings, Scene};
 use scratch::Scratch;
 use warden::Warden;
 
-/// Enough descriptors for 500 processes with three each, whatever the shell allows by default.
+/// Enough for 500 processes with three descriptors each.
 const DESCRIPTORS: u64 = 16_384;
 
 /// Runs the benchmark and reports.
@@ -102,7 +100,7 @@ fn run_round(
     eprint!("\r{:60}\r", "");
 }
 
-/// The contestants, the other way round every other time.
+/// The contestants, in reversed order every other time.
 fn in_turn(contestants: &[Contestant], time: usize) -> Vec<&Contestant> {
     let mut order: Vec<&Contestant> = contestants.iter().collect();
     if time % 2 == 1 {
@@ -131,7 +129,7 @@ fn take_turn(
     (group.measure)(&scene, readings)
 }
 
-/// The servers inherit the limit, so that all have the same.
+/// Servers inherit the limit, so all have the same.
 fn raise_descriptor_limit() -> Result<()> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let wanted = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));

@@ -1,7 +1,6 @@
-//! Keeps the client and a server on one core for a while.
-//!
-//! Where the scheduler puts the two decides whether a wake-up crosses cores, which costs more than
-//! a small request does; on one core the same work always takes the same path.
+//! Pins the client and a server to one core.
+//! ¦ A wake-up across cores costs more than a small request, and the scheduler decides whether one happens; on one core
+//! the same work always takes the same path.
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -10,14 +9,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use super::contestant::Server;
 use super::failure::Result;
 
-/// While this exists, the calling thread and the server share a core; the server stays there
-/// afterwards.
+/// While this exists, the calling thread and the server share a core; the server stays there afterwards.
 pub struct OneCore {
     usual: CpuSet,
 }
 
 impl OneCore {
-    /// Puts the server onto the core that this thread is on, and keeps this thread there.
+    /// Moves the server to the core of this thread and pins this thread there.
     pub fn share_with(server: &Server<'_>) -> Result<OneCore> {
         let usual = sched_getaffinity(None)?;
         let mut core = CpuSet::new();
@@ -26,7 +24,7 @@ impl OneCore {
         let shared = OneCore { usual };
         for thread in server.threads() {
             match sched_setaffinity(Pid::from_raw(thread), &core) {
-                // The thread has ended since it was listed.
+                // The thread has exited since it was listed.
                 Err(Errno::SRCH) => {}
                 placed => placed?,
             }
@@ -37,7 +35,7 @@ impl OneCore {
 
 impl Drop for OneCore {
     fn drop(&mut self) {
-        // The cores that were allowed before are allowed now.
+        // Restores the cores that were allowed before.
         let _ = sched_setaffinity(None, &self.usual);
     }
 }

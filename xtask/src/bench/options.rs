@@ -1,4 +1,4 @@
-//! What the command line asks for: who takes part, what is measured, how often.
+//! Command line of the benchmark: servers, groups and number of rounds.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use crate::check::cargo;
 /// The options of `cargo xtask bench`.
 #[derive(Args)]
 pub struct Options {
-    /// Command of the server to judge, with leading NAME=value words if need be [default: build and
+    /// Command of the measured server, with leading NAME=value words if needed [default: build and
     /// run exec-server]
     #[arg(long, value_name = "CMD")]
     ours: Option<String>,
     /// Command of the server to compare with; it must print its ws:// address first
     #[arg(long, value_name = "CMD")]
     peer: Option<String>,
-    /// How many rounds to measure [default: 5, quick: 1]
+    /// Number of rounds [default: 5, quick: 1]
     #[arg(long, value_name = "N")]
     rounds: Option<usize>,
     /// Measure only these groups, separated by commas
@@ -35,31 +35,31 @@ pub struct Options {
     /// Write the table to this file in markdown
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
-    /// Measure less and only once, to see whether something is badly wrong
+    /// Measure less and only once, to find gross regressions
     #[arg(long)]
     quick: bool,
-    /// Acknowledge every segment at once, which hides what servers lose to Nagle's algorithm
+    /// Acknowledge every segment at once, which hides the cost of Nagle's algorithm in servers
     #[arg(long)]
     quickack: bool,
 }
 
 impl Options {
-    /// How many rounds to measure.
+    /// Number of rounds.
     pub fn rounds(&self) -> usize {
         self.rounds.unwrap_or(self.effort().pick(5, 1)).max(1)
     }
 
-    /// How much to do in each.
+    /// Amount of work per round.
     pub fn effort(&self) -> Effort {
         if self.quick { Effort::Quick } else { Effort::Full }
     }
 
-    /// The kind of client to measure with.
+    /// Kind of client.
     pub fn quickack(&self) -> QuickAck {
         if self.quickack { QuickAck::Yes } else { QuickAck::No }
     }
 
-    /// What to measure.
+    /// Groups to measure.
     pub fn groups(&self) -> Result<Vec<&'static Group>> {
         static ALL: [Group; GROUPS.len()] = GROUPS;
         let names: Vec<&str> = ALL.iter().map(|group| group.name).collect();
@@ -74,7 +74,7 @@ impl Options {
         Ok(ALL.iter().filter(wanted).collect())
     }
 
-    /// Who takes part.
+    /// Servers to measure.
     pub fn contestants(&self) -> Result<Vec<Contestant>> {
         let mut contestants = vec![match &self.ours {
             Some(line) => Contestant::from_command_line(Seat::Ours, line)?,

@@ -1,4 +1,4 @@
-//! Reads from /proc which processes make up a server and what they use.
+//! Reads the processes of a server and their resource usage from /proc.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,24 +8,23 @@ use rustix::process::{Pid, Signal};
 
 use super::failure::{Failure, Result};
 
-/// What some processes use together at one moment.
+/// Resource usage of some processes at one moment.
 #[derive(Clone, Copy, Default)]
 pub struct Usage {
-    /// Resident memory in bytes, pages that they share counted for each.
+    /// Resident memory in bytes; shared pages count for each process.
     pub rss: u64,
     /// Threads.
     pub threads: u64,
-    /// CPU time of children that have been waited for: helpers and the clients' processes.
+    /// CPU time of reaped children: helpers and the clients' processes.
     pub children_cpu: Duration,
     precise_cpu: Duration,
     ticked_cpu: Duration,
 }
 
 impl Usage {
-    /// CPU time that the processes themselves have used since an earlier moment.
-    ///
-    /// The scheduler counts nanoseconds but forgets threads that have ended; the other count
-    /// remembers them but is rounded to ticks, twice.
+    /// CPU time of the processes themselves since an earlier moment.
+    /// ¦ The scheduler's count has nanoseconds but omits exited threads; the other count includes them but is rounded
+    /// to ticks.
     pub fn cpu_since(&self, before: &Usage) -> Duration {
         let precise = self.precise_cpu.saturating_sub(before.precise_cpu);
         let ticked = self.ticked_cpu.saturating_sub(before.ticked_cpu);
@@ -33,7 +32,7 @@ impl Usage {
     }
 }
 
-/// One process, told apart from a later one with the same number by when it was started.
+/// A process, identified by pid and start time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Member {
     pid: u32,
@@ -41,17 +40,17 @@ pub struct Member {
 }
 
 impl Member {
-    /// Kills the process if it is still the same.
+    /// Kills the process if it is still the same one.
     pub fn kill(self) {
         let same = read_stat(self.pid).is_some_and(|stat| stat.member == self);
         if let Some(pid) = Pid::from_raw(self.pid as i32).filter(|_| same) {
-            // It may end on its own in this moment, which is as good.
+            // The process may exit at this moment.
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         }
     }
 }
 
-/// The root and everything descended from it.
+/// The root and all its descendants.
 pub fn family(root: u32) -> Vec<Member> {
     let all: Vec<Stat> = fs::read_dir("/proc")
         .into_iter()
@@ -70,15 +69,14 @@ pub fn family(root: u32) -> Vec<Member> {
     family
 }
 
-/// The members of a server's family that run the same program as its root: the server itself, not
-/// its clients' processes.
+/// Members of a server's tree that run the same program as its root: the server without its clients' processes.
 pub fn own_processes(root: u32) -> Vec<u32> {
     let program = program_of(root);
     let pids = family(root).into_iter().map(|member| member.pid);
     pids.filter(|pid| program.is_some() && program_of(*pid) == program).collect()
 }
 
-/// What these processes use now, the root first; others may have ended since they were listed.
+/// Current usage of these processes, the root first; others may have exited since they were listed.
 pub fn usage(pids: &[u32]) -> Result<Usage> {
     if pids.first().is_none_or(|root| !is_alive(*root)) {
         return Err(Failure::new("the server has ended"));
@@ -118,8 +116,7 @@ struct Stat {
 
 fn read_stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name stands in parentheses and may contain anything, so everything is counted
-    // from its end.
+    // The program name in parentheses may contain any character, so fields are counted from its end.
     let fields: Vec<&str> = text[text.rfind(')')? + 1..].split_ascii_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
     Some(Stat {
@@ -168,8 +165,7 @@ mod tests {
             .spawn()
             .unwrap();
         let deadline = Instant::now() + Duration::from_secs(10);
-        // Two shells and two sleepers; a shell that has not yet become a sleeper still counts as a
-        // shell.
+        // Two shells and two sleepers; a shell before its exec still counts as a shell.
         let own = loop {
             let (all, own) = (family(root.id()), own_processes(root.id()));
             if (all.len() == 4 && own.len() == 2) || Instant::now() > deadline {

@@ -24,17 +24,18 @@ pub struct Relayed {
 }
 
 impl Relayed {
-    /// Goes the way that the registry has shown, to the relay at `address`.
+    /// Opens a stream with a connect response, through the relay at `address`.
     pub fn open(
         address: SocketAddr,
         stream_id: String,
         identity: &Identity,
-        way: &ConnectResponse,
+        response: &ConnectResponse,
         quickack: QuickAck,
         deadline: Instant,
     ) -> Result<Relayed> {
-        let socket = WebSocket::connect_at(address, path_of(&way.url)?, quickack, deadline)?;
-        let stream = HarnessStream::new(stream_id, identity, way, &way.executor_public_key)?;
+        let socket = WebSocket::connect_at(address, path_of(&response.url)?, quickack, deadline)?;
+        let stream =
+            HarnessStream::new(stream_id, identity, response, &response.executor_public_key)?;
         let mut relayed = Relayed { socket, stream, messages: VecDeque::new(), held: Bytes::new() };
         relayed.pump()?;
         while !relayed.stream.is_open() {
@@ -43,17 +44,17 @@ impl Relayed {
         Ok(relayed)
     }
 
-    /// Changes the time by which everything that follows must be done.
+    /// Sets the deadline of all further operations.
     pub fn set_deadline(&mut self, deadline: Instant) {
         self.socket.set_deadline(deadline);
     }
 
-    /// Adds one message to what the next flush sends.
+    /// Queues one message for the next flush.
     pub fn queue(&mut self, pieces: &[&[u8]]) {
         self.stream.send(pieces.concat().into()).expect("messages of a benchmark fit");
     }
 
-    /// Sends everything that was queued, as the other end has room for it.
+    /// Sends all queued messages as the window allows.
     pub fn flush(&mut self) -> Result<()> {
         self.pump()?;
         while self.stream.queued_bytes() > 0 {
@@ -63,17 +64,17 @@ impl Relayed {
         Ok(())
     }
 
-    /// Waits for the next message, which is then held.
+    /// Waits for the next message and holds it.
     pub fn next_message(&mut self) -> Result<()> {
         while !self.buffered_message()? {
-            // Everything was taken, so the other end may hear of it.
+            // All messages are taken, so an acknowledgement may be due.
             self.pump()?;
             self.read_frame()?;
         }
         Ok(())
     }
 
-    /// Whether another message has arrived completely, which is then held.
+    /// Whether another complete message was in the buffer; it is held then.
     pub fn buffered_message(&mut self) -> Result<bool> {
         while self.messages.is_empty() {
             let Some(place) = self.socket.buffered_message()? else { return Ok(false) };
@@ -85,12 +86,12 @@ impl Relayed {
         Ok(true)
     }
 
-    /// The message that is held.
+    /// The held message.
     pub fn message(&self) -> &[u8] {
         &self.held
     }
 
-    /// The socket, to be polled together with others.
+    /// The socket, for polling.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -119,7 +120,7 @@ impl Relayed {
     }
 }
 
-/// What comes behind the host of a URL.
+/// The path and query of a URL.
 pub fn path_of(url: &str) -> Result<&str> {
     let path = url.split_once("://").and_then(|(_, rest)| Some(&rest[rest.find('/')?..]));
     path.ok_or_else(|| Failure::new("a way without a path"))

@@ -1,5 +1,4 @@
-//! Puts the report together: the table with the circumstances it was measured under, wherever it is
-//! wanted.
+//! Writes the report: the table, and the conditions of the measurement.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +14,7 @@ use super::scene::Effort;
 use super::table;
 use super::websocket::QuickAck;
 
-/// Prints the table and writes the files that were asked for.
+/// Prints the table and writes the requested files.
 pub fn write(
     options: &Options,
     contestants: &[Contestant],

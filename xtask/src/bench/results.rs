@@ -1,4 +1,4 @@
-//! Collects what the rounds have found, per row and contestant, and judges it.
+//! Collects the results of all rounds by row and contestant, and compares them with the bars.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::scene::Readings;
 use super::stats::median;
 use super::websocket::QuickAck;
 
-/// What the rounds found for one row and contestant.
+/// Results of one row and contestant.
 #[derive(Default)]
 pub struct Cell {
     /// One value per round that succeeded.
@@ -19,7 +19,7 @@ pub struct Cell {
     pub failures: Vec<String>,
 }
 
-/// Everything that was found.
+/// All results.
 pub struct Results {
     /// The groups that were measured.
     pub groups: Vec<&'static Group>,
@@ -28,18 +28,18 @@ pub struct Results {
     faults: BTreeMap<(Seat, &'static str), Faults>,
 }
 
-/// What went wrong with one contestant in one group, over all rounds.
+/// Failures of one contestant in one group, over all rounds.
 #[derive(Default)]
 struct Faults {
     failures: BTreeMap<String, usize>,
     misordered: u64,
 }
 
-/// How our figure stands against a bar.
+/// Result of a bar.
 pub struct Judgement {
-    /// The bar in words.
+    /// Text of the bar.
     pub bar: String,
-    /// Whether it is cleared; nothing if it could not be told.
+    /// Whether the bar is met; `None` if it cannot be decided.
     pub cleared: Option<bool>,
 }
 
@@ -49,7 +49,7 @@ impl Results {
         Results { groups, quickack, cells: BTreeMap::new(), faults: BTreeMap::new() }
     }
 
-    /// Adds one turn's readings; rows that a failure left without a value share its reason.
+    /// Adds the readings of one turn; rows without a value get the failure as their reason.
     pub fn add(
         &mut self,
         group: &'static Group,
@@ -72,7 +72,7 @@ impl Results {
         }
     }
 
-    /// What was found for one row and contestant.
+    /// Results of one row and contestant.
     pub fn cell(&self, row: &str, seat: Seat) -> Option<&Cell> {
         let found = self.cells.iter().find(|((id, of), _)| *id == row && *of == seat);
         found.map(|(_, cell)| cell)
@@ -89,8 +89,7 @@ impl Results {
         (peer != 0.0).then(|| ours / peer)
     }
 
-    /// How our figure stands against each of the row's bars; a figure that could not be had clears
-    /// none.
+    /// Compares our figure with each bar of the row; a missing figure meets none.
     pub fn judge(&self, row: &Row) -> Vec<Judgement> {
         let failed = self.cell(row.id, Seat::Ours).is_some_and(|cell| !cell.failures.is_empty());
         let bars = row.bars.iter().filter(|bar| bar.applies(self.quickack));
@@ -105,7 +104,7 @@ impl Results {
         bars.map(judge).collect()
     }
 
-    /// What went wrong, in sentences.
+    /// Descriptions of all failures.
     pub fn faults(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for ((seat, group), faults) in &self.faults {

@@ -1,5 +1,4 @@
-//! What a line of the table is: a figure, its unit, which way is better, and the bars it has to
-//! clear.
+//! A row of the table: a figure, its unit, its better direction, and its bars.
 
 use super::contestant::Seat;
 use super::websocket::QuickAck;
@@ -8,13 +7,13 @@ use super::websocket::QuickAck;
 pub struct Row {
     /// A stable name.
     pub id: &'static str,
-    /// What the table says.
+    /// Text in the table.
     pub label: &'static str,
     /// The unit of its values.
     pub unit: Unit,
-    /// Which way is better.
+    /// Better direction.
     pub better: Better,
-    /// What ours has to reach; all of them count.
+    /// Required values; all of them must be met.
     pub bars: &'static [Bar],
 }
 
@@ -27,18 +26,18 @@ pub enum Unit {
     YesNo,
 }
 
-/// Which way a figure gets better.
+/// Better direction of a figure.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// Less is better.
     Lower,
     /// More is better.
     Higher,
-    /// Shown for its own sake.
+    /// Informative only.
     Neither,
 }
 
-/// A demand on our figure.
+/// A requirement on our figure.
 pub enum Bar {
     /// At most this many times the measure.
     AtMost(f64, Of),
@@ -46,14 +45,13 @@ pub enum Bar {
     AtLeast(f64, Of),
 }
 
-/// What a bar is measured in.
+/// Reference value of a bar.
 pub enum Of {
     /// The row's own unit.
     Unit,
     /// The peer's figure.
     Peer,
-    /// The peer's figure for an ordinary client: a quick one hides what the peer loses to Nagle's
-    /// algorithm.
+    /// The peer's figure with an ordinary client: a quick one hides the peer's cost of Nagle's algorithm.
     NaglingPeer,
     /// The peer's figure in another row.
     PeerRow(&'static str),
@@ -64,13 +62,13 @@ pub enum Of {
 }
 
 impl Bar {
-    /// Whether the bar means anything for this kind of client.
+    /// Whether the bar applies to this kind of client.
     pub fn applies(&self, quickack: QuickAck) -> bool {
         let (Bar::AtMost(_, of) | Bar::AtLeast(_, of)) = self;
         !matches!(of, Of::NaglingPeer) || quickack == QuickAck::No
     }
 
-    /// Whether our figure clears the bar; nothing if what it is compared with is missing.
+    /// Whether our figure meets the bar; `None` if the reference value is missing.
     pub fn is_cleared(
         &self,
         row: &Row,
@@ -91,7 +89,7 @@ impl Bar {
         })
     }
 
-    /// The bar in words.
+    /// Text of the bar.
     pub fn describe(&self, row: &Row) -> String {
         let (sign, times, of) = match self {
             Bar::AtMost(times, of) => ("≤", *times, of),

@@ -1,5 +1,4 @@
-//! What a measurement works with: a fresh server, clients for it, a pace, and a sheet for its
-//! readings.
+//! Context of a measurement: a fresh server, clients for it, repetition counts, and the readings.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,22 +10,22 @@ use super::scratch::Scratch;
 use super::warden::Warden;
 use super::websocket::QuickAck;
 
-/// The time a client has unless its measurement says otherwise.
+/// Default time limit of a client.
 pub const USUAL_TIME: Duration = Duration::from_secs(30);
 
-/// One contestant's turn at one group of rows.
+/// One contestant's turn at one group.
 pub struct Scene<'a> {
-    /// Who is measured.
+    /// The contestant.
     pub contestant: &'a Contestant,
     /// A fresh server of the contestant.
     pub server: &'a Server<'a>,
-    /// Watches servers that the measurement starts itself.
+    /// Kills servers that the measurement starts itself, if the benchmark is killed.
     pub warden: &'a Warden,
-    /// Where files are.
+    /// Directory for files.
     pub scratch: &'a Scratch,
-    /// The kind of client to measure with.
+    /// Kind of client.
     pub quickack: QuickAck,
-    /// How much to do.
+    /// Amount of work.
     pub effort: Effort,
 }
 
@@ -36,23 +35,23 @@ impl Scene<'_> {
         self.connect_to(self.server)
     }
 
-    /// A new connection to a server that the measurement has started itself.
+    /// A new connection to a server that the measurement has started.
     pub fn connect_to(&self, server: &Server<'_>) -> Result<Client> {
         Client::connect(server.address, self.quickack, USUAL_TIME)
     }
 }
 
-/// How much work a run does.
+/// Amount of work per run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
-    /// Enough for figures to be quoted.
+    /// Enough for published figures.
     Full,
-    /// Enough to see whether something is badly wrong.
+    /// Enough to find gross regressions.
     Quick,
 }
 
 impl Effort {
-    /// One of two amounts.
+    /// Selects one of two values.
     pub fn pick<T>(self, full: T, quick: T) -> T {
         match self {
             Effort::Full => full,
@@ -60,14 +59,13 @@ impl Effort {
         }
     }
 
-    /// A pace with this budget, halved for a quick run.
+    /// A repetition limit, halved for a quick run.
     pub fn pace(self, most: usize, time: Duration) -> Pace {
         Pace { least: 20, most, time: self.pick(time, time / 2) }
     }
 }
 
-/// How often to repeat a step: a slow contestant gets fewer repetitions, but never too few for a
-/// percentile.
+/// Number of repetitions of a step: fewer for a slow contestant, but enough for a percentile.
 pub struct Pace {
     least: usize,
     most: usize,
@@ -75,12 +73,12 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// The same for a step so slow that its median has to do with fewer repetitions.
+    /// The same for slow steps, whose median needs fewer repetitions.
     pub fn for_slow_steps(self) -> Pace {
         Pace { least: 5, ..self }
     }
 
-    /// Repeats the step and returns how often.
+    /// Repeats the step and returns the number of repetitions.
     pub fn run(&self, mut step: impl FnMut() -> Result<()>) -> Result<usize> {
         let begun = Instant::now();
         let mut count = 0;
@@ -92,28 +90,27 @@ impl Pace {
     }
 }
 
-/// What one measurement of one contestant has found.
+/// Results of one measurement of one contestant.
 #[derive(Default)]
 pub struct Readings {
     /// Values by row.
     pub values: BTreeMap<&'static str, f64>,
-    /// Events that arrived ahead of one with a lower number.
+    /// Events that arrived before one with a lower number.
     pub misordered: u64,
 }
 
 impl Readings {
-    /// Enters a value for a row.
+    /// Sets the value of a row.
     pub fn enter(&mut self, row: &'static str, value: f64) {
         self.values.insert(row, value);
     }
 
-    /// Enters a yes or no for a row.
+    /// Sets yes or no for a row.
     pub fn enter_whether(&mut self, row: &'static str, yes: bool) {
         self.enter(row, if yes { 1.0 } else { 0.0 });
     }
 
-    /// Enters how often a client received events out of order; it can live with that, but it is a
-    /// fault.
+    /// Records how often a client received events out of order, which is a fault although the client tolerates it.
     pub fn enter_order(&mut self, client: &mut Client) {
         self.misordered += client.ledger().misordered();
     }

@@ -1,4 +1,4 @@
-//! A directory of the benchmark's own, with what every contestant reads and one place to write.
+//! Temporary directory of the benchmark, with shared input files and a writable place.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 
 use super::failure::Result;
 
-/// The directory; it is gone with everything in it when this is dropped.
+/// The directory, removed on drop.
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Makes the directory beside the benchmark's own program, because the system's directory for
-    /// temporary files may lie in memory.
+    /// Creates the directory beside the benchmark's program, because the system's temporary directory may be in memory.
     pub fn create() -> Result<Scratch> {
         let program = std::env::current_exe()?;
         let path = program.with_file_name(format!("bench-{}", std::process::id()));
@@ -21,17 +20,17 @@ impl Scratch {
         Ok(Scratch { path })
     }
 
-    /// Makes a file with this content or gives it this content.
+    /// Writes a file.
     pub fn put(&self, name: &str, content: &[u8]) -> Result<PathBuf> {
         let path = self.path.join(name);
         let mut file = File::create(&path)?;
         file.write_all(content)?;
-        // No measurement shall pay for writing this to the disk.
+        // Synced now, so that no measurement includes the write to disk.
         file.sync_all()?;
         Ok(path)
     }
 
-    /// A directory that is empty, whatever it was before.
+    /// An empty directory; existing content is removed.
     pub fn fresh(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
         if path.exists() {
@@ -41,11 +40,11 @@ impl Scratch {
         Ok(path)
     }
 
-    /// What has this name; it is made when it is first asked for.
+    /// A file or directory that is created on first use.
     pub fn once(&self, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let path = self.path.join(name);
         if !path.exists() {
-            // A failure must not leave half of it under its name.
+            // Created under a temporary name, so that a failure leaves no incomplete content.
             let draft = self.path.join(format!("{name}-draft"));
             make(&draft)?;
             rustix::fs::syncfs(File::open(&draft)?)?;
@@ -57,12 +56,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed lies where builds are cleaned up.
+        // Remaining files are in the target directory.
         let _ = fs::remove_dir_all(&self.path);
     }
 }
 
-/// A path as the wire has it, which needs no escaping in JSON.
+/// The URI of a path, which needs no escaping in JSON.
 pub fn uri(path: &Path) -> String {
     let mut uri = String::from("file://");
     for byte in path.as_os_str().as_encoded_bytes() {
@@ -76,7 +75,7 @@ pub fn uri(path: &Path) -> String {
     uri
 }
 
-/// Bytes that differ from place to place.
+/// Bytes that differ by position.
 pub fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index ^ (index >> 8) ^ (index >> 16)) as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! An ssh server on the loopback with keys of its own, to compare with.
+//! An ssh server on loopback with its own keys, for comparison.
 
 use std::fs;
 use std::net::TcpListener;
@@ -12,7 +12,7 @@ use super::warden::Warden;
 
 const START_TIME: Duration = Duration::from_secs(10);
 
-/// A running ssh server; it is gone when this is dropped.
+/// A running ssh server, stopped on drop.
 pub struct Ssh<'a> {
     child: Child,
     directory: PathBuf,
@@ -20,17 +20,17 @@ pub struct Ssh<'a> {
     warden: &'a Warden,
 }
 
-/// Whether a connection is made anew each time or shared.
+/// Whether each command opens a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// Anew.
+    /// A new connection.
     New,
-    /// Through a control socket, which another process holds open.
+    /// A shared connection through a control socket.
     Shared,
 }
 
 impl<'a> Ssh<'a> {
-    /// Starts one; says why not if there is none on this machine.
+    /// Starts a server; the error says why if sshd is missing.
     pub fn start(directory: &Path, warden: &'a Warden) -> Result<Ssh<'a>> {
         let sshd = ["/usr/sbin/sshd", "/usr/local/sbin/sshd"];
         let sshd = sshd.iter().find(|path| Path::new(path).exists());
@@ -47,7 +47,7 @@ impl<'a> Ssh<'a> {
             }
         }
         fs::copy(directory.join("user.pub"), directory.join("authorized"))?;
-        // sshd insists on this one.
+        // Required by sshd.
         fs::create_dir_all("/run/sshd")?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let text = format!(
@@ -84,7 +84,7 @@ impl<'a> Ssh<'a> {
         command
     }
 
-    /// A copy of a file to the server.
+    /// Copies a file to the server.
     pub fn scp(&self, from: &Path, to: &Path) -> Command {
         let mut command = Command::new("scp");
         command.arg("-q").args(self.options(Link::New)).arg("-P").arg(self.port.to_string());
@@ -92,7 +92,7 @@ impl<'a> Ssh<'a> {
         command
     }
 
-    /// A copy of a tree to the server; none without rsync.
+    /// Copies a tree to the server; `None` without rsync.
     pub fn rsync(&self, from: &Path, to: &Path) -> Option<Command> {
         Command::new("rsync").arg("--version").stdout(Stdio::null()).status().ok()?;
         let mut shell = vec!["ssh".to_owned(), "-p".to_owned(), self.port.to_string()];
@@ -103,7 +103,7 @@ impl<'a> Ssh<'a> {
         Some(command)
     }
 
-    /// Opens the connection that [`Link::Shared`] goes through.
+    /// Opens the connection for [`Link::Shared`].
     pub fn share(&self) -> Result<()> {
         let mut command = self.command(Link::Shared, &[]);
         run(command.args(["-o", "ControlMaster=yes", "-o", "ControlPersist=600", "-f", "-N"]))
@@ -129,7 +129,7 @@ impl<'a> Ssh<'a> {
 impl Drop for Ssh<'_> {
     fn drop(&mut self) {
         let mut exit = self.command(Link::Shared, &[]);
-        // There may be no shared connection to end.
+        // There may be no shared connection.
         let _ = run(exit.args(["-O", "exit"]));
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -137,7 +137,7 @@ impl Drop for Ssh<'_> {
     }
 }
 
-/// Runs a command to a good end.
+/// Runs a command that must succeed.
 pub fn run(command: &mut Command) -> Result<()> {
     let status =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;

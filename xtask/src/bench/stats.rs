@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-/// The value that this share of the values does not exceed, by nearest rank; zero if there are
-/// none.
+/// Percentile by nearest rank; 0 without values.
 pub fn percentile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! Shows the results: as a table for the terminal, in markdown, and as JSON.
+//! Formats the results: a table for the terminal, Markdown and JSON.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub fn to_text(results: &Results) -> String {
         let mut shown = String::new();
         for (column, cell) in line.iter().enumerate() {
             let gap = " ".repeat(widths[column] - cell.chars().count());
-            // Numbers line up on the right, words on the left.
+            // Numbers are right-aligned, words left-aligned.
             match (1..=4).contains(&column) {
                 true => shown.extend([&gap, cell, "  "]),
                 false => shown.extend([cell, &gap, "  "]),
@@ -42,7 +42,7 @@ pub fn to_markdown(results: &Results) -> String {
     text
 }
 
-/// Everything, for programs.
+/// All results as JSON.
 pub fn to_json(results: &Results) -> Value {
     let rows = results.groups.iter().flat_map(|group| group.rows).map(|row| {
         let judgements = results.judge(row).into_iter();
@@ -66,7 +66,7 @@ pub fn to_json(results: &Results) -> Value {
     rows.collect()
 }
 
-/// How many bars are cleared, missed and undecided.
+/// Number of bars that are met, missed and undecided.
 pub fn count_bars(results: &Results) -> (usize, usize, usize) {
     let rows = results.groups.iter().flat_map(|group| group.rows);
     let judgements: Vec<_> =
@@ -100,7 +100,7 @@ fn line(results: &Results, row: &Row) -> [String; 7] {
     ]
 }
 
-/// A figure with its unit; an exclamation mark says that some rounds failed.
+/// A figure with its unit; an exclamation mark means that some rounds failed.
 fn show(results: &Results, row: &Row, seat: Seat) -> String {
     let Some(cell) = results.cell(row.id, seat) else {
         return "–".to_owned();

@@ -1,24 +1,24 @@
-//! Bytes that went through a server: how fast, and what they cost it.
+//! A transfer through a server: speed and CPU time.
 
 use std::time::Duration;
 
-/// What was transferred.
+/// A measured transfer.
 pub struct Transfer {
-    /// How much, as the client sees it: decoded.
+    /// Decoded bytes.
     pub bytes: u64,
-    /// How long it took.
+    /// Duration.
     pub time: Duration,
     /// The server's CPU time.
     pub cpu: Duration,
 }
 
 impl Transfer {
-    /// Its speed.
+    /// Speed in MB/s.
     pub fn megabytes_per_second(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.time.as_secs_f64()
     }
 
-    /// Its price in seconds of CPU time.
+    /// CPU seconds per GiB.
     pub fn cpu_per_gib(&self) -> f64 {
         self.cpu.as_secs_f64() * f64::from(1 << 30) / self.bytes as f64
     }

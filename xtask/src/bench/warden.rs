@@ -1,7 +1,6 @@
-//! A second process that kills the servers if the benchmark dies before it can.
-//!
-//! It learns about servers through its standard input and acts when that ends, so even a killed
-//! benchmark leaves nothing running.
+//! A second process that kills the servers if the benchmark exits before it can.
+//! ¦ Its stdin carries the pids of servers, and its end starts the kill, so that even a killed benchmark leaves nothing
+//! running.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
@@ -21,8 +20,7 @@ pub struct Warden {
 }
 
 impl Warden {
-    /// Starts the warden in a group of its own, so that an interrupt at the terminal does not reach
-    /// it.
+    /// Starts the warden in its own process group, so that an interrupt at the terminal does not reach it.
     pub fn start() -> Result<Warden> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("warden")
@@ -34,12 +32,12 @@ impl Warden {
         Ok(Warden { child, orders })
     }
 
-    /// Puts a server, the leader of its group, under watch.
+    /// Registers a server, the leader of its group.
     pub fn watch(&self, leader: u32) {
         self.send(&format!("watch {leader}\n"));
     }
 
-    /// Lets go of a server that has ended.
+    /// Unregisters a server that has exited.
     pub fn forget(&self, leader: u32) {
         self.send(&format!("forget {leader}\n"));
     }
@@ -47,7 +45,7 @@ impl Warden {
     fn send(&self, order: &str) {
         let mut orders = self.orders.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(orders) = orders.as_mut() {
-            // Without a warden the benchmark still ends its servers itself.
+            // Without a warden the benchmark still stops its servers itself.
             let _ = orders.write_all(order.as_bytes());
         }
     }
@@ -55,18 +53,18 @@ impl Warden {
 
 impl Drop for Warden {
     fn drop(&mut self) {
-        // The end of its orders is what the warden waits for.
+        // Closing the pipe stops the warden.
         let orders = self.orders.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
         drop(orders.take());
         let _ = self.child.wait();
     }
 }
 
-/// Ends a server for good: its group and whatever it has started in groups of their own.
+/// Kills a server: its process group and all descendants in other groups.
 pub fn kill_all(leader: u32) {
     let family = process_tree::family(leader);
     if let Some(group) = Pid::from_raw(leader as i32) {
-        // An empty group is what this is for.
+        // The group may be empty already.
         let _ = rustix::process::kill_process_group(group, Signal::KILL);
     }
     for member in family {
@@ -74,7 +72,7 @@ pub fn kill_all(leader: u32) {
     }
 }
 
-/// Is the warden: takes orders until the benchmark is gone, then kills what is left.
+/// Main function of the warden: reads pids until the benchmark is gone, then kills the rest.
 pub fn run_warden() -> ExitCode {
     let mut watched = BTreeSet::new();
     for line in io::stdin().lock().lines().map_while(std::result::Result::ok) {

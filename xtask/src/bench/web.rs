@@ -1,4 +1,4 @@
-//! The other side of `http/request`: a small web server that costs as little as possible.
+//! Web server for `http/request` measurements, with minimal cost.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,15 +8,15 @@ use std::thread::{self, JoinHandle};
 
 use super::failure::Result;
 
-/// Bytes that are written at once.
+/// Bytes per write.
 const PIECE: usize = 256 << 10;
 
-/// More than a contestant says in a request.
+/// Longer than any request.
 const REQUEST: usize = 16 << 10;
 
-/// A web server; it is gone when its value is dropped.
+/// A web server, stopped on drop.
 pub struct Web {
-    /// Where it listens.
+    /// Listening address.
     pub address: SocketAddr,
     shared: Arc<Shared>,
     listening: Option<JoinHandle<()>>,
@@ -25,12 +25,12 @@ pub struct Web {
 #[derive(Default)]
 struct Shared {
     is_over: AtomicBool,
-    /// Kept to be shut down, because a client that does not read would hold them.
+    /// Kept for the shutdown, because a client that does not read would block their threads.
     streams: Mutex<Vec<TcpStream>>,
 }
 
 impl Web {
-    /// Starts it. `GET /N` is answered with `N` zero bytes.
+    /// Starts the server. `GET /N` returns `N` zero bytes.
     pub fn start() -> Result<Web> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
@@ -50,10 +50,10 @@ impl Drop for Web {
             // It may be closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
-        // Wakes the thread that listens.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
         if let Some(listening) = self.listening.take() {
-            // A thread that panicked has said why.
+            // A panic was printed already.
             let _ = listening.join();
         }
     }
@@ -66,12 +66,12 @@ fn listen(listener: &TcpListener, shared: &Arc<Shared>) {
         }
         let Ok(held) = stream.try_clone() else { continue };
         shared.streams.lock().expect("no holder panics").push(held);
-        // Ends when the stream is shut down.
+        // The thread ends when the stream is shut down.
         thread::spawn(move || serve(stream));
     }
 }
 
-/// Answers requests until the client or the bench hangs up.
+/// Answers requests until the client or the benchmark closes the connection.
 fn serve(mut stream: TcpStream) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let zeros = vec![0; PIECE];
@@ -92,13 +92,13 @@ fn serve(mut stream: TcpStream) -> Option<()> {
     }
 }
 
-/// What is said to a request; the same is said again to the next one like it.
+/// A cached response, reused for equal requests.
 #[derive(Default)]
 struct Answer {
     length: Option<usize>,
-    /// The head, with as much of the body as is written at once.
+    /// The head and the first part of the body.
     begin: Vec<u8>,
-    /// How much of the body comes after that.
+    /// Length of the rest of the body.
     rest: usize,
 }
 
@@ -111,8 +111,8 @@ impl Answer {
     }
 }
 
-/// How many bytes the next request asks for; none at the end. No request is sent before the last was
-/// answered, so what is read belongs to one.
+/// Length that the next request asks for; `None` at the end. Requests are not pipelined, so the read bytes belong to
+/// one.
 fn read_request(stream: &mut TcpStream, request: &mut [u8]) -> Option<usize> {
     let mut filled = 0;
     while !request[..filled].ends_with(b"\r\n\r\n") {

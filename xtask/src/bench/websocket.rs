@@ -1,7 +1,5 @@
-//! The measuring client's websocket: blocking, masked, with one deadline for everything it does.
-//!
-//! The socket itself has a short timeout, so that a read or write is one system call while the
-//! deadline still holds.
+//! Websocket of the measuring client: blocking, masked, with one deadline for all operations.
+//! ¦ The socket has a short timeout, so that a read or write is one system call while the deadline is still checked.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,18 +10,18 @@ use std::time::{Duration, Instant};
 use super::failure::{Failure, Result};
 use crate::frame;
 
-/// How late a deadline may be noticed.
+/// Resolution of the deadline.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Starts small because some measurements hold hundreds of connections; grows when reads fill it.
 const FIRST_BUFFER: usize = 4 * 1024;
 const FULL_BUFFER: usize = 1024 * 1024;
 
-/// The sample key of RFC 6455 and the accept value it gives, so that no digest has to be computed.
+/// The sample key of RFC 6455 and its accept value, so that no digest is computed.
 const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// Any mask satisfies the protocol; one that is not zero makes servers do the work of unmasking.
+/// A mask other than zero makes servers do the work of unmasking.
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
 const BINARY: u8 = 2;
@@ -31,8 +29,7 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// Whether the client acknowledges each segment at once, which hides a server that leaves Nagle's
-/// algorithm on.
+/// Whether the client acknowledges each segment at once, which hides a server with Nagle's algorithm.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum QuickAck {
     /// An ordinary client: the kernel delays acknowledgements.
@@ -52,7 +49,7 @@ pub struct WebSocket {
     outgoing: Vec<u8>,
 }
 
-/// Where a received message lies until the next read.
+/// Location of a received message, valid until the next read.
 pub enum Place {
     /// In the read buffer, as one frame.
     Buffer(Range<usize>),
@@ -94,17 +91,17 @@ impl WebSocket {
         Ok(socket)
     }
 
-    /// Changes the time by which everything that follows must be done.
+    /// Sets the deadline of all further operations.
     pub fn set_deadline(&mut self, deadline: Instant) {
         self.deadline = deadline;
     }
 
-    /// Adds one text message, given in pieces, to what the next flush sends.
+    /// Queues one text message, given in pieces, for the next flush.
     pub fn queue(&mut self, pieces: &[&[u8]]) {
         self.queue_as(frame::TEXT, pieces);
     }
 
-    /// Adds one binary message.
+    /// Queues one binary message.
     pub fn queue_binary(&mut self, message: &[u8]) {
         self.queue_as(BINARY, &[message]);
     }
@@ -119,7 +116,7 @@ impl WebSocket {
         frame::apply_mask(&mut self.outgoing[start..], MASK);
     }
 
-    /// Sends everything that was queued.
+    /// Sends all queued messages.
     pub fn flush(&mut self) -> Result<()> {
         let mut sent = 0;
         while sent < self.outgoing.len() {
@@ -143,7 +140,7 @@ impl WebSocket {
         }
     }
 
-    /// The next message that has arrived completely, if there is one.
+    /// The next message that is complete in the buffer, if any.
     pub fn buffered_message(&mut self) -> Result<Option<Place>> {
         while let Some(next) = frame::parse(&self.incoming[self.unread.clone()]) {
             let payload =
@@ -168,7 +165,7 @@ impl WebSocket {
         Ok(None)
     }
 
-    /// The bytes of a message; it must be the last one returned.
+    /// The bytes of the last returned message.
     pub fn bytes(&self, place: &Place) -> &[u8] {
         match place {
             Place::Buffer(range) => &self.incoming[range.clone()],
@@ -176,7 +173,7 @@ impl WebSocket {
         }
     }
 
-    /// Waits for more bytes, however few.
+    /// Reads more bytes.
     pub fn fill(&mut self) -> Result<()> {
         self.make_room();
         loop {
@@ -196,7 +193,7 @@ impl WebSocket {
         Ok(())
     }
 
-    /// The socket, to be polled together with others.
+    /// The socket, for polling.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
@@ -206,7 +203,7 @@ impl WebSocket {
             let full = self.unread.start < self.incoming.len() / 2;
             self.incoming.copy_within(self.unread.clone(), 0);
             self.unread = 0..self.unread.len();
-            // Beyond the usual size it grows only for a message that does not fit.
+            // Beyond the usual size the buffer grows only for a message that does not fit.
             if full || self.incoming.len() < FULL_BUFFER {
                 self.incoming.resize(self.incoming.len() * 2, 0);
             }

@@ -1,28 +1,28 @@
-//! Reads one server message as far as the measurements need it.
+//! Parses server messages as far as the measurements need them.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::failure::{Failure, Result};
 
-/// A message from the server; process ids are the numbers behind the client's `p`.
+/// A message from the server; process ids are the numbers after the client's `p`.
 #[derive(Debug, PartialEq)]
 pub enum Incoming<'a> {
     /// Output of a process, still in base64.
     Output { process: u64, seq: u64, chunk: &'a [u8] },
     /// A process has exited.
     Exited { process: u64, seq: u64, code: i64 },
-    /// A process is over.
+    /// A process is closed.
     Closed { process: u64, seq: u64 },
     /// A request was answered.
     Reply { id: u64, result: &'a str },
-    /// A request was refused.
+    /// A request was rejected.
     Refusal { id: i64, error: &'a str },
-    /// Something that no measurement looks at.
+    /// Any other message.
     Other,
 }
 
-/// Understands one message.
+/// Parses one message.
 pub fn parse(text: &[u8]) -> Result<Incoming<'_>> {
     match parse_usual_output(text) {
         Some(output) => Ok(output),
@@ -30,7 +30,7 @@ pub fn parse(text: &[u8]) -> Result<Incoming<'_>> {
     }
 }
 
-/// Reads an answer that must not be a refusal, as far as the type wants to know it.
+/// Parses a result into the fields of a type; an error reply is a failure.
 pub fn parse_result<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<(u64, T)> {
     match parse_any(text)? {
         Incoming::Reply { id, result } => Ok((id, serde_json::from_str(result)?)),
@@ -39,7 +39,7 @@ pub fn parse_result<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<(u64, T)> 
     }
 }
 
-/// Reads the answer to a request for bytes of a file, still in base64.
+/// Parses the reply to a file read; its content stays in base64.
 pub fn parse_data(text: &[u8]) -> Result<(u64, &[u8])> {
     match parse_usual_data(text) {
         Some(data) => Ok(data),
@@ -47,13 +47,12 @@ pub fn parse_data(text: &[u8]) -> Result<(u64, &[u8])> {
     }
 }
 
-/// The failure of a request that was refused.
+/// The failure for an error reply.
 pub fn refused(id: i64, error: &str) -> Failure {
     Failure::new(format!("request {id} was refused: {error}"))
 }
 
-/// Reads output in its usual member order without looking at every byte, so that the client keeps
-/// up with servers.
+/// Parses output in its usual member order, without scanning its content.
 fn parse_usual_output(text: &[u8]) -> Option<Incoming<'_>> {
     let rest = text.strip_prefix(br#"{"method":"process/output","params":{"processId":"p"#)?;
     let (process, rest) = take_number(rest)?;
@@ -65,7 +64,7 @@ fn parse_usual_output(text: &[u8]) -> Option<Incoming<'_>> {
     Some(Incoming::Output { process, seq, chunk })
 }
 
-/// Reads bytes of a file in the same way; the end of a file is announced with an unusual answer.
+/// Parses file content in the same way; the last block has another form.
 fn parse_usual_data(text: &[u8]) -> Option<(u64, &[u8])> {
     let (id, rest) = take_number(text.strip_prefix(br#"{"id":"#)?)?;
     let result = rest.strip_prefix(br#","result":{"#)?;

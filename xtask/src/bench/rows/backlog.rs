@@ -1,4 +1,4 @@
-//! A client that writes a great many requests before it reads the first answer.
+//! A client that sends many requests before it reads the first reply.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ const TIME: &str = "backlog.time";
 
 const REQUESTS: u32 = 2000;
 
-/// A server whose queues form a ring locks up here.
+/// A server whose queues form a cycle deadlocks here.
 pub const GROUP: Group = Group {
     name: "backlog",
     most_rounds: 1,

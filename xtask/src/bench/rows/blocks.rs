@@ -1,4 +1,4 @@
-//! A file read block by block through a handle: how fast, and how much memory that takes.
+//! Block-wise reads of a file through a handle: speed and memory.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -24,11 +24,10 @@ const EIGHT: &str = "blocks.eight";
 const EIGHT_CPU: &str = "blocks.eight-cpu";
 const GROWTH: &str = "blocks.growth";
 
-/// The most that one request can ask for.
+/// Maximum size of a block.
 const BLOCK: usize = 1 << 20;
 
-/// Blocks differ in this many bytes at their start; as a multiple of three it ends where a
-/// character of the encoding does.
+/// Blocks differ in this many bytes at their start, a multiple of three, so that base64 characters align.
 const NUMBER: usize = 18;
 
 /// `fs/open`, `fs/readBlock` to the end, `fs/close`.
@@ -86,7 +85,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
         readings.enter(rate, transfer.megabytes_per_second());
         readings.enter(cpu, transfer.cpu_per_gib());
     }
-    // The other figures have filled the server's allocator.
+    // On a fresh server, because the other figures have filled the allocator.
     measure_growth(scene, &scene.contestant.start(scene.warden)?, readings)
 }
 
@@ -96,7 +95,7 @@ fn transfer(
     reading: &Reading<'_>,
     expected: &NumberedBlocks,
 ) -> Result<Transfer> {
-    // The first blocks also make buffers grow, on both sides.
+    // The first blocks also grow buffers on both sides.
     Reading { blocks: 8, ..*reading }.run(client, |index, text| expected.check(index, text))?;
     let before = server.usage()?;
     let begun = Instant::now();
@@ -106,7 +105,7 @@ fn transfer(
     Ok(Transfer { bytes: reading.blocks * BLOCK as u64, time, cpu })
 }
 
-/// Reads a file that takes no space on the disk, and looks at the server's memory at every block.
+/// Reads a sparse file, and samples the server's memory at every block.
 fn measure_growth(scene: &Scene<'_>, server: &Server<'_>, readings: &mut Readings) -> Result<()> {
     let blocks = scene.effort.pick(512, 128);
     let path = scene
@@ -138,7 +137,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Opens the file, has every block looked at, in base64 and with its index, and closes it.
+    /// Opens the file, passes every block as base64 with its index to `look`, and closes it.
     fn run(
         &self,
         client: &mut Client,
@@ -157,7 +156,7 @@ impl Reading<'_> {
             }
             client.flush()?;
             let (id, text) = wire::parse_data(client.next_text()?)?;
-            // Requests are numbered one after the other.
+            // Request ids are consecutive.
             look(id - open - 1, text)?;
             answered += 1;
         }
@@ -165,8 +164,7 @@ impl Reading<'_> {
     }
 }
 
-/// A file whose blocks are alike but for a number at their start, so that one of them in base64 is
-/// enough to compare all with.
+/// A file whose blocks differ only in a number at their start, so that one block in base64 serves to check all.
 struct NumberedBlocks {
     block: Vec<u8>,
     rest: String,

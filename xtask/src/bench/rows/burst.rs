@@ -1,4 +1,4 @@
-//! Many short processes at once, on one connection and on many.
+//! Concurrent short processes, on one connection and on many.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
         for _ in 0..connections {
             clients.push(scene.connect()?);
         }
-        // The first process on a server may be slower than any other.
+        // The first process of a server may be slower.
         let warm = clients[0].start(Launch::new(&["/usr/bin/true"]))?.process;
         clients[0].wait_finished(warm)?;
         clients[0].ledger().settle(warm, 0, 0)?;
@@ -55,7 +55,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Starts so many on each connection at once, and waits until all have ended well.
+/// Starts this many on each connection at once, and waits for all exits.
 pub fn run_at_once(clients: &mut [Client], each: u32, launch: Launch<'_>) -> Result<Duration> {
     let begun = Instant::now();
     let mut started = Vec::new();
@@ -80,7 +80,7 @@ pub fn run_at_once(clients: &mut [Client], each: u32, launch: Launch<'_>) -> Res
     Ok(time)
 }
 
-/// Waits a while for some of the clients to have something to read.
+/// Waits for clients with data to read.
 fn readable(clients: &[Client]) -> Result<Vec<usize>> {
     let watch = |client| PollFd::from_borrowed_fd(Client::as_fd(client), PollFlags::IN);
     let mut sockets: Vec<PollFd<'_>> = clients.iter().map(watch).collect();

@@ -1,4 +1,4 @@
-//! The client commands, against ssh, scp and rsync on the same loopback.
+//! Client commands compared with ssh, scp and rsync on loopback.
 
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ const RSYNC: &str = "client.rsync";
 const LARGE: usize = 256 * 1024 * 1024;
 const FILES: usize = 10_000;
 
-/// Whole invocations, as a user types them.
+/// Complete invocations of the commands.
 pub const GROUP: Group = Group {
     name: "client",
     most_rounds: 2,
@@ -61,7 +61,7 @@ const fn rate(id: &'static str, label: &'static str, bars: &'static [Bar]) -> Ro
 }
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    // The others have no client of their own to compare with.
+    // Other contestants have no client commands.
     if scene.contestant.seat != Seat::Ours {
         return Ok(());
     }
@@ -75,17 +75,17 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let large = scene.scratch.once("client-large", |path| Ok(fs::write(path, pattern(LARGE))?))?;
     let tree = scene.scratch.once("client-tree", make_tree)?;
     let copy = large.with_file_name("client-copy");
-    let spot = |path: &Path| format!("{url}:{}", path.display());
+    let message = |path: &Path| format!("{url}:{}", path.display());
     let (large_here, copy_here) = (large.display().to_string(), copy.display().to_string());
     let tree_here = tree.display().to_string();
 
     readings.enter(RUN, p50(scene, || ours(&["run", "-n", &url, "--", "true"]))?);
     readings.enter(OUTPUT, mb_per_s(&mut ours(&["run", "-n", &url, "--", "cat", &large_here]))?);
-    readings.enter(UP, copied(&copy, &mut ours(&["cp", &large_here, &spot(&copy)]))?);
-    readings.enter(DOWN, copied(&copy, &mut ours(&["cp", &spot(&large), &copy_here]))?);
-    readings.enter(TREE, tree_time(&copy, &mut ours(&["cp", "-r", &tree_here, &spot(&copy)]))?);
+    readings.enter(UP, copied(&copy, &mut ours(&["cp", &large_here, &message(&copy)]))?);
+    readings.enter(DOWN, copied(&copy, &mut ours(&["cp", &message(&large), &copy_here]))?);
+    readings.enter(TREE, tree_time(&copy, &mut ours(&["cp", "-r", &tree_here, &message(&copy)]))?);
     readings
-        .enter(TREE_BACK, tree_time(&copy, &mut ours(&["cp", "-r", &spot(&tree), &copy_here]))?);
+        .enter(TREE_BACK, tree_time(&copy, &mut ours(&["cp", "-r", &message(&tree), &copy_here]))?);
 
     let ssh = match Ssh::start(&large.with_file_name("client-ssh"), scene.warden) {
         Ok(ssh) => ssh,
@@ -124,7 +124,7 @@ fn mb_per_s(command: &mut Command) -> Result<f64> {
     Ok(LARGE as f64 / 1e6 / timed(command)?.as_secs_f64())
 }
 
-/// The best of three copies to a name that is free.
+/// The best of three copies to a new name.
 fn copied(copy: &Path, command: &mut Command) -> Result<f64> {
     let mut best: f64 = 0.0;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! New connections on a machine with many processes, among which a server may look for the one that connects.
+//! New connections on a machine with many processes, which a server may search for the connecting one.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
@@ -14,7 +14,7 @@ const MEDIAN: &str = "connecting.median";
 
 const PROCESSES: usize = 1000;
 
-/// One connection after the other, from a client that was there before the server.
+/// Consecutive connections from a client that was started before the server.
 pub const GROUP: Group = Group {
     name: "connecting",
     most_rounds: 2,
@@ -38,7 +38,7 @@ pub const GROUP: Group = Group {
 };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    let _crowd = Crowd::start()?;
+    let _crowd = IdleProcesses::start()?;
     let mut times = Vec::new();
     for _ in 0..scene.effort.pick(200, 50) {
         let begun = Instant::now();
@@ -51,10 +51,10 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Processes that do nothing, for as long as this is held.
-struct Crowd(Vec<Child>);
+/// Idle processes, killed on drop.
+struct IdleProcesses(Vec<Child>);
 
-impl Crowd {
+impl IdleProcesses {
     fn start() -> Result<Self> {
         let mut crowd = Self(Vec::with_capacity(PROCESSES));
         for _ in 0..PROCESSES {
@@ -69,10 +69,10 @@ impl Crowd {
     }
 }
 
-impl Drop for Crowd {
+impl Drop for IdleProcesses {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // What has ended already needs no signal.
+            // A child that has exited needs no signal.
             let _ = child.kill();
         }
         for child in &mut self.0 {

@@ -1,4 +1,4 @@
-//! Looking around: a directory with many entries, a tree, and the search for a marker upwards.
+//! Listing a large directory, walking a tree, and searching a marker in parent directories.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -23,11 +23,11 @@ const MARKERS: &str = "directories.markers";
 
 const ENTRIES: usize = 10_000;
 
-/// A tree of 50,000 entries is this many directories with this many files each.
+/// A tree of 50,000 entries: this many directories with this many files each.
 const BRANCHES: usize = 500;
 const LEAVES: usize = 99;
 
-/// Ten directories inside one another, and a marker missing in all but the innermost.
+/// Nested directories; the marker is only in the innermost one.
 const DEPTH: usize = 10;
 
 /// `fs/readDirectory`, `fs/walk` and `fs/getMetadata`.
@@ -108,8 +108,7 @@ fn measure_walk(scene: &Scene<'_>, client: &mut Client, readings: &mut Readings)
     Ok(())
 }
 
-/// Asks about the directories on the way to a path and about a marker in them, as clients do to
-/// find the root of a project.
+/// Requests metadata of all parents of a path and of a marker in them, as clients do to find the root of a project.
 fn measure_markers(scene: &Scene<'_>, client: &mut Client, readings: &mut Readings) -> Result<()> {
     let path = scene.scratch.once("nest", |path| Ok(fs::create_dir_all(innermost(path))?))?;
     let innermost = innermost(&path);
@@ -137,7 +136,7 @@ fn pace(scene: &Scene<'_>) -> Pace {
     scene.effort.pace(2000, Duration::from_secs(1))
 }
 
-/// The times of one step after the other, in milliseconds.
+/// Durations of consecutive steps in milliseconds.
 fn repeat(pace: &Pace, mut step: impl FnMut() -> Result<Duration>) -> Result<Vec<f64>> {
     step()?;
     let mut times = Vec::new();
@@ -148,7 +147,7 @@ fn repeat(pace: &Pace, mut step: impl FnMut() -> Result<Duration>) -> Result<Vec
     Ok(times)
 }
 
-/// Asks for entries and returns them with the time until they came.
+/// Requests entries and returns them with the response time.
 fn list(client: &mut Client, method: &str, params: &str) -> Result<(Duration, Listing)> {
     client.queue(method, params);
     let (time, answer) = client.exchange()?;
@@ -156,7 +155,7 @@ fn list(client: &mut Client, method: &str, params: &str) -> Result<(Duration, Li
     Ok((time, listing))
 }
 
-/// Waits for some answers and returns how many of them were refusals.
+/// Reads replies and returns the number of errors.
 fn count_refusals(client: &mut Client, answers: usize) -> Result<usize> {
     let mut refusals = 0;
     for _ in 0..answers {
@@ -187,8 +186,7 @@ fn make_tree(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes one file under many names: who lists them cannot tell, and a new name takes a small part
-/// of the time that a new file takes.
+/// Creates many hard links to one file, which is much faster than creating files and equal for listings.
 fn make_files(mut names: impl Iterator<Item = PathBuf>) -> Result<()> {
     let Some(first) = names.next() else { return Ok(()) };
     File::create(&first)?;
@@ -202,7 +200,7 @@ fn innermost(path: &Path) -> PathBuf {
     (1..DEPTH).fold(path.to_owned(), |outer, _| outer.join("inner"))
 }
 
-/// What is looked at of an answer that lists entries.
+/// The checked part of a listing.
 #[derive(Deserialize)]
 struct Listing {
     entries: Vec<IgnoredAny>,

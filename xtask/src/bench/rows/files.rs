@@ -1,5 +1,4 @@
-//! Whole files, read and written in one request: small ones, where the request is what costs, and
-//! big ones, where the bytes are.
+//! Whole files in one request: small ones measure the cost per request, large ones the cost per byte.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -178,7 +177,7 @@ fn measure_big_files(
     Ok(())
 }
 
-/// The times of one read after the other, in microseconds.
+/// Durations of consecutive reads in microseconds.
 fn read_trips(client: &mut Client, file: &KnownFile, pace: &Pace) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     pace.run(|| {
@@ -188,7 +187,7 @@ fn read_trips(client: &mut Client, file: &KnownFile, pace: &Pace) -> Result<Vec<
     Ok(times)
 }
 
-/// The times of one write after the other, in microseconds.
+/// Durations of consecutive writes in microseconds.
 fn write_trips(client: &mut Client, file: &KnownFile, pace: &Pace) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     pace.run(|| {
@@ -198,9 +197,9 @@ fn write_trips(client: &mut Client, file: &KnownFile, pace: &Pace) -> Result<Vec
     Ok(times)
 }
 
-/// Transfers a big file again and again.
+/// Transfers a large file repeatedly.
 fn repeat(scene: &Scene<'_>, mut once: impl FnMut() -> Result<Duration>) -> Result<Transfer> {
-    // The first one also makes buffers grow, on both sides.
+    // The first transfer also grows buffers on both sides.
     once()?;
     let before = scene.server.usage()?;
     let mut time = Duration::ZERO;
@@ -212,7 +211,7 @@ fn repeat(scene: &Scene<'_>, mut once: impl FnMut() -> Result<Duration>) -> Resu
     Ok(Transfer { bytes: (count * BIG) as u64, time, cpu })
 }
 
-/// Reads the file, with a member for its policy if there is one, and returns how long that took.
+/// Reads the file, with a policy member if given; returns the duration.
 pub fn read(client: &mut Client, file: &KnownFile, sandbox: &str) -> Result<Duration> {
     client.queue("fs/readFile", &format!(r#"{{"path":"{}"{sandbox}}}"#, file.uri));
     let (time, answer) = client.exchange()?;
@@ -223,7 +222,7 @@ pub fn read(client: &mut Client, file: &KnownFile, sandbox: &str) -> Result<Dura
     }
 }
 
-/// Writes the file, with a member for its policy if there is one, and returns how long that took.
+/// Writes the file, with a policy member if given; returns the duration.
 pub fn write(client: &mut Client, file: &KnownFile, sandbox: &str) -> Result<Duration> {
     let head = format!(r#"{{"path":"{}"{sandbox},"dataBase64":""#, file.uri);
     client.queue_pieces("fs/writeFile", &[head.as_bytes(), file.text.as_bytes(), br#""}"#]);
@@ -232,34 +231,34 @@ pub fn write(client: &mut Client, file: &KnownFile, sandbox: &str) -> Result<Dur
     Ok(time)
 }
 
-/// No policy at all.
+/// No policy.
 const UNCONFINED: &str = "";
 
-/// A file, the bytes it has or is going to have, and both as the wire has them.
+/// A file with its current or expected bytes, raw and as base64.
 pub struct KnownFile {
     path: PathBuf,
-    /// Its address.
+    /// Its URI.
     pub uri: String,
     bytes: Vec<u8>,
     text: String,
 }
 
 impl KnownFile {
-    /// A file to be read.
+    /// A file to read.
     pub fn with_its_bytes(scene: &Scene<'_>, name: &str, length: usize) -> Result<KnownFile> {
         let bytes = pattern(length);
         let path = scene.scratch.put(name, &bytes)?;
         Ok(KnownFile { uri: uri(&path), text: base64_turbo::encode(&bytes), path, bytes })
     }
 
-    /// A file of the same length to be written over.
+    /// A file of the same length to overwrite.
     pub fn with_other_bytes(scene: &Scene<'_>, name: &str, length: usize) -> Result<KnownFile> {
         let file = KnownFile::with_its_bytes(scene, name, length)?;
         scene.scratch.put(name, &vec![0; length])?;
         Ok(file)
     }
 
-    /// Checks that it was written.
+    /// Checks its content.
     pub fn check(&self) -> Result<()> {
         match std::fs::read(&self.path)? == self.bytes {
             true => Ok(()),

@@ -1,4 +1,4 @@
-//! Requests beside a process that writes as fast as it can: on its connection and on another.
+//! Requests beside a process that writes as fast as it can, on the same connection and on another.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,7 +19,7 @@ const RATE: &str = "flood.rate";
 const OTHER_P50: &str = "flood.other-p50";
 const OTHER_P95: &str = "flood.other-p95";
 
-/// Round trips count only once the flood is flowing, which takes some servers a while.
+/// Round trips count only once the flood has started.
 const UNDER_WAY: u64 = 32 << 20;
 
 /// Round trips of `environment/status`.
@@ -89,7 +89,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Does something while another thread takes in what the flooded connection delivers.
+/// Runs `work` while another thread reads the flooded connection.
 fn while_draining<T>(flooded: &mut Client, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

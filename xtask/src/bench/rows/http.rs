@@ -1,4 +1,4 @@
-//! Requests to a web server for small answers, where the request is what costs.
+//! HTTP requests with small responses, which measure the cost per request.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const CORE_CPU: &str = "http.core-cpu";
 
 const SMALL: usize = 1 << 10;
 
-/// `http/request` of little.
+/// `http/request` with small bodies.
 pub const GROUP: Group = Group {
     name: "http",
     most_rounds: EVERY_ROUND,
@@ -32,7 +32,8 @@ pub const GROUP: Group = Group {
             label: "http/request of 1 KiB, p50",
             unit: Unit::Named("µs"),
             better: Better::Lower,
-            // Most of it is four waits for a sleeping core, for every server; its own work shows on one core.
+            // Most of the time is four wake-ups of a sleeping core for every server; the server's own work shows on one
+            // core.
             bars: &[Bar::AtMost(1.0, Of::Peer), Bar::AtMost(1.3, Of::Bare)],
         },
         Row {
@@ -67,7 +68,7 @@ pub const GROUP: Group = Group {
     measure,
 };
 
-/// A turn is short, because there are many.
+/// Turns are short, because there are many.
 const TURN: Duration = Duration::from_millis(400);
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
@@ -79,7 +80,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     readings.enter(SMALL_CPU, cpu);
 
     let _one_core = OneCore::share_with(scene.server)?;
-    // Its threads are born on the core of this one.
+    // Its threads start on the core of this one.
     let web = Web::start()?;
     let (times, cpu) = paced(scene, &mut client, &web)?;
     readings.enter(CORE_P50, percentile(&times, 0.5));
@@ -87,7 +88,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Trips and what each costs the server, all in microseconds, after some that do not count.
+/// Durations and server CPU time per request in microseconds, after a warm-up.
 fn paced(scene: &Scene<'_>, client: &mut Client, web: &Web) -> Result<(Vec<f64>, f64)> {
     trips(client, web, &scene.effort.pace(200, Duration::MAX))?;
     let before = scene.server.usage()?;
@@ -96,7 +97,7 @@ fn paced(scene: &Scene<'_>, client: &mut Client, web: &Web) -> Result<(Vec<f64>,
     Ok((times, cpu))
 }
 
-/// The times of one small request after the other, in microseconds.
+/// Durations of consecutive small requests in microseconds.
 fn trips(client: &mut Client, web: &Web, pace: &Pace) -> Result<Vec<f64>> {
     let params = params(web, SMALL, false);
     let mut times = Vec::new();
@@ -113,7 +114,7 @@ fn trips(client: &mut Client, web: &Web, pace: &Pace) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Params of a request for so many bytes.
+/// Params of a request for this many bytes.
 pub fn params(web: &Web, length: usize, streamed: bool) -> String {
     let address = web.address;
     format!(
@@ -121,7 +122,7 @@ pub fn params(web: &Web, length: usize, streamed: bool) -> String {
     )
 }
 
-/// What is looked at in an answer.
+/// The checked part of a response.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer<'a> {

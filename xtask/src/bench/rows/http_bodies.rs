@@ -1,5 +1,4 @@
-//! Requests to a web server for big answers, where the bytes are what costs, and for one that no client
-//! reads.
+//! HTTP requests with large responses, which measure the cost per byte, and one response that the client does not read.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,7 +25,7 @@ const GROWTH: &str = "http.stall-growth";
 const BIG: usize = 256 << 20;
 const HUGE: usize = 1 << 30;
 
-/// `http/request` of much.
+/// `http/request` with large bodies.
 pub const GROUP: Group = Group {
     name: "http-bodies",
     most_rounds: EVERY_ROUND,
@@ -64,7 +63,7 @@ pub const GROUP: Group = Group {
 };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    // The bare server has only small answers, which show what the wake-ups of three programs cost.
+    // The bare server supports only small responses.
     if scene.contestant.seat == Seat::Bare {
         return Ok(());
     }
@@ -81,7 +80,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Streams an answer, and says in how many deltas it came.
+/// Streams a response and returns its number of deltas.
 fn stream(
     scene: &Scene<'_>,
     client: &mut Client,
@@ -113,7 +112,7 @@ fn stream(
     Ok((Transfer { bytes: bytes as u64, time, cpu }, seq - 1))
 }
 
-/// How much memory a server needs for a client that asks for much and reads nothing.
+/// Memory growth of a server whose client requests a large response and does not read.
 fn growth_of_a_stall(scene: &Scene<'_>, web: &Web) -> Result<u64> {
     let mut stalled = scene.connect()?;
     let before = scene.server.usage()?.rss;
@@ -148,7 +147,7 @@ struct Delta<'a> {
     is_last: bool,
 }
 
-/// Reads a delta in its usual member order without looking at every byte.
+/// Parses a delta in its usual member order, without scanning its content.
 fn parse_delta(text: &[u8]) -> Result<Delta<'_>> {
     let usual = || {
         let head =

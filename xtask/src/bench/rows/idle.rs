@@ -1,5 +1,4 @@
-//! What things cost that do nothing: processes, connections, and output kept of processes that are
-//! over.
+//! Cost of idle objects: processes, connections, and retained output of closed processes.
 
 use std::thread;
 use std::time::Duration;
@@ -19,13 +18,13 @@ const NEW_THREADS: &str = "idle.new-threads";
 const CONNECTION: &str = "idle.connection";
 const RETAINED: &str = "idle.retained";
 
-/// A server that lets its queues fill up in a ring stops for good when more is asked of it at once.
+/// Requests in flight; some servers deadlock with more.
 const IN_FLIGHT: usize = 64;
 
-/// Gives the server time to finish what it does after the last event.
+/// Time for the server to finish its work after the last event.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Memory, mostly.
+/// Mostly memory.
 pub const GROUP: Group = Group {
     name: "idle",
     most_rounds: 3,
@@ -71,7 +70,7 @@ pub const GROUP: Group = Group {
 };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    // Each figure wants a server whose allocator has not been filled by another one.
+    // Each figure needs a server with a fresh allocator.
     measure_retained(scene, scene.server, readings)?;
     measure_processes(scene, &scene.contestant.start(scene.warden)?, readings)?;
     measure_connections(scene, &scene.contestant.start(scene.warden)?, readings)
@@ -79,7 +78,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
 
 fn measure_retained(scene: &Scene<'_>, server: &Server<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect_to(server)?;
-    // The first processes also fill buffers that the later ones use again.
+    // The first processes also fill buffers that are reused.
     for _ in 0..3 {
         write_two_mib(&mut client)?;
     }

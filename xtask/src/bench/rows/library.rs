@@ -1,4 +1,4 @@
-//! What the Rust client costs: the same process with it and with a bare websocket client, in turns.
+//! Overhead of the Rust client: the same process with it and with a bare websocket client, in turns.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::bench::stats::{ms, percentile};
 const CLIENT: &str = "library.oneshot";
 const BARE: &str = "library.oneshot-bare";
 
-/// One process after the other, by two clients that are both open.
+/// Consecutive processes by two connected clients.
 pub const GROUP: Group = Group {
     name: "library",
     most_rounds: EVERY_ROUND,
@@ -42,7 +42,7 @@ pub const GROUP: Group = Group {
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     if scene.contestant.seat == Seat::Bare {
-        // It knows no more of the protocol than the bare client needs.
+        // The bare server supports only the bare client.
         return Ok(());
     }
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -68,7 +68,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Runs one process to its close, with nothing but the client's own calls.
+/// Runs one process to its close with the client's API.
 fn run_with_client(runtime: &Runtime, command: &Command) -> Result<Duration> {
     let begun = Instant::now();
     let output = runtime.block_on(command.output()).map_err(failed)?;

@@ -1,5 +1,4 @@
-//! The measurements, one file per group of rows; each file declares its rows and bars above the
-//! code that fills them.
+//! The measurements, one file per group; each file declares its rows and bars above the code that fills them.
 
 mod backlog;
 mod blocks;
@@ -30,30 +29,30 @@ use super::scene::{Readings, Scene};
 
 /// Rows that are measured together on one fresh server.
 pub struct Group {
-    /// What `--only` calls it.
+    /// Its name for `--only`.
     pub name: &'static str,
-    /// In how many rounds it takes part; what is slow and hardly varies need not be repeated often.
+    /// Maximum number of rounds; slow groups with little variance need few.
     pub most_rounds: usize,
     /// The rows it fills.
     pub rows: &'static [Row],
-    /// Makes the measurement; rows without a value when it fails have failed.
+    /// Runs the measurement; rows without a value count as failed.
     pub measure: fn(&Scene<'_>, &mut Readings) -> Result<()>,
 }
 
-/// Groups of short measurements that depend on where the scheduler puts several programs, which it
-/// decides anew for every server: one long turn a round would be one throw of the dice.
+/// Groups of short measurements that depend on the placement of several programs by the scheduler, which differs for
+/// every server.
 const THROWN_OFTEN: [&str; 1] = [http::GROUP.name];
 
-/// How often the contestants take turns at those in one round.
+/// Turns per round for those groups.
 const LAPS: usize = 5;
 
 impl Group {
-    /// How often the contestants take turns in one round.
+    /// Turns per round.
     pub fn laps(&self) -> usize {
         if THROWN_OFTEN.contains(&self.name) { LAPS } else { 1 }
     }
 
-    /// Whether `--only` means it: by its name, or by what its name begins with.
+    /// Whether `--only` selects the group, by its name or a prefix.
     pub fn is_called(&self, name: &str) -> bool {
         let rest = self.name.strip_prefix(name);
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))

@@ -1,4 +1,4 @@
-//! The shortest life of a process: start `true`, see it end.
+//! The shortest process: start `true` and wait for its close.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +9,14 @@ use crate::bench::row::{Bar, Better, Of, Row, Unit};
 use crate::bench::scene::{Readings, Scene};
 use crate::bench::stats::{ms, percentile, us};
 
-/// From the start of `true` to its end.
+/// From the start of `true` to its close.
 pub const P50: &str = "oneshot.p50";
 const P95: &str = "oneshot.p95";
 const REPLY: &str = "oneshot.reply";
 const CPU: &str = "oneshot.cpu";
 const CHILDREN_CPU: &str = "oneshot.children-cpu";
 
-/// One process after the other.
+/// Consecutive processes.
 pub const GROUP: Group = Group {
     name: "oneshot",
     most_rounds: EVERY_ROUND,
@@ -85,7 +85,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Runs one process and returns when the start was answered and when everything was over.
+/// Runs one process; returns the times of the start reply and of the close.
 pub fn run_once(client: &mut Client, launch: Launch<'_>) -> Result<(Duration, Duration)> {
     let begun = Instant::now();
     let started = client.queue_start(launch);

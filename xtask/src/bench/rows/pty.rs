@@ -1,4 +1,4 @@
-//! Typing: a byte goes to a terminal and its echo comes back.
+//! Typing: one byte to a terminal, and its echo back.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const P95: &str = "pty.p95";
 /// A terminal stops echoing when the line it is collecting reaches 4096 bytes.
 const MOST_KEYS: usize = 2000;
 
-/// The terminal's own echo, which needs nothing from the program.
+/// The terminal's echo, which does not involve the program.
 pub const GROUP: Group = Group {
     name: "pty",
     most_rounds: EVERY_ROUND,
@@ -55,8 +55,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Writes one byte and returns when its echo came; waits for the answer to the write, too, so that
-/// keys do not overlap.
+/// Writes one byte and returns the time of its echo; also waits for the write reply, so that keys do not overlap.
 fn press(client: &mut Client, process: u64, key: u64) -> Result<Duration> {
     let begun = Instant::now();
     let request = client.queue_write(process, key, "eA==");

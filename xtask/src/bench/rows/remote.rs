@@ -1,4 +1,4 @@
-//! The same work through a rendezvous as straight, and what a rendezvous bears.
+//! The same work through a rendezvous and directly, and the capacity of a rendezvous.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use exec_server_relay::registry_types::PublicKey;
 
 use super::Group;
 use super::oneshot::run_once;
-use crate::bench::cable::FaultProxy;
 use crate::bench::client::{Client, Launch};
 use crate::bench::contestant::Seat;
 use crate::bench::failure::{Failure, Result};
+use crate::bench::fault_proxy::FaultProxy;
 use crate::bench::ledger::Content;
-use crate::bench::meeting::{Harness, Meeting};
+use crate::bench::relay::{BenchRendezvous, Harness};
 use crate::bench::relayed::path_of;
 use crate::bench::row::{Bar, Better, Of, Row, Unit};
 use crate::bench::scene::{Readings, Scene, USUAL_TIME};
@@ -36,14 +36,14 @@ const CRASH: &str = "remote.crash";
 const CRASH_KEPT: &str = "remote.crash-kept";
 const CROWD: &str = "remote.crowd";
 
-/// What is asked of output through a relay, whichever is less.
+/// Required output rate through a relay in MB/s, whichever is less.
 const RATE_WANTED: f64 = 400.0;
 const SHARE_WANTED: f64 = 0.6;
 
-/// Harnesses that come at the same time.
+/// Concurrent harnesses.
 const AT_ONCE: usize = 4;
 
-/// An executor counts a relay as good that it had for a second.
+/// An executor treats a relay socket as working after one second.
 const GOOD_SOCKET: Duration = Duration::from_millis(1200);
 
 /// A rendezvous, an executor and a harness on loopback.
@@ -71,7 +71,7 @@ pub const GROUP: Group = Group {
         ),
         row(EXECUTOR_CPU, "… CPU of the executor", "s/GiB", Better::Lower, &[]),
         row(RELAY_CPU, "… CPU of the rendezvous", "s/GiB", Better::Lower, &[]),
-        row(OPEN, "a stream: way, websocket, handshake, p50", "ms", Better::Lower, &[]),
+        row(OPEN, "a stream: connect, websocket, handshake, p50", "ms", Better::Lower, &[]),
         row(HANDSHAKES, "… four harnesses at once", "/s", Better::Higher, &[]),
         row(
             CUT,
@@ -110,7 +110,7 @@ const fn row(
 }
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    // The others have no rendezvous.
+    // Other contestants have no rendezvous.
     if scene.contestant.seat != Seat::Ours {
         return Ok(());
     }
@@ -120,31 +120,31 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
 }
 
 fn measure_work(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    let meeting = Meeting::start(scene, &scene.scratch.fresh("meeting")?, None)?;
-    let executor = meeting.executor("env", meeting.address)?;
-    let harness = meeting.harness("env", scene.quickack)?;
+    let relay = BenchRendezvous::start(scene, &scene.scratch.fresh("meeting")?, None)?;
+    let executor = relay.executor("env", relay.address)?;
+    let harness = relay.harness("env", scene.quickack)?;
     measure_oneshots(scene, readings, &harness)?;
-    let (before, relay_before) = (executor.usage()?, meeting.rendezvous.usage()?);
+    let (before, relay_before) = (executor.usage()?, relay.rendezvous.usage()?);
     let bytes = measure_output(scene, readings, &harness)?;
     let gib = bytes as f64 / f64::from(1 << 30);
     let cpu = |duration: Duration| duration.as_secs_f64() / gib;
     readings.enter(EXECUTOR_CPU, cpu(executor.usage()?.cpu_since(&before)));
-    readings.enter(RELAY_CPU, cpu(meeting.rendezvous.usage()?.cpu_since(&relay_before)));
+    readings.enter(RELAY_CPU, cpu(relay.rendezvous.usage()?.cpu_since(&relay_before)));
     measure_streams(scene, readings, &harness)
 }
 
 fn measure_recovery(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    let cable = FaultProxy::start()?;
+    let proxy = FaultProxy::start()?;
     let data = scene.scratch.fresh("cut-meeting")?;
-    let mut meeting = Meeting::start(scene, &data, Some(cable.address))?;
-    cable.lead_to(meeting.address);
-    let _executor = meeting.executor("env", cable.address)?;
-    let harness = meeting.harness("env", scene.quickack)?;
-    measure_cuts(scene, readings, &harness, &cable)?;
-    measure_crash(readings, &harness, &mut meeting, &cable)
+    let mut relay = BenchRendezvous::start(scene, &data, Some(proxy.address))?;
+    proxy.set_target(relay.address);
+    let _executor = relay.executor("env", proxy.address)?;
+    let harness = relay.harness("env", scene.quickack)?;
+    measure_cuts(scene, readings, &harness, &proxy)?;
+    measure_crash(readings, &harness, &mut relay, &proxy)
 }
 
-/// One straight, one through the rendezvous, and so on.
+/// Alternates between direct and relayed processes.
 fn measure_oneshots(scene: &Scene<'_>, readings: &mut Readings, harness: &Harness) -> Result<()> {
     let (mut straight, mut relayed) = (scene.connect()?, harness.connect()?);
     let launch = Launch::new(&["/usr/bin/true"]);
@@ -166,7 +166,7 @@ fn measure_oneshots(scene: &Scene<'_>, readings: &mut Readings, harness: &Harnes
     Ok(())
 }
 
-/// Returns how much went through the rendezvous.
+/// Returns the number of bytes through the rendezvous.
 fn measure_output(scene: &Scene<'_>, readings: &mut Readings, harness: &Harness) -> Result<u64> {
     let total = scene.effort.pick(512_u64 << 20, 128 << 20);
     let pieces = 4;
@@ -220,14 +220,14 @@ fn measure_cuts(
     scene: &Scene<'_>,
     readings: &mut Readings,
     harness: &Harness,
-    cable: &FaultProxy,
+    proxy: &FaultProxy,
 ) -> Result<()> {
     let mut client = harness.connect()?;
     let mut times = Vec::new();
     for _ in 0..scene.effort.pick(10, 3) {
         thread::sleep(GOOD_SOCKET);
         let begun = Instant::now();
-        cable.cut();
+        proxy.cut();
         client = resume(harness, client.session())?;
         times.push(ms(begun.elapsed()));
     }
@@ -238,12 +238,12 @@ fn measure_cuts(
 fn measure_crash(
     readings: &mut Readings,
     harness: &Harness,
-    meeting: &mut Meeting<'_>,
-    cable: &FaultProxy,
+    relay: &mut BenchRendezvous<'_>,
+    proxy: &FaultProxy,
 ) -> Result<()> {
     let mut client = harness.connect()?;
     let process = client.start(Launch::new(&["/usr/bin/sleep", "600"]))?.process;
-    meeting.crash_and_restart(Some(cable.address))?;
+    relay.crash_and_restart(Some(proxy.address))?;
     let begun = Instant::now();
     let mut client = resume(harness, client.session())?;
     readings.enter(CRASH, ms(begun.elapsed()));
@@ -252,7 +252,7 @@ fn measure_crash(
     Ok(())
 }
 
-/// Until the executor is back, and has noticed that the old stream is gone.
+/// Retries until the executor has reconnected and has noticed the end of the old stream.
 fn resume(harness: &Harness, session: &str) -> Result<Client> {
     let deadline = Instant::now() + USUAL_TIME;
     loop {
@@ -264,9 +264,9 @@ fn resume(harness: &Harness, session: &str) -> Result<Client> {
     }
 }
 
-/// Peers that encrypt nothing: a relay cannot tell.
+/// Peers without encryption, which a relay cannot detect.
 fn measure_crowd(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
-    let meeting = Meeting::start(scene, &scene.scratch.fresh("crowd")?, None)?;
+    let relay = BenchRendezvous::start(scene, &scene.scratch.fresh("crowd")?, None)?;
     let deadline = || Instant::now() + USUAL_TIME;
     let key = PublicKey { x25519: [7; 32], mlkem768: Box::new([7; 1184]) };
     let frame = |stream: &str, body| RelayFrame::new(stream, body).encode();
@@ -279,14 +279,18 @@ fn measure_crowd(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut sockets = Vec::new();
     for number in 0..scene.effort.pick(1000, 100) {
         let environment = format!("env-{number}");
-        let token = meeting.token("executor", &environment)?;
-        let url = meeting.register(&environment, &token, &key)?;
+        let token = relay.token("executor", &environment)?;
+        let url = relay.register(&environment, &token, &key)?;
         let mut executor =
-            WebSocket::connect_at(meeting.address, path_of(&url)?, scene.quickack, deadline())?;
-        let harness = meeting.harness(&environment, scene.quickack)?;
-        let way = harness.ask()?.ok_or_else(|| Failure::new("the executor is not there"))?;
-        let mut socket =
-            WebSocket::connect_at(meeting.address, path_of(&way.url)?, scene.quickack, deadline())?;
+            WebSocket::connect_at(relay.address, path_of(&url)?, scene.quickack, deadline())?;
+        let harness = relay.harness(&environment, scene.quickack)?;
+        let response = harness.ask()?.ok_or_else(|| Failure::new("the executor is not there"))?;
+        let mut socket = WebSocket::connect_at(
+            relay.address,
+            path_of(&response.url)?,
+            scene.quickack,
+            deadline(),
+        )?;
         socket.queue_binary(&frame("s", RelayBody::Resume { next_seq: 0 }));
         socket.queue_binary(&frame("s", RelayBody::Data(record())));
         socket.flush()?;
@@ -297,6 +301,6 @@ fn measure_crowd(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
         socket.next_message()?;
         sockets.push((executor, socket));
     }
-    readings.enter(CROWD, mib(meeting.rendezvous.usage()?.rss as f64));
+    readings.enter(CROWD, mib(relay.rendezvous.usage()?.rss as f64));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Requests that do nothing: how long one takes, what it costs, and how many fit into a second.
+//! Requests without work: latency, CPU time and throughput.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ const STREAMED: &str = "rpc.streamed";
 
 const IN_FLIGHT: usize = 64;
 
-/// `environment/status`, one by one and many at a time.
+/// `environment/status`, one by one and pipelined.
 pub const GROUP: Group = Group {
     name: "rpc",
     most_rounds: EVERY_ROUND,
@@ -95,7 +95,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Trips and what each costs the server, all in microseconds.
+/// Durations and server CPU time per request in microseconds.
 pub fn paced_trips(
     scene: &Scene<'_>,
     trips: impl FnOnce(&Pace) -> Result<Vec<f64>>,
@@ -106,17 +106,16 @@ pub fn paced_trips(
     Ok((times, cpu))
 }
 
-/// When new requests take the place of those that were answered.
-///
-/// New requests carry acknowledgements, so only a client that waits for a whole batch feels a
-/// server's Nagle delay.
+/// When new requests replace answered ones.
+/// ¦ New requests carry acknowledgements, so only a client that waits for a whole batch is delayed by a server's Nagle
+/// algorithm.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refill {
     WhenEmpty,
     AtOnce,
 }
 
-/// The times of one round trip after the other, in microseconds.
+/// Durations of consecutive round trips in microseconds.
 pub fn round_trips(client: &mut Client, pace: &Pace) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     pace.run(|| {
@@ -128,7 +127,7 @@ pub fn round_trips(client: &mut Client, pace: &Pace) -> Result<Vec<f64>> {
     Ok(times)
 }
 
-/// Keeps requests in flight for some time and returns how many were answered per second.
+/// Keeps requests in flight for some time and returns the number of replies per second.
 fn answer_rate(client: &mut Client, time: Duration, refill: Refill) -> Result<f64> {
     let begun = Instant::now();
     let (mut answered, mut waiting) = (0_u64, 0);
@@ -141,8 +140,7 @@ fn answer_rate(client: &mut Client, time: Duration, refill: Refill) -> Result<f6
             client.flush()?;
             waiting = IN_FLIGHT;
         }
-        // Waits for one answer, then takes whatever came with it, as a client with a read buffer
-        // does.
+        // Waits for one reply, then handles all buffered ones, as a client with a read buffer does.
         let mut event = Some(client.next_event()?);
         while let Some(seen) = event {
             if matches!(seen, Event::Reply(_)) {

@@ -1,5 +1,4 @@
-//! The shortest life of a sandboxed process: everything can be read, one directory can be written, and
-//! there is no network.
+//! The shortest sandboxed process: everything is readable, one directory is writable, no network.
 
 use std::fs;
 use std::path::Path;
@@ -33,14 +32,14 @@ const COMPILE: &str = "sandbox.compile";
 const READ: &str = "sandbox.read";
 const WRITE: &str = "sandbox.write";
 
-/// As small as the files that are read and written without a policy.
+/// The size of the small files in the unsandboxed rows.
 const SMALL: usize = 4096;
 
 /// Entries of a large policy, and of one with a quarter of them.
 const MANY: usize = 1000;
 const FEWER: usize = MANY / 4;
 
-/// One sandboxed process after the other.
+/// Consecutive sandboxed processes.
 pub const GROUP: Group = Group {
     name: "sandbox",
     most_rounds: EVERY_ROUND,
@@ -187,7 +186,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     })?;
     readings.enter(FIRST, percentile(&firsts, 0.5));
     if scene.contestant.seat == Seat::Ours {
-        // The peer takes seconds for these, or gives up.
+        // The peer takes seconds for these, or fails.
         let time = run_at_once(std::slice::from_mut(&mut client), 200, launch)?;
         readings.enter(BURST, 200.0 / time.as_secs_f64());
         measure_entries(scene, &mut client, &root, &policy, readings)?;
@@ -195,11 +194,11 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     measure_files(scene, &mut client, &policy, readings)
 }
 
-/// As long as a client that reads a reply takes at least, and long enough to prepare the next sandbox.
+/// Minimal think time of a client, and enough time to prepare the next sandbox.
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// What a start costs that does not directly follow another: a sandbox has been prepared, and the machine
-/// does not prepare another one meanwhile. The ones without a sandbox come after the same moment.
+/// Start time with a warm sandbox and an idle machine, after a pause. Unsandboxed starts are measured after the same
+/// pause.
 fn measure_warm(
     scene: &Scene<'_>,
     client: &mut Client,
@@ -221,7 +220,7 @@ fn measure_warm(
     Ok(())
 }
 
-/// What a start costs when a policy has many entries, each of which is a mount.
+/// Start time with a policy of many entries, each of which is a mount.
 fn measure_entries(
     scene: &Scene<'_>,
     client: &mut Client,
@@ -246,7 +245,7 @@ fn measure_entries(
     readings.enter(ENTRIES, many_time);
     readings.enter(GROWTH, many_time / fewer_time / (MANY / FEWER) as f64);
 
-    // A start without a program is refused after its policy was read and compiled.
+    // A start without a program is rejected after its policy was compiled.
     let start = format!(
         r#"{{"processId":"none","argv":[],"cwd":"{}","env":{{}},"tty":false,"sandbox":{many}}}"#,
         uri(root)
@@ -265,7 +264,7 @@ fn measure_entries(
     Ok(())
 }
 
-/// The same policy with directories of the project that stay read-only.
+/// The same policy with read-only directories in the project.
 fn with_entries(policy: &str, root: &Path, count: usize) -> String {
     let entry = |number: usize| {
         let path = uri(&root.join(format!("many/{number}")));
@@ -281,7 +280,7 @@ fn measure_files(
     policy: &str,
     readings: &mut Readings,
 ) -> Result<()> {
-    // A file that only a denied one beside it makes the reference send to its helper.
+    // A denied sibling makes the reference use its helper for this file.
     let file = KnownFile::with_its_bytes(scene, "sandboxed/small", SMALL)?;
     let denying = format!(r#","sandbox":{}"#, with_a_denial(policy, &file));
     let writing = format!(r#","sandbox":{policy}"#);
@@ -303,14 +302,14 @@ fn measure_files(
     Ok(())
 }
 
-/// The same policy with one path that may not be read: without one, the reference reads unconfined.
+/// The same policy with one denied path; without one, the reference reads unconfined.
 fn with_a_denial(policy: &str, file: &KnownFile) -> String {
     let denied =
         format!(r#"{{"path":{{"type":"path","path":"{}-denied"}},"access":"deny"}},"#, file.uri);
     policy.replacen(r#""entries":["#, &format!(r#""entries":[{denied}"#), 1)
 }
 
-/// The policy that clients send most: everything can be read, the project can be written.
+/// The most common policy: everything is readable, the project is writable.
 fn workspace_write(root: &Path) -> String {
     let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
     json!({
@@ -324,11 +323,11 @@ fn workspace_write(root: &Path) -> String {
     .to_string()
 }
 
-/// A server that ignores the policy would be fast.
+/// Rejects a server that ignores the policy.
 fn check_that_it_confines(client: &mut Client, root: &Path, policy: &str) -> Result<()> {
     let (inside, outside) = (root.join("inside"), root.with_file_name("outside"));
     for file in [&inside, &outside] {
-        // Another contestant may have made it.
+        // Another contestant may have created it.
         let _ = fs::remove_file(file);
         let argv = ["/usr/bin/touch", file.to_str().unwrap_or_default()];
         let started = client.start(Launch { sandbox: Some(policy), ..Launch::new(&argv) })?;

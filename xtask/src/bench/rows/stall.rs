@@ -1,5 +1,5 @@
-//! A client that stops reading while its process writes: what it costs the server, others, and the
-//! client's own say.
+//! A client that stops reading while its process writes: cost for the server, for other clients, and for its own
+//! requests.
 
 use std::path::PathBuf;
 use std::thread;
@@ -117,8 +117,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Round trips in short bursts over some time: their p50 in microseconds and the most memory seen
-/// in between.
+/// Round trips in short bursts: their p50 in microseconds, and the peak memory in between.
 fn probe(client: &mut Client, server: &Server<'_>, time: Duration) -> Result<(f64, u64)> {
     let begun = Instant::now();
     let (mut times, mut peak) = (Vec::new(), 0);
@@ -141,7 +140,7 @@ fn ends_within(pid: u32, time: Duration) -> bool {
     true
 }
 
-/// Where the process writes its number, since the protocol does not tell it.
+/// File for the pid of the process, which the protocol does not report.
 struct PidFile(PathBuf);
 
 impl PidFile {
@@ -157,7 +156,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // It is missing if the process never started.
+        // The file is missing if the process never started.
         let _ = std::fs::remove_file(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! What it takes to have a server at all: time, memory, a file.
+//! Start time, memory and program size of a server.
 
 use std::thread;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const INITIALIZED: &str = "startup.initialized";
 const RSS: &str = "startup.rss";
 const BINARY: &str = "startup.binary";
 
-/// Several starts in a row.
+/// Several consecutive starts.
 pub const GROUP: Group = Group {
     name: "startup",
     most_rounds: EVERY_ROUND,

@@ -1,4 +1,4 @@
-//! How fast input gets through, and whether all of it arrives in order.
+//! Throughput of stdin, and whether all input arrives in order.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -15,7 +15,7 @@ const WRITE_SIZE: usize = 64 * 1024;
 const IN_FLIGHT: u64 = 16;
 const CHECKED_WRITES: u64 = 32;
 
-/// A reader that ends on its own after a given number of bytes, which proves that they arrived.
+/// A reader that exits after a given number of bytes, which proves that they arrived.
 pub const GROUP: Group = Group {
     name: "stdin",
     most_rounds: EVERY_ROUND,
@@ -45,7 +45,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Sends writes that all differ into a file and compares it.
+/// Writes distinct chunks to a file and compares it.
 fn check_content(client: &mut Client) -> Result<()> {
     let sent: Vec<Vec<u8>> = (0..CHECKED_WRITES).map(pattern).collect();
     let chunks: Vec<String> = sent.iter().map(base64_turbo::encode).collect();
@@ -68,7 +68,7 @@ fn start_reader(client: &mut Client, file: &str, writes: u64) -> Result<u64> {
     Ok(client.start(launch)?.process)
 }
 
-/// Sends writes, keeping a number of them unanswered.
+/// Sends writes with a number of them in flight.
 fn pour<'a>(
     client: &mut Client,
     process: u64,
@@ -91,7 +91,7 @@ fn pour<'a>(
     Ok(())
 }
 
-/// Bytes that differ from write to write and from place to place.
+/// Bytes that differ between writes and positions.
 fn pattern(write: u64) -> Vec<u8> {
     let byte = |index: usize| (index as u64 ^ (index as u64 >> 8) ^ write.wrapping_mul(37)) as u8;
     (0..WRITE_SIZE).map(byte).collect()
@@ -107,7 +107,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is missing if the reader never started.
+        // The file is missing if the reader never started.
         let _ = std::fs::remove_file(&self.0);
     }
 }

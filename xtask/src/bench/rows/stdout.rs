@@ -1,4 +1,4 @@
-//! How fast output gets through: one process, and four at a time on one connection.
+//! Throughput of output: one process, and four at a time on one connection.
 
 use std::time::Instant;
 
@@ -73,7 +73,7 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     Ok(())
 }
 
-/// Lets processes write and returns what got through, in how many chunks.
+/// Runs the processes; returns the received bytes and chunks.
 fn run(
     scene: &Scene<'_>,
     readings: &mut Readings,

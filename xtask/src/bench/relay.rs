@@ -1,4 +1,4 @@
-//! A rendezvous with executors at it, and what is asked of its registry.
+//! A rendezvous with executors, and requests to its registry.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,10 +21,10 @@ use super::scene::{Scene, USUAL_TIME};
 use super::warden::{self, Warden};
 use super::websocket::QuickAck;
 
-/// Longer than anything takes that is to work at all.
+/// Longer than any working operation takes.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A program that runs, and is gone with its value.
+/// A running program, stopped on drop.
 pub struct Running<'a> {
     child: Child,
     warden: &'a Warden,
@@ -37,7 +37,7 @@ impl<'a> Running<'a> {
         Ok(Running { child, warden })
     }
 
-    /// What it uses now.
+    /// Current resource usage.
     pub fn usage(&self) -> Result<Usage> {
         process_tree::usage(&process_tree::own_processes(self.child.id()))
     }
@@ -51,11 +51,11 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A rendezvous.
-pub struct Meeting<'a> {
-    /// Where it listens.
+/// A running rendezvous.
+pub struct BenchRendezvous<'a> {
+    /// Listening address.
     pub address: SocketAddr,
-    /// The program.
+    /// Its process.
     pub rendezvous: Running<'a>,
     program: PathBuf,
     data: PathBuf,
@@ -63,8 +63,8 @@ pub struct Meeting<'a> {
     warden: &'a Warden,
 }
 
-impl<'a> Meeting<'a> {
-    /// Starts one with new data; its URLs lead to `public`, if that is not itself.
+impl<'a> BenchRendezvous<'a> {
+    /// Starts a rendezvous with new data; `public` is the address in its URLs, if it is not its own.
     pub fn start(scene: &Scene<'a>, data: &Path, public: Option<SocketAddr>) -> Result<Self> {
         let program = PathBuf::from(scene.contestant.program());
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -74,10 +74,10 @@ impl<'a> Meeting<'a> {
         let made: Value = serde_json::from_slice(&command.output()?.stdout)?;
         let admin = secret(&made)?;
         let (data, warden) = (data.to_owned(), scene.warden);
-        Ok(Meeting { address, rendezvous, program, data, admin, warden })
+        Ok(BenchRendezvous { address, rendezvous, program, data, admin, warden })
     }
 
-    /// Kills it without a warning, and starts it again where it was.
+    /// Kills the rendezvous and starts it again at the same address.
     pub fn crash_and_restart(&mut self, public: Option<SocketAddr>) -> Result<()> {
         warden::kill_all(self.rendezvous.child.id());
         let _ = self.rendezvous.child.wait();
@@ -86,7 +86,7 @@ impl<'a> Meeting<'a> {
         Ok(())
     }
 
-    /// A new token.
+    /// Creates a token.
     pub fn token(&self, role: &str, environment: &str) -> Result<String> {
         let body = json!({"role": role, "environment": environment});
         let (status, made) = post(self.address, "/admin/tokens", &self.admin, &body)?;
@@ -96,12 +96,12 @@ impl<'a> Meeting<'a> {
         secret(&made)
     }
 
-    /// Starts an executor that comes by `way`.
-    pub fn executor(&self, environment: &str, way: SocketAddr) -> Result<Running<'a>> {
+    /// Starts an executor that connects to the address `via`.
+    pub fn executor(&self, environment: &str, via: SocketAddr) -> Result<Running<'a>> {
         let token = self.token("executor", environment)?;
         let mut command = Command::new(&self.program);
         command
-            .args(["--remote", &format!("http://{way}"), "--environment-id", environment])
+            .args(["--remote", &format!("http://{via}"), "--environment-id", environment])
             .arg("--state-dir")
             .arg(self.data.join("state"))
             .env("EXEC_SERVER_REMOTE_TOKEN", token)
@@ -109,7 +109,7 @@ impl<'a> Meeting<'a> {
         Running::start(&mut command, self.warden)
     }
 
-    /// A harness that may connect to this environment.
+    /// A harness with a token for this environment.
     pub fn harness(&self, environment: &str, quickack: QuickAck) -> Result<Harness> {
         Ok(Harness {
             address: self.address,
@@ -120,7 +120,7 @@ impl<'a> Meeting<'a> {
         })
     }
 
-    /// Registers an executor with this key; returns the URL to attach to.
+    /// Registers an executor with this key; returns its websocket URL.
     pub fn register(&self, environment: &str, token: &str, key: &PublicKey) -> Result<String> {
         let path = format!("/cloud/environment/{environment}/register");
         let body = json!({"security_profile": "noise_hybrid_ik_v1", "executor_public_key": key});
@@ -130,7 +130,7 @@ impl<'a> Meeting<'a> {
     }
 }
 
-/// A peer with a key and a token.
+/// A harness with a key and a token.
 pub struct Harness {
     address: SocketAddr,
     environment: String,
@@ -140,23 +140,25 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// Asks for a way once; none if it is not the time.
+    /// Sends a connect request; `None` if the executor is not ready.
     pub fn ask(&self) -> Result<Option<ConnectResponse>> {
         let path = format!("/cloud/environment/{}/connect", self.environment);
         let body = json!({"harness_public_key": self.identity.public_key()});
         match post(self.address, &path, &self.token, &body)? {
             (200, answer) => Ok(Some(serde_json::from_value(answer)?)),
             (409 | 429 | 500.., _) => Ok(None),
-            (status, answer) => Err(Failure::new(format!("no way ({status}): {answer}"))),
+            (status, answer) => {
+                Err(Failure::new(format!("no connect response ({status}): {answer}")))
+            }
         }
     }
 
-    /// A stream, by the next way that there is.
+    /// Opens a stream; retries the connect request.
     pub fn open(&self) -> Result<Relayed> {
         let deadline = Instant::now() + TIMEOUT;
         loop {
-            let tried = self.ask().and_then(|way| match way {
-                Some(way) => self.go(&way, deadline).map(Some),
+            let tried = self.ask().and_then(|response| match response {
+                Some(response) => self.open_at(&response, deadline).map(Some),
                 None => Ok(None),
             });
             match tried {
@@ -170,12 +172,12 @@ impl Harness {
         }
     }
 
-    /// A stream by this way.
-    pub fn go(&self, way: &ConnectResponse, deadline: Instant) -> Result<Relayed> {
+    /// Opens a stream with this connect response.
+    pub fn open_at(&self, response: &ConnectResponse, deadline: Instant) -> Result<Relayed> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let id = format!("bench-stream-{:08x}-{number:08x}", std::process::id());
-        Relayed::open(self.address, id, &self.identity, way, self.quickack, deadline)
+        Relayed::open(self.address, id, &self.identity, response, self.quickack, deadline)
     }
 
     /// A client with a session.
@@ -191,7 +193,7 @@ fn serve<'a>(
     public: Option<SocketAddr>,
     warden: &'a Warden,
 ) -> Result<(Running<'a>, SocketAddr)> {
-    // What it says on stdout is its public URL, so the port is chosen here.
+    // It prints its public URL, so the port is chosen here.
     let free = match listen.port() {
         0 => std::net::TcpListener::bind(listen)?.local_addr()?,
         _ => listen,
@@ -216,7 +218,7 @@ fn secret(made: &Value) -> Result<String> {
     secret.ok_or_else(|| Failure::new("no token was made"))
 }
 
-/// One request on a connection of its own: its status and the JSON that came back.
+/// Sends one request on a new connection; returns status and JSON body.
 fn post(address: SocketAddr, path: &str, token: &str, body: &Value) -> Result<(u16, Value)> {
     let body = body.to_string();
     let mut link = TcpStream::connect(address)?;

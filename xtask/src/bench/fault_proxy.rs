@@ -1,4 +1,4 @@
-//! A connection that can be cut: what comes to one address is carried to another until then.
+//! A TCP proxy that can be cut and redirected.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,9 +7,9 @@ use std::thread;
 
 use super::failure::Result;
 
-/// Everything that is carried at the moment.
+/// A running proxy.
 pub struct FaultProxy {
-    /// What is dialled.
+    /// Address to dial.
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
 }
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl FaultProxy {
-    /// A cable that leads nowhere yet.
+    /// Starts a proxy without a target.
     pub fn start() -> Result<FaultProxy> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?;
@@ -30,7 +30,7 @@ impl FaultProxy {
         let shared = state.clone();
         thread::spawn(move || {
             for client in listener.incoming().map_while(io::Result::ok) {
-                // A peer that cannot be forwarded sees the connection end.
+                // A connection that cannot be forwarded is closed.
                 let _ = carry(client, &shared);
                 if lock(&shared).is_over {
                     return;
@@ -40,15 +40,15 @@ impl FaultProxy {
         Ok(FaultProxy { address, state })
     }
 
-    /// Leads there from now on.
-    pub fn lead_to(&self, target: SocketAddr) {
+    /// Sets the target of new connections.
+    pub fn set_target(&self, target: SocketAddr) {
         lock(&self.state).target = Some(target);
     }
 
-    /// Ends everything that is carried; what comes next is carried again.
+    /// Closes all connections; new ones are accepted.
     pub fn cut(&self) {
         for socket in lock(&self.state).sockets.drain(..) {
-            // It may be gone by itself.
+            // The connection may be closed already.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
@@ -58,7 +58,7 @@ impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.cut();
         lock(&self.state).is_over = true;
-        // Wakes the thread that waits for connections.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -77,7 +77,7 @@ fn carry(client: TcpStream, state: &Mutex<State>) -> io::Result<()> {
 }
 
 fn copy(mut from: TcpStream, mut to: TcpStream) {
-    // Either end may end it.
+    // Either end may close the connection.
     let _ = io::copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Both);
     let _ = from.shutdown(Shutdown::Both);
