@@ -16,9 +16,10 @@ pub struct InitializeParams {
     /// How long processes keep running after the connection is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub linger_ms: Option<u64>,
-    /// Whether to take a session over from a connection that is alive.
-    #[serde(default, skip_serializing_if = "crate::is_false")]
-    pub take_over: bool,
+    /// Whether to take a session over from a connection that is alive. None is a client that resumes its own session;
+    /// false is another client, which leaves the session with a peer that cannot be probed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take_over: Option<bool>,
     /// What the client can do beyond the least.
     #[serde(default, skip_serializing_if = "ClientCapabilities::is_none")]
     pub client_capabilities: ClientCapabilities,
