@@ -95,6 +95,13 @@ pub(crate) enum Survival {
     Leave,
 }
 
+/// The session that a connection resumes.
+pub(crate) struct ResumedSession {
+    pub session_id: String,
+    /// Whether to take it from another live connection; None if it is the client's own session.
+    pub take_over: Option<bool>,
+}
+
 impl ExecServerConnection {
     /// Connects and opens a session.
     pub async fn connect(
@@ -110,7 +117,9 @@ impl ExecServerConnection {
         options: &ExecServerClientConnectOptions,
     ) -> Result<Self, ExecServerError> {
         let wire = dial.dial().await?;
-        let resume = options.resume_session_id.clone();
+        let take_over = Some(options.take_over);
+        let session_id = options.resume_session_id.clone();
+        let resume = session_id.map(|session_id| ResumedSession { session_id, take_over });
         Self::open(wire, options, resume, &[], Survival::Fail).await
     }
 
@@ -118,7 +127,7 @@ impl ExecServerConnection {
     pub(crate) async fn open(
         wire: Box<dyn Wire>,
         options: &ExecServerClientConnectOptions,
-        resume: Option<String>,
+        resume: Option<ResumedSession>,
         processes: &[Arc<Process>],
         survival: Survival,
     ) -> Result<Self, ExecServerError> {
@@ -312,13 +321,13 @@ impl Shared {
     async fn initialize(
         self: &Arc<Self>,
         options: &ExecServerClientConnectOptions,
-        resume: Option<String>,
+        resume: Option<ResumedSession>,
     ) -> Result<InitializeAnswer, ExecServerError> {
         let params = InitializeParams {
             client_name: options.client_name.clone(),
-            resume_session_id: resume.clone(),
+            resume_session_id: resume.as_ref().map(|resume| resume.session_id.clone()),
             linger_ms: None,
-            take_over: options.take_over,
+            take_over: resume.as_ref().and_then(|resume| resume.take_over),
             client_capabilities: ClientCapabilities { report_ignored: true, session_moved: true },
         };
         let pending = self.request(Method::Initialize.name(), &params)?;
@@ -327,7 +336,7 @@ impl Shared {
             Ok(reply) => reply.map_err(ExecServerError::before_session)?.decode()?,
             Err(_) => return Err(ExecServerError::InitializeTimedOut { timeout }),
         };
-        if resume.is_some_and(|resume| resume != answer.session_id) {
+        if resume.is_some_and(|resume| resume.session_id != answer.session_id) {
             let text = "the server resumed another session than the requested one";
             return Err(ExecServerError::Protocol(text.to_owned()));
         }

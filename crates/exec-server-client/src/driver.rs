@@ -21,7 +21,7 @@ use exec_server_protocol::process::ProcessId;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep_until, timeout_at};
 
-use crate::connection::{ExecServerConnection, LinkEnd, Survival};
+use crate::connection::{ExecServerConnection, LinkEnd, ResumedSession, Survival};
 use crate::error::ExecServerError;
 use crate::inbound::repair;
 use crate::process_state::Process;
@@ -281,11 +281,12 @@ async fn attempt(
 ) -> Result<ExecServerConnection, ExecServerError> {
     let wire = shared.dial.dial().await?;
     let processes = if session_id.is_some() { shared.live_processes() } else { Vec::new() };
-    let mut options = shared.options.clone();
     // Only the first connection takes over: two clients that always do would take the session from each other forever.
-    options.take_over &= shared.is_first();
+    // A later one resumes the client's own session.
+    let take_over = shared.is_first().then_some(shared.options.take_over);
+    let resume = session_id.map(|session_id| ResumedSession { session_id, take_over });
     let connection =
-        ExecServerConnection::open(wire, &options, session_id, &processes, Survival::Resync)
+        ExecServerConnection::open(wire, &shared.options, resume, &processes, Survival::Resync)
             .await?;
     shared.lock().was_connected = true;
     for some in processes.chunks(READS_AT_ONCE) {

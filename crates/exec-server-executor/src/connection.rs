@@ -283,8 +283,11 @@ impl Peer {
             }
             Some(session_id) => {
                 let session = self.server.sessions.find(&session_id, &self.principal)?;
-                let take_over =
-                    if params.take_over { TakeOver::Always } else { TakeOver::IfSilent };
+                let take_over = match params.take_over {
+                    Some(true) => TakeOver::Always,
+                    Some(false) => TakeOver::IfProvenSilent,
+                    None => TakeOver::IfSilent,
+                };
                 let request = ResumeRequest {
                     connection: self.id,
                     outbox: self.outbox.clone(),

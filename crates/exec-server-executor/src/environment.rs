@@ -64,6 +64,7 @@ fn capabilities(mechanism: Mechanism) -> Capabilities {
         session_moved: true,
         report_ignored: true,
         session_take_over: true,
+        session_take_over_asked: true,
         session_directory: true,
         session_linger: true,
         sandboxed_file_streaming: cfg!(target_os = "linux"),

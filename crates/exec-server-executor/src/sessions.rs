@@ -101,8 +101,10 @@ impl Processes {
 /// Whether a resume may take the session from a connection that is still open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeOver {
-    /// Only if the current peer does not answer a probe.
+    /// Only if the current peer does not answer a probe; for a client that resumes its own session.
     IfSilent,
+    /// The same, but a peer that cannot be probed counts as alive; for a client that attaches to another one's session.
+    IfProvenSilent,
     /// Always, even if the current peer is responsive.
     Always,
 }

@@ -113,6 +113,7 @@ capabilities! {
     session_moved             "`clientCapabilities.sessionMoved` in `initialize`: the notification `session/moved` tells of a take-over."
     report_ignored            "`clientCapabilities.reportIgnored` in `initialize`: replies list members that were ignored."
     session_take_over         "A resume takes over from a connection whose peer is silent."
+    session_take_over_asked   "`takeOver: false` in `initialize` leaves a session with a peer that cannot be probed."
     session_directory         "`session/list`; `sessionId` in `process/read`, `process/signal` and `process/terminate`; `takeOver` in `initialize`."
     session_linger            "`lingerMs` in `initialize`, `session/setLinger`, and `closedRetentionMs` in `process/start`."
     sandboxed_file_streaming  "`fs/open` under a sandbox."

@@ -16,9 +16,10 @@ pub struct InitializeParams {
     /// How long processes keep running after the connection is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub linger_ms: Option<u64>,
-    /// Whether to take the session over from a live connection.
-    #[serde(default, skip_serializing_if = "crate::is_false")]
-    pub take_over: bool,
+    /// Whether to take the session over from a live connection. Absent for a client that resumes its own session; false for
+    /// another client, which then leaves the session with a peer that cannot be probed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub take_over: Option<bool>,
     /// Optional features of the client.
     #[serde(default, skip_serializing_if = "ClientCapabilities::is_none")]
     pub client_capabilities: ClientCapabilities,

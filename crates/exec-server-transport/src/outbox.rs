@@ -219,6 +219,26 @@ impl Outbox {
         Held { outbox: self.clone(), bytes }
     }
 
+    /// Whether the carrier has pings, so that silence is a sign of a dead peer.
+    pub fn can_ping(&self) -> bool {
+        !self.lock().cannot_ping
+    }
+
+    /// Returns whether the connection ends within `timeout`.
+    pub async fn ends_within(&self, timeout: Duration) -> bool {
+        let (probe, end) = oneshot::channel();
+        {
+            let mut state = self.lock();
+            if state.is_closed {
+                return true;
+            }
+            state.probes.retain(|(_, waiting)| !waiting.is_closed());
+            // No pong has this number; the end of the connection drops the sender.
+            state.probes.push((PingNumber::MAX, probe));
+        }
+        tokio::time::timeout(timeout, end).await.is_ok()
+    }
+
     /// Pings the peer and returns whether a pong came within `timeout`.
     pub async fn probe(&self, timeout: Duration) -> bool {
         let (probe, sign) = oneshot::channel();

@@ -79,11 +79,14 @@ async fn attach(
     let mut result = attachment.handle_attach(Instant::now(), session.load(), connection);
     if let Err(AttachError::AttachedTo(holder)) = result {
         let held_by = session.shared.attached.borrow().clone();
-        let is_alive = match &held_by {
-            Some(outbox) if request.take_over == TakeOver::IfSilent => {
-                outbox.probe(server.config.timings.take_over_probe).await
+        let patience = server.config.timings.take_over_probe;
+        let is_alive = match (&held_by, request.take_over) {
+            (None, _) | (_, TakeOver::Always) => false,
+            // A relay stream has no pings: a live peer is as silent as a dead one, and only the end of a stream tells.
+            (Some(outbox), TakeOver::IfProvenSilent) if !outbox.can_ping() => {
+                !outbox.ends_within(patience).await
             }
-            _ => false,
+            (Some(outbox), _) => outbox.probe(patience).await,
         };
         if !is_alive {
             let take_over = request.take_over;

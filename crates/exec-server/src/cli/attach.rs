@@ -57,6 +57,13 @@ pub async fn run(arguments: AttachArguments) -> Result<u8, Failure> {
     }
     let left = "left; nothing was attached";
     let (looking, located) = console.wait_for(left, reference.find()).await?;
+    let id = located.process.process_id.clone();
+    let reattach = ReattachHint::new(reference.target(), &id);
+    // An older server takes a process from a client behind a relay, because it waits there for a pong that never comes.
+    let can = looking.session().connection().await?.capabilities();
+    if located.session.attached && !arguments.take_over && !can.session_take_over_asked {
+        return Err(attached_elsewhere(&located, &reattach));
+    }
     drop(looking);
     let has_terminal = located.process.tty;
     if !has_terminal {
@@ -66,8 +73,6 @@ pub async fn run(arguments: AttachArguments) -> Result<u8, Failure> {
         resume: Some(located.session.session_id.clone()),
         take_over: arguments.take_over,
     };
-    let id = located.process.process_id.clone();
-    let reattach = ReattachHint::new(reference.target(), &id);
     let connecting = async {
         let connected = reference.options.connect(reference.target(), &resume_options).await;
         connected.map_err(|failure| explain(failure, &located, &reattach))
@@ -116,6 +121,10 @@ fn explain(failure: Failure, located: &Located, reattach: &ReattachHint) -> Fail
     if *code != ErrorCode::SessionAttached as i64 {
         return failure;
     }
+    attached_elsewhere(located, reattach)
+}
+
+fn attached_elsewhere(located: &Located, reattach: &ReattachHint) -> Failure {
     let session = &located.session;
     let short: String = session.session_id.chars().take(8).collect();
     Failure::AttachedElsewhere {

@@ -19,6 +19,11 @@ use crate::cli::{
     with_signal_option,
 };
 
+/// Every script quotes what it inserts, because names of a server must not become syntax of the local shell.
+const BASH: &str = include_str!("completion/exec-server.bash");
+const ZSH: &str = include_str!("completion/exec-server.zsh");
+const FISH: &str = include_str!("completion/exec-server.fish");
+
 /// Longest wait for a server after the Tab key.
 const QUERY_TIMEOUT: Duration = Duration::from_millis(1500);
 
@@ -223,65 +228,3 @@ fn ask<T>(
     runtime.shutdown_background();
     answer
 }
-
-const BASH: &str = r#"# Completion of exec-server for bash; the candidates come from `exec-server __complete`.
-_exec_server() {
-    local line=${COMP_LINE:0:COMP_POINT} candidate word head
-    local -a words=()
-    read -ra words <<< "$line"
-    [[ -z $line || $line == *[[:space:]] ]] && words+=("")
-    local index=$((${#words[@]} - 1))
-    word=${words[index]}
-    # Readline replaces only what comes after the last break in the word.
-    head=
-    if [[ $COMP_WORDBREAKS == *:* && $word == *:* ]]; then
-        head=${word%"${word##*:}"}
-    elif [[ $COMP_WORDBREAKS == *=* && $word == *=* ]]; then
-        head=${word%"${word##*=}"}
-    fi
-    COMPREPLY=()
-    while IFS= read -r candidate; do
-        COMPREPLY+=("${candidate#"$head"}")
-    done < <("$1" __complete "$index" -- "${words[@]}" 2>/dev/null)
-    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *[/:=] ]]; then
-        type compopt &>/dev/null && compopt -o nospace
-    fi
-}
-complete -o default -F _exec_server exec-server
-"#;
-
-const ZSH: &str = r#"#compdef exec-server
-# Completion of exec-server for zsh; the candidates come from `exec-server __complete`.
-_exec_server() {
-    local -a found open closed
-    local candidate
-    found=("${(@f)$("${words[1]}" __complete $((CURRENT - 1)) -- "${(@)words}" 2>/dev/null)}")
-    for candidate in "${found[@]}"; do
-        case "$candidate" in
-            '') ;;
-            *[/:=]) open+=("$candidate") ;;
-            *) closed+=("$candidate") ;;
-        esac
-    done
-    if (( ${#open} + ${#closed} == 0 )); then
-        _files
-        return
-    fi
-    (( ${#open} )) && compadd -S '' -- "${open[@]}"
-    (( ${#closed} )) && compadd -- "${closed[@]}"
-}
-if [ "$funcstack[1]" = "_exec_server" ]; then
-    _exec_server "$@"
-else
-    compdef _exec_server exec-server
-fi
-"#;
-
-const FISH: &str = r#"# Completion of exec-server for fish; the candidates come from `exec-server __complete`.
-function __exec_server_candidates
-    set -l words (commandline -opc)
-    exec-server __complete (count $words) -- $words (commandline -ct) 2>/dev/null
-end
-complete -c exec-server -f -a '(__exec_server_candidates)'
-complete -c exec-server -n '__fish_seen_subcommand_from cp sandbox' -F
-"#;

@@ -89,6 +89,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "sessionLinger",
         "sessionMoved",
         "sessionTakeOver",
+        "sessionTakeOverAsked",
         "shellSnapshotV2",
     ];
     assert_eq!(announced, expected);

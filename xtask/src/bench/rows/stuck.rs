@@ -10,7 +10,7 @@ use exec_server_relay::registry_types::PublicKey;
 use super::Group;
 use crate::bench::contestant::Seat;
 use crate::bench::failure::{Failure, Result};
-use crate::bench::meeting::Meeting;
+use crate::bench::relay::BenchRendezvous;
 use crate::bench::relayed::path_of;
 use crate::bench::row::{Bar, Better, Of, Row, Unit};
 use crate::bench::scene::{Readings, Scene, USUAL_TIME};
@@ -79,11 +79,11 @@ fn measure_side(
     each: &'static str,
     left: &'static str,
 ) -> Result<()> {
-    let meeting = Meeting::start(scene, &scene.scratch.fresh(each)?, None)?;
+    let rendezvous = BenchRendezvous::start(scene, &scene.scratch.fresh(each)?, None)?;
     let count = scene.effort.pick(200, 50);
     let mut pairs =
-        (0..count).map(|number| open(scene, &meeting, number)).collect::<Result<Vec<_>>>()?;
-    let before = meeting.rendezvous.usage()?.rss;
+        (0..count).map(|number| open(scene, &rendezvous, number)).collect::<Result<Vec<_>>>()?;
+    let before = rendezvous.rendezvous.usage()?.rss;
     let frame = record();
     let until = Instant::now() + FLOOD_TIME;
     thread::scope(|scope| {
@@ -93,27 +93,32 @@ fn measure_side(
             scope.spawn(move || flood(socket, frame, until));
         }
     });
-    let growth = meeting.rendezvous.usage()?.rss.saturating_sub(before);
-    let kernel = kernel_bytes(meeting.address)?;
+    let growth = rendezvous.rendezvous.usage()?.rss.saturating_sub(before);
+    let kernel = kernel_bytes(rendezvous.address)?;
     readings.enter(each, mib((growth + kernel) as f64) / f64::from(count));
     thread::sleep(AFTERWARDS);
-    let after = meeting.rendezvous.usage()?.rss;
+    let after = rendezvous.rendezvous.usage()?.rss;
     readings.enter(left, mib(after.saturating_sub(before) as f64));
     drop(pairs);
     Ok(())
 }
 
 /// An executor and a harness with a stream between them.
-fn open(scene: &Scene<'_>, meeting: &Meeting<'_>, number: i32) -> Result<(WebSocket, WebSocket)> {
+fn open(
+    scene: &Scene<'_>,
+    rendezvous: &BenchRendezvous<'_>,
+    number: i32,
+) -> Result<(WebSocket, WebSocket)> {
     let deadline = Instant::now() + USUAL_TIME;
     let key = PublicKey { x25519: [7; 32], mlkem768: Box::new([7; 1184]) };
     let environment = format!("env-{number}");
-    let token = meeting.token("executor", &environment)?;
-    let url = meeting.register(&environment, &token, &key)?;
-    let connect =
-        |url: &str| WebSocket::connect_at(meeting.address, path_of(url)?, scene.quickack, deadline);
+    let token = rendezvous.token("executor", &environment)?;
+    let url = rendezvous.register(&environment, &token, &key)?;
+    let connect = |url: &str| {
+        WebSocket::connect_at(rendezvous.address, path_of(url)?, scene.quickack, deadline)
+    };
     let mut executor = connect(&url)?;
-    let harness = meeting.harness(&environment, scene.quickack)?;
+    let harness = rendezvous.harness(&environment, scene.quickack)?;
     let way = harness.ask()?.ok_or_else(|| Failure::new("the executor is not there"))?;
     let mut harness = connect(&way.url)?;
     harness.queue_binary(&RelayFrame::new("s", RelayBody::Resume { next_seq: 0 }).encode());

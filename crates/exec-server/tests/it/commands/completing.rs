@@ -1,7 +1,7 @@
-//! Shell completion: `__complete`, and the script for bash.
+//! Shell completion: `__complete`, and what the scripts of the shells insert.
 
-use exec_server_testkit::TestExecutor;
 use exec_server_testkit::executor::binary;
+use exec_server_testkit::{Terminal, TestExecutor};
 
 use super::attaching::detached;
 use super::{cli, command, finish, ran};
@@ -49,6 +49,8 @@ async fn commands_targets_ids_and_paths_are_offered() {
     std::fs::create_dir(directory.path().join("sub")).unwrap();
     std::fs::write(directory.path().join("sub/file"), "").unwrap();
     std::fs::write(directory.path().join("sub/.hidden"), "").unwrap();
+    std::fs::write(directory.path().join("sub/fi\nrm x"), "").unwrap();
+    std::fs::write(directory.path().join("sub/fi\x1b[A"), "").unwrap();
     let remote = |path: &str| format!("box:{}/{path}", directory.path().display());
     assert_eq!(complete(&list, &["ls", &remote("su")]).await, [remote("sub/")]);
     assert_eq!(complete(&list, &["cat", &remote("sub/")]).await, [remote("sub/file")]);
@@ -77,30 +79,115 @@ async fn without_an_answer_nothing_is_offered_and_nothing_is_said() {
     assert_eq!(cli(&["__complete", "9", "--", "exec-server"]).await, ran(0, "", ""));
 }
 
-#[tokio::test]
-async fn bash_replaces_what_comes_after_the_last_colon() {
-    let Ok(found) = std::process::Command::new("bash").arg("--version").output() else { return };
-    assert!(found.status.success());
+/// Names that are syntax, or two words, where a shell takes them unquoted.
+const NAMES: [&str; 8] = [
+    "x;touch${IFS}pwned;",
+    "file name",
+    "it's",
+    "quo\"te`touch pwned`",
+    "ring!!",
+    "back\\slash&",
+    "end'",
+    "zed\"",
+];
+
+/// What a person has typed before the Tab key, and the name that is meant by it.
+fn beginnings(name: &str, remote: &str) -> Vec<String> {
+    let start = &name[..1];
+    vec![format!("{remote}{start}"), format!("'{remote}{start}"), format!("\"{remote}{start}")]
+}
+
+/// Types the beginnings of hostile names at a prompt of this shell, completes each, and runs what came of it.
+async fn complete_hostile_names(shell: &[&str], script: &str, settings: &str) {
+    let found = std::process::Command::new(shell[0]).arg("--version").output();
+    if !found.is_ok_and(|found| found.status.success()) {
+        eprintln!("skipped: {} is not installed", shell[0]);
+        return;
+    }
     let server = TestExecutor::start().await;
     let directory = tempfile::tempdir().unwrap();
+    let here = directory.path().to_str().unwrap();
     let list = list(directory.path(), server.url());
-    std::fs::write(directory.path().join("file name"), "").unwrap();
-    std::fs::create_dir(directory.path().join("folder")).unwrap();
-    let script = r#"
-        source <("$PROGRAM" completions bash)
-        COMP_LINE="exec-server cat $SPOT" COMP_POINT=${#COMP_LINE}
-        _exec_server "$PROGRAM"
-        printf '%s\n' "${COMPREPLY[@]}"
-    "#;
-    let remote = format!("box:{}/f", directory.path().display());
-    let mut bash = tokio::process::Command::new("bash");
-    bash.args(["-c", script])
-        .env("PROGRAM", binary())
-        .env("SPOT", &remote)
-        .env("EXEC_SERVER_ENVIRONMENTS", &list)
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped());
-    let place = directory.path().display();
-    let expected = format!("{place}/file name\n{place}/folder/\n");
-    assert_eq!(finish(bash.spawn().unwrap()).await, ran(0, &expected, ""));
+    std::fs::create_dir(directory.path().join("there dir")).unwrap();
+    for name in NAMES {
+        std::fs::write(directory.path().join("there dir").join(name), format!("<{name}>\n"))
+            .unwrap();
+    }
+    detached(&server, &["--name", "p;touch${IFS}pwned;"], "echo '<job>'").await;
+    let text = cli(&["completions", script]).await.out;
+    let settings = settings.replace("HERE", here);
+    std::fs::write(directory.path().join("completions"), text).unwrap();
+    let rc = directory.path().join("rc");
+    std::fs::write(&rc, settings).unwrap();
+    std::fs::copy(&rc, directory.path().join(".zshrc")).unwrap();
+    let program = binary();
+    let path = program.parent().unwrap().display();
+    let path = format!("{path}:{}", std::env::var("PATH").unwrap());
+    let env = [
+        ("PATH", path.as_str()),
+        ("HOME", here),
+        ("ZDOTDIR", here),
+        ("XDG_CONFIG_HOME", here),
+        ("LC_ALL", "C.UTF-8"),
+        ("EXEC_SERVER_ENVIRONMENTS", list.as_str()),
+    ];
+    let rc = rc.to_str().unwrap();
+    let argv: Vec<&str> = shell.iter().map(|word| if *word == "RC" { rc } else { word }).collect();
+    let mut terminal = Terminal::start(&argv, &env).await;
+    terminal.expect("READY> ").await;
+    for name in NAMES {
+        for typed in beginnings(name, &format!("box:{here}/there dir/")) {
+            // Outside quotes, the blank needs a backslash of its own.
+            let is_quoted = typed.starts_with(['\'', '"']);
+            let typed = if is_quoted { typed } else { typed.replace("there dir", "there\\ dir") };
+            terminal.type_keys(&format!("exec-server cat {typed}\t")).await;
+            terminal.type_keys("\r").await;
+            terminal.expect(&format!("<{name}>\r\n")).await;
+        }
+    }
+    terminal.type_keys("exec-server cat box:").await;
+    terminal.type_keys(&format!("{here}/the\tfil\t\r")).await;
+    terminal.expect("<file name>\r\n").await;
+    terminal.type_keys("exec-server logs box p\t").await;
+    terminal.type_keys("\r").await;
+    terminal.expect("<job>\r\n").await;
+    terminal.type_keys("exit 7\r").await;
+    assert_eq!(terminal.finish().await.0, 7);
+    for place in [directory.path().to_owned(), std::env::current_dir().unwrap()] {
+        assert!(!place.join("pwned").exists(), "a name became a command in {place:?}");
+    }
+}
+
+#[tokio::test]
+async fn bash_quotes_the_names_of_a_server() {
+    let settings = "cd 'HERE'; source HERE/completions; PS1='READY> '\n";
+    complete_hostile_names(&["bash", "--noprofile", "--rcfile", "RC", "-i"], "bash", settings)
+        .await;
+}
+
+#[tokio::test]
+async fn bash_quotes_them_also_where_a_colon_breaks_no_word() {
+    let settings = "cd 'HERE'; COMP_WORDBREAKS=${COMP_WORDBREAKS//:}; source HERE/completions\n\
+                    PS1='READY> '\n";
+    complete_hostile_names(&["bash", "--noprofile", "--rcfile", "RC", "-i"], "bash", settings)
+        .await;
+}
+
+#[tokio::test]
+async fn zsh_quotes_the_names_of_a_server() {
+    let settings = "cd 'HERE'; unsetopt zle_bracketed_paste; autoload -U compinit; compinit -u -D\n\
+                    source HERE/completions; PROMPT='READY> '\n";
+    complete_hostile_names(&["zsh", "-i"], "zsh", settings).await;
+}
+
+#[tokio::test]
+async fn fish_quotes_the_names_of_a_server() {
+    let settings = "cd 'HERE'; source HERE/completions\n\
+                    function fish_prompt; echo -n 'READY> '; end\n";
+    complete_hostile_names(
+        &["fish", "-i", "--init-command", "source \"$HOME/rc\""],
+        "fish",
+        settings,
+    )
+    .await;
 }

@@ -50,6 +50,42 @@ async fn the_one_from_whom_a_command_is_taken_hears_of_it_through_the_relay() {
 }
 
 #[tokio::test]
+async fn a_command_of_another_client_is_not_taken_through_the_relay_unasked() {
+    let fixture = RelayFixture::start().await;
+    let script = "echo ready; read x; echo got $x";
+    let run = ["run", "-i", "--name", "job", "env:env", "--", "sh", "-c", script];
+    let mut holder = fixture.command(&run).stdin(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert_eq!(timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap(), "ready");
+    let (code, out, err) = fixture.run_again(&["attach", "-n", "env:env", "job"]).await;
+    assert_eq!((code, out.as_str()), (125, ""), "{err}");
+    assert!(err.contains("`job` is attached to another client"), "{err}");
+    assert!(err.contains("`exec-server attach --take-over env:env job`"), "{err}");
+    // The holder has noticed nothing.
+    let mut stdin = holder.stdin.take().unwrap();
+    timeout(DEADLINE, stdin.write_all(b"input\n")).await.unwrap().unwrap();
+    drop(stdin);
+    assert_eq!(timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap(), "got input");
+    assert_eq!(finish(holder).await.0, 0);
+}
+
+#[tokio::test]
+async fn a_command_that_its_client_has_left_is_attached_through_the_relay() {
+    let fixture = RelayFixture::start().await;
+    let run = ["run", "--name", "job", "env:env", "--", "sh", "-c", "echo ready; exec sleep 1000"];
+    let mut holder = fixture.command(&run).spawn().unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    assert_eq!(timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap(), "ready");
+    // The end of its stream may arrive later than the next client.
+    holder.kill().await.unwrap();
+    let mut next = fixture.command(&["attach", "-n", "env:env", "job"]).spawn().unwrap();
+    let mut lines = BufReader::new(next.stdout.take().unwrap()).lines();
+    assert_eq!(timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap(), "ready");
+    assert_eq!(fixture.run(&["kill", "env:env", "job"]).await.0, 0);
+    assert_eq!(finish(next).await.0, 143);
+}
+
+#[tokio::test]
 async fn files_are_copied_shown_and_listed() {
     let fixture = RelayFixture::start().await;
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
