@@ -43,13 +43,14 @@ impl Caller {
         }
     }
 
-    /// Makes a call that does not belong to a process.
+    /// Makes a call that does not belong to a process; fails with `Unsupported` if the server lacks the method.
     pub async fn call<R: DeserializeOwned>(
         &self,
         method: Method,
         params: &impl Serialize,
         replay: Replay,
     ) -> Result<R, ExecServerError> {
+        self.require_method(method).await?;
         self.call_for(None, method.name(), params, replay).await
     }
 
@@ -197,6 +198,15 @@ impl Caller {
     /// The server's description of its machine.
     pub async fn info(&self) -> Result<Option<EnvironmentInfo>, ExecServerError> {
         Ok(self.connection().await?.environment_info().cloned())
+    }
+
+    /// Fails with `Unsupported` if the server lacks a method.
+    pub async fn require_method(&self, method: Method) -> Result<(), ExecServerError> {
+        // Most methods are those of every server, which need no capabilities.
+        if method.is_announced_by(&Capabilities::default()) {
+            return Ok(());
+        }
+        self.require(|can| method.is_announced_by(can), method.name()).await
     }
 
     /// Fails with `Unsupported` if the server lacks a capability.

@@ -88,7 +88,7 @@ impl RemoteExecServerClient {
 
     /// Lists the processes of this session; fails with `Unsupported` on a server without `process/list`.
     pub async fn processes(&self) -> Result<ProcessListResponse, ExecServerError> {
-        self.caller().require(|can| can.process_list, "process/list").await?;
+        self.caller().require_method(Method::ProcessList).await?;
         self.call(Method::ProcessList.name(), &serde_json::Value::Null).await
     }
 
@@ -128,7 +128,7 @@ impl RemoteExecServerClient {
         &self,
         params: &EnvironmentConfigReadParams,
     ) -> Result<EnvironmentConfigReadResponse, ExecServerError> {
-        self.caller().require(|can| can.environment_config_read, "environmentConfig/read").await?;
+        self.caller().require_method(Method::EnvironmentConfigRead).await?;
         self.call(Method::EnvironmentConfigRead.name(), params).await
     }
 
@@ -145,7 +145,6 @@ impl RemoteExecServerClient {
         &self,
         params: &CapabilitiesParams,
     ) -> Result<serde_json::Value, ExecServerError> {
-        self.caller().require(|can| can.capability_discovery_v2, "capabilities/discoverV2").await?;
         self.caller().call(Method::CapabilitiesV2, params, Replay::Safe).await
     }
 

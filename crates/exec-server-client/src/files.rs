@@ -160,7 +160,6 @@ impl ExecutorFileSystem {
         path: impl Into<RemotePath>,
         content: impl Into<Vec<u8>>,
     ) -> Result<FsWriteFileResponse, ExecServerError> {
-        self.require(|can| can.fs_append, "fs/append").await?;
         let params = FsAppendParams {
             path: self.resolve(path).await?,
             data_base64: content.into().into(),
@@ -179,7 +178,6 @@ impl ExecutorFileSystem {
         path: impl Into<RemotePath>,
         size: u64,
     ) -> Result<FsWriteFileResponse, ExecServerError> {
-        self.require(|can| can.fs_truncate, "fs/truncate").await?;
         let params = FsTruncateParams {
             path: self.resolve(path).await?,
             size,
@@ -360,7 +358,6 @@ impl ExecutorFileSystem {
         source: impl Into<RemotePath>,
         destination: impl Into<RemotePath>,
     ) -> Result<(), ExecServerError> {
-        self.require(|can| can.fs_rename, "fs/rename").await?;
         let params = FsRenameParams {
             source_path: self.resolve(source).await?,
             destination_path: self.resolve(destination).await?,
@@ -376,7 +373,6 @@ impl ExecutorFileSystem {
         target: impl Into<String>,
         path: impl Into<RemotePath>,
     ) -> Result<(), ExecServerError> {
-        self.require(|can| can.fs_symlink, "fs/symlink").await?;
         let params = FsSymlinkParams {
             path: self.resolve(path).await?,
             target: Some(target.into()),
@@ -392,7 +388,6 @@ impl ExecutorFileSystem {
         &self,
         path: impl Into<RemotePath>,
     ) -> Result<FsReadLinkResponse, ExecServerError> {
-        self.require(|can| can.fs_symlink, "fs/readLink").await?;
         let params =
             FsReadLinkParams { path: self.resolve(path).await?, sandbox: self.sandbox.clone() };
         self.call(Method::FsReadLink, &params).await
@@ -404,7 +399,6 @@ impl ExecutorFileSystem {
         path: impl Into<RemotePath>,
         mode: u32,
     ) -> Result<(), ExecServerError> {
-        self.require(|can| can.fs_set_permissions, "fs/setPermissions").await?;
         let params = FsSetPermissionsParams {
             path: self.resolve(path).await?,
             mode,
@@ -420,7 +414,7 @@ impl ExecutorFileSystem {
         &self,
         missing: Vec<PathUri>,
     ) -> Result<MissingWatch, ExecServerError> {
-        self.require(|can| can.fs_watch_missing, "fs/watchMissing").await?;
+        self.caller.require_method(Method::FsWatchMissing).await?;
         let connection = self.caller.connection().await?;
         let (watch_id, changed) = connection.shared().routes().add_watch()?;
         let params = FsWatchMissingParams { watch_id, missing, present: None };

@@ -186,7 +186,6 @@ impl ProcessSession {
     /// Closes stdin after the bytes that were written; fails with `Unsupported` on a server without `process/closeStdin`.
     pub async fn close_stdin(&self) -> Result<(), ExecServerError> {
         let _turn = self.handle.turn.lock().await;
-        self.handle.caller.require(|can| can.process_close_stdin, "process/closeStdin").await?;
         let params = ProcessCloseStdinParams { process_id: self.id().clone() };
         let answer = self.call(Method::ProcessCloseStdin, &params, Replay::Safe).await?;
         match self.check_write(answer) {
@@ -210,7 +209,6 @@ impl ProcessSession {
 
     /// Changes the size of the terminal; fails with `Unsupported` on a server without `process/resize`.
     pub async fn resize(&self, size: TerminalSize) -> Result<(), ExecServerError> {
-        self.handle.caller.require(|can| can.process_resize, "process/resize").await?;
         let params = ProcessResizeParams { process_id: self.id().clone(), size };
         self.call(Method::ProcessResize, &params, Replay::Never).await.map(|Empty {}| ())
     }
@@ -260,8 +258,9 @@ impl ProcessSession {
         params: &impl serde::Serialize,
         replay: Replay,
     ) -> Result<R, ExecServerError> {
-        let process = &self.handle.process;
-        self.handle.caller.call_for(Some(process), method.name(), params, replay).await
+        let Handle { caller, process, .. } = &*self.handle;
+        caller.require_method(method).await?;
+        caller.call_for(Some(process), method.name(), params, replay).await
     }
 }
 

@@ -3,16 +3,8 @@
 //! The params are decoded a second time, so this runs only for clients that ask for the report.
 
 use exec_server_protocol::escape_untrusted::escape_untrusted;
-use exec_server_protocol::fs::{
-    FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCloseParams, FsCopyParams,
-    FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadBlockParams,
-    FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
-    FsSetPermissionsParams, FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWatchMissingParams,
-    FsWriteBlockParams, FsWriteFileParams,
-};
-use exec_server_protocol::http::HttpRequestParams;
-use exec_server_protocol::methods::Method;
-use exec_server_protocol::process::ProcessStartParams;
+use exec_server_protocol::fs::FsBatchParams;
+use exec_server_protocol::methods::{Family, Method, MethodVisitor};
 use serde::de::DeserializeOwned;
 use serde_ignored::Path;
 
@@ -24,61 +16,52 @@ const MAX_NAME_CHARS: usize = 128;
 /// The unknown members as paths below the params, such as `limits.memory`.
 pub fn members(method: Method, raw: &str) -> Vec<String> {
     let mut found = Vec::new();
-    match method {
-        Method::ProcessStart => find::<ProcessStartParams>(raw, "", &mut found),
-        Method::HttpRequest => find::<HttpRequestParams>(raw, "", &mut found),
-        Method::FsBatch => find_in_batch(raw, &mut found),
-        method => find_in_file_call(method, raw, "", &mut found),
+    if is_reported(method) {
+        method.visit(Finder { raw, prefix: "", found: &mut found });
+    }
+    if method == Method::FsBatch {
+        find_in_batch(raw, &mut found);
     }
     found
 }
 
-fn find_in_file_call(method: Method, raw: &str, prefix: &str, found: &mut Vec<String>) {
-    let find = match method {
-        Method::FsReadFile => find::<FsReadFileParams>,
-        Method::FsOpen => find::<FsOpenParams>,
-        Method::FsReadBlock => find::<FsReadBlockParams>,
-        Method::FsWriteBlock => find::<FsWriteBlockParams>,
-        Method::FsClose => find::<FsCloseParams>,
-        Method::FsWriteFile => find::<FsWriteFileParams>,
-        Method::FsAppend => find::<FsAppendParams>,
-        Method::FsTruncate => find::<FsTruncateParams>,
-        Method::FsCreateDirectory => find::<FsCreateDirectoryParams>,
-        Method::FsGetMetadata => find::<FsGetMetadataParams>,
-        Method::FsCanonicalize => find::<FsCanonicalizeParams>,
-        Method::FsReadDirectory => find::<FsReadDirectoryParams>,
-        Method::FsWalk => find::<FsWalkParams>,
-        Method::FsRemove => find::<FsRemoveParams>,
-        Method::FsCopy => find::<FsCopyParams>,
-        Method::FsRename => find::<FsRenameParams>,
-        Method::FsSymlink => find::<FsSymlinkParams>,
-        Method::FsReadLink => find::<FsReadLinkParams>,
-        Method::FsSetPermissions => find::<FsSetPermissionsParams>,
-        Method::FsWatchMissing => find::<FsWatchMissingParams>,
-        _ => return,
-    };
-    find(raw, prefix, found);
+fn is_reported(method: Method) -> bool {
+    method.family() == Family::FileSystem
+        || matches!(method, Method::ProcessStart | Method::HttpRequest)
 }
 
 fn find_in_batch(raw: &str, found: &mut Vec<String>) {
-    find::<FsBatchParams>(raw, "", found);
     let Ok(batch) = serde_json::from_str::<FsBatchParams>(raw) else { return };
     for (place, request) in batch.requests.iter().enumerate() {
-        if let Some(method) = Method::by_name(&request.method) {
+        let method = Method::by_name(&request.method);
+        if let Some(method) = method.filter(|method| method.family() == Family::FileSystem) {
             let prefix = format!("requests.{place}.params.");
-            find_in_file_call(method, request.params.get(), &prefix, found);
+            method.visit(Finder { raw: request.params.get(), prefix: &prefix, found });
         }
     }
 }
 
-/// A decode error is ignored here, because the handler rejects the request.
-fn find<T: DeserializeOwned>(raw: &str, prefix: &str, found: &mut Vec<String>) {
-    let mut json = serde_json::Deserializer::from_str(raw);
-    let _ = serde_ignored::deserialize::<_, _, T>(&mut json, |path| {
-        if found.len() < MAX_NAMES {
-            found.push(escape_untrusted(&format!("{prefix}{}", dotted(&path)), MAX_NAME_CHARS));
-        }
-    });
+/// Decodes params and collects the members that their type does not have.
+struct Finder<'a> {
+    raw: &'a str,
+    prefix: &'a str,
+    found: &'a mut Vec<String>,
+}
+
+impl MethodVisitor for Finder<'_> {
+    type Output = ();
+
+    fn visit<Params: DeserializeOwned, Response>(self) {
+        let Self { raw, prefix, found } = self;
+        let mut json = serde_json::Deserializer::from_str(raw);
+        // A decode error is ignored here, because the handler rejects the request.
+        let _ = serde_ignored::deserialize::<_, _, Params>(&mut json, |path| {
+            if found.len() < MAX_NAMES {
+                let name = format!("{prefix}{}", dotted(&path));
+                found.push(escape_untrusted(&name, MAX_NAME_CHARS));
+            }
+        });
+    }
 }
 
 /// The names and indexes of a path, without the decoder's own steps such as options and newtypes.

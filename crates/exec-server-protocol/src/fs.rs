@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::errors::RpcError;
 use crate::path_uri::PathUri;
 
 mod data64;
@@ -226,6 +227,20 @@ pub struct FsBatchParams {
 pub struct FsBatchRequest {
     pub method: String,
     pub params: Box<serde_json::value::RawValue>,
+}
+
+/// Result of `fs/batch`: one for each lookup, in the same order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FsBatchResponse {
+    pub results: Vec<FsBatchResult>,
+}
+
+/// Result or error of one lookup.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FsBatchResult {
+    Result(serde_json::Value),
+    Error(RpcError),
 }
 
 #[cfg(test)]

@@ -1,4 +1,22 @@
-//! The table of methods: name, family and lane of every request that the server knows.
+//! The table of methods: name, family, lane, sandbox, capability, params and result of every request that the server knows.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::environment::{
+    Capabilities, CapabilitiesParams, CapabilityRootsParams, CapabilityRootsResponse,
+    EnvironmentConfigReadParams, EnvironmentConfigReadResponse, EnvironmentInfo,
+    EnvironmentStatusResponse,
+};
+use crate::fs::*;
+use crate::http::{
+    HttpCancelParams, HttpCancelResponse, HttpRequestBodyParams, HttpRequestBodyResponse,
+    HttpRequestParams, HttpRequestResponse,
+};
+use crate::initialize::{InitializeParams, InitializeResponse};
+use crate::params::NoParams;
+use crate::process::*;
+use crate::session::{SessionListResponse, SessionSetLingerParams, SessionSetLingerResponse};
 
 /// How a request is scheduled among the others of its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +67,26 @@ impl Family {
     }
 }
 
+/// Whether a method accepts `sandbox` in its params.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SandboxMember {
+    /// The policy holds for the request.
+    Taken,
+    /// A request with a policy is rejected, because the method cannot enforce it.
+    Refused,
+}
+
+/// Runs generic code with the types of a method; see [`Method::visit`].
+pub trait MethodVisitor {
+    /// The result of the code.
+    type Output;
+
+    /// Runs with the types of the params and the result.
+    fn visit<Params: DeserializeOwned, Response: DeserializeOwned>(self) -> Self::Output;
+}
+
 macro_rules! methods {
-    ($($variant:ident $name:literal $family:ident $lane:ident $doc:literal)*) => {
+    ($($variant:ident $name:literal $family:ident $lane:ident $sandbox:ident $capability:tt $params:ty => $response:ty, $doc:literal)*) => {
         /// A request method of this server.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Method { $(#[doc = $doc] $variant,)* }
@@ -78,78 +114,117 @@ macro_rules! methods {
             pub fn lane(self) -> Lane {
                 match self { $(Self::$variant => Lane::$lane,)* }
             }
+
+            /// Whether the method accepts `sandbox` in its params; every other method rejects it.
+            pub fn takes_sandbox(self) -> bool {
+                let member = match self { $(Self::$variant => SandboxMember::$sandbox,)* };
+                member == SandboxMember::Taken
+            }
+
+            /// Whether a server with these capabilities has the method.
+            pub fn is_announced_by(self, capabilities: &Capabilities) -> bool {
+                match self { $(Self::$variant => capability!(capabilities $capability),)* }
+            }
+
+            /// Runs a visitor with the types of the params and the result.
+            pub fn visit<V: MethodVisitor>(self, visitor: V) -> V::Output {
+                match self { $(Self::$variant => visitor.visit::<$params, $response>(),)* }
+            }
         }
     };
 }
 
-methods! {
-    Initialize             "initialize"                 Lifecycle           Ordinary "Opens or resumes a session."
-    EnvironmentInfo        "environment/info"           EnvironmentInfo     Control  "What the machine is like."
-    EnvironmentStatus      "environment/status"         EnvironmentStatus   Control  "Whether the server is ready."
-    EnvironmentConfigRead  "environmentConfig/read"     EnvironmentConfig   Ordinary "Selected settings of the machine's user."
-    CapabilityRootsV1      "capabilityRoots/discoverV1" CapabilityDiscovery Ordinary "Plugins and skills below given directories."
-    CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary "Plugins and skills installed on the machine."
-    ProcessStart           "process/start"              Exec                Ordinary "Starts a process."
-    ProcessRead            "process/read"               Exec                Ordinary "Retained output and state, with long poll."
-    ProcessWrite           "process/write"              Exec                Ordinary "Bytes for stdin."
-    ProcessSignal          "process/signal"             Exec                Control  "A signal for the whole tree."
-    ProcessTerminate       "process/terminate"          Exec                Control  "Ends the whole tree."
-    ProcessResize          "process/resize"             Exec                Control  "A new size for the terminal."
-    ProcessCloseStdin      "process/closeStdin"         Exec                Ordinary "End of input, after what was written."
-    ProcessList            "process/list"               Exec                Control  "The processes of this session."
-    SessionList            "session/list"               Session             Control  "The sessions that the caller may use, and their processes."
-    SessionSetLinger       "session/setLinger"          Session             Control  "How long this session waits for its client."
-    FsReadFile             "fs/readFile"                FileSystem          Ordinary "The whole of a file."
-    FsOpen                 "fs/open"                    FileSystem          Ordinary "A handle for reading or replacing a file in blocks."
-    FsReadBlock            "fs/readBlock"               FileSystem          Ordinary "Bytes of an open file."
-    FsWriteBlock           "fs/writeBlock"              FileSystem          Ordinary "Bytes for the new content of an open file."
-    FsClose                "fs/close"                   FileSystem          Ordinary "The end of a handle; puts new content in place."
-    FsWriteFile            "fs/writeFile"               FileSystem          Ordinary "New content for a file."
-    FsAppend               "fs/append"                  FileSystem          Ordinary "Bytes behind the end of a file."
-    FsTruncate             "fs/truncate"                FileSystem          Ordinary "A new length for a file."
-    FsCreateDirectory      "fs/createDirectory"         FileSystem          Ordinary "A new directory."
-    FsGetMetadata          "fs/getMetadata"             FileSystem          Ordinary "What is known about a path."
-    FsCanonicalize         "fs/canonicalize"            FileSystem          Ordinary "A path without links."
-    FsReadDirectory        "fs/readDirectory"           FileSystem          Ordinary "The names in a directory."
-    FsWalk                 "fs/walk"                    FileSystem          Ordinary "The names in a tree."
-    FsRemove               "fs/remove"                  FileSystem          Ordinary "Removes a file or a tree."
-    FsCopy                 "fs/copy"                    FileSystem          Ordinary "Copies a file or a tree."
-    FsRename               "fs/rename"                  FileSystem          Ordinary "A new name for a file or a tree."
-    FsSymlink              "fs/symlink"                 FileSystem          Ordinary "A new symbolic link."
-    FsReadLink             "fs/readLink"                FileSystem          Ordinary "Where a symbolic link points."
-    FsSetPermissions       "fs/setPermissions"          FileSystem          Ordinary "New permission bits."
-    FsBatch                "fs/batch"                   FileSystem          Ordinary "Many small lookups in one round trip."
-    FsWatchMissing         "fs/watchMissing"            FileSystem          Ordinary "Asks to be told when one of some paths appears."
-    HttpRequest            "http/request"               Http                Control  "An exchange with another server."
-    HttpRequestBody        "http/requestBody"           Http                Control  "A piece of the body of such a request."
-    HttpCancel             "http/cancel"                Http                Control  "The early end of an exchange."
+/// `_` stands for a method that every server has.
+macro_rules! capability {
+    ($capabilities:ident _) => {
+        true
+    };
+    ($capabilities:ident $name:ident) => {
+        $capabilities.$name
+    };
 }
 
-impl Method {
-    /// Whether the method accepts `sandbox` in its params; every other method rejects it.
-    pub fn takes_sandbox(self) -> bool {
-        matches!(
-            self,
-            Self::ProcessStart
-                | Self::FsReadFile
-                | Self::FsOpen
-                | Self::FsWriteFile
-                | Self::FsAppend
-                | Self::FsTruncate
-                | Self::FsCreateDirectory
-                | Self::FsGetMetadata
-                | Self::FsCanonicalize
-                | Self::FsReadDirectory
-                | Self::FsWalk
-                | Self::FsRemove
-                | Self::FsCopy
-                | Self::FsRename
-                | Self::FsSymlink
-                | Self::FsReadLink
-                | Self::FsSetPermissions
-                | Self::HttpRequest
-        )
-    }
+methods! {
+    Initialize             "initialize"                 Lifecycle           Ordinary Refused _                       InitializeParams => InitializeResponse,
+        "Opens or resumes a session."
+    EnvironmentInfo        "environment/info"           EnvironmentInfo     Control  Refused _                       NoParams => EnvironmentInfo,
+        "What the machine is like."
+    EnvironmentStatus      "environment/status"         EnvironmentStatus   Control  Refused _                       NoParams => EnvironmentStatusResponse,
+        "Whether the server is ready."
+    EnvironmentConfigRead  "environmentConfig/read"     EnvironmentConfig   Ordinary Refused environment_config_read EnvironmentConfigReadParams => EnvironmentConfigReadResponse,
+        "Selected settings of the machine's user."
+    CapabilityRootsV1      "capabilityRoots/discoverV1" CapabilityDiscovery Ordinary Refused _                       CapabilityRootsParams => CapabilityRootsResponse,
+        "Plugins and skills below given directories."
+    CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary Refused capability_discovery_v2 CapabilitiesParams => Value,
+        "Plugins and skills installed on the machine."
+    ProcessStart           "process/start"              Exec                Ordinary Taken   _                       ProcessStartParams => ProcessStartResponse,
+        "Starts a process."
+    ProcessRead            "process/read"               Exec                Ordinary Refused _                       ProcessReadParams => ProcessReadResponse,
+        "Retained output and state, with long poll."
+    ProcessWrite           "process/write"              Exec                Ordinary Refused _                       ProcessWriteParams => ProcessWriteResponse,
+        "Bytes for stdin."
+    ProcessSignal          "process/signal"             Exec                Control  Refused _                       ProcessSignalParams => Empty,
+        "A signal for the whole tree."
+    ProcessTerminate       "process/terminate"          Exec                Control  Refused _                       ProcessTerminateParams => ProcessTerminateResponse,
+        "Ends the whole tree."
+    ProcessResize          "process/resize"             Exec                Control  Refused process_resize          ProcessResizeParams => Empty,
+        "A new size for the terminal."
+    ProcessCloseStdin      "process/closeStdin"         Exec                Ordinary Refused process_close_stdin     ProcessCloseStdinParams => ProcessWriteResponse,
+        "End of input, after what was written."
+    ProcessList            "process/list"               Exec                Control  Refused process_list            NoParams => ProcessListResponse,
+        "The processes of this session."
+    SessionList            "session/list"               Session             Control  Refused session_directory       NoParams => SessionListResponse,
+        "The sessions that the caller may use, and their processes."
+    SessionSetLinger       "session/setLinger"          Session             Control  Refused session_linger          SessionSetLingerParams => SessionSetLingerResponse,
+        "How long this session waits for its client."
+    FsReadFile             "fs/readFile"                FileSystem          Ordinary Taken   _                       FsReadFileParams => FsReadFileResponse,
+        "The whole of a file."
+    FsOpen                 "fs/open"                    FileSystem          Ordinary Taken   _                       FsOpenParams => FsOpenResponse,
+        "A handle for reading or replacing a file in blocks."
+    FsReadBlock            "fs/readBlock"               FileSystem          Ordinary Refused _                       FsReadBlockParams => FsReadBlockResponse,
+        "Bytes of an open file."
+    FsWriteBlock           "fs/writeBlock"              FileSystem          Ordinary Refused file_write_streaming    FsWriteBlockParams => Empty,
+        "Bytes for the new content of an open file."
+    FsClose                "fs/close"                   FileSystem          Ordinary Refused _                       FsCloseParams => FsWriteFileResponse,
+        "The end of a handle; puts new content in place."
+    FsWriteFile            "fs/writeFile"               FileSystem          Ordinary Taken   _                       FsWriteFileParams => FsWriteFileResponse,
+        "New content for a file."
+    FsAppend               "fs/append"                  FileSystem          Ordinary Taken   fs_append               FsAppendParams => FsWriteFileResponse,
+        "Bytes behind the end of a file."
+    FsTruncate             "fs/truncate"                FileSystem          Ordinary Taken   fs_truncate             FsTruncateParams => FsWriteFileResponse,
+        "A new length for a file."
+    FsCreateDirectory      "fs/createDirectory"         FileSystem          Ordinary Taken   _                       FsCreateDirectoryParams => Empty,
+        "A new directory."
+    FsGetMetadata          "fs/getMetadata"             FileSystem          Ordinary Taken   _                       FsGetMetadataParams => FsGetMetadataResponse,
+        "What is known about a path."
+    FsCanonicalize         "fs/canonicalize"            FileSystem          Ordinary Taken   _                       FsCanonicalizeParams => FsCanonicalizeResponse,
+        "A path without links."
+    FsReadDirectory        "fs/readDirectory"           FileSystem          Ordinary Taken   _                       FsReadDirectoryParams => FsReadDirectoryResponse,
+        "The names in a directory."
+    FsWalk                 "fs/walk"                    FileSystem          Ordinary Taken   _                       FsWalkParams => FsWalkResponse,
+        "The names in a tree."
+    FsRemove               "fs/remove"                  FileSystem          Ordinary Taken   _                       FsRemoveParams => Empty,
+        "Removes a file or a tree."
+    FsCopy                 "fs/copy"                    FileSystem          Ordinary Taken   _                       FsCopyParams => Empty,
+        "Copies a file or a tree."
+    FsRename               "fs/rename"                  FileSystem          Ordinary Taken   fs_rename               FsRenameParams => Empty,
+        "A new name for a file or a tree."
+    FsSymlink              "fs/symlink"                 FileSystem          Ordinary Taken   fs_symlink              FsSymlinkParams => Empty,
+        "A new symbolic link."
+    FsReadLink             "fs/readLink"                FileSystem          Ordinary Taken   fs_symlink              FsReadLinkParams => FsReadLinkResponse,
+        "Where a symbolic link points."
+    FsSetPermissions       "fs/setPermissions"          FileSystem          Ordinary Taken   fs_set_permissions      FsSetPermissionsParams => Empty,
+        "New permission bits."
+    FsBatch                "fs/batch"                   FileSystem          Ordinary Refused fs_batch                FsBatchParams => FsBatchResponse,
+        "Many small lookups in one round trip."
+    FsWatchMissing         "fs/watchMissing"            FileSystem          Ordinary Refused fs_watch_missing        FsWatchMissingParams => FsWatchMissingResponse,
+        "Asks to be told when one of some paths appears."
+    HttpRequest            "http/request"               Http                Control  Taken   _                       HttpRequestParams => HttpRequestResponse,
+        "An exchange with another server."
+    HttpRequestBody        "http/requestBody"           Http                Control  Refused _                       HttpRequestBodyParams => HttpRequestBodyResponse,
+        "A piece of the body of such a request."
+    HttpCancel             "http/cancel"                Http                Control  Refused _                       HttpCancelParams => HttpCancelResponse,
+        "The early end of an exchange."
 }
 
 /// The only notification that clients send.
