@@ -13,9 +13,9 @@ use std::time::Duration;
 use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::sandbox::{
     Access, Allowances, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError,
-    can_hold, compile,
+    can_hold, compile, timed_out,
 };
-use exec_server_os::spawn::{SpawnError, gave_up};
+use exec_server_os::spawn::SpawnError;
 use exec_server_os::{
     Base, Mechanism, MountAccess, MountRule, Network, RootfsSpec, SandboxSetup, WorkClock,
     check_writable_root,
@@ -391,7 +391,7 @@ pub async fn in_time<T: Send + 'static>(
         Ok(looked) => looked.unwrap_or(Err(RequestError::Abandoned)),
         Err(_) => {
             let step = "look up what the policy names";
-            Err(RequestError::SandboxSetUp { step, source: gave_up(time) })
+            Err(RequestError::SandboxSetUp { step, source: timed_out(time) })
         }
     }
 }

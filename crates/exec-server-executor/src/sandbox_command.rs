@@ -9,7 +9,7 @@ use exec_server_os::env_policy::without_secrets;
 use exec_server_os::limits::{self, LimitPlan};
 use exec_server_os::sandbox::{Allowances, Policy};
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
-use exec_server_os::{HeldSignals, SandboxNetwork, SandboxSetup, TreeTag, run_in_foreground};
+use exec_server_os::{HeldSignals, TreeTag, run_in_foreground};
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
 use serde_json::{Value, json};
@@ -121,23 +121,23 @@ impl SandboxCommand {
         let policy: Option<Policy> =
             sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;
-        let means = exec_server_os::limit_means(Some(mechanism));
+        let means = exec_server_os::limit_means(mechanism);
         let (limits, _) = limits::plan(&self.limits, &means).map_err(RequestError::Limit)?;
         let mut retries = RetryBudget::default();
         loop {
             // The placeholders are held until the command has exited.
-            let Confinement { setup, placeholders: _held, .. } = sandboxes.confine(&policy)?;
-            match run_in_foreground(&self.request(setup, limits), signals) {
+            let Confinement { mut setup, placeholders: _held } = sandboxes.confine(&policy)?;
+            if let Some(bytes) = limits.tmpfs_bytes {
+                setup.view.temp_bytes = bytes;
+            }
+            match run_in_foreground(&self.request(limits), setup, signals) {
                 Err(error) if retries.allows_another_try(&error) => {}
                 result => return Ok(result.map_err(RequestError::Spawn)?.code),
             }
         }
     }
 
-    fn request(&self, mut setup: SandboxSetup, limits: LimitPlan) -> SpawnRequest {
-        if let Some(bytes) = limits.tmpfs_bytes {
-            setup.view.temp_bytes = bytes;
-        }
+    fn request(&self, limits: LimitPlan) -> SpawnRequest {
         SpawnRequest {
             program: self.argv.first().cloned().unwrap_or_default(),
             argv: self.argv.clone(),
@@ -145,8 +145,6 @@ impl SandboxCommand {
             cwd: self.cwd.clone(),
             stdio: Stdio::Inherited,
             tag: TreeTag::new(0),
-            sandbox: Some(setup),
-            network: SandboxNetwork::default(),
             extra_input: None,
             limits,
         }

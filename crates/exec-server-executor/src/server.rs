@@ -7,7 +7,7 @@ use std::{io, time::Duration};
 
 use exec_server_core::attachment::ConnectionId;
 use exec_server_os::limits::{self, LimitPlan};
-use exec_server_os::{CgroupParent, OomCounter, Peers, Spawner};
+use exec_server_os::{CgroupParent, OomCounter, Peers, SandboxSpawner, Spawner};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::process::ExitReason;
 use exec_server_transport::outbox::Outbox;
@@ -40,6 +40,7 @@ pub struct Server {
     pub metrics: Metrics,
     pub(crate) sessions: Sessions,
     pub(crate) spawner: Spawner,
+    pub(crate) sandbox_spawner: SandboxSpawner,
     pub(crate) event_loops: EventLoops,
     pub(crate) sandboxes: Sandboxes,
     pub(crate) oom: OomCounter,
@@ -94,9 +95,11 @@ impl Server {
             exec_server_os::use_zygote_program(program)?;
         }
         let mechanism = config.sandbox_fallback.choose();
-        let spawner = Spawner::new(cgroup)?.with_set_up_time(config.timings.sandbox_set_up);
+        let spawner = Spawner::new(cgroup)?;
+        let sandbox_spawner =
+            SandboxSpawner::new(spawner.clone()).with_set_up_time(config.timings.sandbox_set_up);
         // A configured limit that cannot be enforced must fail the startup, not be dropped per process.
-        let planned = limits::plan(&config.process_limits, &spawner.limit_means(None));
+        let planned = limits::plan(&config.process_limits, &spawner.limit_means());
         let (least_limits, _) =
             planned.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
         let event_loops = EventLoops::new(config.more_event_loops)?;
@@ -115,6 +118,7 @@ impl Server {
             metrics: Metrics::default(),
             sessions: Sessions::default(),
             spawner,
+            sandbox_spawner,
             least_limits,
             event_loops,
             sandboxes,

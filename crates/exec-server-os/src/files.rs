@@ -15,7 +15,6 @@ use exec_server_protocol::limits;
 use serde::{Deserialize, Serialize};
 
 use crate::byte_fields;
-use crate::platform::sandbox::file_worker::ConfinedFile;
 
 pub use crate::platform::files::{
     Blocking, OpenFile, PathIdentity, StagedFile, answer_from_cache, decode_cursor,
@@ -236,8 +235,6 @@ pub enum FsReply {
     Opened(OpenFile),
     /// Staged content to fill and publish.
     Staged(StagedFile),
-    /// Staged content that a sandboxed file worker holds.
-    StagedInside(ConfinedFile),
     /// The content was written; the second field is to be dropped after the reply is sent.
     Written(FsWriteFileResponse, Leftovers),
     /// Result of `fs/getMetadata`.
@@ -258,7 +255,7 @@ impl FsReply {
     /// Writes the JSON result for the client; open and staged files have none and give an error.
     pub fn write_to(&self, mut writer: impl io::Write) -> io::Result<()> {
         match self {
-            Self::Opened(_) | Self::Staged(_) | Self::StagedInside(_) => {
+            Self::Opened(_) | Self::Staged(_) => {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             Self::Done => return writer.write_all(b"{}"),

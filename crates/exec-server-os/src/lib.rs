@@ -45,12 +45,9 @@ use unsupported as platform;
 
 pub use missing_watch::{MissingWatch, NotWatched};
 pub use platform::cgroup::CgroupParent;
-pub use platform::cgroup::probe::probe as probe_limits;
 pub use platform::exit_watch::ExitWatch;
-pub use platform::foreground::{
-    HeldSignals, ignore_stops, run_in_foreground, sandbox_trial, working_mechanism,
-};
 pub use platform::guardian::{Guardian, enter_guardian};
+pub use platform::held_signals::{HeldSignals, ignore_stops};
 pub use platform::leftovers::{Leftovers, ServerRecord};
 pub use platform::oom::OomCounter;
 pub use platform::own_terminal::{RawMode, stdin_is_empty, terminal_size};
@@ -63,19 +60,22 @@ pub use platform::process_tree::{
     ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
 };
 pub use platform::sandbox::denials::RefusedCalls;
-pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
+pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker, WorkerOutcome};
+pub use platform::sandbox::foreground::{run_in_foreground, sandbox_trial, working_mechanism};
 pub use platform::sandbox::launch::use_zygote_program;
+pub use platform::sandbox::limits::limit_means;
 pub use platform::sandbox::netns::SandboxNetwork;
-pub use platform::sandbox::probe::probe;
+pub use platform::sandbox::probe::{probe, probe_limits};
 pub use platform::sandbox::rootfs::{
     Base, MountAccess, MountRule, RootfsSpec, check_writable_root,
 };
+pub use platform::sandbox::spawner::{PendingStart, SandboxSpawner, SandboxedChild};
 pub use platform::sandbox::zygote::{ZYGOTE_ARGUMENT, run_zygote};
 pub use platform::sandbox::{Mechanism, Network, SandboxSetup, expected as expected_sandbox};
 pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{access_denied, errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;
 pub use platform::startup::{
-    conceal_memory, limit_means, raise_open_file_limit, survive_file_size_limit, tune_allocator,
+    conceal_memory, raise_open_file_limit, survive_file_size_limit, tune_allocator,
 };
 pub use work_clock::{MOST_WORK, WorkClock};

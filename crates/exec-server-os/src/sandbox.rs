@@ -15,7 +15,9 @@
 //! happened to be. Paths are judged by their text: the enforcement resolves links first, and skips the
 //! writable roots that do not exist.
 
+use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 pub mod allowances;
 pub mod digest;
@@ -34,6 +36,13 @@ pub use host_facts::HostFacts;
 pub use landlock_level::{BeyondLandlock, can_hold};
 pub use policy::{FilePolicy, MAX_POLICY_PLACES, Policy, PolicyError, compile};
 pub use rules::{Access, FileRules, PROTECTED_NAMES, ProtectedName};
+
+/// The error for a sandbox set-up that took longer than `time`.
+pub fn timed_out(time: Duration) -> io::Error {
+    let text =
+        format!("gave up after {time:?}; a file system that the policy names may not answer");
+    io::Error::new(io::ErrorKind::TimedOut, text)
+}
 
 /// The path without `.`, `..` and doubled separators, by its text; none if it is not absolute.
 pub(crate) fn normalised(path: &Path) -> Option<PathBuf> {

@@ -104,7 +104,7 @@ async fn start(
             in_time(time, move || planner.sandboxes.confine_worker(policy.policy(), class));
         let Confinement { setup, placeholders, .. } = confined.await?;
         let (network, tag) = (session.sandbox_network(), session.tag_child(server));
-        match server.spawner.spawn_worker(setup, network, tag).await {
+        match server.sandbox_spawner.spawn_worker(setup, network, tag).await {
             Ok((worker, exit)) => break (worker, exit, placeholders),
             Err(error) if patience.allows_another_try(&error) => {}
             Err(error) => return Err(error.into()),

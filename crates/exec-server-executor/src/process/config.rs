@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use exec_server_os::RefusedCalls;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
     LimitsReport, ProcessId, ProcessStartResponse, SandboxReport, SandboxType,
@@ -35,6 +36,8 @@ pub struct ProcessSandbox {
     /// Held until the process tree is empty.
     pub placeholders: Vec<Placeholder>,
     pub report: SandboxReport,
+    /// Calls that the sandbox has denied so far.
+    pub refused: RefusedCalls,
 }
 
 impl ProcessConfig {

@@ -12,7 +12,7 @@ use exec_server_os::env_policy::{EnvRequest, child_environment};
 use exec_server_os::limits::{self, LimitPlan};
 use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
-use exec_server_os::{SandboxSetup, TreeTag};
+use exec_server_os::{SandboxedChild, TreeTag};
 use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_protocol::limits::{DEFAULT_RETAINED_OUTPUT_BYTES, MAX_OUTPUT_CHUNK_BYTES};
 use exec_server_protocol::process::{
@@ -108,8 +108,11 @@ fn plan_limits(
             wanted.set(name, wanted.get(name).map_or(most, |value| value.min(most)));
         }
     }
-    let sandbox = policy.map(|_| server.sandboxes.mechanism());
-    Ok(limits::plan(&wanted, &server.spawner.limit_means(sandbox))?)
+    let means = match policy {
+        Some(_) => server.sandbox_spawner.limit_means(server.sandboxes.mechanism()),
+        None => server.spawner.limit_means(),
+    };
+    Ok(limits::plan(&wanted, &means)?)
 }
 
 /// Rejects limits that are out of range.
@@ -142,7 +145,7 @@ pub async fn run_process(
         let Some(policy) = policy else {
             return Ok((server.spawner.spawn(request).await?, config));
         };
-        let (spawned, sandboxed) = start_confined(&server, &policy, &request).await?;
+        let (spawned, sandboxed) = start_confined(&server, &session, &policy, &request).await?;
         if !sandboxed.placeholders.is_empty() {
             // This event loop removes the placeholders, and must not wait for the mounts over them.
             spawned.exit.release_mounts();
@@ -202,34 +205,34 @@ const MAX_SHOWN_CHARS: usize = 200;
 
 async fn start_confined(
     server: &Arc<Server>,
+    session: &Session,
     policy: &Policy,
     request: &SpawnRequest,
 ) -> Result<(Spawned, ProcessSandbox), RequestError> {
     let mut patience = RetryBudget::default();
     loop {
         let (planner, policy, request) = (server.clone(), policy.clone(), request.clone());
+        let network = session.sandbox_network();
         // Reads the disk, so it runs on a thread that may block.
         let submit = move || {
-            let (setup, sandboxed) = split(planner.sandboxes.confine(&policy)?, request.limits);
-            let request = SpawnRequest { sandbox: Some(setup), ..request };
-            Ok((planner.spawner.submit(request)?, sandboxed))
+            let Confinement { mut setup, placeholders } = planner.sandboxes.confine(&policy)?;
+            if let Some(bytes) = request.limits.tmpfs_bytes {
+                setup.view.temp_bytes = bytes;
+            }
+            let report = setup.report();
+            let pending = planner.sandbox_spawner.submit(request, setup, network)?;
+            Ok((pending, placeholders, report))
         };
-        let (submitted, sandboxed) = in_time(server.config.timings.sandbox_set_up, submit).await?;
-        match server.spawner.finish(submitted).await {
-            Ok(spawned) => return Ok((spawned, sandboxed)),
+        let submitted = in_time(server.config.timings.sandbox_set_up, submit).await?;
+        let (pending, placeholders, report) = submitted;
+        match server.sandbox_spawner.finish(pending).await {
+            Ok(SandboxedChild { spawned, refused }) => {
+                return Ok((spawned, ProcessSandbox { placeholders, report, refused }));
+            }
             Err(error) if patience.allows_another_try(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn split(confinement: Confinement, limits: LimitPlan) -> (SandboxSetup, ProcessSandbox) {
-    let Confinement { mut setup, placeholders } = confinement;
-    if let Some(bytes) = limits.tmpfs_bytes {
-        setup.view.temp_bytes = bytes;
-    }
-    let report = setup.report();
-    (setup, ProcessSandbox { placeholders, report })
 }
 
 async fn plan(
@@ -272,9 +275,7 @@ async fn plan(
     }
     let limits = start.limits;
     let cwd = start.cwd;
-    let (sandbox, network) = (None, session.sandbox_network());
-    let request =
-        SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, network, extra_input, limits };
+    let request = SpawnRequest { program, argv, env, cwd, stdio, tag, extra_input, limits };
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     });

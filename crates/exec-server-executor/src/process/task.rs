@@ -287,7 +287,9 @@ impl ProcessTask {
             self.server.metrics.sandbox_denial();
         }
         // The counter is shared memory that nothing reads after this.
-        self.child.refused = RefusedCalls::default();
+        if let Some(sandbox) = &mut self.config.sandbox {
+            sandbox.refused = RefusedCalls::default();
+        }
         tracing::debug!(process_id = %self.config.id, pid = self.child.pid, exit_code = exit.code, "process exited");
         let seq = self.log.handle_exit(exit.clone());
         let notification = ProcessExitedNotification {

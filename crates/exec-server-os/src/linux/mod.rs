@@ -4,8 +4,8 @@ pub mod cgroup;
 pub mod destination;
 pub mod exit_watch;
 pub mod files;
-pub mod foreground;
 pub mod guardian;
+pub mod held_signals;
 pub mod leftovers;
 pub mod mark;
 pub mod missing_watch;
@@ -22,8 +22,10 @@ pub mod startup;
 pub mod temp_registry;
 
 mod child;
+mod command;
 mod file_lock;
 mod procfs;
+mod standard_streams;
 mod terminal;
 
 #[cfg(test)]

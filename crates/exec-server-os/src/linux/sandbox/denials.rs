@@ -26,7 +26,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-use crate::linux::spawner::move_up;
+use crate::linux::standard_streams::move_up;
 
 /// The server's side of the counter.
 #[derive(Debug, Default)]

@@ -34,6 +34,15 @@ pub struct ConfinedFile {
     worker: Arc<FileWorker>,
 }
 
+/// The result of a request that may stage content.
+#[derive(Debug)]
+pub enum WorkerOutcome {
+    /// A reply like that of a request outside a sandbox.
+    Reply(FsReply),
+    /// Staged content, which the worker holds.
+    Staged(ConfinedFile),
+}
+
 /// A worker is replaced after this many calls, which bounds leaks.
 const MAX_CALLS: usize = 1000;
 
@@ -51,23 +60,23 @@ impl FileWorker {
     }
 
     /// Performs a request inside the sandbox.
-    pub async fn perform(self: &Arc<Self>, request: FsRequest) -> Result<FsReply, FsError> {
+    pub async fn perform(self: &Arc<Self>, request: FsRequest) -> Result<WorkerOutcome, FsError> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         let (reply, mut fds) = self.call(&WorkerRequest::Perform(request)).await?;
         let mut file = || fds.pop().ok_or_else(|| broken("the reply carries no file"));
         match reply {
-            WorkerReply::Text(text) => Ok(FsReply::Text(text)),
+            WorkerReply::Text(text) => Ok(WorkerOutcome::Reply(FsReply::Text(text))),
             WorkerReply::Failed(error) => Err(error.into()),
             WorkerReply::Opened => {
                 let file = file()?;
                 check_access(&file, OFlags::RDONLY)?;
-                Ok(FsReply::Opened(OpenFile::checked(file)?))
+                Ok(WorkerOutcome::Reply(FsReply::Opened(OpenFile::checked(file)?)))
             }
             WorkerReply::Staged(id) => {
                 let file = file()?;
                 check_access(&file, OFlags::RDWR)?;
                 let file = OpenFile::checked(file)?.into_file();
-                Ok(FsReply::StagedInside(ConfinedFile { file, id, worker: self.clone() }))
+                Ok(WorkerOutcome::Staged(ConfinedFile { file, id, worker: self.clone() }))
             }
         }
     }

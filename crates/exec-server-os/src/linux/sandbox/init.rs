@@ -18,8 +18,8 @@ use rustix::pipe::PipeFlags;
 
 use super::exit_report::Ended;
 use super::launcher::{
-    Command, ExecJob, Inside, LaunchPlan, Preparation, Report, STEP_CWD, STEP_EXEC, TREE_SIGNALS,
-    fork, leave, set_tag,
+    ExecJob, Inside, LaunchPlan, Preparation, Report, STEP_CWD, STEP_EXEC, TREE_SIGNALS, fork,
+    leave, set_tag,
 };
 use super::limits::{self, PidRange};
 use super::rootfs::{BaseRootfs, OldRoot};
@@ -27,8 +27,9 @@ use super::step::{Step, StepError};
 use super::zygote::{LaunchParams, Limit};
 use super::{Mechanism, Network, confinement, namespaces, packet, worker};
 use crate::linux::child::ChildStack;
+use crate::linux::command::{Command, pointers};
 use crate::linux::exit_watch::Usage;
-use crate::linux::spawner::{memory_of, pointers};
+use crate::linux::standard_streams::memory_of;
 use crate::linux::{check, reap_until};
 
 /// The main function of pid 1; returns its exit code.

@@ -16,20 +16,20 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::Interest;
 
 use super::denials::RefusedCalls;
-use super::launcher::{
-    Command, Failure, LaunchPlan, LauncherEvent, Preparation, STEP_CWD, STEP_EXEC,
-};
+use super::launcher::{Failure, LaunchPlan, LauncherEvent, Preparation, STEP_CWD, STEP_EXEC};
 use super::netns::{IsolatedNetns, SandboxNetwork};
 use super::prepared::{PrepareSpec, PreparedSandbox};
 use super::teardown::HeldMounts;
 use super::warm_pool::{RefillOnDrop, WarmPool};
 use super::zygote::{LaunchParams, Limit, ZYGOTE_ARGUMENT, ZygoteReply, ZygoteRequest};
-use super::{Network, packet, setup_timeout};
+use super::{Network, limits, packet, setup_timeout};
 use crate::TreeTag;
 use crate::limits::Rlimits;
 use crate::linux::cgroup::Cgroup;
 use crate::linux::child::ChildStack;
-use crate::linux::spawner::{execute, memory_of, move_up, null_device};
+use crate::linux::command::Command;
+use crate::linux::spawner::execute;
+use crate::linux::standard_streams::{memory_of, move_up, null_device};
 use crate::linux::{procfs, register, startup};
 use crate::spawn::SpawnError;
 
@@ -41,7 +41,7 @@ pub struct Launchers {
 }
 
 /// The parameters of one start.
-pub struct Launch<'a> {
+pub struct LaunchRequest<'a> {
     pub plan: &'a LaunchPlan,
     /// Descriptors 0, 1 and 2 of the command.
     pub stdio: [BorrowedFd<'a>; 3],
@@ -79,7 +79,7 @@ impl Launchers {
     /// Takes a warm sandbox or starts a launcher. No part of the request is interpreted outside of the sandbox.
     pub fn launch(
         &mut self,
-        launch: &Launch,
+        launch: &LaunchRequest,
         stack: &mut ChildStack,
     ) -> Result<Launched, SpawnError> {
         let preparation = Preparation::of(launch.plan);
@@ -129,7 +129,7 @@ impl Launchers {
         );
         let request = ZygoteRequest::Launch(LaunchParams {
             tag: limit(tag.as_limit()),
-            open_files: limit(startup::sandboxed_open_file_limit()),
+            open_files: limit(limits::sandboxed_open_file_limit()),
             preparation: spec.preparation,
             has_network: spec.network.is_some(),
         });

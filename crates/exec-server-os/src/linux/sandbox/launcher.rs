@@ -13,7 +13,6 @@
 //! [`zygote`](super::zygote): one thread, no environment, none of the server's memory. Failures before exec are sent
 //! on the report socket, which exec closes.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -28,7 +27,8 @@ use super::step::{Step, StepError};
 use super::zygote::{LaunchParams, Limit};
 use super::{Mechanism, SandboxSetup, init, limits, namespaces, packet};
 use crate::limits::LimitPlan;
-use crate::linux::spawner::move_up;
+use crate::linux::command::Command;
+use crate::linux::standard_streams::move_up;
 use crate::linux::{check, reap_until};
 
 /// The part of a sandbox that can be built before its job is known.
@@ -73,20 +73,6 @@ pub enum Inside {
     Command(Command),
     /// This program as a file worker; descriptor 0 is the socket to the server.
     FileWorker,
-}
-
-/// A program to execute.
-#[derive(Debug, Serialize, Deserialize)]
-pub struct Command {
-    /// Paths to try in order.
-    pub candidates: Vec<CString>,
-    pub argv: Vec<CString>,
-    pub env: Vec<CString>,
-    pub cwd: CString,
-    /// Whether descriptor 0 becomes the controlling terminal.
-    pub has_terminal: bool,
-    /// Content that is readable as descriptor 3.
-    pub extra_input: Option<Vec<u8>>,
 }
 
 /// An event on the report socket. The socket closes when the command runs or the start has failed.

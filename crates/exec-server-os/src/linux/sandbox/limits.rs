@@ -9,12 +9,13 @@ use std::fs;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
+use super::Mechanism;
 use super::rootfs::DEFAULT_TEMP_BYTES;
 use super::step::{Step, StepError};
 use super::zygote::Limit;
-use crate::limits::{Rlimits, SandboxMeans};
+use crate::limits::{Means, Rlimits, SandboxMeans};
 use crate::linux::check;
-use crate::linux::startup::{Resource, hard_limit};
+use crate::linux::startup::{self, Resource, hard_limit, original_open_file_limit};
 
 /// With this limit the kernel writes no core file, because the smallest one is larger, and does not run the helper that
 /// `core_pattern` may name. With every other limit, 0 included, it runs the helper.
@@ -126,6 +127,36 @@ pub fn sandbox_capabilities() -> SandboxMeans {
     })
 }
 
+/// Mechanisms that can enforce limits for a sandboxed command without a cgroup.
+///
+/// A sandbox enforces limits by itself only with namespaces.
+pub fn limit_means(mechanism: Mechanism) -> Means {
+    Means {
+        sandbox: (mechanism == Mechanism::Namespaces).then(sandbox_capabilities),
+        open_files: sandboxed_open_file_limit().rlim_max,
+        ..startup::limit_means()
+    }
+}
+
+/// The limit on open files of a sandboxed command.
+///
+/// The kernel counts descriptors in flight over unix sockets per user, and rejects a sender whose own limit is below the
+/// count. A lower limit for commands leaves room for the server and its launchers, which pass descriptors too.
+pub fn sandboxed_open_file_limit() -> libc::rlimit {
+    let original = original_open_file_limit();
+    let most = below(original.rlim_max);
+    libc::rlimit { rlim_cur: original.rlim_cur.min(most), rlim_max: most }
+}
+
+/// Enough for any command, and low enough for other servers of the user that have a smaller limit than this one.
+const MOST_SANDBOXED_FILES: u64 = 65_536;
+/// Each CPU may send 253 descriptors at a time before the kernel checks the count again.
+const MOST_IN_RESERVE: u64 = 16_384;
+
+fn below(hard: u64) -> u64 {
+    MOST_SANDBOXED_FILES.min(hard - (hard / 4).min(MOST_IN_RESERVE))
+}
+
 fn kernel_version() -> (u32, u32) {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     parse_version(&release).unwrap_or((0, 0))
@@ -193,6 +224,16 @@ mod tests {
             0
         });
         assert_eq!(ended, Ended::Exit(0));
+    }
+
+    #[test]
+    fn the_open_file_limit_of_sandboxed_commands_leaves_a_reserve() {
+        assert_eq!(below(0), 0);
+        assert_eq!(below(1024), 768);
+        assert_eq!(below(20_000), 15_000);
+        assert_eq!(below(524_288), 65_536);
+        assert_eq!(below(u64::MAX), 65_536);
+        assert!(sandboxed_open_file_limit().rlim_max < original_open_file_limit().rlim_max);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`launch`] | the server's side of a sandboxed start |
+//! | [`spawner`], [`launch`] | the server's side of a sandboxed start |
+//! | [`foreground`] | a command with the standard streams of this process, and a trial of the sandbox |
 //! | [`zygote`], [`packet`] | the process that launchers are forked from, and its message socket |
 //! | [`prepared`], [`warm_pool`] | a sandbox that waits for its job, and the pool of sandboxes prepared ahead of starts |
 //! | [`launcher`], [`init`] | the parent of one sandbox, and pid 1 inside |
@@ -30,6 +31,7 @@ pub mod denials;
 pub mod exit_hook;
 pub mod exit_report;
 pub mod file_worker;
+pub mod foreground;
 pub mod init;
 pub mod keyring;
 pub mod landlock;
@@ -45,6 +47,7 @@ pub mod probe;
 pub mod rootfs;
 pub mod seccomp;
 pub mod setup_timeout;
+pub mod spawner;
 pub mod step;
 pub mod teardown;
 pub mod warm_pool;

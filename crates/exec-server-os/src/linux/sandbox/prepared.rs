@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustix::event::Timespec;
 
-use super::launch::{Launch, Launched, limit};
+use super::launch::{LaunchRequest, Launched, limit};
 use super::launcher::{ExecJob, Preparation};
 use super::netns::IsolatedNetns;
 use super::packet;
@@ -55,7 +55,7 @@ impl PreparedSandbox {
     }
 
     /// Sends the job. `BrokenPipe` means that the launcher has already exited.
-    pub fn assign(&self, launch: &Launch, plan: &OwnedFd) -> io::Result<()> {
+    pub fn assign(&self, launch: &LaunchRequest, plan: &OwnedFd) -> io::Result<()> {
         let (Some(parts), Some(job_socket)) = (&self.parts, &self.job_socket) else {
             return Err(io::ErrorKind::NotConnected.into());
         };

@@ -3,11 +3,17 @@
 mod namespaces;
 
 use std::fs;
+use std::path::Path;
 
 use super::landlock::{LandlockPart, kernel_abi};
 use crate::linux::cgroup::CgroupParent;
-use crate::probe::{Finding, Probe};
+use crate::probe::{Finding, LimitProbe, Probe};
 use namespaces::{Stuck, Trial};
+
+/// Which limits can be enforced in the cgroup that a server would use.
+pub fn probe_limits(cgroup: Option<&Path>) -> LimitProbe {
+    crate::linux::cgroup::probe::probe(cgroup, super::limits::sandbox_capabilities())
+}
 
 /// Runs all probes; takes a few milliseconds and leaves nothing behind.
 pub fn probe() -> Probe {

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::spawn::{self, SpawnError};
+use crate::spawn::SpawnError;
 
 /// The set-up takes a few milliseconds, and a second or two under heavy load.
 pub const SET_UP_TIME: Duration = Duration::from_secs(60);
 
+/// The error for a launcher that took longer than `time`.
 pub fn gave_up(time: Duration) -> SpawnError {
     let step = "set-up took too long".to_owned();
-    SpawnError::Sandbox { step, source: spawn::gave_up(time) }
+    SpawnError::Sandbox { step, source: crate::sandbox::timed_out(time) }
 }
 
 /// Whether the set-up timed out, so that a launcher may still be blocked.
