@@ -10,12 +10,12 @@
 
 use std::sync::Arc;
 
-use exec_server_os::WorkerOutcome;
-use exec_server_os::files::{Blocking, FsError, FsReply, FsRequest, answer_from_cache, perform};
-use exec_server_os::sandbox::{Access, FilePolicy};
+use exec_server_fs::{Blocking, FsError, FsReply, FsRequest, answer_from_cache, perform};
 use exec_server_protocol::fs::{
     FsCloseParams, FsReadBlockParams, FsWatchMissingParams, FsWriteBlockParams,
 };
+use exec_server_sandbox::WorkerOutcome;
+use exec_server_sandbox::policy::{Access, FilePolicy};
 
 use crate::dispatch::Caller;
 use crate::errors::RequestError;

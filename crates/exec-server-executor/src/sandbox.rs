@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exec_server_os::files::{PathIdentity, identity_from_cache, identity_of};
-use exec_server_os::sandbox::{
-    Access, Allowances, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError,
-    can_hold, compile, timed_out,
-};
+use exec_server_fs::{PathIdentity, identity_from_cache, identity_of};
 use exec_server_os::spawn::SpawnError;
-use exec_server_os::{
-    Base, Mechanism, MountAccess, MountRule, Network, RootfsSpec, SandboxSetup, WorkClock,
-    check_writable_root,
-};
 use exec_server_protocol::fs::SandboxText;
 use exec_server_protocol::params;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use exec_server_protocol::sandbox::{
     Network as NetworkPermission, PermissionProfile, SandboxParams,
+};
+use exec_server_sandbox::policy::{
+    Access, Allowances, BeyondLandlock, FilePolicy, FileRules, HostFacts, Policy, PolicyError,
+    can_hold, compile, timed_out,
+};
+use exec_server_sandbox::{
+    Base, Mechanism, MountAccess, MountRule, Network, RootfsSpec, SandboxSetup, WorkClock,
+    check_writable_root,
 };
 use serde_json::Value;
 

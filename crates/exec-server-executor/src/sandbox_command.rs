@@ -7,11 +7,12 @@ use std::path::PathBuf;
 
 use exec_server_os::env_policy::without_secrets;
 use exec_server_os::limits::{self, LimitPlan};
-use exec_server_os::sandbox::{Allowances, Policy};
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
-use exec_server_os::{HeldSignals, TreeTag, run_in_foreground};
+use exec_server_os::{HeldSignals, TreeTag};
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
+use exec_server_sandbox::policy::{Allowances, Policy};
+use exec_server_sandbox::run_in_foreground;
 use serde_json::{Value, json};
 
 use crate::config::SandboxFallback;
@@ -121,7 +122,7 @@ impl SandboxCommand {
         let policy: Option<Policy> =
             sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;
-        let means = exec_server_os::limit_means(mechanism);
+        let means = exec_server_sandbox::limit_means(mechanism);
         let (limits, _) = limits::plan(&self.limits, &means).map_err(RequestError::Limit)?;
         let mut retries = RetryBudget::default();
         loop {

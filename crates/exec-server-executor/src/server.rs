@@ -7,9 +7,10 @@ use std::{io, time::Duration};
 
 use exec_server_core::attachment::ConnectionId;
 use exec_server_os::limits::{self, LimitPlan};
-use exec_server_os::{CgroupParent, OomCounter, Peers, SandboxSpawner, Spawner};
+use exec_server_os::{CgroupParent, OomCounter, Peers, Spawner};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::process::ExitReason;
+use exec_server_sandbox::SandboxSpawner;
 use exec_server_transport::outbox::Outbox;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
@@ -92,7 +93,7 @@ impl Server {
             None => CgroupParent::delegated(),
         };
         if let Some(program) = config.runtime_paths.program() {
-            exec_server_os::use_zygote_program(program)?;
+            exec_server_sandbox::use_zygote_program(program)?;
         }
         let mechanism = config.sandbox_fallback.choose();
         let spawner = Spawner::new(cgroup)?;

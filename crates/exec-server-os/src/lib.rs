@@ -4,38 +4,27 @@
 //! |---|---|
 //! | [`spawn`] | platform-independent types for starting a child |
 //! | [`env_policy`] | computes the environment of a child |
-//! | [`destination`] | local destination of a copy from a server: a directory, a pipe or a device |
 //! | [`secret_names`] | recognises variable names that denote secrets |
-//! | [`files`] | file-system requests and replies |
 //! | [`limits`] | chooses the mechanism for each resource limit |
 //! | [`host`] | facts about this machine and its user |
 //! | [`users`] | names of users and groups |
-//! | [`mod@probe`] | results of probing the sandbox and limit features of this machine |
-//! | [`sandbox`] | compiled form of the sandbox policy of a request |
-//! | [`MissingWatch`] | reports when a missing path appears |
+//! | [`probe`] | results of probing which limits can be enforced |
 //! | `linux` | the Linux implementation: clone, pipes, terminals, trees, cgroups, the guardian |
 //! | `unsupported` | stubs for other platforms, which return errors |
 //!
 //! All `unsafe` of the project is in `linux`.
 
-pub mod destination;
 pub mod env_policy;
-pub mod files;
 pub mod host;
 pub mod limits;
 pub mod peer;
 pub mod probe;
-pub mod sandbox;
 pub mod secret_names;
 pub mod spawn;
 pub mod users;
 
-mod byte_fields;
-mod missing_watch;
-mod work_clock;
-
 #[cfg(target_os = "linux")]
-mod linux;
+pub mod linux;
 #[cfg(target_os = "linux")]
 use linux as platform;
 #[cfg(not(target_os = "linux"))]
@@ -43,7 +32,6 @@ mod unsupported;
 #[cfg(not(target_os = "linux"))]
 use unsupported as platform;
 
-pub use missing_watch::{MissingWatch, NotWatched};
 pub use platform::cgroup::CgroupParent;
 pub use platform::exit_watch::ExitWatch;
 pub use platform::guardian::{Guardian, enter_guardian};
@@ -53,29 +41,12 @@ pub use platform::oom::OomCounter;
 pub use platform::own_terminal::{RawMode, stdin_is_empty, terminal_size};
 pub use platform::peer::Peers;
 pub use platform::pipes::{ChildInput, ChildOutput};
-pub use platform::placeholders::{
-    Claim as PlaceholderClaim, Directory as PlaceholderDirectory, Journal as PlaceholderJournal,
-};
 pub use platform::process_tree::{
     ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
 };
-pub use platform::sandbox::denials::RefusedCalls;
-pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker, WorkerOutcome};
-pub use platform::sandbox::foreground::{run_in_foreground, sandbox_trial, working_mechanism};
-pub use platform::sandbox::launch::use_zygote_program;
-pub use platform::sandbox::limits::limit_means;
-pub use platform::sandbox::netns::SandboxNetwork;
-pub use platform::sandbox::probe::{probe, probe_limits};
-pub use platform::sandbox::rootfs::{
-    Base, MountAccess, MountRule, RootfsSpec, check_writable_root,
-};
-pub use platform::sandbox::spawner::{PendingStart, SandboxSpawner, SandboxedChild};
-pub use platform::sandbox::zygote::{ZYGOTE_ARGUMENT, run_zygote};
-pub use platform::sandbox::{Mechanism, Network, SandboxSetup, expected as expected_sandbox};
 pub use platform::signals::{SIGKILL, SIGTERM};
 pub use platform::signals::{access_denied, errno_name, number as signal_number, signal_name};
 pub use platform::spawner::Spawner;
 pub use platform::startup::{
     conceal_memory, raise_open_file_limit, survive_file_size_limit, tune_allocator,
 };
-pub use work_clock::{MOST_WORK, WorkClock};

@@ -7,8 +7,6 @@ fn unsupported<T>(what: &str) -> io::Result<T> {
     Err(io::Error::new(io::ErrorKind::Unsupported, reason))
 }
 
-pub mod destination;
-
 pub mod cgroup {
     //! Cgroups exist on Linux only.
 

@@ -10,16 +10,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_core::handle_table::{HandleTable, NotReserved};
-use exec_server_os::files::{
+use exec_server_fs::{
     Blocking, FsError, FsReply, FsRequest, OpenFile, StagedFile, answer_from_cache, perform,
 };
-use exec_server_os::{ConfinedFile, WorkerOutcome};
 use exec_server_protocol::base64;
 use exec_server_protocol::fs::{
     FsCloseParams, FsOpenResponse, FsReadBlockParams, FsWriteBlockParams,
 };
 use exec_server_protocol::limits::{MAX_FILE_BLOCK_BYTES, MAX_FILE_HANDLES, MAX_HANDLE_ID_BYTES};
 use exec_server_protocol::process::Empty;
+use exec_server_sandbox::{ConfinedFile, WorkerOutcome};
 
 use super::{Guard, answer};
 use crate::errors::RequestError;

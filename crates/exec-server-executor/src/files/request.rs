@@ -4,9 +4,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use exec_server_os::files::{
-    Detail, FileAttributes, FsRequest, Links, Page, WriteOptions, decode_cursor,
-};
+use exec_server_fs::{Detail, FileAttributes, FsRequest, Links, Page, WriteOptions, decode_cursor};
 use exec_server_protocol::fs::{
     Data64, Durability, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
     FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
-use exec_server_os::{MissingWatch, NotWatched};
+use exec_server_fs::{MissingWatch, NotWatched};
 use exec_server_protocol::envelope;
 use exec_server_protocol::fs::{
     FsMissingChangedNotification, FsWatchMissingParams, FsWatchMissingResponse,

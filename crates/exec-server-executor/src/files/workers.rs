@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exec_server_os::FileWorker;
-use exec_server_os::sandbox::PolicyDigest;
+use exec_server_sandbox::FileWorker;
+use exec_server_sandbox::policy::PolicyDigest;
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;

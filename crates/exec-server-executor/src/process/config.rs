@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use exec_server_os::RefusedCalls;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
     LimitsReport, ProcessId, ProcessStartResponse, SandboxReport, SandboxType,
 };
+use exec_server_sandbox::RefusedCalls;
 
 use crate::sandbox::Placeholder;
 use crate::sessions::ClientKind;

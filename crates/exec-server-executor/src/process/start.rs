@@ -8,16 +8,17 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use exec_server_os::TreeTag;
 use exec_server_os::env_policy::{EnvRequest, child_environment};
 use exec_server_os::limits::{self, LimitPlan};
-use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
-use exec_server_os::{SandboxedChild, TreeTag};
 use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_protocol::limits::{DEFAULT_RETAINED_OUTPUT_BYTES, MAX_OUTPUT_CHUNK_BYTES};
 use exec_server_protocol::process::{
     LimitName, LimitsReport, ProcessId, ProcessLimits, ProcessStartParams, ProcessTerminateResponse,
 };
+use exec_server_sandbox::SandboxedChild;
+use exec_server_sandbox::policy::Policy;
 use tokio::sync::mpsc;
 
 use super::config::{ProcessConfig, ProcessSandbox};

@@ -24,13 +24,13 @@ use exec_server_core::read_waiters::ReadWaiters;
 use exec_server_core::stdin_ledger::{Answer, StdinLedger};
 use exec_server_core::termination::{Step, Termination};
 use exec_server_core::time_limits::{IdleTimer, TimeLimits};
-use exec_server_os::RefusedCalls;
 use exec_server_os::spawn::{ExitStatus, Spawned};
 use exec_server_protocol::methods::{PROCESS_CLOSED, PROCESS_EXITED};
 use exec_server_protocol::process::{
     ExitReason, ProcessClosedNotification, ProcessExitedNotification, ProcessStartResponse,
     ProcessWriteResponse,
 };
+use exec_server_sandbox::RefusedCalls;
 use exec_server_transport::outbox::{Outbox, Slot};
 use tokio::sync::{mpsc, watch};
 

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use exec_server_os::WorkClock;
-use exec_server_os::sandbox::DenyGlob;
+use exec_server_sandbox::WorkClock;
+use exec_server_sandbox::policy::DenyGlob;
 
 use crate::errors::RequestError;
 

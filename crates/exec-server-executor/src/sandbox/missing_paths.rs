@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use exec_server_os::{MountAccess, MountRule, RootfsSpec, WorkClock};
+use exec_server_sandbox::{MountAccess, MountRule, RootfsSpec, WorkClock};
 
 use super::placeholders::{Placeholder, Placeholders};
 use super::{read_only, set_up};

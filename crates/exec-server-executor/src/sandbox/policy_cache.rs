@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use exec_server_os::sandbox::{FilePolicy, Policy, PolicyDigest};
+use exec_server_sandbox::policy::{FilePolicy, Policy, PolicyDigest};
 
 use crate::errors::RequestError;
 

@@ -140,7 +140,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    pub(super) fn procs(&self) -> BorrowedFd<'_> {
+    /// `cgroup.procs`, opened for writing.
+    pub fn procs(&self) -> BorrowedFd<'_> {
         self.procs.as_ref().expect("make_child opened it").as_fd()
     }
 

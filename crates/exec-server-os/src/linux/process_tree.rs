@@ -42,7 +42,7 @@ impl TreeTag {
     }
 
     /// Whether a process has this tag.
-    pub(super) fn is_on(self, pid: libc::pid_t) -> bool {
+    pub fn is_on(self, pid: libc::pid_t) -> bool {
         Self::of(pid) == Some(self)
     }
 
@@ -51,7 +51,8 @@ impl TreeTag {
         (self.0 & u64::from(u32::MAX)) as u32
     }
 
-    pub(super) fn as_limit(self) -> libc::rlimit {
+    /// The tag as the resource limit that carries it.
+    pub fn as_limit(self) -> libc::rlimit {
         // Only the soft limit carries the tag, so a program can still set its own.
         libc::rlimit { rlim_cur: self.0, rlim_max: libc::RLIM_INFINITY }
     }

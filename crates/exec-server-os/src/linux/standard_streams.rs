@@ -11,7 +11,7 @@ use super::terminal;
 use crate::spawn::{StdinKind, Stdio};
 
 /// The server's ends.
-pub enum OurEnds {
+pub(super) enum OurEnds {
     Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
     Terminal { master: OwnedFd },
     Socket { socket: OwnedFd },
@@ -19,7 +19,7 @@ pub enum OurEnds {
 }
 
 /// The child's ends.
-pub enum TheirEnds {
+pub(super) enum TheirEnds {
     Pipes { stdin: Option<OwnedFd>, stdout: OwnedFd, stderr: OwnedFd },
     Terminal { slave: OwnedFd },
     Socket { socket: OwnedFd },
@@ -44,7 +44,7 @@ impl TheirEnds {
 }
 
 /// Opens both ends of the streams.
-pub fn open(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
+pub(super) fn open(stdio: Stdio) -> io::Result<(OurEnds, TheirEnds)> {
     match stdio {
         Stdio::Inherited => Ok((OurEnds::None, TheirEnds::Inherited)),
         Stdio::Terminal(size) => {

@@ -1,0 +1,24 @@
+//! The file operations of exec-server: requests, staging, listing, walking, copying, watching.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `request` | [`FsRequest`], [`FsReply`] and [`FsError`], re-exported here |
+//! | [`destination`] | local destination of a copy from a server: a directory, a pipe or a device |
+//! | [`byte_fields`] | serde helpers for paths that need not be UTF-8 |
+//! | [`MissingWatch`] | reports when a missing path appears |
+//! | `linux` | the implementation on Linux |
+//! | `unsupported` | entry points of other platforms, which return errors |
+
+pub mod byte_fields;
+pub mod destination;
+
+mod missing_watch;
+mod request;
+
+#[cfg(target_os = "linux")]
+mod linux;
+#[cfg(target_os = "linux")]
+use linux as platform;
+
+pub use missing_watch::{MissingWatch, NotWatched};
+pub use request::*;

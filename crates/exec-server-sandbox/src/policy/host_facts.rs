@@ -1,0 +1,41 @@
+//! What the meaning of a policy depends on beside the policy.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use exec_server_protocol::path_uri::NativePaths;
+
+use exec_server_os::host;
+
+/// What programs need to start at all, on any of the usual systems.
+const MINIMAL: [&str; 8] =
+    ["/bin", "/sbin", "/usr", "/etc", "/lib", "/lib64", "/nix/store", "/run/current-system/sw"];
+
+/// Facts about this server that a policy may refer to; no request can change them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostFacts {
+    /// The server's own `TMPDIR`.
+    pub tmpdir: Option<PathBuf>,
+    /// Whether `/tmp` is a directory.
+    pub has_slash_tmp: bool,
+    /// The home of the server's user.
+    pub home: Option<PathBuf>,
+    /// Those directories of the special place `minimal` that exist.
+    pub minimal: Vec<PathBuf>,
+    /// Whether native paths are taken where a URI belongs.
+    pub native_paths: NativePaths,
+}
+
+impl HostFacts {
+    /// Looks at this machine; once at start is enough.
+    pub fn gather(native_paths: NativePaths) -> Self {
+        let tmpdir = env::var_os("TMPDIR").map(PathBuf::from);
+        Self {
+            tmpdir: tmpdir.filter(|path| path.is_absolute()),
+            has_slash_tmp: cfg!(unix) && Path::new("/tmp").is_dir(),
+            home: host::home_dir(),
+            minimal: MINIMAL.map(PathBuf::from).into_iter().filter(|path| path.is_dir()).collect(),
+            native_paths,
+        }
+    }
+}
