@@ -129,16 +129,3 @@ fn provider_id(machine: &str) -> String {
 pub fn path_uri(path: &Path) -> PathUri {
     PathUri::from_posix(path.as_os_str().as_encoded_bytes())
 }
-
-/// Converts the bytes of a decoded path URI to a local path.
-#[cfg(unix)]
-pub fn host_path(bytes: Vec<u8>) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    std::ffi::OsString::from_vec(bytes).into()
-}
-
-/// Converts the bytes of a decoded path URI to a local path.
-#[cfg(not(unix))]
-pub fn host_path(bytes: Vec<u8>) -> PathBuf {
-    String::from_utf8_lossy(&bytes).into_owned().into()
-}

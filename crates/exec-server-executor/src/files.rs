@@ -15,13 +15,13 @@ use exec_server_protocol::fs::{
     FsCloseParams, FsReadBlockParams, FsWatchMissingParams, FsWriteBlockParams,
 };
 use exec_server_sandbox::WorkerOutcome;
+use exec_server_sandbox::plan::{Class, FilesPolicy};
 use exec_server_sandbox::policy::{Access, FilePolicy};
 
 use crate::dispatch::Caller;
 use crate::errors::RequestError;
 use crate::reply::Reply;
 use crate::reply_memory::CONNECTION_BYTES;
-use crate::sandbox::{Class, FilesPolicy};
 use crate::server::Server;
 use crate::sessions::Session;
 

@@ -11,6 +11,7 @@ use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
 use exec_server_os::{HeldSignals, TreeTag};
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
+use exec_server_sandbox::plan::{Confinement, RetryBudget, SandboxSettings, Sandboxes};
 use exec_server_sandbox::policy::{Allowances, Policy};
 use exec_server_sandbox::run_in_foreground;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use crate::config::SandboxFallback;
 use crate::environment::path_uri;
 use crate::errors::RequestError;
-use crate::sandbox::{Confinement, RetryBudget, SandboxSettings, Sandboxes};
+use crate::state_dir;
 
 /// A command and its policy.
 #[derive(Debug)]
@@ -116,18 +117,21 @@ impl SandboxCommand {
             mechanism,
             allow: self.allow,
             state_dir: self.state_dir.as_deref(),
+            journal: state_dir::journal(self.state_dir.as_deref()),
             secret_files: &[],
             own_socket: None,
         });
-        let policy: Option<Policy> =
-            sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
+        let policy: Option<Policy> = sandboxes
+            .for_process(Some(&self.sandbox), &path_uri(&self.cwd))
+            .map_err(RequestError::from)?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;
         let means = exec_server_sandbox::limit_means(mechanism);
         let (limits, _) = limits::plan(&self.limits, &means).map_err(RequestError::Limit)?;
         let mut retries = RetryBudget::default();
         loop {
             // The placeholders are held until the command has exited.
-            let Confinement { mut setup, placeholders: _held } = sandboxes.confine(&policy)?;
+            let Confinement { mut setup, placeholders: _held } =
+                sandboxes.confine(&policy).map_err(RequestError::from)?;
             if let Some(bytes) = limits.tmpfs_bytes {
                 setup.view.temp_bytes = bytes;
             }

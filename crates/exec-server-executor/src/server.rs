@@ -11,6 +11,7 @@ use exec_server_os::{CgroupParent, OomCounter, Peers, Spawner};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::process::ExitReason;
 use exec_server_sandbox::SandboxSpawner;
+use exec_server_sandbox::plan::{SandboxSettings, Sandboxes};
 use exec_server_transport::outbox::Outbox;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
@@ -24,8 +25,8 @@ use crate::environment;
 use crate::event_loops::EventLoops;
 use crate::metrics::Metrics;
 use crate::reply_memory::ReplyMemory;
-use crate::sandbox::{SandboxSettings, Sandboxes};
 use crate::sessions::Sessions;
+use crate::state_dir;
 
 /// Few enough that slow lookups leave most blocking threads free for file requests.
 const PEER_SEARCHES: usize = 4;
@@ -110,6 +111,7 @@ impl Server {
             mechanism,
             allow,
             state_dir: config.state_dir.as_deref(),
+            journal: state_dir::journal(config.state_dir.as_deref()),
             secret_files: &config.all_secret_files(),
             own_socket: config.listen.socket_path(),
         });

@@ -1,4 +1,19 @@
-//! Serde helpers for byte fields in messages between the server and its helpers; a path need not be UTF-8.
+//! Paths as bytes, which need not be UTF-8, and serde helpers for messages between the server and its helpers.
+
+use std::path::PathBuf;
+
+/// The local path with these bytes.
+#[cfg(unix)]
+pub fn path_from_bytes(bytes: Vec<u8>) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+/// The local path with these bytes.
+#[cfg(not(unix))]
+pub fn path_from_bytes(bytes: Vec<u8>) -> PathBuf {
+    String::from_utf8_lossy(&bytes).into_owned().into()
+}
 
 pub mod path {
     //! Serializes a path as bytes.
@@ -14,18 +29,7 @@ pub mod path {
 
     /// Reads a path.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
-        super::bytes::deserialize(deserializer).map(path)
-    }
-
-    #[cfg(unix)]
-    fn path(bytes: Vec<u8>) -> PathBuf {
-        use std::os::unix::ffi::OsStringExt;
-        std::ffi::OsString::from_vec(bytes).into()
-    }
-
-    #[cfg(not(unix))]
-    fn path(bytes: Vec<u8>) -> PathBuf {
-        String::from_utf8_lossy(&bytes).into_owned().into()
+        super::bytes::deserialize(deserializer).map(super::path_from_bytes)
     }
 }
 

@@ -4,13 +4,15 @@
 //! |---|---|
 //! | `request` | [`FsRequest`], [`FsReply`] and [`FsError`], re-exported here |
 //! | [`destination`] | local destination of a copy from a server: a directory, a pipe or a device |
-//! | [`byte_fields`] | serde helpers for paths that need not be UTF-8 |
+//! | [`byte_fields`] | paths as bytes, which need not be UTF-8, and serde helpers for them |
+//! | [`regular_file`] | reads small files that may be replaced by a pipe or a device at any time |
 //! | [`MissingWatch`] | reports when a missing path appears |
 //! | `linux` | the implementation on Linux |
 //! | `unsupported` | entry points of other platforms, which return errors |
 
 pub mod byte_fields;
 pub mod destination;
+pub mod regular_file;
 
 mod missing_watch;
 mod request;

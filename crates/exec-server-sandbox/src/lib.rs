@@ -3,11 +3,13 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`policy`] | compiles the `sandbox` object of a request into rules; without I/O |
+//! | [`plan`] | policy and disk → [`SandboxSetup`]: writable roots, denied matches, placeholders |
 //! | [`setup`] | the confinement of one process: rootfs, network, mechanism |
 //! | [`mod@probe`] | what this machine can enforce |
 //! | `linux` | enforcement: warm pool, zygote, launcher, rootfs, seccomp, Landlock, network namespaces, file worker |
 //! | `unsupported` | entry points of other platforms, which return errors |
 
+pub mod plan;
 pub mod policy;
 pub mod probe;
 pub mod setup;

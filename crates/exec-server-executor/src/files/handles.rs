@@ -19,12 +19,12 @@ use exec_server_protocol::fs::{
 };
 use exec_server_protocol::limits::{MAX_FILE_BLOCK_BYTES, MAX_FILE_HANDLES, MAX_HANDLE_ID_BYTES};
 use exec_server_protocol::process::Empty;
+use exec_server_sandbox::plan::FilesPolicy;
 use exec_server_sandbox::{ConfinedFile, WorkerOutcome};
 
 use super::{Guard, answer};
 use crate::errors::RequestError;
 use crate::reply::Reply;
-use crate::sandbox::FilesPolicy;
 
 /// A decoded `fs/open`.
 #[derive(Debug)]

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use exec_server_sandbox::FileWorker;
+use exec_server_sandbox::plan::{
+    Class, Confinement, FilesPolicy, PathFingerprints, Placeholder, RetryBudget,
+};
 use exec_server_sandbox::policy::PolicyDigest;
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;
-use crate::sandbox::{
-    Class, Confinement, FilesPolicy, PathFingerprints, Placeholder, RetryBudget, in_time,
-};
+use crate::sandbox::in_time;
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -61,7 +62,8 @@ impl Workers {
             None => {
                 let (looker, policy) = (server.clone(), policy.clone());
                 let time = server.config.timings.sandbox_set_up;
-                in_time(time, move || Ok(looker.sandboxes.ground(&policy))).await?
+                in_time(time, move || Ok::<_, RequestError>(looker.sandboxes.ground(&policy)))
+                    .await?
             }
         };
         let key = Key { policy: policy.digest().clone(), class, ground };

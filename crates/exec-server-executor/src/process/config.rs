@@ -9,8 +9,8 @@ use exec_server_protocol::process::{
     LimitsReport, ProcessId, ProcessStartResponse, SandboxReport, SandboxType,
 };
 use exec_server_sandbox::RefusedCalls;
+use exec_server_sandbox::plan::Placeholder;
 
-use crate::sandbox::Placeholder;
 use crate::sessions::ClientKind;
 
 /// The settings of one process, after defaults and limits were applied.

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use exec_server_fs::byte_fields::path_from_bytes;
 use exec_server_os::TreeTag;
 use exec_server_os::env_policy::{EnvRequest, child_environment};
 use exec_server_os::limits::{self, LimitPlan};
@@ -18,16 +19,16 @@ use exec_server_protocol::process::{
     LimitName, LimitsReport, ProcessId, ProcessLimits, ProcessStartParams, ProcessTerminateResponse,
 };
 use exec_server_sandbox::SandboxedChild;
+use exec_server_sandbox::plan::{Confinement, RetryBudget};
 use exec_server_sandbox::policy::Policy;
 use tokio::sync::mpsc;
 
 use super::config::{ProcessConfig, ProcessSandbox};
 use super::task::ProcessTask;
 use super::{ClosedMark, Command};
-use crate::environment::host_path;
 use crate::errors::{RequestError, cwd_error};
 use crate::reply::Reply;
-use crate::sandbox::{Confinement, RetryBudget, in_time};
+use crate::sandbox::in_time;
 use crate::server::Server;
 use crate::sessions::Session;
 use crate::shell_snapshot;
@@ -92,7 +93,7 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
     let (limits, limits_report) = plan_limits(server, &params, policy.as_ref())?;
     let digest = digest(&params);
     let exit_note = Arc::default();
-    let cwd = host_path(cwd);
+    let cwd = path_from_bytes(cwd);
     Ok(PreparedStart { params, cwd, policy, limits, limits_report, digest, exit_note })
 }
 
@@ -222,7 +223,7 @@ async fn start_confined(
             }
             let report = setup.report();
             let pending = planner.sandbox_spawner.submit(request, setup, network)?;
-            Ok((pending, placeholders, report))
+            Ok::<_, RequestError>((pending, placeholders, report))
         };
         let submitted = in_time(server.config.timings.sandbox_set_up, submit).await?;
         let (pending, placeholders, report) = submitted;

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
+use exec_server_os::users;
 use exec_server_protocol::fs::{
     FileKind, FsGetMetadataResponse, FsReadLinkResponse, MetadataDetails,
 };
@@ -16,7 +17,6 @@ use rustix::fs::{
 use super::cached;
 use super::resolve::{self, system};
 use crate::request::{Detail, FsError, Links, Nature};
-use exec_server_os::users;
 
 /// The `statx` result of a file.
 #[derive(Debug, Clone, Copy)]

@@ -27,13 +27,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::task::{Poll, ready};
 
+use exec_server_os::linux::register;
 use exec_server_protocol::limits::MAX_WATCHED_PATHS;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::io::Interest;
 
 use crate::missing_watch::NotWatched;
-use exec_server_os::linux::register;
 
 /// The paths of one watch share most of their directories. Each directory costs one inotify watch, of which a user may
 /// have only 8192.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use exec_server_os::linux::temp_registry;
 use exec_server_protocol::fs::FsCanonicalizeResponse;
 use exec_server_protocol::path_uri::PathUri;
 use rustix::fs::{
@@ -17,7 +18,6 @@ use super::metadata::Facts;
 use super::resolve::{self, system};
 use super::stage::{modified_at, temporary_name};
 use crate::request::{FsError, Links};
-use exec_server_os::linux::temp_registry;
 
 /// Mode of new directories before the umask is applied.
 const NEW_DIRECTORY: Mode = Mode::from_raw_mode(0o777);

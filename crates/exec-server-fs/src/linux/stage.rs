@@ -18,6 +18,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::LazyLock;
 
+use exec_server_os::linux::temp_registry::{self, PREFIX, TempEntry};
 use exec_server_protocol::fs::{Durability, FsWriteFileResponse};
 use rustix::fs::{
     AtFlags, CWD, MemfdFlags, Mode, OFlags, RenameFlags, Timestamps, UTIME_NOW, fdatasync, fsync,
@@ -32,7 +33,6 @@ use super::metadata::Facts;
 use super::path_locks;
 use super::resolve::{self, Existing, Place, system};
 use crate::request::{FsError, Leftovers, Links, WriteOptions};
-use exec_server_os::linux::temp_registry::{self, PREFIX, TempEntry};
 
 /// New content for a file, not yet published.
 #[derive(Debug)]

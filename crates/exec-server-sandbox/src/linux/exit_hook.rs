@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
 
+use exec_server_os::linux::exit_watch::ExitHook;
+use exec_server_os::spawn::ExitStatus;
+
 use super::exit_report::EndingWatch;
 use super::teardown::{self, HeldMounts};
 use super::warm_pool::RefillOnDrop;
-use exec_server_os::linux::exit_watch::ExitHook;
-use exec_server_os::spawn::ExitStatus;
 
 /// The surroundings of one sandboxed child.
 #[derive(Debug)]

@@ -11,14 +11,14 @@
 use std::os::fd::OwnedFd;
 use std::task::{Context, Poll, ready};
 
+use exec_server_os::linux::exit_watch::{Usage, exit_status};
+use exec_server_os::linux::register;
+use exec_server_os::spawn::ExitStatus;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::packet;
-use exec_server_os::linux::exit_watch::{Usage, exit_status};
-use exec_server_os::linux::register;
-use exec_server_os::spawn::ExitStatus;
 
 /// The message of pid 1 when the command has exited.
 #[derive(Debug, Serialize, Deserialize)]

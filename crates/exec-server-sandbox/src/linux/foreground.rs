@@ -3,6 +3,13 @@
 use std::io;
 use std::time::Duration;
 
+use exec_server_os::TreeTag;
+use exec_server_os::limits::LimitPlan;
+use exec_server_os::linux::child::ChildStack;
+use exec_server_os::linux::held_signals::HeldSignals;
+use exec_server_os::linux::spawner::{Parts, start};
+use exec_server_os::linux::startup;
+use exec_server_os::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::launch::{self, Launchers};
@@ -12,13 +19,6 @@ use super::setup_timeout::SET_UP_TIME;
 use super::spawner::{Content, LaunchHandles, LaunchWith, SandboxLaunch};
 use super::{Mechanism, Network, SandboxSetup};
 use crate::policy::Allowances;
-use exec_server_os::TreeTag;
-use exec_server_os::limits::LimitPlan;
-use exec_server_os::linux::child::ChildStack;
-use exec_server_os::linux::held_signals::HeldSignals;
-use exec_server_os::linux::spawner::{Parts, start};
-use exec_server_os::linux::startup;
-use exec_server_os::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
 
 /// Runs a command and returns its exit status.
 pub fn run_in_foreground(

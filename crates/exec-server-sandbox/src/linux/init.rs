@@ -14,6 +14,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use exec_server_os::linux::child::ChildStack;
+use exec_server_os::linux::command::{Command, pointers};
+use exec_server_os::linux::exit_watch::Usage;
+use exec_server_os::linux::standard_streams::memory_of;
+use exec_server_os::linux::{check, reap_until};
 use rustix::pipe::PipeFlags;
 
 use super::exit_report::Ended;
@@ -26,11 +31,6 @@ use super::rootfs::{BaseRootfs, OldRoot};
 use super::step::{Step, StepError};
 use super::zygote::{LaunchParams, Limit};
 use super::{Mechanism, Network, confinement, namespaces, packet, worker};
-use exec_server_os::linux::child::ChildStack;
-use exec_server_os::linux::command::{Command, pointers};
-use exec_server_os::linux::exit_watch::Usage;
-use exec_server_os::linux::standard_streams::memory_of;
-use exec_server_os::linux::{check, reap_until};
 
 /// The main function of pid 1; returns its exit code.
 pub fn run(params: &LaunchParams, job_socket: OwnedFd, report: Report, launcher: File) -> i32 {

@@ -19,8 +19,9 @@ pub fn join_new_session() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use exec_server_os::linux::testing::{Ended, User, in_child};
+
+    use super::*;
 
     #[test]
     fn the_new_keyring_is_another_one_and_empty() {

@@ -10,6 +10,15 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
+use exec_server_os::TreeTag;
+use exec_server_os::limits::Rlimits;
+use exec_server_os::linux::cgroup::Cgroup;
+use exec_server_os::linux::child::ChildStack;
+use exec_server_os::linux::command::Command;
+use exec_server_os::linux::spawner::execute;
+use exec_server_os::linux::standard_streams::{memory_of, move_up, null_device};
+use exec_server_os::linux::{procfs, register, startup};
+use exec_server_os::spawn::SpawnError;
 use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, memfd_create};
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
@@ -23,15 +32,6 @@ use super::teardown::HeldMounts;
 use super::warm_pool::{RefillOnDrop, WarmPool};
 use super::zygote::{LaunchParams, Limit, ZYGOTE_ARGUMENT, ZygoteReply, ZygoteRequest};
 use super::{Network, limits, packet, setup_timeout};
-use exec_server_os::TreeTag;
-use exec_server_os::limits::Rlimits;
-use exec_server_os::linux::cgroup::Cgroup;
-use exec_server_os::linux::child::ChildStack;
-use exec_server_os::linux::command::Command;
-use exec_server_os::linux::spawner::execute;
-use exec_server_os::linux::standard_streams::{memory_of, move_up, null_device};
-use exec_server_os::linux::{procfs, register, startup};
-use exec_server_os::spawn::SpawnError;
 
 /// Starts launchers. One per thread, because the thread that starts the zygote is the parent of its launchers.
 #[derive(Default)]

@@ -17,6 +17,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use exec_server_os::limits::LimitPlan;
+use exec_server_os::linux::command::Command;
+use exec_server_os::linux::standard_streams::move_up;
+use exec_server_os::linux::{check, reap_until};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -26,10 +30,6 @@ use super::rootfs::RootfsProfile;
 use super::step::{Step, StepError};
 use super::zygote::{LaunchParams, Limit};
 use super::{Mechanism, SandboxSetup, init, limits, namespaces, packet};
-use exec_server_os::limits::LimitPlan;
-use exec_server_os::linux::command::Command;
-use exec_server_os::linux::standard_streams::move_up;
-use exec_server_os::linux::{check, reap_until};
 
 /// The part of a sandbox that can be built before its job is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

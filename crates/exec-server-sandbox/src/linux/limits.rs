@@ -9,13 +9,14 @@ use std::fs;
 use std::io::{self, Write};
 use std::sync::OnceLock;
 
+use exec_server_os::limits::{Means, Rlimits, SandboxMeans};
+use exec_server_os::linux::check;
+use exec_server_os::linux::startup::{self, Resource, hard_limit, original_open_file_limit};
+
 use super::Mechanism;
 use super::rootfs::DEFAULT_TEMP_BYTES;
 use super::step::{Step, StepError};
 use super::zygote::Limit;
-use exec_server_os::limits::{Means, Rlimits, SandboxMeans};
-use exec_server_os::linux::check;
-use exec_server_os::linux::startup::{self, Resource, hard_limit, original_open_file_limit};
 
 /// With this limit the kernel writes no core file, because the smallest one is larger, and does not run the helper that
 /// `core_pattern` may name. With every other limit, 0 included, it runs the helper.
@@ -182,8 +183,9 @@ pub fn set(resource: Resource, Limit(soft, hard): Limit) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use exec_server_os::linux::testing::{Ended, User, in_child};
+
+    use super::*;
 
     fn get(resource: Resource) -> (u64, u64) {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

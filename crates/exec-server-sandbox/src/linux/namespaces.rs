@@ -4,8 +4,9 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use super::step::{Step, StepError};
 use exec_server_os::linux::check;
+
+use super::step::{Step, StepError};
 
 /// Enters new user, pid, ipc and uts namespaces with the same user id; the next child becomes pid 1.
 pub fn enter_new() -> Result<(), StepError> {

@@ -8,9 +8,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
+use exec_server_os::linux::check;
+
 use super::namespaces;
 use super::step::{Step, StepError};
-use exec_server_os::linux::check;
 
 /// The network of one session, created by the first sandbox that needs it; cheap to clone.
 #[derive(Debug, Clone, Default)]

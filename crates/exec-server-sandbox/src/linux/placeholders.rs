@@ -26,15 +26,15 @@ use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use exec_server_os::linux::directory::Directory;
+use exec_server_os::linux::file_lock::{self as lock, Kind};
+use exec_server_os::linux::temp_registry::TempEntry;
 use rustix::fs::{
     AtFlags, FileType, MemfdFlags, Mode, StatxFlags, memfd_create, mkdirat, statx, unlinkat,
 };
 use rustix::io::Errno;
 
 use self::record::{Candidate, Identity, Line, Record};
-use exec_server_os::linux::directory::Directory;
-use exec_server_os::linux::file_lock::{self as lock, Kind};
-use exec_server_os::linux::temp_registry::TempEntry;
 
 /// Directory in which the servers of one user record their placeholders.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use exec_server_os::linux::cgroup::Cgroup;
 use rustix::event::Timespec;
 
 use super::launch::{LaunchRequest, Launched, limit};
@@ -11,7 +12,6 @@ use super::launcher::{ExecJob, Preparation};
 use super::netns::IsolatedNetns;
 use super::packet;
 use super::teardown::{has_ended_within, reap_in_time};
-use exec_server_os::linux::cgroup::Cgroup;
 
 /// The properties that a sandbox must have before a job can run in it.
 #[derive(Debug, Clone)]

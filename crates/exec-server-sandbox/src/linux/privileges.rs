@@ -2,8 +2,9 @@
 
 use std::io;
 
-use super::step::{Step, StepError};
 use exec_server_os::linux::check;
+
+use super::step::{Step, StepError};
 
 /// Clears all capabilities, prevents gaining any by exec or as root, sets `no_new_privs` and clears dumpable.
 ///
@@ -96,8 +97,9 @@ fn set(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {
 mod tests {
     use std::process::Command;
 
-    use super::*;
     use exec_server_os::linux::testing::{Ended, User, in_child, status_of_self};
+
+    use super::*;
 
     const NONE: &str = "0000000000000000";
 

@@ -5,14 +5,15 @@ mod namespaces;
 use std::fs;
 use std::path::Path;
 
+use exec_server_os::linux::cgroup::{self, CgroupParent};
+
+use self::namespaces::{Stuck, Trial};
 use super::landlock::{LandlockPart, kernel_abi};
 use crate::probe::{Finding, LimitProbe, Probe};
-use exec_server_os::linux::cgroup::CgroupParent;
-use namespaces::{Stuck, Trial};
 
 /// Which limits can be enforced in the cgroup that a server would use.
 pub fn probe_limits(cgroup: Option<&Path>) -> LimitProbe {
-    exec_server_os::linux::cgroup::probe::probe(cgroup, super::limits::sandbox_capabilities())
+    cgroup::probe::probe(cgroup, super::limits::sandbox_capabilities())
 }
 
 /// Runs all probes; takes a few milliseconds and leaves nothing behind.

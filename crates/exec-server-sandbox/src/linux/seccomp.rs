@@ -16,10 +16,11 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 
+use exec_server_os::linux::check;
+
 use super::bpf::{Action, Assembler, Fragment, Label, SockFilter, Test};
 use super::step::{Step, StepError};
 use crate::policy::Allowances;
-use exec_server_os::linux::check;
 
 /// The network access of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,14 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use exec_server_os::TreeTag;
+use exec_server_os::limits::{LimitPlan, Means};
+use exec_server_os::linux::exit_watch::ExitWatch;
+use exec_server_os::linux::process_tree::ProcessTree;
+use exec_server_os::linux::spawner::{
+    ChildStart, Helper, Launch, NewChild, Spawner, Submitted, no_event_loop,
+};
+use exec_server_os::spawn::{SpawnError, SpawnRequest, Spawned, Stdio};
 use tokio::task::JoinSet;
 
 use super::denials::RefusedCalls;
@@ -19,14 +27,6 @@ use super::setup_timeout::{SET_UP_TIME, gave_up, was_given_up};
 use super::warm_pool::{RefillOnDrop, WarmPool};
 use super::worker::client::FileWorker;
 use super::{Mechanism, SandboxSetup};
-use exec_server_os::TreeTag;
-use exec_server_os::limits::{LimitPlan, Means};
-use exec_server_os::linux::exit_watch::ExitWatch;
-use exec_server_os::linux::process_tree::ProcessTree;
-use exec_server_os::linux::spawner::{
-    ChildStart, Helper, Launch, NewChild, Spawner, Submitted, no_event_loop,
-};
-use exec_server_os::spawn::{SpawnError, SpawnRequest, Spawned, Stdio};
 
 /// Starts children in sandboxes; cheap to clone.
 #[derive(Debug, Clone)]

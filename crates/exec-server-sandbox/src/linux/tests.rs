@@ -4,12 +4,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use exec_server_os::limits::Rlimits;
+use exec_server_os::linux::testing::{Ended, User, in_child};
+
 use super::landlock::{Access, LandlockRule, LandlockRules, RuleTarget};
 use super::seccomp::{FilterOptions, NetworkMode};
 use super::zygote::Limit;
 use super::{landlock, limits, privileges, seccomp};
-use exec_server_os::limits::Rlimits;
-use exec_server_os::linux::testing::{Ended, User, in_child};
 
 /// Runs `script` in a shell that may write in `workspace` and to `/dev/null`.
 fn run_confined(workspace: &Path, script: &str) -> Output {

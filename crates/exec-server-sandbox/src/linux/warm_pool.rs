@@ -19,15 +19,15 @@ use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use exec_server_os::TreeTag;
+use exec_server_os::linux::child::ChildStack;
+use exec_server_os::spawn::SpawnError;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::launch::Launchers;
 use super::launcher::Preparation;
 use super::netns::IsolatedNetns;
 use super::prepared::{PrepareSpec, PreparedSandbox};
-use exec_server_os::TreeTag;
-use exec_server_os::linux::child::ChildStack;
-use exec_server_os::spawn::SpawnError;
 
 /// Each is two sleeping processes of one to two megabytes; more sessions rarely start at once.
 const MAX_WARM: usize = 4;
@@ -351,9 +351,10 @@ impl MountTable {
 
 #[cfg(test)]
 mod tests {
+    use exec_server_os::linux::testing::{Ended, User, in_child};
+
     use super::*;
     use crate::linux::namespaces;
-    use exec_server_os::linux::testing::{Ended, User, in_child};
 
     #[test]
     fn a_mount_change_is_reported_once_per_open_file() {

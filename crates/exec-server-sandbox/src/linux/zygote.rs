@@ -10,13 +10,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use exec_server_os::linux::check;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::launcher::{self, Failure, Launcher, Preparation, run_launcher};
 use super::netns::IsolatedNetns;
 use super::{limits, packet, rootfs, seccomp};
-use exec_server_os::linux::check;
 
 /// The hidden argument that makes this program a zygote.
 pub const ZYGOTE_ARGUMENT: &str = "--sandbox-zygote";

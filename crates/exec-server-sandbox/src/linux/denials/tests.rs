@@ -1,7 +1,8 @@
+use exec_server_os::linux::testing::{Ended, User, errno_of, in_child};
+
 use super::*;
 use crate::linux::privileges;
 use crate::linux::seccomp::{self, FilterOptions, NetworkMode};
-use exec_server_os::linux::testing::{Ended, User, errno_of, in_child};
 
 fn unix(path: &[u8]) -> Vec<u8> {
     [&(libc::AF_UNIX as u16).to_ne_bytes(), path].concat()

@@ -5,9 +5,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 
+use exec_server_os::linux::testing::{Ended, User, in_child};
+
 use super::*;
 use crate::linux::privileges;
-use exec_server_os::linux::testing::{Ended, User, in_child};
 
 /// A world-writable directory with `open/one`, `open/two` and `closed`, and a file in each.
 struct Fixture(tempfile::TempDir);

@@ -1,9 +1,9 @@
 use std::os::unix::fs::PermissionsExt;
 
+use exec_server_os::linux::testing::{Ended, User, in_child};
 use tempfile::TempDir;
 
 use super::*;
-use exec_server_os::linux::testing::{Ended, User, in_child};
 
 struct Place {
     dir: TempDir,

@@ -1,5 +1,6 @@
-use super::*;
 use exec_server_os::linux::testing::{Ended, User, in_child};
+
+use super::*;
 
 #[test]
 fn a_missing_feature_comes_with_a_hint() {

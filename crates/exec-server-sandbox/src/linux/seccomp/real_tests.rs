@@ -4,9 +4,10 @@ use std::net::TcpListener;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::Command;
 
+use exec_server_os::linux::testing::{Ended, User, errno_of, in_child, status_of_self};
+
 use super::super::privileges;
 use super::*;
-use exec_server_os::linux::testing::{Ended, User, errno_of, in_child, status_of_self};
 
 const USERS: [User; 2] = [User::Caller, User::Ordinary];
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, ready};
 
+use exec_server_fs::{FsError, FsReply, FsRequest, OpenFile};
+use exec_server_os::linux::register;
 use rustix::fs::{OFlags, fcntl_getfl};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 
 use super::wire::{Arrived, Arriving, Outgoing, WorkerReply, WorkerRequest};
-use exec_server_fs::{FsError, FsReply, FsRequest, OpenFile};
-use exec_server_os::linux::register;
 
 /// A file worker process in a sandbox; it exits when this is dropped.
 #[derive(Debug)]

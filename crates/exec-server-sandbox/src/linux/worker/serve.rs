@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::wire::{Arriving, Outgoing, WorkerError, WorkerReply, WorkerRequest};
 use exec_server_fs::{FsError, FsReply, StagedFile, perform};
+
+use super::wire::{Arriving, Outgoing, WorkerError, WorkerReply, WorkerRequest};
 
 /// Serves until the server closes the socket.
 pub fn serve(socket: BorrowedFd) -> io::Result<()> {

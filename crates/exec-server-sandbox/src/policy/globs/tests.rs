@@ -1,8 +1,8 @@
 //! What patterns match, by table and against a naive model.
 
-use proptest::prelude::*;
-
 use std::ffi::OsStr;
+
+use proptest::prelude::*;
 
 use super::*;
 

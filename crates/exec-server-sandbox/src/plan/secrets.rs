@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use exec_server_sandbox::RootfsSpec;
+use crate::RootfsSpec;
 
 use super::denied;
 
@@ -67,7 +67,7 @@ fn real(path: &Path) -> Option<PathBuf> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use exec_server_sandbox::Base;
+    use crate::Base;
 
     use super::*;
 

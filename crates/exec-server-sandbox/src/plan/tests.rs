@@ -8,9 +8,14 @@ fn sandboxes() -> Sandboxes {
         mechanism: Mechanism::Namespaces,
         allow: Allowances::default(),
         state_dir: None,
+        journal: PlaceholderJournal::unshared(),
         secret_files: &[],
         own_socket: None,
     })
+}
+
+fn path_uri(path: &Path) -> PathUri {
+    PathUri::from_posix(path.as_os_str().as_encoded_bytes())
 }
 
 /// A policy with these entries and the machine's network.
@@ -20,7 +25,7 @@ fn policy(sandboxes: &Sandboxes, entries: &Value) -> Policy {
             "file_system": {"type": "restricted", "entries": entries}},
         "windowsSandboxLevel": "disabled",
     });
-    let cwd = crate::environment::path_uri(Path::new("/"));
+    let cwd = path_uri(Path::new("/"));
     sandboxes.for_process(Some(&sandbox), &cwd).unwrap().unwrap()
 }
 
@@ -54,7 +59,7 @@ fn what_programs_need_opens_nothing_that_is_denied() {
     std::os::unix::fs::symlink(&store, &link).unwrap();
     let minimal = serde_json::json!({"path": {"type": "special", "value": {"kind": "minimal"}}, "access": "read"});
     let denied = serde_json::json!(
-        {"path": {"type": "path", "path": crate::environment::path_uri(&root.join("all"))}, "access": "deny"}
+        {"path": {"type": "path", "path": path_uri(&root.join("all"))}, "access": "deny"}
     );
     for needed in [&store, &link] {
         for class in [Class::Write, Class::Read] {

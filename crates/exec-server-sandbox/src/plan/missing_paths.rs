@@ -9,11 +9,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use exec_server_sandbox::{MountAccess, MountRule, RootfsSpec, WorkClock};
+use crate::{MountAccess, MountRule, RootfsSpec, WorkClock};
 
+use super::PlanError;
 use super::placeholders::{Placeholder, Placeholders};
 use super::{read_only, set_up};
-use crate::errors::RequestError;
 
 /// The first missing component of a path.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,9 +38,9 @@ pub fn hold(
     view: &mut RootfsSpec,
     held: &mut Vec<Placeholder>,
     clock: &WorkClock,
-) -> Result<(), RequestError> {
+) -> Result<(), PlanError> {
     let failed = set_up("placeholder");
-    let too_costly = |_| RequestError::PolicyTooCostly;
+    let too_costly = |_| PlanError::TooCostly;
     if !view.places.iter().any(|place| place.access == MountAccess::Writable) {
         return Ok(());
     }

@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use exec_server_fs::byte_fields::path_from_bytes;
+use exec_server_fs::regular_file::read_start;
+
 use super::missing_paths::first_missing;
-use crate::codex::discovery::regular_file::read_start;
-use crate::environment::host_path;
 
 /// Far more than the longest path; the rest of the file is ignored.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -28,7 +29,7 @@ pub fn named_by(path: &Path) -> Vec<PathBuf> {
 fn named_in(file: &Path, word: &[u8]) -> Option<PathBuf> {
     let text = read_start(file, MAX_BYTES).ok()?;
     let named = text.strip_prefix(word)?.trim_ascii();
-    let named = file.parent()?.join(host_path(named.to_owned()));
+    let named = file.parent()?.join(path_from_bytes(named.to_owned()));
     named.canonicalize().ok().or_else(|| first_missing(&named).map(|missing| missing.path()))
 }
 

@@ -5,10 +5,10 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use exec_server_sandbox::WorkClock;
-use exec_server_sandbox::policy::DenyGlob;
+use crate::WorkClock;
+use crate::policy::DenyGlob;
 
-use crate::errors::RequestError;
+use super::PlanError;
 
 /// Each match is a mount, so more would make a start slow. Beyond this the request fails, because a policy must not be
 /// enforced in part.
@@ -20,7 +20,7 @@ const MAX_LOOKED_AT: usize = 500_000;
 pub fn matches<'a>(
     globs: impl Iterator<Item = &'a DenyGlob>,
     clock: &WorkClock,
-) -> Result<BTreeSet<PathBuf>, RequestError> {
+) -> Result<BTreeSet<PathBuf>, PlanError> {
     let mut search = Search { found: BTreeSet::new(), looked_at: 0, clock };
     for glob in globs {
         search.look_below(glob, glob.base(), glob.scan_depth().unwrap_or(usize::MAX))?;
@@ -35,13 +35,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    fn look_below(
-        &mut self,
-        glob: &DenyGlob,
-        dir: &Path,
-        depth: usize,
-    ) -> Result<(), RequestError> {
-        self.clock.check().map_err(|_| RequestError::PolicyTooCostly)?;
+    fn look_below(&mut self, glob: &DenyGlob, dir: &Path, depth: usize) -> Result<(), PlanError> {
+        self.clock.check().map_err(|_| PlanError::TooCostly)?;
         let entries = match fs::read_dir(dir) {
             Ok(entries) => entries,
             Err(error)
@@ -55,7 +50,7 @@ impl Search<'_> {
         for entry in entries.flatten() {
             self.looked_at += 1;
             if self.looked_at > MAX_LOOKED_AT {
-                return Err(RequestError::PatternTooWide("has too many names to look at"));
+                return Err(PlanError::PatternTooWide("has too many names to look at"));
             }
             let path = entry.path();
             if glob.denies(&path) {
@@ -67,10 +62,10 @@ impl Search<'_> {
         Ok(())
     }
 
-    fn add(&mut self, path: PathBuf) -> Result<(), RequestError> {
+    fn add(&mut self, path: PathBuf) -> Result<(), PlanError> {
         self.found.insert(path);
         if self.found.len() > MAX_MATCHES {
-            return Err(RequestError::PatternTooWide("matches too many names"));
+            return Err(PlanError::PatternTooWide("matches too many names"));
         }
         Ok(())
     }

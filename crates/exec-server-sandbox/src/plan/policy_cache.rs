@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use exec_server_sandbox::policy::{FilePolicy, Policy, PolicyDigest};
+use crate::policy::{FilePolicy, Policy, PolicyDigest};
 
-use crate::errors::RequestError;
+use super::PlanError;
 
 /// A compiled policy of file requests, with precomputed digest and paths.
 #[derive(Debug)]
@@ -70,8 +70,8 @@ impl PolicyCache {
     pub fn get(
         &self,
         text: &str,
-        compile: impl FnOnce() -> Result<Option<Policy>, RequestError>,
-    ) -> Result<Option<Arc<FilesPolicy>>, RequestError> {
+        compile: impl FnOnce() -> Result<Option<Policy>, PlanError>,
+    ) -> Result<Option<Arc<FilesPolicy>>, PlanError> {
         if let Some(policy) = self.find(text) {
             return Ok(policy);
         }
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    fn unrestricted() -> Result<Option<Policy>, RequestError> {
+    fn unrestricted() -> Result<Option<Policy>, PlanError> {
         let files = FilePolicy::Unrestricted;
         Ok(Some(Policy { network: Network::Restricted, files }))
     }
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn an_error_and_a_long_text_are_not_kept() {
         let known = PolicyCache::default();
-        known.get("bad", || Err(RequestError::Abandoned)).unwrap_err();
+        known.get("bad", || Err(PlanError::TooCostly)).unwrap_err();
         known.get(&"x".repeat(MAX_TEXT_BYTES + 1), unrestricted).unwrap();
         assert!(known.recent.lock().unwrap().is_empty());
     }

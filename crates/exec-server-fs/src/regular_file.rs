@@ -13,8 +13,10 @@ pub enum ReadError {
     /// The file is longer than the caller's limit.
     #[error("exceeds the {0}-byte limit")]
     TooLong(u64),
+    /// The content is not UTF-8.
     #[error("{0}")]
     NotUtf8(std::str::Utf8Error),
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
 }

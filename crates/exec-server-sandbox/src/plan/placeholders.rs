@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use exec_server_sandbox::{PlaceholderClaim, PlaceholderDirectory, PlaceholderJournal};
+use crate::{PlaceholderClaim, PlaceholderDirectory, PlaceholderJournal};
 
 /// The placeholders of a server.
 #[derive(Debug)]
