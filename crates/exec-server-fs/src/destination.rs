@@ -11,7 +11,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-pub use crate::platform::destination::{Aside, Beneath, Staged, is_stream, open_stream};
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+pub use by_path::{Aside, Beneath, Staged, is_stream, open_stream};
+
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+pub use crate::linux::destination::{Aside, Beneath, Staged, is_stream, open_stream};
+
+#[cfg(any(test, not(all(target_os = "linux", not(exec_server_unsupported)))))]
+mod by_path;
 
 /// Permission bits and modification time that a copy takes over from its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,10 +82,6 @@ pub(crate) fn aside_name(name: &std::ffi::OsStr, token: &str) -> std::ffi::OsStr
     aside.push(format!(".{token}.part"));
     aside
 }
-
-#[cfg(test)]
-#[path = "unsupported/destination.rs"]
-mod plain;
 
 #[cfg(test)]
 mod tests;

@@ -17,10 +17,14 @@ pub mod regular_file;
 mod missing_watch;
 mod request;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
 mod linux;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
 use linux as platform;
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+mod unsupported;
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+use unsupported as platform;
 
 pub use missing_watch::{MissingWatch, NotWatched};
 pub use request::*;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use exec_server_protocol::limits::MAX_WATCHED_PATHS;
 
-pub use crate::platform::missing_watch::MissingWatch;
+pub use crate::platform::MissingWatch;
 
 /// Why a [`MissingWatch`] was not started: it could miss changes or report them too late.
 #[derive(Debug, thiserror::Error)]

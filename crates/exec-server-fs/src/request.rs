@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::byte_fields;
 
 pub use crate::platform::{
-    Blocking, OpenFile, PathIdentity, StagedFile, answer_from_cache, decode_cursor,
-    identity_from_cache, identity_of, perform,
+    OpenFile, PathIdentity, StagedFile, answer_from_cache, decode_cursor, identity_from_cache,
+    identity_of, perform,
 };
 
 /// One file-system operation. All paths are absolute and normalized.
@@ -286,6 +286,15 @@ pub enum Links {
     Follow,
     /// Reject a path that contains one.
     Refuse,
+}
+
+/// Whether a read may block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Blocking {
+    /// May block on the disk.
+    Disk,
+    /// Returns only data that is in the page cache, else `EAGAIN`.
+    None,
 }
 
 /// Amount of metadata in the answer.

@@ -1,4 +1,4 @@
-//! Operating-system layer of exec-server: processes, files, sandboxes and limits.
+//! Processes of exec-server: spawning, terminals, signals, process trees, cgroups, the guardian, limits.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -9,10 +9,9 @@
 //! | [`host`] | facts about this machine and its user |
 //! | [`users`] | names of users and groups |
 //! | [`probe`] | results of probing which limits can be enforced |
+//! | [`peer`] | the peer process of a connection, and the mark by which a sandboxed one is recognised |
 //! | `linux` | the Linux implementation: clone, pipes, terminals, trees, cgroups, the guardian |
-//! | `unsupported` | stubs for other platforms, which return errors |
-//!
-//! All `unsafe` of the project is in `linux`.
+//! | `unsupported` | entry points of other platforms, which return errors |
 
 pub mod env_policy;
 pub mod host;
@@ -23,30 +22,32 @@ pub mod secret_names;
 pub mod spawn;
 pub mod users;
 
-#[cfg(target_os = "linux")]
-pub mod linux;
-#[cfg(target_os = "linux")]
-use linux as platform;
-#[cfg(not(target_os = "linux"))]
-mod unsupported;
-#[cfg(not(target_os = "linux"))]
-use unsupported as platform;
+mod guardian;
+mod tree_tag;
 
-pub use platform::cgroup::CgroupParent;
-pub use platform::exit_watch::ExitWatch;
-pub use platform::guardian::{Guardian, enter_guardian};
-pub use platform::held_signals::{HeldSignals, ignore_stops};
-pub use platform::leftovers::{Leftovers, ServerRecord};
-pub use platform::oom::OomCounter;
-pub use platform::own_terminal::{RawMode, stdin_is_empty, terminal_size};
-pub use platform::peer::Peers;
-pub use platform::pipes::{ChildInput, ChildOutput};
-pub use platform::process_tree::{
-    ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+pub mod linux;
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+mod unsupported;
+
+pub use guardian::{Guardian, Leftovers};
+pub use tree_tag::TreeTag;
+
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+pub use linux::{
+    cgroup::CgroupParent,
+    exit_watch::ExitWatch,
+    guardian::enter_guardian,
+    held_signals::{HeldSignals, ignore_stops},
+    leftovers::ServerRecord,
+    oom::OomCounter,
+    own_terminal::{RawMode, stdin_is_empty, terminal_size},
+    peer::Peers,
+    pipes::{ChildInput, ChildOutput},
+    process_tree::{ProcessTree, end_all_trees, prepare_to_adopt, reap_orphans},
+    signals::{SIGKILL, SIGTERM, access_denied, errno_name, number as signal_number, signal_name},
+    spawner::Spawner,
+    startup::{conceal_memory, raise_open_file_limit, survive_file_size_limit, tune_allocator},
 };
-pub use platform::signals::{SIGKILL, SIGTERM};
-pub use platform::signals::{access_denied, errno_name, number as signal_number, signal_name};
-pub use platform::spawner::Spawner;
-pub use platform::startup::{
-    conceal_memory, raise_open_file_limit, survive_file_size_limit, tune_allocator,
-};
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+pub use unsupported::*;

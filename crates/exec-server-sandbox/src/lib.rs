@@ -14,25 +14,34 @@ pub mod policy;
 pub mod probe;
 pub mod setup;
 
+mod children;
 mod work_clock;
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
 mod linux;
-#[cfg(target_os = "linux")]
-use linux as platform;
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+mod unsupported;
 
-pub use exec_server_os::linux::directory::Directory as PlaceholderDirectory;
-pub use platform::denials::RefusedCalls;
-pub use platform::foreground::{run_in_foreground, sandbox_trial, working_mechanism};
-pub use platform::launch::use_zygote_program;
-pub use platform::limits::limit_means;
-pub use platform::netns::SandboxNetwork;
-pub use platform::placeholders::{Claim as PlaceholderClaim, Journal as PlaceholderJournal};
-pub use platform::probe::{probe, probe_limits};
-pub use platform::report::expected as expected_sandbox;
-pub use platform::rootfs::check_writable_root;
-pub use platform::spawner::{PendingStart, SandboxSpawner, SandboxedChild};
-pub use platform::worker::client::{ConfinedFile, FileWorker, WorkerOutcome};
-pub use platform::zygote::{ZYGOTE_ARGUMENT, run_zygote};
+pub use children::{SandboxedChild, WorkerOutcome, ZYGOTE_ARGUMENT};
 pub use setup::{Base, Mechanism, MountAccess, MountRule, Network, RootfsSpec, SandboxSetup};
 pub use work_clock::{MOST_WORK, WorkClock};
+
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+pub use exec_server_os::linux::directory::Directory as PlaceholderDirectory;
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+pub use linux::{
+    denials::RefusedCalls,
+    foreground::{run_in_foreground, sandbox_trial, working_mechanism},
+    launch::use_zygote_program,
+    limits::limit_means,
+    netns::SandboxNetwork,
+    placeholders::{Claim as PlaceholderClaim, Journal as PlaceholderJournal},
+    probe::{probe, probe_limits},
+    report::expected as expected_sandbox,
+    rootfs::check_writable_root,
+    spawner::{PendingStart, SandboxSpawner},
+    worker::client::{ConfinedFile, FileWorker},
+    zygote::run_zygote,
+};
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+pub use unsupported::*;

@@ -30,24 +30,24 @@ impl WorkClock {
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
 fn too_much() -> io::Error {
     // An errno, because a process of a sandbox can report only a number.
     io::Error::from_raw_os_error(libc::ETIME)
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
 fn too_much() -> io::Error {
     io::ErrorKind::TimedOut.into()
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
 fn now() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
     clock_gettime(ClockId::ThreadCPUTime).try_into().unwrap_or_default()
 }
 
-#[cfg(not(target_os = "linux"))]
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
 fn now() -> Duration {
     use std::sync::OnceLock;
     use std::time::Instant;

@@ -20,7 +20,7 @@ macro_rules! both {
 
                 #[test]
                 fn by_path() {
-                    super::rules::$name::<super::plain::Beneath>();
+                    super::rules::$name::<super::by_path::Beneath>();
                 }
             }
         )*
@@ -88,7 +88,7 @@ macro_rules! destination {
 }
 
 destination!(Beneath);
-destination!(plain::Beneath);
+destination!(by_path::Beneath);
 
 fn words(names: &[&str]) -> Vec<OsString> {
     names.iter().map(OsString::from).collect()
@@ -245,10 +245,10 @@ fn a_pipe_is_a_stream_and_is_written_to() {
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
     std::fs::write(folder.path().join("file"), "").unwrap();
     let kind = |name: &str| std::fs::metadata(folder.path().join(name)).unwrap().file_type();
-    for is_stream in [is_stream, plain::is_stream] {
+    for is_stream in [is_stream, by_path::is_stream] {
         assert!(is_stream(kind("pipe")) && !is_stream(kind("file")) && !is_stream(kind("")));
     }
-    for open in [open_stream, plain::open_stream] {
+    for open in [open_stream, by_path::open_stream] {
         // A reader that is there already, so that opening does not wait.
         let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
         open(&pipe).unwrap().write_all(b"hello").unwrap();

@@ -24,7 +24,8 @@ mod walk;
 
 pub use cached::{PathIdentity, answer_from_cache, identity_from_cache, identity_of};
 pub use listing::decode_cursor;
-pub use open::{Blocking, OpenFile};
+pub use missing_watch::MissingWatch;
+pub use open::OpenFile;
 pub use stage::StagedFile;
 
 use crate::request::{FsError, FsReply, FsRequest, Leftovers, Links};

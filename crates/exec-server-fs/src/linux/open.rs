@@ -12,22 +12,13 @@ use rustix::io::{Errno, ReadWriteFlags, pread, preadv2};
 use super::cached;
 use super::metadata::Facts;
 use super::resolve::{self, system};
-use crate::request::{FsError, Links, Nature};
+use crate::request::{Blocking, FsError, Links, Nature};
 
 /// A regular file that is open for reading.
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
     facts: Facts,
-}
-
-/// Whether a read may block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocking {
-    /// May block on the disk.
-    Disk,
-    /// Returns only data that is in the page cache, else `EAGAIN`.
-    None,
 }
 
 /// Size of the pieces of a read: small enough for a core's cache, and a multiple of three, so that the base64 of the

@@ -15,11 +15,12 @@ use super::child::{ChildPlan, ChildStack, clone_child};
 use super::command::{Command, pointers};
 use super::exit_watch::ExitWatch;
 use super::pipes::{ChildInput, ChildOutput, OutputKind};
-use super::process_tree::{ProcessTree, TreeTag};
+use super::process_tree::ProcessTree;
 use super::standard_streams::{self, OurEnds, memory_of};
 use super::{signals, startup};
 use crate::limits::{LimitPlan, Means, Rlimits};
 use crate::spawn::{SpawnError, SpawnRequest, Spawned};
+use crate::tree_tag::TreeTag;
 
 /// A second thread starts children while the first one waits for a slow disk.
 const THREADS: usize = 2;

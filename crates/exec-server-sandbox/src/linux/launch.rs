@@ -30,8 +30,9 @@ use super::netns::{IsolatedNetns, SandboxNetwork};
 use super::prepared::{PrepareSpec, PreparedSandbox};
 use super::teardown::HeldMounts;
 use super::warm_pool::{RefillOnDrop, WarmPool};
-use super::zygote::{LaunchParams, Limit, ZYGOTE_ARGUMENT, ZygoteReply, ZygoteRequest};
+use super::zygote::{LaunchParams, Limit, ZygoteReply, ZygoteRequest};
 use super::{Network, limits, packet, setup_timeout};
+use crate::children::ZYGOTE_ARGUMENT;
 
 /// Starts launchers. One per thread, because the thread that starts the zygote is the parent of its launchers.
 #[derive(Default)]

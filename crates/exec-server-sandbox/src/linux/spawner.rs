@@ -13,7 +13,7 @@ use exec_server_os::linux::process_tree::ProcessTree;
 use exec_server_os::linux::spawner::{
     ChildStart, Helper, Launch, NewChild, Spawner, Submitted, no_event_loop,
 };
-use exec_server_os::spawn::{SpawnError, SpawnRequest, Spawned, Stdio};
+use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
 use tokio::task::JoinSet;
 
 use super::denials::RefusedCalls;
@@ -27,6 +27,7 @@ use super::setup_timeout::{SET_UP_TIME, gave_up, was_given_up};
 use super::warm_pool::{RefillOnDrop, WarmPool};
 use super::worker::client::FileWorker;
 use super::{Mechanism, SandboxSetup};
+use crate::children::SandboxedChild;
 
 /// Starts children in sandboxes; cheap to clone.
 #[derive(Debug, Clone)]
@@ -41,15 +42,6 @@ pub struct SandboxSpawner {
 
 /// A pending sandboxed start; dropping it kills the launcher.
 pub struct PendingStart(Submitted<LaunchHandles>);
-
-/// A command that runs in a sandbox.
-#[derive(Debug)]
-pub struct SandboxedChild {
-    /// The launcher with the command's streams; its exit status is the command's.
-    pub spawned: Spawned,
-    /// Calls that the sandbox has denied so far.
-    pub refused: RefusedCalls,
-}
 
 impl SandboxSpawner {
     /// Uses the threads of this spawner.

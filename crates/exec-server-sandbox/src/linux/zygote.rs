@@ -18,9 +18,6 @@ use super::launcher::{self, Failure, Launcher, Preparation, run_launcher};
 use super::netns::IsolatedNetns;
 use super::{limits, packet, rootfs, seccomp};
 
-/// The hidden argument that makes this program a zygote.
-pub const ZYGOTE_ARGUMENT: &str = "--sandbox-zygote";
-
 /// A request to the zygote.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ZygoteRequest {

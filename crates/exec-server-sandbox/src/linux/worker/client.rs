@@ -17,6 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 
 use super::wire::{Arrived, Arriving, Outgoing, WorkerReply, WorkerRequest};
+use crate::children::WorkerOutcome;
 
 /// A file worker process in a sandbox; it exits when this is dropped.
 #[derive(Debug)]
@@ -32,16 +33,6 @@ pub struct ConfinedFile {
     file: File,
     id: u64,
     worker: Arc<FileWorker>,
-}
-
-/// The result of a request that may stage content.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "it is unpacked where it is received")]
-pub enum WorkerOutcome {
-    /// A reply like that of a request outside a sandbox.
-    Reply(FsReply),
-    /// Staged content, which the worker holds.
-    Staged(ConfinedFile),
 }
 
 /// A worker is replaced after this many calls, which bounds leaks.

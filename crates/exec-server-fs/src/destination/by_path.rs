@@ -1,4 +1,4 @@
-//! Changes below one directory by paths, for platforms without directory descriptors of ours.
+//! Changes below one directory by paths, for platforms other than Linux.
 //!
 //! Every component is looked at before it is used. Unlike on Linux, a program on this machine that exchanges a directory
 //! and a link at the same moment can redirect a change; a server alone cannot.
