@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use exec_server_os::sandbox::{FilePolicy, HostFacts, can_hold, compile};
 use exec_server_protocol::envelope::{self, Incoming};
 use exec_server_protocol::environment::*;
 use exec_server_protocol::fs::*;
@@ -22,6 +21,7 @@ use exec_server_relay::frame::RelayFrame;
 use exec_server_relay::noise::SystemRandom;
 use exec_server_relay::noise::handshake::{Binding, Hello, Initiator};
 use exec_server_relay::noise::identity::Identity;
+use exec_server_sandbox::policy::{FilePolicy, HostFacts, can_hold, compile};
 
 /// A fuzz target.
 pub type Target = fn(&[u8]);

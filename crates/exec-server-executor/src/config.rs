@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use exec_server_os::Mechanism;
-use exec_server_os::sandbox::Allowances;
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
+use exec_server_sandbox::Mechanism;
+use exec_server_sandbox::policy::Allowances;
 
 use crate::auth::Auth;
 pub use crate::egress::{AllowedHost, AllowedHostError, EgressPolicy};
@@ -77,7 +77,7 @@ impl SandboxFallback {
     pub fn choose(self) -> Mechanism {
         match self {
             Self::Refuse => Mechanism::Namespaces,
-            Self::Landlock => exec_server_os::working_mechanism(),
+            Self::Landlock => exec_server_sandbox::working_mechanism(),
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::dispatch::{Caller, read};
 use crate::errors::RequestError;
 use crate::reply::Reply;
 use crate::reply_memory::Account;
+use crate::sandbox::check_network;
 use crate::server::Server;
 
 mod allowed_host;
@@ -163,7 +164,7 @@ impl Http {
         caller: &Caller,
         params: HttpRequestParams,
     ) -> Result<impl FnOnce(Reply) -> Exchange, RequestError> {
-        caller.server.sandboxes.check_network(params.sandbox.as_ref())?;
+        check_network(&caller.server.sandboxes, params.sandbox.as_ref())?;
         let request_id = params.request_id.clone();
         let stream_as = params.stream_response.then(|| request_id.clone());
         let (mut request, announced) =

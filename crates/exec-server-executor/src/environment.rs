@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use exec_server_os::sandbox::Allowances;
-use exec_server_os::{Mechanism, host};
+use exec_server_os::host;
 use exec_server_protocol::environment::{Capabilities, EnvironmentInfo, HostInfo, ShellInfo};
 use exec_server_protocol::hex;
 use exec_server_protocol::path_uri::PathUri;
+use exec_server_sandbox::Mechanism;
+use exec_server_sandbox::policy::Allowances;
 
 /// Collects the facts about the machine, with a new instance id.
 pub fn info(mechanism: Mechanism, allow: Allowances) -> EnvironmentInfo {
@@ -23,7 +24,7 @@ pub fn info(mechanism: Mechanism, allow: Allowances) -> EnvironmentInfo {
         temporary_directories: temporary.as_deref().map(path_uri).into_iter().collect(),
         temp_dir: Some(path_uri(temporary.as_deref().unwrap_or(&std::env::temp_dir()))),
         capabilities: capabilities(mechanism),
-        sandbox: Some(exec_server_os::expected_sandbox(mechanism, allow)),
+        sandbox: Some(exec_server_sandbox::expected_sandbox(mechanism, allow)),
         host: Some(host_info()),
         instance_id: Some(uuid::Uuid::new_v4().to_string()),
     }
@@ -128,17 +129,4 @@ fn provider_id(machine: &str) -> String {
 /// Converts a local path to its URI.
 pub fn path_uri(path: &Path) -> PathUri {
     PathUri::from_posix(path.as_os_str().as_encoded_bytes())
-}
-
-/// Converts the bytes of a decoded path URI to a local path.
-#[cfg(unix)]
-pub fn host_path(bytes: Vec<u8>) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    std::ffi::OsString::from_vec(bytes).into()
-}
-
-/// Converts the bytes of a decoded path URI to a local path.
-#[cfg(not(unix))]
-pub fn host_path(bytes: Vec<u8>) -> PathBuf {
-    String::from_utf8_lossy(&bytes).into_owned().into()
 }

@@ -3,16 +3,16 @@
 use std::io;
 
 use exec_server_core::phase::PhaseError;
-use exec_server_os::MOST_WORK;
-use exec_server_os::files::{FsError, Nature};
+use exec_server_fs::{FsError, Nature};
 use exec_server_os::limits::LimitUnavailable;
-use exec_server_os::sandbox::{BeyondLandlock, PolicyError};
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
 use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::{ForeignPath, PathUri, ToPathError};
+use exec_server_sandbox::MOST_WORK;
+use exec_server_sandbox::policy::{BeyondLandlock, PolicyError};
 use exec_server_transport::text::OutOfMemory;
 
 use crate::codex::config::EnvironmentConfigError;

@@ -10,17 +10,18 @@
 
 use std::sync::Arc;
 
-use exec_server_os::files::{Blocking, FsError, FsReply, FsRequest, answer_from_cache, perform};
-use exec_server_os::sandbox::{Access, FilePolicy};
+use exec_server_fs::{Blocking, FsError, FsReply, FsRequest, answer_from_cache, perform};
 use exec_server_protocol::fs::{
     FsCloseParams, FsReadBlockParams, FsWatchMissingParams, FsWriteBlockParams,
 };
+use exec_server_sandbox::WorkerOutcome;
+use exec_server_sandbox::plan::{Class, FilesPolicy};
+use exec_server_sandbox::policy::{Access, FilePolicy};
 
 use crate::dispatch::Caller;
 use crate::errors::RequestError;
 use crate::reply::Reply;
 use crate::reply_memory::CONNECTION_BYTES;
-use crate::sandbox::{Class, FilesPolicy};
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -131,8 +132,16 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Runs a request; an error that the policy caused becomes `FilesDenied`.
+    /// Runs a request that stages nothing; an error that the policy caused becomes `FilesDenied`.
     pub async fn perform(&self, request: FsRequest) -> Result<FsReply, RequestError> {
+        match self.open(request).await? {
+            WorkerOutcome::Reply(reply) => Ok(reply),
+            WorkerOutcome::Staged(_) => Err(FsError::bad_descriptor().into()),
+        }
+    }
+
+    /// Runs a request that may stage content; errors are those of [`Self::perform`].
+    pub async fn open(&self, request: FsRequest) -> Result<WorkerOutcome, RequestError> {
         let class = if request.is_lookup() { Class::Read } else { Class::Write };
         let is_forbidden = self.forbids_change(&request);
         let worker = self.workers.get(&self.server, &self.session, &self.policy, class).await?;

@@ -7,17 +7,19 @@ use std::path::PathBuf;
 
 use exec_server_os::env_policy::without_secrets;
 use exec_server_os::limits::{self, LimitPlan};
-use exec_server_os::sandbox::{Allowances, Policy};
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
-use exec_server_os::{HeldSignals, SandboxNetwork, SandboxSetup, TreeTag, run_in_foreground};
+use exec_server_os::{HeldSignals, TreeTag};
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
+use exec_server_sandbox::plan::{Confinement, RetryBudget, SandboxSettings, Sandboxes};
+use exec_server_sandbox::policy::{Allowances, Policy};
+use exec_server_sandbox::run_in_foreground;
 use serde_json::{Value, json};
 
 use crate::config::SandboxFallback;
 use crate::environment::path_uri;
 use crate::errors::RequestError;
-use crate::sandbox::{Confinement, RetryBudget, SandboxSettings, Sandboxes};
+use crate::state_dir;
 
 /// A command and its policy.
 #[derive(Debug)]
@@ -115,29 +117,32 @@ impl SandboxCommand {
             mechanism,
             allow: self.allow,
             state_dir: self.state_dir.as_deref(),
+            journal: state_dir::journal(self.state_dir.as_deref()),
             secret_files: &[],
             own_socket: None,
         });
-        let policy: Option<Policy> =
-            sandboxes.for_process(Some(&self.sandbox), &path_uri(&self.cwd))?;
+        let policy: Option<Policy> = sandboxes
+            .for_process(Some(&self.sandbox), &path_uri(&self.cwd))
+            .map_err(RequestError::from)?;
         let policy = policy.ok_or(SandboxCommandError::NothingToEnforce)?;
-        let means = exec_server_os::limit_means(Some(mechanism));
+        let means = exec_server_sandbox::limit_means(mechanism);
         let (limits, _) = limits::plan(&self.limits, &means).map_err(RequestError::Limit)?;
         let mut retries = RetryBudget::default();
         loop {
             // The placeholders are held until the command has exited.
-            let Confinement { setup, placeholders: _held, .. } = sandboxes.confine(&policy)?;
-            match run_in_foreground(&self.request(setup, limits), signals) {
+            let Confinement { mut setup, placeholders: _held } =
+                sandboxes.confine(&policy).map_err(RequestError::from)?;
+            if let Some(bytes) = limits.tmpfs_bytes {
+                setup.view.temp_bytes = bytes;
+            }
+            match run_in_foreground(&self.request(limits), setup, signals) {
                 Err(error) if retries.allows_another_try(&error) => {}
                 result => return Ok(result.map_err(RequestError::Spawn)?.code),
             }
         }
     }
 
-    fn request(&self, mut setup: SandboxSetup, limits: LimitPlan) -> SpawnRequest {
-        if let Some(bytes) = limits.tmpfs_bytes {
-            setup.view.temp_bytes = bytes;
-        }
+    fn request(&self, limits: LimitPlan) -> SpawnRequest {
         SpawnRequest {
             program: self.argv.first().cloned().unwrap_or_default(),
             argv: self.argv.clone(),
@@ -145,8 +150,6 @@ impl SandboxCommand {
             cwd: self.cwd.clone(),
             stdio: Stdio::Inherited,
             tag: TreeTag::new(0),
-            sandbox: Some(setup),
-            network: SandboxNetwork::default(),
             extra_input: None,
             limits,
         }

@@ -10,6 +10,8 @@ use exec_server_os::limits::{self, LimitPlan};
 use exec_server_os::{CgroupParent, OomCounter, Peers, Spawner};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::process::ExitReason;
+use exec_server_sandbox::SandboxSpawner;
+use exec_server_sandbox::plan::{SandboxSettings, Sandboxes};
 use exec_server_transport::outbox::Outbox;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
@@ -23,8 +25,8 @@ use crate::environment;
 use crate::event_loops::EventLoops;
 use crate::metrics::Metrics;
 use crate::reply_memory::ReplyMemory;
-use crate::sandbox::{SandboxSettings, Sandboxes};
 use crate::sessions::Sessions;
+use crate::state_dir;
 
 /// Few enough that slow lookups leave most blocking threads free for file requests.
 const PEER_SEARCHES: usize = 4;
@@ -40,6 +42,7 @@ pub struct Server {
     pub metrics: Metrics,
     pub(crate) sessions: Sessions,
     pub(crate) spawner: Spawner,
+    pub(crate) sandbox_spawner: SandboxSpawner,
     pub(crate) event_loops: EventLoops,
     pub(crate) sandboxes: Sandboxes,
     pub(crate) oom: OomCounter,
@@ -91,12 +94,14 @@ impl Server {
             None => CgroupParent::delegated(),
         };
         if let Some(program) = config.runtime_paths.program() {
-            exec_server_os::use_zygote_program(program)?;
+            exec_server_sandbox::use_zygote_program(program)?;
         }
         let mechanism = config.sandbox_fallback.choose();
-        let spawner = Spawner::new(cgroup)?.with_set_up_time(config.timings.sandbox_set_up);
+        let spawner = Spawner::new(cgroup)?;
+        let sandbox_spawner =
+            SandboxSpawner::new(spawner.clone()).with_set_up_time(config.timings.sandbox_set_up);
         // A configured limit that cannot be enforced must fail the startup, not be dropped per process.
-        let planned = limits::plan(&config.process_limits, &spawner.limit_means(None));
+        let planned = limits::plan(&config.process_limits, &spawner.limit_means());
         let (least_limits, _) =
             planned.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
         let event_loops = EventLoops::new(config.more_event_loops)?;
@@ -106,6 +111,7 @@ impl Server {
             mechanism,
             allow,
             state_dir: config.state_dir.as_deref(),
+            journal: state_dir::journal(config.state_dir.as_deref()),
             secret_files: &config.all_secret_files(),
             own_socket: config.listen.socket_path(),
         });
@@ -115,6 +121,7 @@ impl Server {
             metrics: Metrics::default(),
             sessions: Sessions::default(),
             spawner,
+            sandbox_spawner,
             least_limits,
             event_loops,
             sandboxes,

@@ -11,9 +11,10 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use exec_server_core::attachment::{AttachError, Attachment, ConnectionId, Linger, Load};
-use exec_server_os::{SandboxNetwork, TreeTag};
+use exec_server_os::TreeTag;
 use exec_server_protocol::duration::millis;
 use exec_server_protocol::process::{ExitReason, ProcessId};
+use exec_server_sandbox::SandboxNetwork;
 use exec_server_transport::outbox::Outbox;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;

@@ -5,7 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use exec_server_os::{Leftovers, PlaceholderJournal, ServerRecord, host};
+use exec_server_os::{Leftovers, ServerRecord, host};
+use exec_server_sandbox::PlaceholderJournal;
 
 /// The requested state directory cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,82 +1,56 @@
-//! Operating-system layer of exec-server: processes, files, sandboxes and limits.
+//! Processes of exec-server: spawning, terminals, signals, process trees, cgroups, the guardian, limits.
 //!
 //! | module | purpose |
 //! |---|---|
 //! | [`spawn`] | platform-independent types for starting a child |
 //! | [`env_policy`] | computes the environment of a child |
-//! | [`destination`] | local destination of a copy from a server: a directory, a pipe or a device |
 //! | [`secret_names`] | recognises variable names that denote secrets |
-//! | [`files`] | file-system requests and replies |
 //! | [`limits`] | chooses the mechanism for each resource limit |
 //! | [`host`] | facts about this machine and its user |
 //! | [`users`] | names of users and groups |
-//! | [`mod@probe`] | results of probing the sandbox and limit features of this machine |
-//! | [`sandbox`] | compiled form of the sandbox policy of a request |
-//! | [`MissingWatch`] | reports when a missing path appears |
+//! | [`probe`] | results of probing which limits can be enforced |
+//! | [`peer`] | the peer process of a connection, and the mark by which a sandboxed one is recognised |
 //! | `linux` | the Linux implementation: clone, pipes, terminals, trees, cgroups, the guardian |
-//! | `unsupported` | stubs for other platforms, which return errors |
-//!
-//! All `unsafe` of the project is in `linux`.
+//! | `unsupported` | entry points of other platforms, which return errors |
 
-pub mod destination;
 pub mod env_policy;
-pub mod files;
 pub mod host;
 pub mod limits;
 pub mod peer;
 pub mod probe;
-pub mod sandbox;
 pub mod secret_names;
 pub mod spawn;
 pub mod users;
 
-mod byte_fields;
-mod missing_watch;
-mod work_clock;
+mod guardian;
+mod tree_tag;
 
-#[cfg(target_os = "linux")]
-mod linux;
-#[cfg(target_os = "linux")]
-use linux as platform;
-#[cfg(not(target_os = "linux"))]
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+pub mod linux;
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
 mod unsupported;
-#[cfg(not(target_os = "linux"))]
-use unsupported as platform;
 
-pub use missing_watch::{MissingWatch, NotWatched};
-pub use platform::cgroup::CgroupParent;
-pub use platform::cgroup::probe::probe as probe_limits;
-pub use platform::exit_watch::ExitWatch;
-pub use platform::foreground::{
-    HeldSignals, ignore_stops, run_in_foreground, sandbox_trial, working_mechanism,
+pub use guardian::{Guardian, Leftovers};
+pub use tree_tag::TreeTag;
+
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+pub use linux::{
+    cgroup::CgroupParent,
+    exit_watch::ExitWatch,
+    guardian::enter_guardian,
+    held_signals::{HeldSignals, ignore_stops},
+    leftovers::ServerRecord,
+    oom::OomCounter,
+    own_terminal::{RawMode, stdin_is_empty, terminal_size},
+    peer::Peers,
+    pipes::{ChildInput, ChildOutput},
+    process_tree::{ProcessTree, end_all_trees, prepare_to_adopt, reap_orphans},
+    signals::{SIGKILL, SIGTERM, access_denied, errno_name, number as signal_number, signal_name},
+    spawner::Spawner,
+    startup::{
+        conceal_memory, open_file_limit, raise_open_file_limit, release_free_memory,
+        survive_file_size_limit, tune_allocator,
+    },
 };
-pub use platform::guardian::{Guardian, enter_guardian};
-pub use platform::leftovers::{Leftovers, ServerRecord};
-pub use platform::oom::OomCounter;
-pub use platform::own_terminal::{RawMode, stdin_is_empty, terminal_size};
-pub use platform::peer::Peers;
-pub use platform::pipes::{ChildInput, ChildOutput};
-pub use platform::placeholders::{
-    Claim as PlaceholderClaim, Directory as PlaceholderDirectory, Journal as PlaceholderJournal,
-};
-pub use platform::process_tree::{
-    ProcessTree, TreeTag, end_all_trees, prepare_to_adopt, reap_orphans,
-};
-pub use platform::sandbox::denials::RefusedCalls;
-pub use platform::sandbox::file_worker::{ConfinedFile, FileWorker};
-pub use platform::sandbox::launch::use_zygote_program;
-pub use platform::sandbox::netns::SandboxNetwork;
-pub use platform::sandbox::probe::probe;
-pub use platform::sandbox::rootfs::{
-    Base, MountAccess, MountRule, RootfsSpec, check_writable_root,
-};
-pub use platform::sandbox::zygote::{ZYGOTE_ARGUMENT, run_zygote};
-pub use platform::sandbox::{Mechanism, Network, SandboxSetup, expected as expected_sandbox};
-pub use platform::signals::{SIGKILL, SIGTERM};
-pub use platform::signals::{access_denied, errno_name, number as signal_number, signal_name};
-pub use platform::spawner::Spawner;
-pub use platform::startup::{
-    conceal_memory, limit_means, open_file_limit, raise_open_file_limit, release_free_memory,
-    survive_file_size_limit, tune_allocator,
-};
-pub use work_clock::{MOST_WORK, WorkClock};
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+pub use unsupported::*;

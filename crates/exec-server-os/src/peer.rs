@@ -1,4 +1,6 @@
-//! Identity of the peer process of a connection.
+//! Identity of the peer process of a connection, and what its mark says of its network.
+
+use serde::{Deserialize, Serialize};
 
 /// The peer of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,4 +26,13 @@ pub enum PeerPlace {
     Hidden,
     /// The location cannot be determined, for example for a process in a pid namespace that is not visible here.
     Unknown,
+}
+
+/// The network access of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Network {
+    /// Loopback only.
+    Isolated,
+    /// The host's network.
+    Host,
 }

@@ -8,9 +8,7 @@ use std::time::Duration;
 use exec_server_protocol::process::TerminalSize;
 
 use crate::limits::LimitPlan;
-use crate::platform::sandbox::SandboxSetup;
-use crate::platform::sandbox::netns::SandboxNetwork;
-use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, RefusedCalls, TreeTag};
+use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, TreeTag};
 
 /// Complete description of a child to start.
 #[derive(Debug, Clone)]
@@ -27,10 +25,6 @@ pub struct SpawnRequest {
     pub stdio: Stdio,
     /// Inherited by all descendants, which identifies orphans of this tree.
     pub tag: TreeTag,
-    /// `None` runs the child without a sandbox.
-    pub sandbox: Option<SandboxSetup>,
-    /// Network namespace that the isolated sandboxes of one session share.
-    pub network: SandboxNetwork,
     /// Content that the child can read from descriptor 3.
     pub extra_input: Option<Vec<u8>>,
     /// Resource limits, already resolved to the mechanism that enforces each of them.
@@ -47,8 +41,8 @@ pub enum Stdio {
     },
     /// One pseudoterminal for all three streams.
     Terminal(TerminalSize),
-    /// A socket to the server as stdin; for the server's own file workers.
-    Worker,
+    /// A socket to the server as stdin; for helper processes of the server.
+    Socket,
     /// The streams of this process; only for a command in the foreground.
     Inherited,
 }
@@ -77,8 +71,6 @@ pub struct Spawned {
     pub error_output: Option<ChildOutput>,
     /// The child and all its descendants.
     pub tree: ProcessTree,
-    /// Calls that the sandbox has denied so far.
-    pub refused: RefusedCalls,
 }
 
 /// Exit status and resource usage of a child.
@@ -94,13 +86,6 @@ pub struct ExitStatus {
     pub system: Duration,
     /// The largest resident set in bytes, if it is known: it is not if it was no larger than what the child inherited.
     pub max_rss: Option<u64>,
-}
-
-/// The error for a sandbox set-up that took longer than `time`.
-pub fn gave_up(time: Duration) -> io::Error {
-    let text =
-        format!("gave up after {time:?}; a file system that the policy names may not answer");
-    io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
 /// Why a child could not be started.

@@ -4,11 +4,12 @@ mod cli;
 
 use std::process::ExitCode;
 
-use exec_server_os::{Guardian, ZYGOTE_ARGUMENT};
+use exec_server_os::Guardian;
+use exec_server_sandbox::ZYGOTE_ARGUMENT;
 
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == ZYGOTE_ARGUMENT) {
-        return ExitCode::from(u8::try_from(exec_server_os::run_zygote()).unwrap_or(1));
+        return ExitCode::from(u8::try_from(exec_server_sandbox::run_zygote()).unwrap_or(1));
     }
     let arguments = match cli::usage::parse() {
         Ok(arguments) => arguments,

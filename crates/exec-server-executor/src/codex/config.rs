@@ -5,12 +5,12 @@
 
 use std::path::{Path, PathBuf};
 
+use exec_server_fs::regular_file::{ReadError, read_text};
 use exec_server_protocol::environment::{
     ConfigLayer, ConfigLayers, EnvironmentConfigReadParams, EnvironmentConfigReadResponse,
 };
 use toml::{Table, Value};
 
-use crate::codex::discovery::regular_file::{ReadError, read_text};
 use crate::environment::path_uri;
 
 mod projects;

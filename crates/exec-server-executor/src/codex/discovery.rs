@@ -17,12 +17,11 @@ pub use installed::discover_installed;
 
 mod installed;
 mod manifest;
-pub(crate) mod regular_file;
 mod skill_text;
 mod walk;
 
+use exec_server_fs::regular_file::{ReadError, read_text};
 use manifest::ConfigFile;
-use regular_file::{ReadError, read_text};
 
 use crate::environment::path_uri;
 

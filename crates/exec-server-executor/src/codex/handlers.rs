@@ -2,6 +2,7 @@
 
 use std::io;
 
+use exec_server_fs::byte_fields::path_from_bytes;
 use exec_server_os::host;
 use exec_server_protocol::environment::{
     CapabilitiesParams, CapabilityRoot, CapabilityRootsParams, CapabilityRootsResponse,
@@ -15,7 +16,6 @@ use tokio::task::JoinSet;
 use crate::codex::config::{self, ConfigPaths, EnvironmentConfigError};
 use crate::codex::discovery::{self, discover_installed};
 use crate::dispatch::Caller;
-use crate::environment::host_path;
 use crate::errors::{RequestError, cwd_error};
 use crate::reply::Reply;
 use crate::reply_memory::CONNECTION_BYTES;
@@ -25,7 +25,7 @@ pub fn read_config(caller: &Caller, params: EnvironmentConfigReadParams, reply: 
     let native_paths = caller.server.config.native_paths;
     let look_up = move || {
         params.cwd.to_posix(native_paths).map_err(|error| cwd_error(&params.cwd, error)).and_then(
-            |cwd| config::read(&params, &host_path(cwd), &config_paths()).map_err(explain),
+            |cwd| config::read(&params, &path_from_bytes(cwd), &config_paths()).map_err(explain),
         )
     };
     reply.with_room(LOOKUP_BYTES, move |reply| answer(look_up, reply));
@@ -139,7 +139,7 @@ fn discover_one(root: &CapabilityRoot, native_paths: NativePaths) -> DiscoveredR
         return discovery::failed_root(root, RequestError::SandboxUnsupported);
     }
     match root.path.to_posix(native_paths) {
-        Ok(path) => discovery::discover_root(root, &host_path(path)),
+        Ok(path) => discovery::discover_root(root, &path_from_bytes(path)),
         Err(error) => discovery::failed_root(root, error),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use exec_server_os::files::{Blocking, FsError, FsReply, OpenFile};
+use exec_server_fs::{Blocking, FsError, FsReply, OpenFile};
 use exec_server_protocol::base64;
 use exec_server_protocol::limits::{MAX_MESSAGE_BYTES, MAX_WHOLE_FILE_BYTES};
 use exec_server_transport::text::MessageText;

@@ -1,6 +1,6 @@
 //! `fs/batch`: many small lookups in one round trip.
 
-use exec_server_os::files::{Blocking, FsReply, FsRequest, answer_from_cache, perform};
+use exec_server_fs::{Blocking, FsReply, FsRequest, answer_from_cache, perform};
 use exec_server_protocol::errors::RpcError;
 use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
 

@@ -10,8 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use exec_server_core::handle_table::{HandleTable, NotReserved};
-use exec_server_os::ConfinedFile;
-use exec_server_os::files::{
+use exec_server_fs::{
     Blocking, FsError, FsReply, FsRequest, OpenFile, StagedFile, answer_from_cache, perform,
 };
 use exec_server_protocol::base64;
@@ -20,11 +19,12 @@ use exec_server_protocol::fs::{
 };
 use exec_server_protocol::limits::{MAX_FILE_BLOCK_BYTES, MAX_FILE_HANDLES, MAX_HANDLE_ID_BYTES};
 use exec_server_protocol::process::Empty;
+use exec_server_sandbox::plan::FilesPolicy;
+use exec_server_sandbox::{ConfinedFile, WorkerOutcome};
 
 use super::{Guard, answer};
 use crate::errors::RequestError;
 use crate::reply::Reply;
-use crate::sandbox::FilesPolicy;
 
 /// A decoded `fs/open`.
 #[derive(Debug)]
@@ -146,16 +146,16 @@ impl Handles {
         if let Some(guard) = guard {
             let server = guard.server.clone();
             return server.spawn(async move {
-                let result = guard.perform(request).await;
+                let result = guard.open(request).await;
                 handles.finish_open(id, result, detailed, reply);
             });
         }
         if let Some(result) = answer_from_cache(&request) {
-            let result = result.map_err(RequestError::from);
+            let result = result.map(WorkerOutcome::Reply).map_err(RequestError::from);
             return self.finish_open(id, result, detailed, reply);
         }
         tokio::task::spawn_blocking(move || {
-            let result = perform(request).map_err(RequestError::from);
+            let result = perform(request).map(WorkerOutcome::Reply).map_err(RequestError::from);
             handles.finish_open(id, result, detailed, reply);
         });
     }
@@ -163,26 +163,26 @@ impl Handles {
     fn finish_open(
         self: &Arc<Self>,
         id: String,
-        result: Result<FsReply, RequestError>,
+        result: Result<WorkerOutcome, RequestError>,
         detailed: bool,
         reply: Reply,
     ) {
         let opened = result.and_then(|result| match result {
-            FsReply::Opened(file) => {
+            WorkerOutcome::Reply(FsReply::Opened(file)) => {
                 let size = detailed.then(|| file.size());
                 let version_tag =
                     detailed.then(|| file.version_tag()).transpose().map_err(FsError::from)?;
                 Ok((Handle::Read(Arc::new(file)), size, version_tag))
             }
-            FsReply::Staged(file) => {
+            WorkerOutcome::Reply(FsReply::Staged(file)) => {
                 let replacement = Replacement::new(&id, Staged::Here(Box::new(file)));
                 Ok((Handle::Replace(Arc::new(replacement)), None, None))
             }
-            FsReply::StagedInside(file) => {
+            WorkerOutcome::Staged(file) => {
                 let replacement = Replacement::new(&id, Staged::Inside(file));
                 Ok((Handle::Replace(Arc::new(replacement)), None, None))
             }
-            _ => unreachable!("files are opened for reading or replacing"),
+            WorkerOutcome::Reply(_) => unreachable!("files are opened for reading or replacing"),
         });
         let rest: Vec<Rest> = {
             let mut table = self.lock();

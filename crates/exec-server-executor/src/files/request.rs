@@ -4,9 +4,8 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use exec_server_os::files::{
-    Detail, FileAttributes, FsRequest, Links, Page, WriteOptions, decode_cursor,
-};
+use exec_server_fs::byte_fields::path_from_bytes;
+use exec_server_fs::{Detail, FileAttributes, FsRequest, Links, Page, WriteOptions, decode_cursor};
 use exec_server_protocol::fs::{
     Data64, Durability, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
     FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,
@@ -19,14 +18,13 @@ use exec_server_protocol::limits::{
 };
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
+use exec_server_sandbox::plan::{FilesPolicy, Sandboxes};
 
 use super::batch::BatchItem;
 use super::handles::OpenCall;
 use super::{FileCall, PathCall};
 use crate::dispatch::read;
-use crate::environment::host_path;
 use crate::errors::RequestError;
-use crate::sandbox::{FilesPolicy, Sandboxes};
 use crate::server::Server;
 
 /// Decodes the params of an `fs/*` method.
@@ -92,7 +90,7 @@ impl Decoder<'_> {
 
     fn path(&self, uri: &PathUri, sandbox: &Sandbox) -> Result<PathBuf, RequestError> {
         *self.policy.borrow_mut() = self.sandboxes.for_files(sandbox.as_ref())?;
-        Ok(host_path(uri.to_posix(self.native)?))
+        Ok(path_from_bytes(uri.to_posix(self.native)?))
     }
 
     fn read_file(&self, params: FsReadFileParams) -> Result<PathCall, RequestError> {

@@ -4,7 +4,8 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
-use exec_server_os::{MissingWatch, NotWatched};
+use exec_server_fs::byte_fields::path_from_bytes;
+use exec_server_fs::{MissingWatch, NotWatched};
 use exec_server_protocol::envelope;
 use exec_server_protocol::fs::{
     FsMissingChangedNotification, FsWatchMissingParams, FsWatchMissingResponse,
@@ -13,7 +14,6 @@ use exec_server_protocol::methods::FS_MISSING_CHANGED;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use tokio::sync::oneshot;
 
-use crate::environment::host_path;
 use crate::reply::Reply;
 use crate::server::Server;
 
@@ -93,7 +93,7 @@ async fn run(
 /// Starts the watch, or returns why it is not possible; may block.
 fn begin(params: &FsWatchMissingParams, native: NativePaths) -> Result<MissingWatch, String> {
     let path = |uri: &PathUri| -> Result<PathBuf, String> {
-        uri.to_posix(native).map(host_path).map_err(|error| error.to_string())
+        uri.to_posix(native).map(path_from_bytes).map_err(|error| error.to_string())
     };
     let missing = params.missing.iter().map(path).collect::<Result<Vec<_>, _>>()?;
     let present = params.present.as_ref().map(path).transpose()?;

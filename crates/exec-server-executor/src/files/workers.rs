@@ -5,14 +5,15 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exec_server_os::FileWorker;
-use exec_server_os::sandbox::PolicyDigest;
+use exec_server_sandbox::FileWorker;
+use exec_server_sandbox::plan::{
+    Class, Confinement, FilesPolicy, PathFingerprints, Placeholder, RetryBudget,
+};
+use exec_server_sandbox::policy::PolicyDigest;
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;
-use crate::sandbox::{
-    Class, Confinement, FilesPolicy, PathFingerprints, Placeholder, RetryBudget, in_time,
-};
+use crate::sandbox::in_time;
 use crate::server::Server;
 use crate::sessions::Session;
 
@@ -61,7 +62,8 @@ impl Workers {
             None => {
                 let (looker, policy) = (server.clone(), policy.clone());
                 let time = server.config.timings.sandbox_set_up;
-                in_time(time, move || Ok(looker.sandboxes.ground(&policy))).await?
+                in_time(time, move || Ok::<_, RequestError>(looker.sandboxes.ground(&policy)))
+                    .await?
             }
         };
         let key = Key { policy: policy.digest().clone(), class, ground };
@@ -104,7 +106,7 @@ async fn start(
             in_time(time, move || planner.sandboxes.confine_worker(policy.policy(), class));
         let Confinement { setup, placeholders, .. } = confined.await?;
         let (network, tag) = (session.sandbox_network(), session.tag_child(server));
-        match server.spawner.spawn_worker(setup, network, tag).await {
+        match server.sandbox_spawner.spawn_worker(setup, network, tag).await {
             Ok((worker, exit)) => break (worker, exit, placeholders),
             Err(error) if retries.allows_another_try(&error) => {}
             Err(error) => return Err(error.into()),

@@ -8,8 +8,9 @@ use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
     LimitsReport, ProcessId, ProcessStartResponse, SandboxReport, SandboxType,
 };
+use exec_server_sandbox::RefusedCalls;
+use exec_server_sandbox::plan::Placeholder;
 
-use crate::sandbox::Placeholder;
 use crate::sessions::ClientKind;
 
 /// The settings of one process, after defaults and limits were applied.
@@ -35,6 +36,8 @@ pub struct ProcessSandbox {
     /// Held until the process tree is empty.
     pub placeholders: Vec<Placeholder>,
     pub report: SandboxReport,
+    /// Calls that the sandbox has denied so far.
+    pub refused: RefusedCalls,
 }
 
 impl ProcessConfig {

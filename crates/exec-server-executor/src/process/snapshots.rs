@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use exec_server_os::env_policy::may_come_from_profile;
 use exec_server_os::spawn::{SpawnRequest, Spawned, StdinKind, Stdio};
-use exec_server_os::{ChildOutput, SandboxNetwork, TreeTag};
+use exec_server_os::{ChildOutput, TreeTag};
 use exec_server_protocol::process::ProcessStartParams;
 use tokio::sync::OnceCell;
 
@@ -105,8 +105,6 @@ async fn capture(
         cwd: cwd.to_owned(),
         stdio: Stdio::Pipes { stdin: StdinKind::Null },
         tag,
-        sandbox: None,
-        network: SandboxNetwork::default(),
         extra_input: None,
         limits: server.least_limits,
     };

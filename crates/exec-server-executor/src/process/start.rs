@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use exec_server_fs::byte_fields::path_from_bytes;
+use exec_server_os::TreeTag;
 use exec_server_os::env_policy::{EnvRequest, child_environment};
 use exec_server_os::limits::{self, LimitPlan};
-use exec_server_os::sandbox::Policy;
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Spawned, StdinKind, Stdio};
-use exec_server_os::{SandboxSetup, TreeTag};
 use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_protocol::limits::{
     DEFAULT_RETAINED_OUTPUT_BYTES, MAX_OUTPUT_CHUNK_BYTES, MAX_PROCESS_ID_BYTES,
@@ -20,15 +20,17 @@ use exec_server_protocol::limits::{
 use exec_server_protocol::process::{
     LimitName, LimitsReport, ProcessId, ProcessLimits, ProcessStartParams, ProcessTerminateResponse,
 };
+use exec_server_sandbox::SandboxedChild;
+use exec_server_sandbox::plan::{Confinement, RetryBudget};
+use exec_server_sandbox::policy::Policy;
 use tokio::sync::mpsc;
 
 use super::config::{ProcessConfig, ProcessSandbox};
 use super::task::ProcessTask;
 use super::{ClosedMark, Command};
-use crate::environment::host_path;
 use crate::errors::{RequestError, check_length, cwd_error};
 use crate::reply::Reply;
-use crate::sandbox::{Confinement, RetryBudget, in_time};
+use crate::sandbox::in_time;
 use crate::server::Server;
 use crate::sessions::Session;
 use crate::shell_snapshot;
@@ -94,7 +96,7 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
     let (limits, limits_report) = plan_limits(server, &params, policy.as_ref())?;
     let digest = digest(&params);
     let exit_note = Arc::default();
-    let cwd = host_path(cwd);
+    let cwd = path_from_bytes(cwd);
     Ok(PreparedStart { params, cwd, policy, limits, limits_report, digest, exit_note })
 }
 
@@ -111,8 +113,11 @@ fn plan_limits(
             wanted.set(name, wanted.get(name).map_or(most, |value| value.min(most)));
         }
     }
-    let sandbox = policy.map(|_| server.sandboxes.mechanism());
-    Ok(limits::plan(&wanted, &server.spawner.limit_means(sandbox))?)
+    let means = match policy {
+        Some(_) => server.sandbox_spawner.limit_means(server.sandboxes.mechanism()),
+        None => server.spawner.limit_means(),
+    };
+    Ok(limits::plan(&wanted, &means)?)
 }
 
 /// Rejects limits that are out of range.
@@ -145,7 +150,7 @@ pub async fn run_process(
         let Some(policy) = policy else {
             return Ok((server.spawner.spawn(request).await?, config));
         };
-        let (spawned, sandboxed) = start_confined(&server, &policy, &request).await?;
+        let (spawned, sandboxed) = start_confined(&server, &session, &policy, &request).await?;
         if !sandboxed.placeholders.is_empty() {
             // This event loop removes the placeholders, and must not wait for the mounts over them.
             spawned.exit.release_mounts();
@@ -205,34 +210,34 @@ const MAX_SHOWN_CHARS: usize = 200;
 
 async fn start_confined(
     server: &Arc<Server>,
+    session: &Session,
     policy: &Policy,
     request: &SpawnRequest,
 ) -> Result<(Spawned, ProcessSandbox), RequestError> {
     let mut retries = RetryBudget::default();
     loop {
         let (planner, policy, request) = (server.clone(), policy.clone(), request.clone());
+        let network = session.sandbox_network();
         // Reads the disk, so it runs on a thread that may block.
         let submit = move || {
-            let (setup, sandboxed) = split(planner.sandboxes.confine(&policy)?, request.limits);
-            let request = SpawnRequest { sandbox: Some(setup), ..request };
-            Ok((planner.spawner.submit(request)?, sandboxed))
+            let Confinement { mut setup, placeholders } = planner.sandboxes.confine(&policy)?;
+            if let Some(bytes) = request.limits.tmpfs_bytes {
+                setup.view.temp_bytes = bytes;
+            }
+            let report = setup.report();
+            let pending = planner.sandbox_spawner.submit(request, setup, network)?;
+            Ok::<_, RequestError>((pending, placeholders, report))
         };
-        let (submitted, sandboxed) = in_time(server.config.timings.sandbox_set_up, submit).await?;
-        match server.spawner.finish(submitted).await {
-            Ok(spawned) => return Ok((spawned, sandboxed)),
+        let submitted = in_time(server.config.timings.sandbox_set_up, submit).await?;
+        let (pending, placeholders, report) = submitted;
+        match server.sandbox_spawner.finish(pending).await {
+            Ok(SandboxedChild { spawned, refused }) => {
+                return Ok((spawned, ProcessSandbox { placeholders, report, refused }));
+            }
             Err(error) if retries.allows_another_try(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
-}
-
-fn split(confinement: Confinement, limits: LimitPlan) -> (SandboxSetup, ProcessSandbox) {
-    let Confinement { mut setup, placeholders } = confinement;
-    if let Some(bytes) = limits.tmpfs_bytes {
-        setup.view.temp_bytes = bytes;
-    }
-    let report = setup.report();
-    (setup, ProcessSandbox { placeholders, report })
 }
 
 async fn plan(
@@ -275,9 +280,7 @@ async fn plan(
     }
     let limits = start.limits;
     let cwd = start.cwd;
-    let (sandbox, network) = (None, session.sandbox_network());
-    let request =
-        SpawnRequest { program, argv, env, cwd, stdio, tag, sandbox, network, extra_input, limits };
+    let request = SpawnRequest { program, argv, env, cwd, stdio, tag, extra_input, limits };
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     });

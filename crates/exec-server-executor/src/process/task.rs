@@ -24,7 +24,6 @@ use exec_server_core::read_waiters::ReadWaiters;
 use exec_server_core::stdin_ledger::{Answer, StdinLedger};
 use exec_server_core::termination::{Step, Termination};
 use exec_server_core::time_limits::{IdleTimer, TimeLimits};
-use exec_server_os::RefusedCalls;
 use exec_server_os::spawn::{ExitStatus, Spawned};
 use exec_server_protocol::duration::millis;
 use exec_server_protocol::methods::{PROCESS_CLOSED, PROCESS_EXITED};
@@ -32,6 +31,7 @@ use exec_server_protocol::process::{
     ExitReason, ProcessClosedNotification, ProcessExitedNotification, ProcessStartResponse,
     ProcessWriteResponse,
 };
+use exec_server_sandbox::RefusedCalls;
 use exec_server_transport::outbox::{Outbox, Slot};
 use tokio::sync::{mpsc, watch};
 
@@ -288,7 +288,9 @@ impl ProcessTask {
             self.server.metrics.sandbox_denial();
         }
         // The counter is shared memory that nothing reads after this.
-        self.child.refused = RefusedCalls::default();
+        if let Some(sandbox) = &mut self.config.sandbox {
+            sandbox.refused = RefusedCalls::default();
+        }
         tracing::debug!(process_id = %self.config.id, pid = self.child.pid, exit_code = exit.code, "process exited");
         let seq = self.log.handle_exit(exit.clone());
         let notification = ProcessExitedNotification {

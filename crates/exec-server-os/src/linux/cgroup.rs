@@ -23,9 +23,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use super::process_tree::TreeTag;
 use super::temp_registry::TempEntry;
 use crate::limits::{CgroupLimits, Controllers};
+use crate::tree_tag::TreeTag;
 
 /// The parent cgroup, in which every child gets its own cgroup.
 #[derive(Debug)]
@@ -140,7 +140,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    pub(super) fn procs(&self) -> BorrowedFd<'_> {
+    /// `cgroup.procs`, opened for writing.
+    pub fn procs(&self) -> BorrowedFd<'_> {
         self.procs.as_ref().expect("make_child opened it").as_fd()
     }
 

@@ -14,7 +14,7 @@ use super::startup::Resource;
 use crate::spawn::SpawnError;
 
 /// Input of the child, prepared before the clone because the child cannot allocate.
-pub struct ChildPlan<'a> {
+pub(super) struct ChildPlan<'a> {
     /// Paths to try for the program, in the order of `PATH`.
     pub candidates: &'a [CString],
     /// Null-terminated.
@@ -48,16 +48,25 @@ pub struct ChildPlan<'a> {
 /// The stack that the child runs on.
 pub struct ChildStack(Box<[u128]>);
 
+impl Default for ChildStack {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl ChildStack {
+    /// Enough for the steps before exec.
     pub fn new() -> Self {
         // The child calls a few thin libc wrappers; 64 KiB is far more than they need.
         Self::of(64 << 10)
     }
 
+    /// A stack of this size.
     pub fn of(bytes: usize) -> Self {
         Self(vec![0; bytes / size_of::<u128>()].into_boxed_slice())
     }
 
+    /// The address at which the child begins.
     pub fn top(&mut self) -> *mut libc::c_void {
         self.0.as_mut_ptr_range().end.cast()
     }
@@ -89,7 +98,7 @@ struct Shared<'a, 'b> {
 }
 
 /// Starts the child and returns its pid and pidfd.
-pub fn clone_child(
+pub(super) fn clone_child(
     plan: &mut ChildPlan,
     stack: &mut ChildStack,
 ) -> Result<(libc::pid_t, OwnedFd), SpawnError> {

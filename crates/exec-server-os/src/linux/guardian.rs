@@ -18,15 +18,7 @@ use super::procfs;
 use super::signals::is_ignored;
 use super::temp_registry;
 use super::{check, reap_until};
-
-/// The process in which [`enter_guardian`] returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Guardian {
-    /// This process is the server.
-    Server,
-    /// This process is the guardian, and the server has exited with this code.
-    Ended(i32),
-}
+use crate::guardian::Guardian;
 
 /// Signals that the guardian passes on to the server.
 const PASSED_ON: [libc::c_int; 7] = [

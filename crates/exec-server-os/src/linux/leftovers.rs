@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::file_lock::{self as lock, Kind};
-use super::process_tree::TreeTag;
 use super::{guardian, procfs};
+use crate::guardian::Leftovers;
+use crate::tree_tag::TreeTag;
 
 /// The locked record file of this server; dropping it removes the file.
 #[derive(Debug)]
@@ -26,15 +27,6 @@ pub struct ServerRecord {
     dir: PathBuf,
     path: PathBuf,
     _locked: File,
-}
-
-/// Result of a scan for leftover processes.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Leftovers {
-    /// Number of processes that were killed.
-    pub ended: usize,
-    /// Processes with the tag of a server that is gone, kept because a running process has that server's pid.
-    pub unclear: Vec<i32>,
 }
 
 /// The scan repeats until it finds nothing, because a process may fork during a scan.

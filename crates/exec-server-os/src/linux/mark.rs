@@ -14,22 +14,12 @@
 
 use std::io;
 
-use serde::{Deserialize, Serialize};
-
 use super::check;
 use super::startup::hard_limit;
+use crate::peer::Network;
 
 const ISOLATED: u64 = 1 << 62;
 const SHARES_NETWORK: u64 = 1 << 61;
-
-/// The network access of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Network {
-    /// Loopback only.
-    Isolated,
-    /// The host's network.
-    Host,
-}
 
 /// The nesting depth of a process in sandboxes; a lower limit is deeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

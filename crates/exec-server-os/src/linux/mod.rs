@@ -1,33 +1,31 @@
 //! Linux: clone, pipes, terminals, process trees, cgroups and the guardian.
 
 pub mod cgroup;
-pub mod destination;
+pub mod child;
+pub mod command;
+pub mod directory;
 pub mod exit_watch;
-pub mod files;
-pub mod foreground;
+pub mod file_lock;
 pub mod guardian;
+pub mod held_signals;
 pub mod leftovers;
 pub mod mark;
-pub mod missing_watch;
 pub mod oom;
 pub mod own_terminal;
 pub mod peer;
 pub mod pipes;
-pub mod placeholders;
 pub mod process_tree;
-pub mod sandbox;
+pub mod procfs;
 pub mod signals;
 pub mod spawner;
+pub mod standard_streams;
 pub mod startup;
 pub mod temp_registry;
 
-mod child;
-mod file_lock;
-mod procfs;
 mod terminal;
 
-#[cfg(test)]
-mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,12 +34,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 /// Converts the result of a libc call that returns -1 on failure.
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+pub fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Reaps children until `wanted` has exited, and returns its wait status; `None` if there are no children left.
-fn reap_until(wanted: libc::pid_t) -> Option<libc::c_int> {
+pub fn reap_until(wanted: libc::pid_t) -> Option<libc::c_int> {
     loop {
         let mut status = 0;
         // SAFETY: fills a live local.
@@ -57,7 +55,7 @@ fn reap_until(wanted: libc::pid_t) -> Option<libc::c_int> {
 }
 
 /// Registers a non-blocking descriptor with the runtime.
-fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd always names the same open descriptor until it is dropped, and the AsyncFd owns it.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(Into::into)
 }

@@ -12,23 +12,9 @@ use std::io;
 
 use super::cgroup::Cgroup;
 use super::{check, procfs};
-
-/// Identifies the descendants of one child.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TreeTag(u64);
-
-/// 2^60 microseconds, which no program sets as a real limit.
-const TAG_BASE: u64 = 1 << 60;
-/// Bits of the server's pid in the tag, which separate the servers on one machine.
-const SERVER_BITS: u32 = 28;
+use crate::tree_tag::{SERVER_BITS, TAG_BASE, TreeTag};
 
 impl TreeTag {
-    /// The tag of child number `child` of this server.
-    pub fn new(child: u32) -> Self {
-        let server = u64::from(std::process::id()) & ((1 << SERVER_BITS) - 1);
-        Self(TAG_BASE | server << 32 | u64::from(child))
-    }
-
     /// Whether a soft limit on real-time CPU time is a tag of the server with this pid.
     pub(super) fn is_of_server(limit: u64, server: u32) -> bool {
         let prefix = TAG_BASE >> 32 | u64::from(server) & ((1 << SERVER_BITS) - 1);
@@ -42,16 +28,12 @@ impl TreeTag {
     }
 
     /// Whether a process has this tag.
-    pub(super) fn is_on(self, pid: libc::pid_t) -> bool {
+    pub fn is_on(self, pid: libc::pid_t) -> bool {
         Self::of(pid) == Some(self)
     }
 
-    /// The child number in the tag.
-    pub fn child(self) -> u32 {
-        (self.0 & u64::from(u32::MAX)) as u32
-    }
-
-    pub(super) fn as_limit(self) -> libc::rlimit {
+    /// The tag as the resource limit that carries it.
+    pub fn as_limit(self) -> libc::rlimit {
         // Only the soft limit carries the tag, so a program can still set its own.
         libc::rlimit { rlim_cur: self.0, rlim_max: libc::RLIM_INFINITY }
     }

@@ -5,7 +5,9 @@ use std::fs;
 /// The used fields of `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
+    /// Whether the process has exited and is not reaped.
     pub is_zombie: bool,
+    /// The session id.
     pub session: libc::pid_t,
     /// Start time in clock ticks since boot.
     pub started: u64,

@@ -2,8 +2,6 @@
 
 use std::sync::OnceLock;
 
-use super::sandbox::Mechanism;
-use super::sandbox::limits;
 use crate::limits::{Controllers, Means, Rlimits};
 
 /// Type of the `RLIMIT_*` constants.
@@ -58,36 +56,12 @@ pub fn original_open_file_limit() -> libc::rlimit {
     })
 }
 
-/// The limit on open files of a sandboxed command.
-///
-/// The kernel counts descriptors in flight over unix sockets per user, and rejects a sender whose own limit is below the
-/// count. A lower limit for commands leaves room for the server and its launchers, which pass descriptors too.
-pub fn sandboxed_open_file_limit() -> libc::rlimit {
-    let original = original_open_file_limit();
-    let most = below(original.rlim_max);
-    libc::rlimit { rlim_cur: original.rlim_cur.min(most), rlim_max: most }
-}
-
-/// Enough for any command, and low enough for other servers of the user that have a smaller limit than this one.
-const MOST_SANDBOXED_FILES: u64 = 65_536;
-/// Each CPU may send 253 descriptors at a time before the kernel checks the count again.
-const MOST_IN_RESERVE: u64 = 16_384;
-
-fn below(hard: u64) -> u64 {
-    MOST_SANDBOXED_FILES.min(hard - (hard / 4).min(MOST_IN_RESERVE))
-}
-
-/// Mechanisms that can enforce limits for a command without a cgroup.
-///
-/// A sandbox enforces limits by itself only with namespaces.
-pub fn limit_means(sandbox: Option<Mechanism>) -> Means {
+/// Mechanisms that can enforce limits for a child without a cgroup.
+pub fn limit_means() -> Means {
     Means {
         cgroup: Controllers::default(),
-        sandbox: (sandbox == Some(Mechanism::Namespaces)).then(limits::sandbox_capabilities),
-        open_files: match sandbox {
-            Some(_) => sandboxed_open_file_limit().rlim_max,
-            None => original_open_file_limit().rlim_max,
-        },
+        sandbox: None,
+        open_files: original_open_file_limit().rlim_max,
         file_size: hard_limit(libc::RLIMIT_FSIZE),
     }
 }
@@ -150,20 +124,5 @@ pub fn release_free_memory() {
     {
         // SAFETY: the call only touches memory that the allocator holds as free.
         unsafe { libc::malloc_trim(0) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_open_file_limit_of_sandboxed_commands_leaves_a_reserve() {
-        assert_eq!(below(0), 0);
-        assert_eq!(below(1024), 768);
-        assert_eq!(below(20_000), 15_000);
-        assert_eq!(below(524_288), 65_536);
-        assert_eq!(below(u64::MAX), 65_536);
-        assert!(sandboxed_open_file_limit().rlim_max < original_open_file_limit().rlim_max);
     }
 }

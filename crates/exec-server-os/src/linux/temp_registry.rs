@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use super::cgroup::remains;
-use super::placeholders::Directory;
+use super::directory::Directory;
 
 /// Prefix of all temp files; the guardian removes no file without it.
 pub const PREFIX: &str = ".exec-server-";

@@ -19,6 +19,7 @@ pub enum User {
 pub enum Ended {
     /// 101 is a panic; its text is on stderr.
     Exit(i32),
+    /// The signal that killed it.
     Signal(i32),
 }
 

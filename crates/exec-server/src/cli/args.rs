@@ -34,7 +34,7 @@ impl SandboxOptions {
         self.sandbox_fallback
     }
 
-    pub fn allowances(&self) -> exec_server_os::sandbox::Allowances {
+    pub fn allowances(&self) -> exec_server_sandbox::policy::Allowances {
         SandboxAllowance::all(&self.sandbox_allow)
     }
 }

@@ -4,8 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use exec_server_os::Mechanism;
-use exec_server_os::probe::{Finding, LimitProbe, Probe, SandboxLevel};
+use exec_server_sandbox::Mechanism;
+use exec_server_sandbox::probe::{Finding, LimitProbe, Probe, SandboxLevel};
 use serde::Serialize;
 
 use crate::cli::{self, Failure, Targeted, format};
@@ -91,8 +91,8 @@ async fn examine_server(arguments: &DoctorArguments) -> Result<u8, Failure> {
 
 impl Diagnosis {
     fn make(cgroup: Option<&Path>) -> Self {
-        let probe = exec_server_os::probe();
-        let trial = |mechanism| match exec_server_os::sandbox_trial(mechanism) {
+        let probe = exec_server_sandbox::probe();
+        let trial = |mechanism| match exec_server_sandbox::sandbox_trial(mechanism) {
             Ok(()) => Finding::works(),
             Err(error) => Finding::missing(error.to_string(), "see what is missing above"),
         };
@@ -104,7 +104,7 @@ impl Diagnosis {
             _ if landlock_sandbox.works => SandboxLevel::Landlock,
             _ => SandboxLevel::None,
         };
-        let limits = exec_server_os::probe_limits(cgroup);
+        let limits = exec_server_sandbox::probe_limits(cgroup);
         Self { level, meaning: meaning(level), sandbox, landlock_sandbox, limits, probe }
     }
 

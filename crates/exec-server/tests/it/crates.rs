@@ -36,8 +36,28 @@ fn an_embedder_of_the_executor_compiles_neither_clap_nor_sqlite() {
 
 #[test]
 fn a_client_compiles_nothing_of_the_server() {
-    let forbidden = ["clap", "rusqlite", "exec-server-os", "exec-server-executor", "landlock"];
-    check_free_of("exec-server-client", &[], &forbidden);
+    let server =
+        ["exec-server-os", "exec-server-fs", "exec-server-sandbox", "exec-server-executor"];
+    check_free_of("exec-server-client", &[], &server);
+    check_free_of("exec-server-client", &[], &["clap", "rusqlite", "landlock"]);
+    check_free_of("exec-server-rendezvous", &[], &server);
+}
+
+#[test]
+fn processes_know_no_files_and_neither_knows_the_sandbox() {
+    let above = ["exec-server-sandbox", "exec-server-executor", "landlock"];
+    check_free_of("exec-server-os", &[], &above);
+    check_free_of("exec-server-os", &[], &["exec-server-fs"]);
+    check_free_of("exec-server-fs", &[], &above);
+}
+
+#[test]
+fn what_touches_the_kernel_knows_neither_requests_nor_sessions() {
+    for package in ["exec-server-os", "exec-server-fs", "exec-server-sandbox"] {
+        let forbidden = ["exec-server-core", "exec-server-transport", "exec-server-executor"];
+        check_free_of(package, &[], &forbidden);
+        check_free_of(package, &[], &["hyper", "tokio-websockets", "clap", "rusqlite"]);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use crate::codex::discovery::regular_file::read_text;
+use exec_server_fs::regular_file::read_text;
 
 /// The trust settings of the system and the user.
 pub(super) struct Trust {

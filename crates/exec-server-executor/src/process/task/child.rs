@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::{Instant, SystemTime};
 
 use exec_server_os::spawn::{ExitStatus, Spawned};
-use exec_server_os::{ChildInput, ChildOutput, ExitWatch, ProcessTree, RefusedCalls};
+use exec_server_os::{ChildInput, ChildOutput, ExitWatch, ProcessTree};
 use exec_server_protocol::limits::MAX_OUTPUT_CHUNK_BYTES;
 use exec_server_protocol::process::OutputStream;
 
@@ -25,7 +25,6 @@ pub struct Child {
     pub started: Instant,
     pub started_at: SystemTime,
     pub tree: ProcessTree,
-    pub refused: RefusedCalls,
     pub input: Option<ChildInput>,
     output: Option<ChildOutput>,
     error_output: Option<ChildOutput>,
@@ -50,7 +49,6 @@ impl Child {
             started: Instant::now(),
             started_at: SystemTime::now(),
             tree: spawned.tree,
-            refused: spawned.refused,
             input: spawned.input,
             output: Some(spawned.output),
             error_output: spawned.error_output,

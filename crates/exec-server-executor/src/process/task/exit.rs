@@ -31,9 +31,9 @@ impl ProcessTask {
                 max_rss_bytes: status.max_rss,
             }),
         };
-        let refused = self.child.refused.count();
-        let sandbox_denied = self.config.sandbox.is_some()
-            && denial::looks_denied(status.code, refused, &self.log.read(0, None));
+        let sandbox_denied = self.config.sandbox.as_ref().is_some_and(|sandbox| {
+            denial::looks_denied(status.code, sandbox.refused.count(), &self.log.read(0, None))
+        });
         Exit { code: status.code, sandbox_denied, details }
     }
 

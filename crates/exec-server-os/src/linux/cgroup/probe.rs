@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use super::{controllers, find_delegated, mount_point, own_group, try_dividing};
-use crate::limits::Controllers;
-use crate::linux::sandbox::limits;
+use crate::limits::{Controllers, SandboxMeans};
 use crate::probe::{Finding, LimitProbe};
 
-/// Checks the cgroup that a server would use; leaves it unchanged.
-pub fn probe(cgroup: Option<&Path>) -> LimitProbe {
+/// Checks the cgroup that a server would use; leaves it unchanged. `sandbox` is what a sandbox enforces by itself.
+pub fn probe(cgroup: Option<&Path>, sandbox: SandboxMeans) -> LimitProbe {
     let found = match cgroup {
         Some(path) => Ok(path.to_owned()),
         None => find_delegated().ok_or_else(no_cgroup),
@@ -21,7 +20,7 @@ pub fn probe(cgroup: Option<&Path>) -> LimitProbe {
     };
     let pids = finding(|controllers| controllers.pids, "pids");
     LimitProbe {
-        sandbox_pids: sandbox_pids(&pids),
+        sandbox_pids: sandbox_pids(&pids, sandbox),
         memory: finding(|controllers| controllers.memory, "memory"),
         cpu: finding(|controllers| controllers.cpu, "cpu"),
         pids,
@@ -79,8 +78,7 @@ fn in_old_hierarchy(line: &str, name: &str) -> bool {
     line.split(':').nth(1).is_some_and(|names| names.split(',').any(|used| used == name))
 }
 
-fn sandbox_pids(by_cgroup: &Finding) -> Finding {
-    let inside = limits::sandbox_capabilities();
+fn sandbox_pids(by_cgroup: &Finding, inside: SandboxMeans) -> Finding {
     if by_cgroup.works || inside.pid_range || inside.user_count {
         return Finding::works();
     }
@@ -105,11 +103,12 @@ mod tests {
     #[test]
     fn every_missing_limit_has_a_reason_and_a_hint() {
         for cgroup in [None, Some(Path::new("/proc/self"))] {
-            let LimitProbe { memory, cpu, pids, sandbox_pids } = probe(cgroup);
+            let LimitProbe { memory, cpu, pids, sandbox_pids } =
+                probe(cgroup, SandboxMeans::default());
             for finding in [memory, cpu, pids, sandbox_pids] {
                 assert_eq!(finding.works, finding.reason.is_none() && finding.hint.is_none());
             }
         }
-        assert!(!probe(Some(Path::new("/proc/self"))).memory.works);
+        assert!(!probe(Some(Path::new("/proc/self")), SandboxMeans::default()).memory.works);
     }
 }

@@ -4,8 +4,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use super::*;
-use crate::linux::mark::{self, Network};
+use crate::linux::mark;
 use crate::linux::testing::{Ended, User, in_child};
+use crate::peer::Network;
 
 #[test]
 fn a_connection_of_this_process_is_from_outside_and_of_its_user() {

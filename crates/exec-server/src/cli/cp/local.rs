@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use exec_server_os::destination::{Beneath, Kept, Staged, is_stream};
+use exec_server_fs::destination::{Beneath, Kept, Staged, is_stream};
 use tokio::sync::mpsc;
 
 use super::super::failure::Failure;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use exec_server_os::destination::{descriptor_of, open_stream};
+use exec_server_fs::destination::{descriptor_of, open_stream};
 use tokio::sync::{mpsc, oneshot};
 
 use super::super::failure::Failure;

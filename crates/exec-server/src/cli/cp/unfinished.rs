@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use exec_server_os::destination::Aside;
+use exec_server_fs::destination::Aside;
 
 static UNFINISHED: Mutex<BTreeMap<String, Aside>> = Mutex::new(BTreeMap::new());
 

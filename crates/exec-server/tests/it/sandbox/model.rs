@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use exec_server_os::sandbox::{Access, FilePolicy, HostFacts, compile};
 use exec_server_protocol::path_uri::NativePaths;
+use exec_server_sandbox::policy::{Access, FilePolicy, HostFacts, compile};
 use exec_server_testkit::fs_fixture::content;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -1,0 +1,30 @@
+//! The file operations of exec-server: requests, staging, listing, walking, copying, watching.
+//!
+//! | module | purpose |
+//! |---|---|
+//! | `request` | [`FsRequest`], [`FsReply`] and [`FsError`], re-exported here |
+//! | [`destination`] | local destination of a copy from a server: a directory, a pipe or a device |
+//! | [`byte_fields`] | paths as bytes, which need not be UTF-8, and serde helpers for them |
+//! | [`regular_file`] | reads small files that may be replaced by a pipe or a device at any time |
+//! | [`MissingWatch`] | reports when a missing path appears |
+//! | `linux` | the implementation on Linux |
+//! | `unsupported` | entry points of other platforms, which return errors |
+
+pub mod byte_fields;
+pub mod destination;
+pub mod regular_file;
+
+mod missing_watch;
+mod request;
+
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+mod linux;
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+use linux as platform;
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+mod unsupported;
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+use unsupported as platform;
+
+pub use missing_watch::{MissingWatch, NotWatched};
+pub use request::*;

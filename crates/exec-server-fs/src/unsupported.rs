@@ -1,0 +1,66 @@
+//! Other platforms: a copy to a local destination works, and every request for files returns an error.
+
+use std::future::Ready;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use exec_server_os::{never_made, unsupported};
+use exec_server_protocol::fs::FsWriteFileResponse;
+
+use crate::missing_watch::NotWatched;
+use crate::request::{Blocking, FsError, FsReply, FsRequest, Leftovers};
+
+never_made! {
+    OpenFile {
+        fn size(&self) -> u64;
+        fn version_tag(&self) -> io::Result<String>;
+        fn read_pieces(&self, offset: u64, len: u64, patience: Blocking, take: impl FnMut(&[u8])) -> io::Result<u64>;
+    }
+    StagedFile {
+        fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
+        fn publish(self) -> Result<(FsWriteFileResponse, Leftovers), FsError>;
+    }
+    MissingWatch {
+        fn changed(self) -> Ready<io::Result<()>>;
+    }
+}
+
+impl MissingWatch {
+    /// Fails, so that the client looks for itself.
+    pub fn new(_missing: &[PathBuf], _present: Option<&Path>) -> Result<Self, NotWatched> {
+        unsupported("watching").map_err(NotWatched::Unavailable)
+    }
+}
+
+/// Fails.
+pub fn perform(_request: FsRequest) -> Result<FsReply, FsError> {
+    Ok(unsupported("access to files")?)
+}
+
+/// Nothing is cached.
+pub fn answer_from_cache(_request: &FsRequest) -> Option<Result<FsReply, FsError>> {
+    None
+}
+
+/// No cursor was ever given out.
+pub fn decode_cursor(_cursor: &str) -> Option<Vec<u8>> {
+    None
+}
+
+/// Files have no identity.
+pub type PathIdentity = ();
+
+/// Files have no identity.
+pub fn identity_of(_path: &Path) -> Option<PathIdentity> {
+    None
+}
+
+/// Files have no identity.
+pub fn identity_from_cache(_path: &Path) -> Option<Option<PathIdentity>> {
+    Some(None)
+}
+
+/// The error of a descriptor that was opened for the other direction.
+pub fn bad_descriptor() -> FsError {
+    io::Error::from(io::ErrorKind::InvalidInput).into()
+}

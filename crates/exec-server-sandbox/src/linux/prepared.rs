@@ -1,0 +1,101 @@
+//! The server's handle on a sandbox that is being prepared and waits for its job.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use exec_server_os::linux::cgroup::Cgroup;
+use rustix::event::Timespec;
+
+use super::launch::{LaunchRequest, Launched, limit};
+use super::launcher::{ExecJob, Preparation};
+use super::netns::IsolatedNetns;
+use super::packet;
+use super::teardown::{has_ended_within, reap_in_time};
+
+/// The properties that a sandbox must have before a job can run in it.
+#[derive(Debug, Clone)]
+pub struct PrepareSpec {
+    /// The part that is prepared ahead; `None` without namespaces.
+    pub preparation: Option<Preparation>,
+    /// The session's network, if the sandbox is isolated.
+    pub network: Option<Arc<IsolatedNetns>>,
+}
+
+impl PrepareSpec {
+    /// Whether both are equal; the network must be the same namespace, not only an equal one.
+    pub fn matches(&self, other: &Self) -> bool {
+        let is_same = match (&self.network, &other.network) {
+            (Some(network), Some(other)) => Arc::ptr_eq(network, other),
+            (None, None) => true,
+            _ => false,
+        };
+        is_same && self.preparation == other.preparation
+    }
+}
+
+/// A sandbox without a job. Dropping it ends the sandbox, which can take up to a second.
+pub struct PreparedSandbox {
+    /// `None` once it was handed over.
+    parts: Option<Launched>,
+    /// Carries the job; the sandbox exits if the socket closes first.
+    job_socket: Option<OwnedFd>,
+}
+
+impl PreparedSandbox {
+    /// Takes over a launcher that waits for its job on the peer of `job_socket`.
+    pub fn new(parts: Launched, job_socket: OwnedFd) -> Self {
+        Self { parts: Some(parts), job_socket: Some(job_socket) }
+    }
+
+    /// Whether the launcher has exited.
+    pub fn has_ended(&self) -> bool {
+        const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.parts.as_ref().is_none_or(|parts| has_ended_within(&parts.pidfd, NOW))
+    }
+
+    /// Sends the job. `BrokenPipe` means that the launcher has already exited.
+    pub fn assign(&self, launch: &LaunchRequest, plan: &OwnedFd) -> io::Result<()> {
+        let (Some(parts), Some(job_socket)) = (&self.parts, &self.job_socket) else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let tag = launch.tag.as_limit();
+        // SAFETY: reads a live local; the process is our own unreaped child.
+        // It fails under a lowered hard limit; process trees are then told apart by session only.
+        unsafe {
+            libc::prlimit(parts.pid, libc::RLIMIT_RTTIME, &raw const tag, std::ptr::null_mut());
+        }
+        if let Some(cgroup) = launch.cgroup {
+            let pid = parts.pid.to_string();
+            match rustix::io::write(cgroup.procs(), pid.as_bytes()) {
+                Err(rustix::io::Errno::SRCH) => return Err(io::ErrorKind::BrokenPipe.into()),
+                written => written?,
+            };
+        }
+        let mut fds = launch.stdio.to_vec();
+        fds.push(plan.as_fd());
+        fds.extend(launch.cgroup.map(Cgroup::procs));
+        let message = ExecJob { tag: limit(tag), has_cgroup: launch.cgroup.is_some() };
+        match packet::send(job_socket, &message, &fds) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+            sent => sent,
+        }
+    }
+
+    /// Passes the responsibility for reaping to the caller.
+    pub fn hand_over(mut self) -> Launched {
+        let parts = self.parts.take().expect("it is handed over once");
+        Launched { inside: self.job_socket.take(), ..parts }
+    }
+}
+
+impl Drop for PreparedSandbox {
+    fn drop(&mut self) {
+        self.job_socket = None;
+        if let Some(parts) = self.parts.take() {
+            reap_in_time(&parts.pidfd);
+        }
+    }
+}

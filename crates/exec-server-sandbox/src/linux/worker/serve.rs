@@ -1,0 +1,80 @@
+//! The file worker inside a sandbox: performs file requests for the server, confined by the kernel.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use exec_server_fs::{FsError, FsReply, StagedFile, perform};
+
+use super::wire::{Arriving, Outgoing, WorkerError, WorkerReply, WorkerRequest};
+
+/// Serves until the server closes the socket.
+pub fn serve(socket: BorrowedFd) -> io::Result<()> {
+    let mut worker = Worker { staged: BTreeMap::new(), next: 0 };
+    loop {
+        let Some(frame) = Arriving::default().receive(socket)? else {
+            return Err(io::Error::other("the socket of a worker must be blocking"));
+        };
+        let (reply, file) = worker.handle(frame.decode()?);
+        let beside = file.as_ref().map(|file| file.as_fd());
+        if !Outgoing::new(&reply)?.send(socket, beside)? {
+            return Err(io::Error::other("the socket of a worker must be blocking"));
+        }
+    }
+}
+
+struct Worker {
+    /// Staged files that the server fills and the worker publishes.
+    staged: BTreeMap<u64, StagedFile>,
+    next: u64,
+}
+
+impl Worker {
+    fn handle(&mut self, request: WorkerRequest) -> (WorkerReply, Option<std::fs::File>) {
+        let outcome = match request {
+            WorkerRequest::Perform(request) => perform(request),
+            WorkerRequest::Publish(id) => self.take(id).and_then(|staged| {
+                let (response, leftovers) = staged.publish()?;
+                Ok(FsReply::Written(response, leftovers))
+            }),
+            WorkerRequest::Discard(id) => self.take(id).map(|_| FsReply::Done),
+        };
+        match self.answer(outcome) {
+            Ok(answer) => answer,
+            Err(error) => (WorkerReply::Failed(error.into()), None),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        outcome: Result<FsReply, FsError>,
+    ) -> Result<(WorkerReply, Option<std::fs::File>), FsError> {
+        match outcome? {
+            FsReply::Opened(file) => Ok((WorkerReply::Opened, Some(file.into_file()))),
+            FsReply::Staged(staged) => {
+                let file = staged.file().try_clone()?;
+                let id = self.next;
+                self.next += 1;
+                self.staged.insert(id, staged);
+                Ok((WorkerReply::Staged(id), Some(file)))
+            }
+            other => {
+                let mut text = Vec::new();
+                other.write_to(&mut text)?;
+                let text = String::from_utf8(text).expect("JSON is UTF-8");
+                Ok((WorkerReply::Text(text), None))
+            }
+        }
+    }
+
+    fn take(&mut self, id: u64) -> Result<StagedFile, FsError> {
+        let staged = self.staged.remove(&id);
+        staged.ok_or_else(|| FsError::System(io::Error::from_raw_os_error(libc::EBADF)))
+    }
+}
+
+impl From<io::Error> for WorkerError {
+    fn from(error: io::Error) -> Self {
+        Self::System(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}

@@ -1,0 +1,270 @@
+//! Frames with descriptors between the server and a confined file worker.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize};
+
+use exec_server_fs::byte_fields;
+use exec_server_fs::{FsError, FsRequest, Nature};
+
+/// A request to a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum WorkerRequest {
+    Perform(FsRequest),
+    /// Publishes a staged file.
+    Publish(u64),
+    /// Discards a staged file.
+    Discard(u64),
+}
+
+/// A reply of a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum WorkerReply {
+    /// The result as JSON text for the client.
+    Text(String),
+    /// Carries a file opened for reading.
+    Opened,
+    /// The id of a staged file; carries the file, which the server fills.
+    Staged(u64),
+    Failed(WorkerError),
+}
+
+/// The serializable form of [`FsError`].
+#[derive(Debug, Serialize, Deserialize)]
+pub enum WorkerError {
+    /// An errno.
+    System(i32),
+    /// See [`FsError::NotAFile`].
+    NotAFile(#[serde(with = "byte_fields::path")] PathBuf, Nature),
+    /// See [`FsError::IsLink`].
+    IsLink,
+    /// See [`FsError::NoName`].
+    NoName,
+    /// See [`FsError::DirectoryExists`].
+    DirectoryExists,
+    /// See [`FsError::RecursiveWithoutLinks`].
+    RecursiveWithoutLinks,
+    /// See [`FsError::WalkLimitsZero`].
+    WalkLimitsZero,
+    /// See [`FsError::WalkLimitsExceeded`].
+    WalkLimitsExceeded,
+    /// See [`FsError::TooManyEntries`].
+    TooManyEntries(usize, usize),
+    /// See [`FsError::DirectoryNeedsRecursive`].
+    DirectoryNeedsRecursive,
+    /// See [`FsError::IntoItself`].
+    IntoItself,
+    /// See [`FsError::SameFile`].
+    SameFile,
+    /// See [`FsError::NotCopyable`].
+    NotCopyable(#[serde(with = "byte_fields::path")] PathBuf),
+    /// See [`FsError::VersionMismatch`].
+    VersionMismatch,
+    /// See [`FsError::Incomplete`].
+    Incomplete {
+        /// Whether the operation was a removal; otherwise it was a copy.
+        removed: bool,
+        /// The number of completed entries.
+        done: u64,
+        /// The path of the failure.
+        #[serde(with = "byte_fields::path")]
+        path: PathBuf,
+        source: Box<WorkerError>,
+    },
+    /// See [`FsError::ShortWrite`].
+    ShortWrite {
+        done: u64,
+        /// The number of bytes that should have been written.
+        wanted: u64,
+        errno: i32,
+    },
+}
+
+impl From<FsError> for WorkerError {
+    fn from(error: FsError) -> Self {
+        let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+        match error {
+            FsError::System(source) => Self::System(number(&source)),
+            FsError::NotAFile(path, nature) => Self::NotAFile(path, nature),
+            FsError::IsLink => Self::IsLink,
+            FsError::NoName => Self::NoName,
+            FsError::DirectoryExists => Self::DirectoryExists,
+            FsError::RecursiveWithoutLinks => Self::RecursiveWithoutLinks,
+            FsError::WalkLimitsZero => Self::WalkLimitsZero,
+            FsError::WalkLimitsExceeded => Self::WalkLimitsExceeded,
+            FsError::TooManyEntries(found, limit) => Self::TooManyEntries(found, limit),
+            FsError::DirectoryNeedsRecursive => Self::DirectoryNeedsRecursive,
+            FsError::IntoItself => Self::IntoItself,
+            FsError::SameFile => Self::SameFile,
+            FsError::NotCopyable(path) => Self::NotCopyable(path),
+            FsError::VersionMismatch => Self::VersionMismatch,
+            FsError::Incomplete { did, done, path, source } => Self::Incomplete {
+                removed: did == REMOVED,
+                done,
+                path,
+                source: Box::new((*source).into()),
+            },
+            FsError::ShortWrite { done, wanted, source } => {
+                Self::ShortWrite { done, wanted, errno: number(&source) }
+            }
+        }
+    }
+}
+
+const REMOVED: &str = "removed";
+const COPIED: &str = "copied";
+
+impl From<WorkerError> for FsError {
+    fn from(error: WorkerError) -> Self {
+        match error {
+            WorkerError::System(errno) => Self::System(io::Error::from_raw_os_error(errno)),
+            WorkerError::NotAFile(path, nature) => Self::NotAFile(path, nature),
+            WorkerError::IsLink => Self::IsLink,
+            WorkerError::NoName => Self::NoName,
+            WorkerError::DirectoryExists => Self::DirectoryExists,
+            WorkerError::RecursiveWithoutLinks => Self::RecursiveWithoutLinks,
+            WorkerError::WalkLimitsZero => Self::WalkLimitsZero,
+            WorkerError::WalkLimitsExceeded => Self::WalkLimitsExceeded,
+            WorkerError::TooManyEntries(found, limit) => Self::TooManyEntries(found, limit),
+            WorkerError::DirectoryNeedsRecursive => Self::DirectoryNeedsRecursive,
+            WorkerError::IntoItself => Self::IntoItself,
+            WorkerError::SameFile => Self::SameFile,
+            WorkerError::NotCopyable(path) => Self::NotCopyable(path),
+            WorkerError::VersionMismatch => Self::VersionMismatch,
+            WorkerError::Incomplete { removed, done, path, source } => Self::Incomplete {
+                did: if removed { REMOVED } else { COPIED },
+                done,
+                path,
+                source: Box::new((*source).into()),
+            },
+            WorkerError::ShortWrite { done, wanted, errno } => {
+                Self::ShortWrite { done, wanted, source: io::Error::from_raw_os_error(errno) }
+            }
+        }
+    }
+}
+
+/// A frame being sent: length, content, and at most one descriptor with the first byte.
+pub struct Outgoing {
+    bytes: Vec<u8>,
+    sent: usize,
+}
+
+impl Outgoing {
+    pub fn new(message: &impl Serialize) -> io::Result<Self> {
+        let bytes =
+            postcard::to_extend(message, vec![0; LENGTH_BYTES]).map_err(io::Error::other)?;
+        let mut frame = Self { bytes, sent: 0 };
+        let length = u32::try_from(frame.bytes.len() - LENGTH_BYTES).map_err(io::Error::other)?;
+        frame.bytes[..LENGTH_BYTES].copy_from_slice(&length.to_ne_bytes());
+        Ok(frame)
+    }
+
+    /// Sends as much as the socket accepts; true when the frame is complete.
+    pub fn send(&mut self, socket: BorrowedFd, beside: Option<BorrowedFd>) -> io::Result<bool> {
+        while self.sent < self.bytes.len() {
+            let fds: Vec<BorrowedFd> = beside.filter(|_| self.sent == 0).into_iter().collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() {
+                control.push(SendAncillaryMessage::ScmRights(&fds));
+            }
+            let rest = [io::IoSlice::new(&self.bytes[self.sent..])];
+            match sendmsg(socket, &rest, &mut control, SendFlags::NOSIGNAL) {
+                Ok(count) => self.sent += count,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Ok(false),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+const LENGTH_BYTES: usize = 4;
+
+/// The largest frame: a whole file in one message, plus its envelope.
+const MAX_FRAME_BYTES: usize = 80 * 1024 * 1024;
+
+/// A frame being received.
+#[derive(Default)]
+pub struct Arriving {
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+/// One `recvmsg` of this size covers every frame that carries no large file content.
+const ONE_LOOK_BYTES: usize = 16 * 1024;
+/// Roughly the capacity of a socket buffer.
+const MOST_AT_ONCE_BYTES: usize = 256 * 1024;
+
+/// A received frame with its descriptors.
+pub struct Arrived {
+    /// Includes the length prefix.
+    bytes: Vec<u8>,
+    /// Descriptors that came with the frame.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl Arriving {
+    /// Reads what is available; `None` while the frame is incomplete.
+    ///
+    /// Nothing may follow a frame: each side sends only after the other has replied.
+    pub fn receive(&mut self, socket: BorrowedFd) -> io::Result<Option<Arrived>> {
+        loop {
+            let wanted = self.wanted()?;
+            if wanted == 0 {
+                let Self { bytes, fds } = std::mem::take(self);
+                return Ok(Some(Arrived { bytes, fds }));
+            }
+            let start = self.bytes.len();
+            self.bytes.resize(start + wanted.clamp(ONE_LOOK_BYTES, MOST_AT_ONCE_BYTES), 0);
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut rest = [io::IoSliceMut::new(&mut self.bytes[start..])];
+            let received = recvmsg(socket, &mut rest, &mut control, RecvFlags::CMSG_CLOEXEC);
+            let count = received.as_ref().map_or(0, |received| received.bytes);
+            self.bytes.truncate(start + count);
+            match received {
+                Ok(received) if received.bytes == 0 => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.fds.extend(fds);
+                }
+            }
+        }
+    }
+
+    /// The number of missing bytes.
+    fn wanted(&self) -> io::Result<usize> {
+        let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else {
+            return Ok(LENGTH_BYTES - self.bytes.len());
+        };
+        let length = u32::from_ne_bytes(*length) as usize;
+        if length > MAX_FRAME_BYTES {
+            return Err(io::Error::other("a frame is too large"));
+        }
+        let missing = (LENGTH_BYTES + length).checked_sub(self.bytes.len());
+        missing.ok_or_else(|| io::Error::other("unexpected data after a frame"))
+    }
+}
+
+impl Arrived {
+    pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> io::Result<T> {
+        postcard::from_bytes(&self.bytes[LENGTH_BYTES..]).map_err(io::Error::other)
+    }
+}
