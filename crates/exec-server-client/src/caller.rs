@@ -12,7 +12,6 @@ use serde::de::DeserializeOwned;
 use crate::client::RemoteExecServerClient;
 use crate::connection::ExecServerConnection;
 use crate::error::ExecServerError;
-use crate::inbound::repair;
 use crate::process::ProcessSession;
 use crate::process_state::Process;
 
@@ -120,8 +119,7 @@ impl Caller {
         };
         let answer: ProcessStartAnswer = reply.decode()?;
         if let Some(read) = process.handle_started(&answer) {
-            // The task ends with its last answer, or when the connection ends.
-            tokio::spawn(repair(connection.shared().clone(), process.clone(), read));
+            connection.shared().spawn_repair(process.clone(), read);
         }
         if connection.is_closed() {
             self.follow_on(&process).await?;
@@ -163,8 +161,7 @@ impl Caller {
                 .call_for(Some(&process), Method::ProcessRead.name(), &params, Replay::Safe)
                 .await?;
             if let Some(read) = process.handle_read(answer) {
-                // The task ends with its last answer, or when the connection ends.
-                tokio::spawn(repair(connection.shared().clone(), process, read));
+                connection.shared().spawn_repair(process, read);
             }
             return Ok(session);
         }

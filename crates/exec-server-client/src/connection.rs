@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use exec_server_core::calls::CallKind;
+use exec_server_core::event_order::NeededRead;
 use exec_server_protocol::answers::InitializeAnswer;
 use exec_server_protocol::environment::{Capabilities, EnvironmentInfo};
 use exec_server_protocol::initialize::{ClientCapabilities, InitializeParams};
@@ -19,6 +20,7 @@ use exec_server_transport::outbox::Outbox;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::call::{PendingCall, Reply};
 use crate::caller::Caller;
@@ -27,7 +29,7 @@ use crate::error::ExecServerError;
 use crate::files::ExecutorFileSystem;
 use crate::http::HttpClient;
 use crate::ignored::IgnoredMembers;
-use crate::inbound::run_connection;
+use crate::inbound::{repair, run_connection};
 use crate::options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs};
 use crate::process::ProcessSession;
 use crate::process_state::Process;
@@ -74,6 +76,8 @@ pub(crate) struct Shared {
     pub ignored: IgnoredMembers,
     /// Whether the server has announced that another connection took the session over.
     pub is_moved: AtomicBool,
+    /// Reads of missing events; a read without an answer fails when the connection ends.
+    repairs: Mutex<JoinSet<()>>,
 }
 
 /// How a connection ended.
@@ -131,6 +135,7 @@ impl ExecServerConnection {
             survival,
             ignored: IgnoredMembers::new(options.on_ignored.clone()),
             is_moved: AtomicBool::new(false),
+            repairs: Mutex::default(),
         });
         for process in processes {
             shared.routes().add_process(process);
@@ -240,6 +245,19 @@ impl std::fmt::Debug for ExecServerConnection {
 impl Shared {
     pub fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().expect("no holder panics")
+    }
+
+    /// Reads the missing events of a process in a task that the connection holds.
+    pub fn spawn_repair(self: &Arc<Self>, process: Arc<Process>, read: NeededRead) {
+        let mut repairs = self.repairs.lock().expect("no holder panics");
+        while repairs.try_join_next().is_some() {}
+        repairs.spawn(repair(self.clone(), process, read));
+    }
+
+    /// Waits for the reads of missing events, which end soon after the connection.
+    pub async fn finish_repairs(&self) {
+        let mut repairs = std::mem::take(&mut *self.repairs.lock().expect("no holder panics"));
+        while repairs.join_next().await.is_some() {}
     }
 
     /// Sends a request and returns the future of its answer.

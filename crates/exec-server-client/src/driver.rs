@@ -23,7 +23,6 @@ use tokio::time::{sleep_until, timeout_at};
 
 use crate::connection::{ExecServerConnection, LinkEnd, Survival};
 use crate::error::ExecServerError;
-use crate::inbound::repair;
 use crate::process_state::Process;
 use crate::session::{Request, SessionShared};
 
@@ -311,8 +310,7 @@ async fn recover(
         match read.await.and_then(|reply| reply.decode()) {
             Ok(answer) => {
                 if let Some(more) = process.handle_read_over(link, answer) {
-                    // The task ends with its last answer, or when the connection ends.
-                    tokio::spawn(repair(connection.shared().clone(), process.clone(), more));
+                    connection.shared().spawn_repair(process.clone(), more);
                 }
             }
             Err(error) if error.is_disconnected() => broken = Some(error),
