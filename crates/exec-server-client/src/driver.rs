@@ -18,6 +18,7 @@ use exec_server_core::recovery::{
 use exec_server_protocol::errors::ErrorCode;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::ProcessId;
+use exec_server_transport::causes::chain;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep_until, timeout_at};
 
@@ -172,7 +173,7 @@ impl Driver {
         match result {
             Ok(connection) => self.handle_connected(connection),
             Err(error) => {
-                tracing::debug!(%error, "could not connect");
+                tracing::debug!(error = chain(&error), "could not connect");
                 let failure = classify(&error);
                 self.error = Some(error);
                 // New events prove that the session was resumed, so its linger time on the server has started again.
@@ -247,7 +248,7 @@ impl Driver {
             state.is_dialing = false;
             state.terminal = Some(error.clone());
         }
-        let text: Arc<str> = error.to_string().into();
+        let text: Arc<str> = chain(&error).into();
         for process in self.shared.take_processes() {
             process.handle_failure(text.clone());
         }

@@ -53,7 +53,7 @@ async fn addresses(lookups: &DnsLimit, place: &Origin) -> Result<Vec<SocketAddr>
     let no_address = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     found
         .and_then(|found| if found.is_empty() { Err(no_address()) } else { Ok(found) })
-        .map_err(|source| HttpError::Dns { host: name.clone(), source })
+        .map_err(|cause| HttpError::Dns { host: name.clone(), cause })
 }
 
 /// Delay before the next address is tried in parallel.
@@ -64,7 +64,7 @@ async fn connect(
     place: &Origin,
     addresses: Vec<SocketAddr>,
 ) -> Result<Box<dyn ByteStream>, HttpError> {
-    let failed = |source| HttpError::Connect { place: place.to_string(), source };
+    let failed = |cause| HttpError::Connect { place: place.to_string(), cause };
     if let [only] = addresses[..] {
         return Ok(Box::new(open(only).await.map_err(failed)?));
     }
@@ -104,7 +104,7 @@ async fn secure(
     if !place.is_tls {
         return Ok(carrier);
     }
-    let failed = |source| HttpError::Tls { place: place.to_string(), source };
+    let failed = |cause| HttpError::Tls { place: place.to_string(), cause };
     let name = place.server_name().ok_or_else(|| {
         failed(io::Error::new(io::ErrorKind::InvalidInput, "no certificate can have this name"))
     })?;

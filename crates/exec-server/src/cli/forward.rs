@@ -46,13 +46,13 @@ pub struct ForwardArguments {
 
 #[derive(Debug, thiserror::Error)]
 enum ForwardError {
-    #[error("--connect: {0}")]
+    #[error("--connect")]
     Server(#[from] ServerUrlError),
     #[error(transparent)]
     Arguments(#[from] ArgumentError),
-    #[error("could not set up: {0}")]
+    #[error("could not set up")]
     SetUp(#[from] std::io::Error),
-    #[error("{}", exec_server::logging::chain(.0))]
+    #[error(transparent)]
     Remote(#[from] RemoteError),
 }
 

@@ -332,7 +332,7 @@ pub enum ArgumentError {
     #[error("{0}")]
     Combination(&'static str),
     /// A bad secret file.
-    #[error("{0}")]
+    #[error(transparent)]
     Secret(#[from] TokenFileError),
     /// A state directory that cannot be used.
     #[error(transparent)]
@@ -341,7 +341,7 @@ pub enum ArgumentError {
     #[error(transparent)]
     Reference(#[from] ReferenceOptionError),
     /// Nothing to show to the registry.
-    #[error("{}", exec_server::logging::chain(.0))]
+    #[error(transparent)]
     Credential(#[from] CredentialError),
     /// A secret that can be guessed.
     #[error("the secret in {} must be at least 32 bytes", .0.display())]

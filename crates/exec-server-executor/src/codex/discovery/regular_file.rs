@@ -15,7 +15,7 @@ pub enum ReadError {
     TooLong(u64),
     #[error("{0}")]
     NotUtf8(std::str::Utf8Error),
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
 }
 
