@@ -35,7 +35,7 @@ pub(crate) enum Caller {
 
 impl Caller {
     /// The live connection; a client waits for the next one.
-    pub async fn connection(&self) -> Result<ExecServerConnection, ExecServerError> {
+    pub(crate) async fn connection(&self) -> Result<ExecServerConnection, ExecServerError> {
         match self {
             Self::Connection(connection) => Ok(connection.clone()),
             Self::Client(client) => client.session().connection().await,
@@ -43,7 +43,7 @@ impl Caller {
     }
 
     /// Makes a call that does not belong to a process.
-    pub async fn call<R: DeserializeOwned>(
+    pub(crate) async fn call<R: DeserializeOwned>(
         &self,
         method: Method,
         params: &impl Serialize,
@@ -53,7 +53,7 @@ impl Caller {
     }
 
     /// Makes a call and retries it if `replay` allows; fails at once if the process has failed.
-    pub async fn call_for<R: DeserializeOwned>(
+    pub(crate) async fn call_for<R: DeserializeOwned>(
         &self,
         process: Option<&Arc<Process>>,
         method: &'static str,
@@ -87,7 +87,7 @@ impl Caller {
     }
 
     /// Starts a process and follows it; the local log keeps every event until the caller unpins it.
-    pub async fn start(
+    pub(crate) async fn start(
         &self,
         params: ProcessStartParams,
     ) -> Result<ProcessSession, ExecServerError> {
@@ -144,7 +144,11 @@ impl Caller {
     }
 
     /// Follows a running process from the event after `seq`.
-    pub async fn attach(&self, id: ProcessId, seq: u64) -> Result<ProcessSession, ExecServerError> {
+    pub(crate) async fn attach(
+        &self,
+        id: ProcessId,
+        seq: u64,
+    ) -> Result<ProcessSession, ExecServerError> {
         let process = Arc::new(Process::attached(id, seq));
         loop {
             let connection = self.connection().await?;
@@ -168,7 +172,7 @@ impl Caller {
     }
 
     /// Terminates a process in the background; while disconnected, after the session has been resumed.
-    pub fn clean_up_process(&self, id: &ProcessId) {
+    pub(crate) fn clean_up_process(&self, id: &ProcessId) {
         match self {
             Self::Connection(connection) => connection.shared().clean_up_process(id),
             Self::Client(client) => client.session().clean_up_process(id),
@@ -176,7 +180,7 @@ impl Caller {
     }
 
     /// Stops routing events to this process, and frees its id.
-    pub fn untrack(&self, process: &Arc<Process>) {
+    pub(crate) fn untrack(&self, process: &Arc<Process>) {
         match self {
             Self::Connection(connection) => {
                 let mut routes = connection.shared().routes();
@@ -187,17 +191,17 @@ impl Caller {
     }
 
     /// The optional capabilities of the server.
-    pub async fn capabilities(&self) -> Result<Capabilities, ExecServerError> {
+    pub(crate) async fn capabilities(&self) -> Result<Capabilities, ExecServerError> {
         Ok(self.connection().await?.capabilities())
     }
 
     /// The server's description of its machine.
-    pub async fn info(&self) -> Result<Option<EnvironmentInfo>, ExecServerError> {
+    pub(crate) async fn info(&self) -> Result<Option<EnvironmentInfo>, ExecServerError> {
         Ok(self.connection().await?.environment_info().cloned())
     }
 
     /// Fails with `Unsupported` if the server lacks a capability.
-    pub async fn require(
+    pub(crate) async fn require(
         &self,
         has: impl Fn(&Capabilities) -> bool,
         what: &'static str,

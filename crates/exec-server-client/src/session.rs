@@ -214,23 +214,23 @@ impl std::fmt::Debug for RemoteExecServerSession {
 }
 
 impl SessionShared {
-    pub fn lock(&self) -> MutexGuard<'_, SessionState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().expect("no holder panics")
     }
 
     /// Whether there has been no connection yet.
-    pub fn is_first(&self) -> bool {
+    pub(crate) fn is_first(&self) -> bool {
         !self.lock().was_connected
     }
 
     /// The followed processes that are started and not over.
-    pub fn live_processes(&self) -> Vec<Arc<Process>> {
+    pub(crate) fn live_processes(&self) -> Vec<Arc<Process>> {
         let all: Vec<_> = self.lock().processes.values().filter_map(Weak::upgrade).collect();
         all.into_iter().filter(|process| process.needs_recovery()).collect()
     }
 
     /// Removes and returns all followed processes.
-    pub fn take_processes(&self) -> Vec<Arc<Process>> {
+    pub(crate) fn take_processes(&self) -> Vec<Arc<Process>> {
         let all: Vec<_> = self.lock().processes.drain().collect();
         all.into_iter().filter_map(|(_, process)| process.upgrade()).collect()
     }

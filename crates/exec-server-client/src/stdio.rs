@@ -209,17 +209,17 @@ mod group {
 
     use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-    pub fn ask_to_end(child: &mut Child) {
+    pub(super) fn ask_to_end(child: &mut Child) {
         signal(child, Signal::TERM);
     }
 
     /// Polls without reaping: until the leader is reaped, its group id cannot be reused.
-    pub fn has_ended(child: &mut Child) -> bool {
+    pub(super) fn has_ended(child: &mut Child) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         !matches!(waitid(WaitId::Pid(pid(child)), options), Ok(None))
     }
 
-    pub fn kill(child: &mut Child) {
+    pub(super) fn kill(child: &mut Child) {
         signal(child, Signal::KILL);
     }
 

@@ -15,6 +15,8 @@
 //! Without the feature `io`, only the modules that use no sockets, clocks or files are built; they build for
 //! `wasm32-unknown-unknown`, too, with a cipher without C code (`noise::cipher`).
 
+#![warn(unreachable_pub)]
+
 pub mod fingerprint;
 pub mod frame;
 pub mod framing;

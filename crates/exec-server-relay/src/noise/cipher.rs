@@ -22,7 +22,9 @@ pub type SystemCipher = aws_lc::AwsLcCipher;
 pub type SystemCipher = portable::PortableCipher;
 
 #[cfg(all(not(target_arch = "wasm32"), any(test, not(feature = "portable-crypto"))))]
-pub(crate) mod aws_lc {
+pub mod aws_lc {
+    //! AES by aws-lc.
+
     use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
     use super::{CipherError, RecordCipher};
@@ -58,7 +60,9 @@ pub(crate) mod aws_lc {
 }
 
 #[cfg(any(test, target_arch = "wasm32", feature = "portable-crypto"))]
-pub(crate) mod portable {
+pub mod portable {
+    //! AES by RustCrypto.
+
     use clatter::bytearray::{ByteArray, SensitiveByteArray};
     use clatter::crypto::cipher::AesGcm;
     use clatter::traits::Cipher;

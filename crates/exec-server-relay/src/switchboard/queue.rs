@@ -6,32 +6,32 @@ use bytes::Bytes;
 
 /// A queue limit: reached when either number is.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark {
+pub(super) struct Mark {
     pub frames: usize,
     pub bytes: usize,
 }
 
 impl Mark {
     /// The low-water mark for this limit.
-    pub fn half(self) -> Self {
+    pub(super) fn half(self) -> Self {
         Self { frames: self.frames / 2, bytes: self.bytes / 2 }
     }
 }
 
 /// FIFO of frames; the caller enforces the limit.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(super) struct Queue {
     frames: VecDeque<Bytes>,
     bytes: usize,
 }
 
 impl Queue {
-    pub fn push(&mut self, frame: Bytes) {
+    pub(super) fn push(&mut self, frame: Bytes) {
         self.bytes += frame.len();
         self.frames.push_back(frame);
     }
 
-    pub fn pop(&mut self) -> Option<Bytes> {
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
         let frame = self.frames.pop_front()?;
         self.bytes -= frame.len();
         if self.frames.is_empty() {
@@ -41,21 +41,21 @@ impl Queue {
         Some(frame)
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    pub fn is_below(&self, mark: Mark) -> bool {
+    pub(super) fn is_below(&self, mark: Mark) -> bool {
         self.frames.len() < mark.frames && self.bytes < mark.bytes
     }
 
     #[cfg(test)]
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
 }
