@@ -31,12 +31,12 @@ pub(crate) struct Reply {
 
 impl Reply {
     /// The result that starts `start` bytes into the message.
-    pub fn new(message: InMessage, start: usize, len: usize) -> Self {
+    pub(crate) fn new(message: InMessage, start: usize, len: usize) -> Self {
         Self { message, start, len }
     }
 
     /// The raw JSON of the result.
-    pub fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         self.message.text().get(self.start..self.start + self.len).unwrap_or("null")
     }
 }
@@ -51,7 +51,7 @@ pub(crate) struct PendingCall {
 }
 
 impl PendingCall {
-    pub fn new(
+    pub(crate) fn new(
         shared: Arc<Shared>,
         method: &'static str,
         id: i64,

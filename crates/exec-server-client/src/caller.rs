@@ -12,7 +12,6 @@ use serde::de::DeserializeOwned;
 use crate::client::RemoteExecServerClient;
 use crate::connection::ExecServerConnection;
 use crate::error::ExecServerError;
-use crate::inbound::repair;
 use crate::process::ProcessSession;
 use crate::process_state::Process;
 
@@ -36,7 +35,7 @@ pub(crate) enum Caller {
 
 impl Caller {
     /// The live connection; a client waits for the next one.
-    pub async fn connection(&self) -> Result<ExecServerConnection, ExecServerError> {
+    pub(crate) async fn connection(&self) -> Result<ExecServerConnection, ExecServerError> {
         match self {
             Self::Connection(connection) => Ok(connection.clone()),
             Self::Client(client) => client.session().connection().await,
@@ -44,7 +43,7 @@ impl Caller {
     }
 
     /// Makes a call that does not belong to a process; fails with `Unsupported` if the server lacks the method.
-    pub async fn call<R: DeserializeOwned>(
+    pub(crate) async fn call<R: DeserializeOwned>(
         &self,
         method: Method,
         params: &impl Serialize,
@@ -55,7 +54,7 @@ impl Caller {
     }
 
     /// Makes a call and retries it if `replay` allows; fails at once if the process has failed.
-    pub async fn call_for<R: DeserializeOwned>(
+    pub(crate) async fn call_for<R: DeserializeOwned>(
         &self,
         process: Option<&Arc<Process>>,
         method: &'static str,
@@ -89,7 +88,7 @@ impl Caller {
     }
 
     /// Starts a process and follows it; the local log keeps every event until the caller unpins it.
-    pub async fn start(
+    pub(crate) async fn start(
         &self,
         params: ProcessStartParams,
     ) -> Result<ProcessSession, ExecServerError> {
@@ -121,8 +120,7 @@ impl Caller {
         };
         let answer: ProcessStartAnswer = reply.decode()?;
         if let Some(read) = process.handle_started(&answer) {
-            // The task ends with its last answer, or when the connection ends.
-            tokio::spawn(repair(connection.shared().clone(), process.clone(), read));
+            connection.shared().spawn_repair(process.clone(), read);
         }
         if connection.is_closed() {
             self.follow_on(&process).await?;
@@ -147,7 +145,11 @@ impl Caller {
     }
 
     /// Follows a running process from the event after `seq`.
-    pub async fn attach(&self, id: ProcessId, seq: u64) -> Result<ProcessSession, ExecServerError> {
+    pub(crate) async fn attach(
+        &self,
+        id: ProcessId,
+        seq: u64,
+    ) -> Result<ProcessSession, ExecServerError> {
         let process = Arc::new(Process::attached(id, seq));
         loop {
             let connection = self.connection().await?;
@@ -164,15 +166,14 @@ impl Caller {
                 .call_for(Some(&process), Method::ProcessRead.name(), &params, Replay::Safe)
                 .await?;
             if let Some(read) = process.handle_read(answer) {
-                // The task ends with its last answer, or when the connection ends.
-                tokio::spawn(repair(connection.shared().clone(), process, read));
+                connection.shared().spawn_repair(process, read);
             }
             return Ok(session);
         }
     }
 
     /// Terminates a process in the background; while disconnected, after the session has been resumed.
-    pub fn clean_up_process(&self, id: &ProcessId) {
+    pub(crate) fn clean_up_process(&self, id: &ProcessId) {
         match self {
             Self::Connection(connection) => connection.shared().clean_up_process(id),
             Self::Client(client) => client.session().clean_up_process(id),
@@ -180,7 +181,7 @@ impl Caller {
     }
 
     /// Stops routing events to this process, and frees its id.
-    pub fn untrack(&self, process: &Arc<Process>) {
+    pub(crate) fn untrack(&self, process: &Arc<Process>) {
         match self {
             Self::Connection(connection) => {
                 let mut routes = connection.shared().routes();
@@ -191,17 +192,17 @@ impl Caller {
     }
 
     /// The optional capabilities of the server.
-    pub async fn capabilities(&self) -> Result<Capabilities, ExecServerError> {
+    pub(crate) async fn capabilities(&self) -> Result<Capabilities, ExecServerError> {
         Ok(self.connection().await?.capabilities())
     }
 
     /// The server's description of its machine.
-    pub async fn info(&self) -> Result<Option<EnvironmentInfo>, ExecServerError> {
+    pub(crate) async fn info(&self) -> Result<Option<EnvironmentInfo>, ExecServerError> {
         Ok(self.connection().await?.environment_info().cloned())
     }
 
     /// Fails with `Unsupported` if the server lacks a method.
-    pub async fn require_method(&self, method: Method) -> Result<(), ExecServerError> {
+    pub(crate) async fn require_method(&self, method: Method) -> Result<(), ExecServerError> {
         // Most methods are those of every server, which need no capabilities.
         if method.is_announced_by(&Capabilities::default()) {
             return Ok(());
@@ -210,7 +211,7 @@ impl Caller {
     }
 
     /// Fails with `Unsupported` if the server lacks a capability.
-    pub async fn require(
+    pub(crate) async fn require(
         &self,
         has: impl Fn(&Capabilities) -> bool,
         what: &'static str,

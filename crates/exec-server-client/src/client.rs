@@ -57,7 +57,7 @@ impl RemoteExecServerClient {
         let (sender, receiver) = mpsc::unbounded_channel();
         let session = RemoteExecServerSession::new(dial, options, sender);
         // The driver stops when the last handle of the session is dropped.
-        tokio::spawn(run_driver(session.shared().clone(), receiver));
+        session.hold_driver(tokio::spawn(run_driver(session.shared().clone(), receiver)));
         Self { session }
     }
 

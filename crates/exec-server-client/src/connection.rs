@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use exec_server_core::calls::CallKind;
+use exec_server_core::event_order::NeededRead;
 use exec_server_protocol::answers::InitializeAnswer;
 use exec_server_protocol::environment::{Capabilities, EnvironmentInfo};
 use exec_server_protocol::initialize::{ClientCapabilities, InitializeParams};
@@ -19,6 +20,7 @@ use exec_server_transport::outbox::Outbox;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::call::{PendingCall, Reply};
 use crate::caller::Caller;
@@ -27,7 +29,7 @@ use crate::error::ExecServerError;
 use crate::files::ExecutorFileSystem;
 use crate::http::HttpClient;
 use crate::ignored::IgnoredMembers;
-use crate::inbound::run_connection;
+use crate::inbound::{repair, run_connection};
 use crate::options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs};
 use crate::process::ProcessSession;
 use crate::process_state::Process;
@@ -74,6 +76,8 @@ pub(crate) struct Shared {
     pub ignored: IgnoredMembers,
     /// Whether the server has announced that another connection took the session over.
     pub is_moved: AtomicBool,
+    /// Reads of missing events; a read without an answer fails when the connection ends.
+    repairs: Mutex<JoinSet<()>>,
 }
 
 /// How a connection ended.
@@ -140,6 +144,7 @@ impl ExecServerConnection {
             survival,
             ignored: IgnoredMembers::new(options.on_ignored.clone()),
             is_moved: AtomicBool::new(false),
+            repairs: Mutex::default(),
         });
         for process in processes {
             shared.routes().add_process(process);
@@ -247,12 +252,25 @@ impl std::fmt::Debug for ExecServerConnection {
 }
 
 impl Shared {
-    pub fn routes(&self) -> MutexGuard<'_, Routes> {
+    pub(crate) fn routes(&self) -> MutexGuard<'_, Routes> {
         self.routes.lock().expect("no holder panics")
     }
 
+    /// Reads the missing events of a process in a task that the connection holds.
+    pub(crate) fn spawn_repair(self: &Arc<Self>, process: Arc<Process>, read: NeededRead) {
+        let mut repairs = self.repairs.lock().expect("no holder panics");
+        while repairs.try_join_next().is_some() {}
+        repairs.spawn(repair(self.clone(), process, read));
+    }
+
+    /// Waits for the reads of missing events, which end soon after the connection.
+    pub(crate) async fn finish_repairs(&self) {
+        let mut repairs = std::mem::take(&mut *self.repairs.lock().expect("no holder panics"));
+        while repairs.join_next().await.is_some() {}
+    }
+
     /// Sends a request and returns the future of its answer.
-    pub fn request(
+    pub(crate) fn request(
         self: &Arc<Self>,
         method: &'static str,
         params: &impl Serialize,
@@ -264,7 +282,7 @@ impl Shared {
     }
 
     /// Sends a request whose answer is ignored, also above the limit for ordinary calls.
-    pub fn clean_up(&self, method: &'static str, params: &impl Serialize) {
+    pub(crate) fn clean_up(&self, method: &'static str, params: &impl Serialize) {
         match self.routes().begin_call(CallKind::Cleanup) {
             Ok((id, _)) => self.push_request(id, method, params),
             Err(ExecServerError::TooManyCalls { .. }) => {
@@ -276,7 +294,7 @@ impl Shared {
     }
 
     /// Terminates a process that is no longer followed.
-    pub fn clean_up_process(&self, process_id: &ProcessId) {
+    pub(crate) fn clean_up_process(&self, process_id: &ProcessId) {
         let params = ProcessTerminateParams {
             process_id: process_id.clone(),
             grace_ms: None,
@@ -285,7 +303,7 @@ impl Shared {
         self.clean_up(Method::ProcessTerminate.name(), &params);
     }
 
-    pub async fn closed(&self) -> LinkEnd {
+    pub(crate) async fn closed(&self) -> LinkEnd {
         let mut end = self.end.subscribe();
         let ended = end.wait_for(Option::is_some).await;
         ended
@@ -295,14 +313,14 @@ impl Shared {
     }
 
     /// Fails pending calls and bodies, and treats processes as `survival` says.
-    pub fn handle_end(&self, reason: Arc<str>) {
+    pub(crate) fn handle_end(&self, reason: Arc<str>) {
         let waiting = self.routes().end(&reason);
         waiting.release(&reason, self.survival);
         self.end.send_replace(Some(LinkEnd { reason, is_taken_over: false }));
     }
 
     /// Ends the connection after a takeover; the driver must not resume the session.
-    pub fn handle_taken_over(&self) {
+    pub(crate) fn handle_taken_over(&self) {
         let reason: Arc<str> = ExecServerError::TakenOver.to_string().into();
         let waiting = self.routes().end(&reason);
         let survival = match self.survival {
@@ -357,7 +375,7 @@ impl Shared {
 
 impl Reply {
     /// Deserializes the result.
-    pub fn decode<R: DeserializeOwned>(&self) -> Result<R, ExecServerError> {
+    pub(crate) fn decode<R: DeserializeOwned>(&self) -> Result<R, ExecServerError> {
         serde_json::from_str(self.text())
             .map_err(|error| ExecServerError::Protocol(format!("cannot decode a result: {error}")))
     }

@@ -18,12 +18,12 @@ use exec_server_core::recovery::{
 use exec_server_protocol::errors::ErrorCode;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::ProcessId;
+use exec_server_transport::causes::chain;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep_until, timeout_at};
 
 use crate::connection::{ExecServerConnection, LinkEnd, ResumedSession, Survival};
 use crate::error::ExecServerError;
-use crate::inbound::repair;
 use crate::process_state::Process;
 use crate::session::{Request, SessionShared};
 
@@ -173,7 +173,7 @@ impl Driver {
         match result {
             Ok(connection) => self.handle_connected(connection),
             Err(error) => {
-                tracing::debug!(%error, "could not connect");
+                tracing::debug!(error = chain(&error), "could not connect");
                 let failure = classify(&error);
                 self.error = Some(error);
                 // New events prove that the session was resumed, so its linger time on the server has started again.
@@ -248,7 +248,7 @@ impl Driver {
             state.is_dialing = false;
             state.terminal = Some(error.clone());
         }
-        let text: Arc<str> = error.to_string().into();
+        let text: Arc<str> = chain(&error).into();
         for process in self.shared.take_processes() {
             process.handle_failure(text.clone());
         }
@@ -312,8 +312,7 @@ async fn recover(
         match read.await.and_then(|reply| reply.decode()) {
             Ok(answer) => {
                 if let Some(more) = process.handle_read_over(link, answer) {
-                    // The task ends with its last answer, or when the connection ends.
-                    tokio::spawn(repair(connection.shared().clone(), process.clone(), more));
+                    connection.shared().spawn_repair(process.clone(), more);
                 }
             }
             Err(error) if error.is_disconnected() => broken = Some(error),

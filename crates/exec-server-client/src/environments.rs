@@ -53,7 +53,7 @@ pub enum EnvironmentsError {
         source: std::io::Error,
     },
     /// The file is not valid TOML, or a value has the wrong type.
-    #[error("could not parse {}: {source}", path.display())]
+    #[error("could not parse {}", path.display())]
     Parse {
         /// The path of the file.
         path: PathBuf,
@@ -109,7 +109,7 @@ pub enum EnvironmentsError {
     )]
     UnknownWay(String),
     /// The registry's URL is invalid.
-    #[error("environment `{id}`: {source}")]
+    #[error("environment `{id}`")]
     Registry {
         /// The environment's id.
         id: String,
@@ -117,7 +117,7 @@ pub enum EnvironmentsError {
         source: RegistryUrlError,
     },
     /// The executor's key is not a fingerprint.
-    #[error("environment `{id}`: {source}")]
+    #[error("environment `{id}`")]
     ExecutorKey {
         /// The environment's id.
         id: String,
@@ -128,7 +128,7 @@ pub enum EnvironmentsError {
     #[error("{}, {} and {} go together; set all or none", .0[0], .0[1], .0[2])]
     Incomplete([&'static str; 3]),
     /// The server's URL is invalid.
-    #[error("environment `{id}`: {source}")]
+    #[error("environment `{id}`")]
     Url {
         /// The environment's id.
         id: String,

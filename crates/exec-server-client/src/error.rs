@@ -7,7 +7,6 @@ use std::time::Duration;
 use exec_server_core::event_order::Gap;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
 use exec_server_protocol::process::ProcessId;
-use exec_server_transport::causes::chain;
 use exec_server_transport::dial::{DialError, ServerUrlError};
 
 use crate::environments::EnvironmentsError;
@@ -77,10 +76,7 @@ pub enum ExecServerError {
         reason: Arc<str>,
     },
     /// The session could not be resumed, so its processes can no longer be followed.
-    #[error(
-        "exec-server transport disconnected: {reason}; failed to resume exec-server session: {}",
-        chain(source)
-    )]
+    #[error("exec-server transport disconnected: {reason}; failed to resume exec-server session")]
     SessionLost {
         /// How the connection ended.
         reason: Arc<str>,

@@ -15,7 +15,7 @@ use crate::error::ExecServerError;
 /// Limit of queued pieces per body.
 const MAX_QUEUED_DELTAS: usize = 256;
 /// Limit of queued bytes over all bodies of a connection.
-pub const MAX_QUEUED_BODY_BYTES: usize = 16 * 1024 * 1024;
+pub(crate) const MAX_QUEUED_BODY_BYTES: usize = 16 * 1024 * 1024;
 /// Limit of one piece; a larger one is a protocol error.
 const MAX_DELTA_BYTES: usize = 1024 * 1024;
 
@@ -41,12 +41,12 @@ struct State {
 }
 
 impl BodyQueue {
-    pub fn new(budget: Arc<BodyBudget>) -> Self {
+    pub(crate) fn new(budget: Arc<BodyBudget>) -> Self {
         Self { state: Mutex::default(), budget }
     }
 
     /// Queues a piece and returns whether the body has ended; fails if the piece violates the protocol.
-    pub fn handle_delta(&self, delta: HttpBodyDeltaNotification) -> Result<bool, String> {
+    pub(crate) fn handle_delta(&self, delta: HttpBodyDeltaNotification) -> Result<bool, String> {
         let bytes = Bytes::from(delta.delta_base64.0);
         if bytes.len() > MAX_DELTA_BYTES {
             return Err(format!("an HTTP body delta is longer than {MAX_DELTA_BYTES} bytes"));
@@ -82,12 +82,15 @@ impl BodyQueue {
     }
 
     /// Ends the body with an error, unless it has ended already.
-    pub fn fail(&self, error: ExecServerError) {
+    pub(crate) fn fail(&self, error: ExecServerError) {
         self.lock().finish(Err(error));
     }
 
     /// The next piece; `None` at the end of a complete body.
-    pub fn poll_next(&self, cx: &mut Context) -> Poll<Option<Result<Bytes, ExecServerError>>> {
+    pub(crate) fn poll_next(
+        &self,
+        cx: &mut Context,
+    ) -> Poll<Option<Result<Bytes, ExecServerError>>> {
         let mut state = self.lock();
         if let Some(bytes) = state.deltas.pop_front() {
             self.budget.give_back(bytes.len());

@@ -35,12 +35,12 @@ pub(crate) struct IgnoredMembers {
 }
 
 impl IgnoredMembers {
-    pub fn new(listener: Option<IgnoredListener>) -> Self {
+    pub(crate) fn new(listener: Option<IgnoredListener>) -> Self {
         Self { listener, told: Mutex::default() }
     }
 
     /// Reports the ignored members that a reply lists, once per method and list.
-    pub fn look(&self, method: &'static str, reply: &Reply) {
+    pub(crate) fn look(&self, method: &'static str, reply: &Reply) {
         let Some(members) = ignored(reply.text()) else { return };
         let is_new = {
             let mut told = self.told.lock().expect("no holder panics");

@@ -18,7 +18,6 @@ use exec_server_protocol::params;
 use exec_server_protocol::process::ProcessClosedNotification;
 use exec_server_protocol::session::SESSION_MOVED_CLOSE_CODE;
 use exec_server_transport::connection::{Connection, Ended, Event, InMessage};
-use tokio::task::JoinSet;
 
 use crate::call::{Answer, Reply};
 use crate::connection::Shared;
@@ -34,9 +33,7 @@ const CLOSE_LINGER: Duration = Duration::from_secs(2);
 
 /// Reads from the connection until it ends, and then releases all waiters.
 pub(crate) async fn run_connection(mut link: Connection, shared: Arc<Shared>) {
-    // Reads of missing events; a read without an answer fails when the connection ends.
-    let mut repairs = JoinSet::new();
-    let reason = read_to_end(&mut link, &shared, &mut repairs).await;
+    let reason = read_to_end(&mut link, &shared).await;
     // A relay stream carries no close code, so there only the notification reports the takeover.
     let is_moved = shared.is_moved.load(Ordering::Relaxed)
         || link.farewell().is_some_and(|farewell| farewell.code == SESSION_MOVED_CLOSE_CODE);
@@ -45,26 +42,16 @@ pub(crate) async fn run_connection(mut link: Connection, shared: Arc<Shared>) {
     } else {
         shared.handle_end(reason);
     }
-    // The repair tasks still process answers that have arrived: the server may count those as received.
-    repairs.detach_all();
-    link.linger(CLOSE_LINGER).await;
+    // Repairs still process answers that have arrived: the server may count those as received.
+    tokio::join!(link.linger(CLOSE_LINGER), shared.finish_repairs());
 }
 
-async fn read_to_end(
-    link: &mut Connection,
-    shared: &Arc<Shared>,
-    repairs: &mut JoinSet<()>,
-) -> Arc<str> {
+async fn read_to_end(link: &mut Connection, shared: &Arc<Shared>) -> Arc<str> {
     let mut messages = 0;
     loop {
-        let event = tokio::select! {
-            biased;
-            event = link.next() => event,
-            Some(_) = repairs.join_next(), if !repairs.is_empty() => continue,
-        };
-        match event {
+        match link.next().await {
             Event::Message(message) => {
-                if let Err(problem) = handle_message(shared, message, repairs) {
+                if let Err(problem) = handle_message(shared, message) {
                     tracing::warn!(%problem, "the server broke the protocol");
                     shared.outbox.close(1002, "protocol error");
                     return format!("the server broke the protocol: {problem}").into();
@@ -86,14 +73,10 @@ async fn read_to_end(
     }
 }
 
-fn handle_message(
-    shared: &Arc<Shared>,
-    message: InMessage,
-    repairs: &mut JoinSet<()>,
-) -> Result<(), String> {
+fn handle_message(shared: &Arc<Shared>, message: InMessage) -> Result<(), String> {
     let (id, start, len) = match message.decode().map_err(|error| error.to_string())? {
         Incoming::Notification { method, params } => {
-            return handle_notification(shared, &method, params, repairs);
+            return handle_notification(shared, &method, params);
         }
         Incoming::Request { id, method, .. } => {
             let text = format!("this client does not implement `{method}`");
@@ -149,18 +132,13 @@ fn answer(shared: &Arc<Shared>, id: &RequestId, answer: Answer) -> Result<(), St
     }
 }
 
-fn handle_notification(
-    shared: &Arc<Shared>,
-    method: &str,
-    raw: &str,
-    repairs: &mut JoinSet<()>,
-) -> Result<(), String> {
+fn handle_notification(shared: &Arc<Shared>, method: &str, raw: &str) -> Result<(), String> {
     match method {
         PROCESS_OUTPUT => {
             let event = ProcessOutputEvent::decode(raw)?;
             let bytes = event.chunk.into();
             let output = ProcessEvent::Output { seq: event.seq, stream: event.stream, bytes };
-            handle_process_event(shared, &event.process_id, output, repairs);
+            handle_process_event(shared, &event.process_id, output);
         }
         PROCESS_EXITED => {
             let event: ProcessExitedEvent = params::decode(raw)?;
@@ -170,12 +148,12 @@ fn handle_notification(
                 details: event.details,
             };
             let exited = ProcessEvent::Exited { seq: event.seq, exit };
-            handle_process_event(shared, &event.process_id, exited, repairs);
+            handle_process_event(shared, &event.process_id, exited);
         }
         PROCESS_CLOSED => {
             let event: ProcessClosedNotification = params::decode(raw)?;
             let closed = ProcessEvent::Closed { seq: event.seq };
-            handle_process_event(shared, &event.process_id, closed, repairs);
+            handle_process_event(shared, &event.process_id, closed);
         }
         HTTP_BODY_DELTA => {
             let delta: HttpBodyDeltaNotification = params::decode(raw)?;
@@ -199,16 +177,11 @@ fn handle_notification(
     Ok(())
 }
 
-fn handle_process_event(
-    shared: &Arc<Shared>,
-    id: &str,
-    event: ProcessEvent,
-    repairs: &mut JoinSet<()>,
-) {
+fn handle_process_event(shared: &Arc<Shared>, id: &str, event: ProcessEvent) {
     let process = shared.routes().process(id);
     let Some(process) = process else { return };
     if let Some(read) = process.handle_event(event, &shared.outbox) {
-        repairs.spawn(repair(shared.clone(), process, read));
+        shared.spawn_repair(process, read);
     }
 }
 

@@ -43,6 +43,8 @@
 //! | [`relay`] | environments that are reached through a registry and its relay |
 //! | [`Dial`] | other transports |
 
+#![warn(unreachable_pub)]
+
 mod call;
 mod caller;
 mod child;

@@ -13,9 +13,9 @@ use crate::error::ExecServerError;
 use crate::ignored::IgnoredListener;
 
 /// Default timeout for connecting, and for the answer to `initialize`.
-pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Default client name for the server's logs.
-pub const DEFAULT_CLIENT_NAME: &str = "exec-server-client";
+pub(crate) const DEFAULT_CLIENT_NAME: &str = "exec-server-client";
 
 /// Settings of a session and of its connections that do not depend on the transport.
 #[derive(Debug, Clone)]

@@ -63,7 +63,7 @@ pub(crate) struct ReaderId(u64);
 
 impl Process {
     /// A process that is not started yet; `retention` is the output retention that the start requests.
-    pub fn new(id: ProcessId, retention: Option<u64>) -> Self {
+    pub(crate) fn new(id: ProcessId, retention: Option<u64>) -> Self {
         let mut log = EventLog::after(0);
         // The caller that starts the process unpins the log if it does not need every event.
         log.pin(&LogCursor::default());
@@ -73,7 +73,7 @@ impl Process {
     }
 
     /// A running process whose events up to `seq` are known.
-    pub fn attached(id: ProcessId, seq: u64) -> Self {
+    pub(crate) fn attached(id: ProcessId, seq: u64) -> Self {
         let mut order = EventOrder::attached(seq);
         // The retention that the process was started with is unknown.
         order.expect_retention(u64::MAX);
@@ -97,12 +97,12 @@ impl Process {
         Self { id, state: Mutex::new(state), wake: watch::Sender::new(0) }
     }
 
-    pub fn id(&self) -> &ProcessId {
+    pub(crate) fn id(&self) -> &ProcessId {
         &self.id
     }
 
     /// The server answered the start; returns whether missing events must be read.
-    pub fn handle_started(&self, answer: &ProcessStartAnswer) -> Option<NeededRead> {
+    pub(crate) fn handle_started(&self, answer: &ProcessStartAnswer) -> Option<NeededRead> {
         let confinement =
             if answer.is_unconfined() { Confinement::None } else { Confinement::Possible };
         self.update(|state| {
@@ -113,7 +113,7 @@ impl Process {
     }
 
     /// The server sent an event on the connection of `outbox`; returns whether missing events must be read.
-    pub fn handle_event(&self, event: ProcessEvent, outbox: &Outbox) -> Option<NeededRead> {
+    pub(crate) fn handle_event(&self, event: ProcessEvent, outbox: &Outbox) -> Option<NeededRead> {
         let (seq, len) = (event.seq(), event.len());
         let before = self.lock().log.last_seq();
         let read = self.update(|state| {
@@ -125,7 +125,7 @@ impl Process {
     }
 
     /// The connection broke, and the next one will follow this process.
-    pub fn handle_lost(&self) {
+    pub(crate) fn handle_lost(&self) {
         self.update(|state| {
             state.order.handle_lost();
             state.is_catching_up = true;
@@ -135,32 +135,32 @@ impl Process {
     }
 
     /// The process cannot be followed any further.
-    pub fn handle_failure(&self, reason: impl Into<Arc<str>>) {
+    pub(crate) fn handle_failure(&self, reason: impl Into<Arc<str>>) {
         self.update(|state| state.order.handle_failure(reason));
     }
 
     /// Whether the next connection has to read the missed events of this process.
-    pub fn needs_recovery(&self) -> bool {
+    pub(crate) fn needs_recovery(&self) -> bool {
         let state = self.lock();
         state.is_started && !state.order.is_over()
     }
 
-    pub fn still_needs_read(&self) -> bool {
+    pub(crate) fn still_needs_read(&self) -> bool {
         self.lock().order.still_needs_read()
     }
 
-    pub fn failure(&self) -> Option<ExecServerError> {
+    pub(crate) fn failure(&self) -> Option<ExecServerError> {
         let reason = self.lock().failure.clone()?;
         Some(ExecServerError::ProcessFailed { process_id: self.id.clone(), reason })
     }
 
     /// The number of events that were received so far.
-    pub fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.lock().order.received()
     }
 
     /// The params of a read of the next page of missing events.
-    pub fn missing_params(&self) -> ProcessReadParams {
+    pub(crate) fn missing_params(&self) -> ProcessReadParams {
         ProcessReadParams {
             process_id: self.id.clone(),
             after_seq: Some(self.lock().order.read_after()),
@@ -173,7 +173,7 @@ impl Process {
     }
 
     /// Reads a page of missing events and returns whether more are missing; fails if the read was not sent or not answered.
-    pub async fn read_missing(
+    pub(crate) async fn read_missing(
         &self,
         shared: &Arc<Shared>,
     ) -> Result<Option<NeededRead>, ExecServerError> {
@@ -200,12 +200,12 @@ impl Process {
     }
 
     /// The number of the current connection, for [`Process::handle_read_over`].
-    pub fn link(&self) -> LinkNumber {
+    pub(crate) fn link(&self) -> LinkNumber {
         self.lock().order.link()
     }
 
     /// A read of missing events was answered over `link`, which may have broken since; returns whether more are missing.
-    pub fn handle_read_over(
+    pub(crate) fn handle_read_over(
         &self,
         link: LinkNumber,
         answer: ProcessReadResponse,
@@ -221,11 +221,11 @@ impl Process {
     }
 
     /// A read of missing events was answered; returns whether more are missing.
-    pub fn handle_read(&self, answer: ProcessReadResponse) -> Option<NeededRead> {
+    pub(crate) fn handle_read(&self, answer: ProcessReadResponse) -> Option<NeededRead> {
         self.update(|state| state.handle_read(answer))
     }
 
-    pub fn add_reader(&self) -> ReaderId {
+    pub(crate) fn add_reader(&self) -> ReaderId {
         let mut state = self.lock();
         state.last_reader += 1;
         let reader = ReaderId(state.last_reader);
@@ -233,14 +233,14 @@ impl Process {
         reader
     }
 
-    pub fn remove_reader(&self, reader: ReaderId) {
+    pub(crate) fn remove_reader(&self, reader: ReaderId) {
         let mut state = self.lock();
         state.readers.retain(|(id, _)| *id != reader);
         state.paced.take_if(|paced| paced.reader == reader);
     }
 
     /// Applies backpressure from this reader to the connection.
-    pub fn pace(&self, reader: ReaderId) {
+    pub(crate) fn pace(&self, reader: ReaderId) {
         self.lock().paced = Some(Paced { reader, held: VecDeque::new() });
     }
 
@@ -257,7 +257,7 @@ impl Process {
     }
 
     /// The next event for a reader; if there is none yet, the reader is woken later.
-    pub fn next(&self, reader: ReaderId, cursor: &mut LogCursor, cx: &Context) -> Found {
+    pub(crate) fn next(&self, reader: ReaderId, cursor: &mut LogCursor, cx: &Context) -> Found {
         let mut state = self.lock();
         let found = state.log.next(cursor);
         if let Some(paced) = state.paced.as_mut().filter(|paced| paced.reader == reader) {
@@ -272,7 +272,7 @@ impl Process {
     }
 
     /// The exit or the failure of the process; if there is none yet, the reader is woken later.
-    pub fn poll_exit(
+    pub(crate) fn poll_exit(
         &self,
         reader: ReaderId,
         cx: &Context,
@@ -311,36 +311,36 @@ impl Process {
     }
 
     /// The highest sequence number that readers can see.
-    pub fn last_seq(&self) -> u64 {
+    pub(crate) fn last_seq(&self) -> u64 {
         self.lock().log.last_seq()
     }
 
     /// The highest sequence number of output from before this client attached, or from while it was disconnected.
-    pub fn replayed_through(&self) -> u64 {
+    pub(crate) fn replayed_through(&self) -> u64 {
         self.lock().replayed_through
     }
 
     /// The exit of the process, if it has exited.
-    pub fn exit(&self) -> Option<ProcessExit> {
+    pub(crate) fn exit(&self) -> Option<ProcessExit> {
         self.lock().exit.as_ref().map(|(_, exit)| exit.clone())
     }
 
     /// The exit and its sequence number, if that is above `after` and below `until`.
-    pub fn exit_between(&self, after: u64, until: u64) -> Option<(u64, ProcessExit)> {
+    pub(crate) fn exit_between(&self, after: u64, until: u64) -> Option<(u64, ProcessExit)> {
         self.lock().exit.clone().filter(|(seq, _)| after < *seq && *seq < until)
     }
 
     /// Whether the process has exited and all its output has arrived.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.lock().is_closed
     }
 
-    pub fn subscribe_wake(&self) -> watch::Receiver<u64> {
+    pub(crate) fn subscribe_wake(&self) -> watch::Receiver<u64> {
         self.wake.subscribe()
     }
 
     /// The answer to a read of a process that can no longer be followed; `None` while it can.
-    pub fn known_end(&self, after_seq: u64) -> Option<ProcessReadResponse> {
+    pub(crate) fn known_end(&self, after_seq: u64) -> Option<ProcessReadResponse> {
         let state = self.lock();
         let failure = state.failure.as_ref()?.to_string();
         let exit = state.exit.as_ref().map(|(_, exit)| exit);
@@ -358,12 +358,12 @@ impl Process {
     }
 
     /// Keeps every event from the cursor on, until the next call or [`Process::unpin`].
-    pub fn pin(&self, cursor: &LogCursor) {
+    pub(crate) fn pin(&self, cursor: &LogCursor) {
         self.lock().log.pin(cursor);
     }
 
     /// Keeps only as many events as the bounds of the log allow.
-    pub fn unpin(&self) {
+    pub(crate) fn unpin(&self) {
         self.lock().log.unpin();
     }
 
@@ -424,7 +424,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub fn new(process: Arc<Process>) -> Self {
+    pub(crate) fn new(process: Arc<Process>) -> Self {
         let id = process.add_reader();
         Self { process, id }
     }

@@ -45,7 +45,7 @@ impl Default for Routes {
 
 impl Routes {
     /// Adds a call and returns its id and the receiver of its answer.
-    pub fn begin_call(
+    pub(crate) fn begin_call(
         &mut self,
         kind: CallKind,
     ) -> Result<(i64, oneshot::Receiver<Answer>), ExecServerError> {
@@ -58,27 +58,30 @@ impl Routes {
     }
 
     /// Removes a call and returns the sender for its answer.
-    pub fn end_call(&mut self, id: i64) -> Option<oneshot::Sender<Answer>> {
+    pub(crate) fn end_call(&mut self, id: i64) -> Option<oneshot::Sender<Answer>> {
         self.calls.end(id)
     }
 
     /// Whether a call with this id was ever made.
-    pub fn has_issued(&self, id: i64) -> bool {
+    pub(crate) fn has_issued(&self, id: i64) -> bool {
         self.calls.has_issued(id)
     }
 
     /// Removes a call whose future was dropped.
-    pub fn forget_call(&mut self, id: i64) {
+    pub(crate) fn forget_call(&mut self, id: i64) {
         self.calls.end(id);
     }
 
     /// Routes the events of a process to it.
-    pub fn add_process(&mut self, process: &Arc<Process>) {
+    pub(crate) fn add_process(&mut self, process: &Arc<Process>) {
         self.processes.insert(process.id().clone(), Arc::downgrade(process));
     }
 
     /// Adds a new process, whose id must be free.
-    pub fn add_new_process(&mut self, process: &Arc<Process>) -> Result<(), ExecServerError> {
+    pub(crate) fn add_new_process(
+        &mut self,
+        process: &Arc<Process>,
+    ) -> Result<(), ExecServerError> {
         self.check_open()?;
         if self.process(process.id()).is_some_and(|other| !Arc::ptr_eq(&other, process)) {
             return Err(ExecServerError::ProcessIdInUse(process.id().clone()));
@@ -88,24 +91,24 @@ impl Routes {
     }
 
     /// The process of this id.
-    pub fn process(&self, id: &str) -> Option<Arc<Process>> {
+    pub(crate) fn process(&self, id: &str) -> Option<Arc<Process>> {
         self.processes.get(id)?.upgrade()
     }
 
     /// Removes a process, unless its id belongs to a newer one.
-    pub fn remove_process(&mut self, id: &str, process: *const Process) {
+    pub(crate) fn remove_process(&mut self, id: &str, process: *const Process) {
         if self.processes.get(id).is_some_and(|route| std::ptr::eq(route.as_ptr(), process)) {
             self.processes.remove(id);
         }
     }
 
     /// Removes all processes, so that the end of this connection does not reach them.
-    pub fn forget_processes(&mut self) {
+    pub(crate) fn forget_processes(&mut self) {
         self.processes.clear();
     }
 
     /// Adds a streamed body and returns its request id.
-    pub fn add_body(&mut self) -> Result<(String, Arc<BodyQueue>), ExecServerError> {
+    pub(crate) fn add_body(&mut self) -> Result<(String, Arc<BodyQueue>), ExecServerError> {
         self.check_open()?;
         self.last_body += 1;
         let id = format!("http-{}", self.last_body);
@@ -115,17 +118,17 @@ impl Routes {
     }
 
     /// The body with this request id.
-    pub fn body(&self, id: &str) -> Option<Arc<BodyQueue>> {
+    pub(crate) fn body(&self, id: &str) -> Option<Arc<BodyQueue>> {
         self.bodies.get(id).cloned()
     }
 
     /// Removes a body that has ended or whose reader was dropped.
-    pub fn remove_body(&mut self, id: &str) {
+    pub(crate) fn remove_body(&mut self, id: &str) {
         self.bodies.remove(id);
     }
 
     /// Adds a watch and returns its id.
-    pub fn add_watch(&mut self) -> Result<(u64, oneshot::Receiver<()>), ExecServerError> {
+    pub(crate) fn add_watch(&mut self) -> Result<(u64, oneshot::Receiver<()>), ExecServerError> {
         self.check_open()?;
         let (sender, receiver) = oneshot::channel();
         self.last_watch += 1;
@@ -136,12 +139,12 @@ impl Routes {
     }
 
     /// Removes a watch and returns the sender for its notification.
-    pub fn end_watch(&mut self, id: u64) -> Option<oneshot::Sender<()>> {
+    pub(crate) fn end_watch(&mut self, id: u64) -> Option<oneshot::Sender<()>> {
         self.watches.remove(&id)
     }
 
     /// Closes the table: rejects new entries, returns all pending ones.
-    pub fn end(&mut self, reason: &Arc<str>) -> Waiting {
+    pub(crate) fn end(&mut self, reason: &Arc<str>) -> Waiting {
         self.end.get_or_insert_with(|| reason.clone());
         self.watches.clear();
         Waiting {
@@ -152,7 +155,7 @@ impl Routes {
     }
 
     /// Whether the connection has ended.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
@@ -173,7 +176,7 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     /// Releases all entries; processes first, so that the caller of a failed call sees their new state.
-    pub fn release(self, reason: &Arc<str>, survival: Survival) {
+    pub(crate) fn release(self, reason: &Arc<str>, survival: Survival) {
         for process in self.processes {
             match survival {
                 Survival::Resync => process.handle_lost(),

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use exec_server_protocol::process::ProcessId;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
 
 use crate::connection::ExecServerConnection;
 use crate::dial::Dial;
@@ -52,6 +53,8 @@ pub(crate) struct SessionShared {
     pub dial: Arc<dyn Dial>,
     pub options: ExecServerClientConnectOptions,
     state: Mutex<SessionState>,
+    /// The driver's task; it ends after the last handle of the session, because it still sends what is queued.
+    driver: Mutex<Option<JoinHandle<()>>>,
 }
 
 pub(crate) struct SessionState {
@@ -83,7 +86,12 @@ impl RemoteExecServerSession {
             was_connected: false,
             processes: HashMap::new(),
         };
-        let shared = Arc::new(SessionShared { dial, options, state: Mutex::new(state) });
+        let shared = Arc::new(SessionShared {
+            dial,
+            options,
+            state: Mutex::new(state),
+            driver: Mutex::default(),
+        });
         Self { shared, requests }
     }
 
@@ -143,12 +151,22 @@ impl RemoteExecServerSession {
         (!connection.is_closed()).then_some(connection)
     }
 
-    /// Closes the client after the queued requests are sent.
+    /// Keeps the driver's task, for [`RemoteExecServerSession::close`].
+    pub(crate) fn hold_driver(&self, driver: JoinHandle<()>) {
+        *self.shared.driver.lock().expect("no holder panics") = Some(driver);
+    }
+
+    /// Closes the client after the queued requests are sent, and waits until the driver has ended.
     pub(crate) async fn close(&self) {
         let (sender, done) = oneshot::channel();
         if self.requests.send(Request::Close(sender)).is_ok() {
             // A driver that has stopped has closed the connection already.
             let _ = done.await;
+        }
+        let driver = self.shared.driver.lock().expect("no holder panics").take();
+        if let Some(driver) = driver {
+            // A panic of the driver has been reported by the panic hook.
+            let _ = driver.await;
         }
     }
 
@@ -196,23 +214,23 @@ impl std::fmt::Debug for RemoteExecServerSession {
 }
 
 impl SessionShared {
-    pub fn lock(&self) -> MutexGuard<'_, SessionState> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock().expect("no holder panics")
     }
 
     /// Whether there has been no connection yet.
-    pub fn is_first(&self) -> bool {
+    pub(crate) fn is_first(&self) -> bool {
         !self.lock().was_connected
     }
 
     /// The followed processes that are started and not over.
-    pub fn live_processes(&self) -> Vec<Arc<Process>> {
+    pub(crate) fn live_processes(&self) -> Vec<Arc<Process>> {
         let all: Vec<_> = self.lock().processes.values().filter_map(Weak::upgrade).collect();
         all.into_iter().filter(|process| process.needs_recovery()).collect()
     }
 
     /// Removes and returns all followed processes.
-    pub fn take_processes(&self) -> Vec<Arc<Process>> {
+    pub(crate) fn take_processes(&self) -> Vec<Arc<Process>> {
         let all: Vec<_> = self.lock().processes.drain().collect();
         all.into_iter().filter_map(|(_, process)| process.upgrade()).collect()
     }

@@ -18,6 +18,7 @@ use exec_server_transport::lines::LineWire;
 use exec_server_transport::outbox::CloseReason;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
+use tokio::task::JoinHandle;
 
 use crate::dial::{Dial, Dialing};
 use crate::error::ExecServerError;
@@ -81,13 +82,12 @@ impl StdioServer {
         }
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let mut child = ChildGuard { child: Some(command.spawn()?) };
+        let mut child = ChildGuard { child: Some(command.spawn()?), stderr: None };
         let pipes = child.child.as_mut().expect("was just put in");
         let stdin = pipes.stdin.take().expect("stdin is piped");
         let stdout = pipes.stdout.take().expect("stdout is piped");
         let stderr = pipes.stderr.take().expect("stderr is piped");
-        // The task ends when the child closes stderr.
-        tokio::spawn(log_lines(ChildStderr::from_std(stderr)?));
+        child.stderr = Some(tokio::spawn(log_lines(ChildStderr::from_std(stderr)?)));
         let (reader, writer) = (ChildStdout::from_std(stdout)?, ChildStdin::from_std(stdin)?);
         Ok(ChildWire { lines: LineWire::new(reader, writer, MAX_REPLY_BYTES), _child: child })
     }
@@ -172,13 +172,21 @@ impl Wire for ChildWire {
 
 struct ChildGuard {
     child: Option<Child>,
+    /// Reads stderr until the child has ended: a child that logs its shutdown must not find a closed pipe.
+    stderr: Option<JoinHandle<()>>,
 }
 
 impl Drop for ChildGuard {
     fn drop(&mut self) {
         if let Some(child) = self.child.take() {
             // A thread, because the tokio runtime may be shutting down.
-            std::thread::spawn(move || end(child));
+            let stderr = self.stderr.take();
+            std::thread::spawn(move || {
+                end(child);
+                if let Some(stderr) = stderr {
+                    stderr.abort();
+                }
+            });
         }
     }
 }
@@ -201,17 +209,17 @@ mod group {
 
     use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 
-    pub fn ask_to_end(child: &mut Child) {
+    pub(super) fn ask_to_end(child: &mut Child) {
         signal(child, Signal::TERM);
     }
 
     /// Polls without reaping: until the leader is reaped, its group id cannot be reused.
-    pub fn has_ended(child: &mut Child) -> bool {
+    pub(super) fn has_ended(child: &mut Child) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         !matches!(waitid(WaitId::Pid(pid(child)), options), Ok(None))
     }
 
-    pub fn kill(child: &mut Child) {
+    pub(super) fn kill(child: &mut Child) {
         signal(child, Signal::KILL);
     }
 

@@ -22,6 +22,7 @@
 //! | [`recovery`], [`backoff`] | when a client dials, and when it gives up | the client's driver |
 //! | [`terminal_queries`] | which output a terminal would answer, removed from a replay | the command that shows it |
 
+#![warn(unreachable_pub)]
 #![cfg_attr(
     test,
     allow(clippy::disallowed_methods, reason = "tests take one start time from the clock")

@@ -40,8 +40,8 @@ pub enum RequestError {
     #[error(transparent)]
     Phase(#[from] PhaseError),
     /// The working directory is a path of another operating system.
-    #[error("cwd URI `{uri}` is not valid on this exec-server host: {source}")]
-    Cwd { uri: String, source: ToPathError },
+    #[error("cwd URI `{uri}` is not valid on this exec-server host: {cause}")]
+    Cwd { uri: String, cause: ToPathError },
     /// The path is not a valid path URI.
     #[error("{0}")]
     Path(ToPathError),
@@ -446,9 +446,9 @@ impl From<ToPathError> for RequestError {
 }
 
 /// The error for an unusable `cwd`; the text for a foreign path is the one that the reference client matches.
-pub fn cwd_error(uri: &PathUri, source: ToPathError) -> RequestError {
-    match source {
-        ToPathError::Uri(_) => RequestError::Path(source),
-        ToPathError::Foreign(_) => RequestError::Cwd { uri: uri.as_str().to_owned(), source },
+pub fn cwd_error(uri: &PathUri, cause: ToPathError) -> RequestError {
+    match cause {
+        ToPathError::Uri(_) => RequestError::Path(cause),
+        ToPathError::Foreign(_) => RequestError::Cwd { uri: uri.as_str().to_owned(), cause },
     }
 }

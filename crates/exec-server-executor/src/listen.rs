@@ -52,7 +52,7 @@ pub enum ListenError {
     )]
     OpenToTheNetwork(SocketAddr),
     /// The address or path cannot be bound.
-    #[error("could not listen on {place}: {source}")]
+    #[error("could not listen on {place}")]
     Bind {
         /// The address or path.
         place: String,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use exec_server_protocol::http::HttpErrorKind;
@@ -13,7 +12,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 /// The metrics of one server; cheap to clone.
 #[derive(Clone)]
@@ -71,68 +70,58 @@ pub const HANDSHAKE_OK: &str = "ok";
 /// The `outcome` label of a successful exchange.
 const OK: &str = "ok";
 
+/// Adds metrics to a registry and returns their handles.
+struct Adder<'a>(&'a mut Registry);
+
+impl Adder<'_> {
+    fn metric<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    fn simple<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.metric(name, help, M::default())
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("exec_server");
-        let connections_active = Gauge::default();
-        let connections = Counter::default();
-        let sessions_active = Gauge::default();
-        let processes_active = Gauge::default();
-        let processes_finished = Counter::default();
-        let sandbox_denials = Counter::default();
-        let output_bytes = Counter::<u64, AtomicU64>::default();
-        let process_duration = Histogram::new(exponential_buckets(0.001, 4.0, 10));
-        let requests = Family::<RequestLabels, Counter>::default();
+        let mut add = Adder(&mut registry);
+        let connections_active: Gauge = add.simple("connections_active", "Open connections");
+        let connections: Counter = add.simple("connections", "Connections accepted");
+        let sessions_active: Gauge =
+            add.simple("sessions_active", "Sessions, attached or detached");
+        let processes_active: Gauge = add.simple("processes_active", "Processes not yet closed");
+        let processes_finished: Counter = add.simple("processes_finished", "Processes closed");
+        let sandbox_denials: Counter = add.simple(
+            "sandbox_denials",
+            "Processes that failed because their sandbox denied something",
+        );
+        let process_duration = add.metric(
+            "process_duration_seconds",
+            "Time from start to exit of a process",
+            Histogram::new(exponential_buckets(0.001, 4.0, 10)),
+        );
+        let output_bytes: Counter = add.simple("output_bytes", "Output bytes of processes");
+        let requests: Family<RequestLabels, Counter> = add.simple("requests", "Requests answered");
         let durations = Family::<MethodLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.00005, 4.0, 10))
         });
-        registry.register("connections_active", "Open connections", connections_active.clone());
-        registry.register("connections", "Connections accepted", connections.clone());
-        registry.register(
-            "sessions_active",
-            "Sessions, attached or detached",
-            sessions_active.clone(),
-        );
-        registry.register("processes_active", "Processes not yet closed", processes_active.clone());
-        registry.register("processes_finished", "Processes closed", processes_finished.clone());
-        registry.register(
-            "sandbox_denials",
-            "Processes that failed because their sandbox denied something",
-            sandbox_denials.clone(),
-        );
-        registry.register(
-            "process_duration_seconds",
-            "Time from start to exit of a process",
-            process_duration.clone(),
-        );
-        registry.register("output_bytes", "Output bytes of processes", output_bytes.clone());
-        registry.register("requests", "Requests answered", requests.clone());
-        registry.register(
-            "request_duration_seconds",
-            "Time from request to reply",
-            durations.clone(),
-        );
-        let http_active = Gauge::default();
-        let http_outcomes = Family::<OutcomeLabel, Counter>::default();
+        let durations =
+            add.metric("request_duration_seconds", "Time from request to reply", durations);
+        let http_active: Gauge = add.simple("http_exchanges_active", "HTTP exchanges in progress");
+        let http_outcomes: Family<OutcomeLabel, Counter> =
+            add.simple("http_exchanges", "HTTP exchanges finished, by outcome");
         let outcomes = HttpErrorKind::ALL.map(HttpErrorKind::name).into_iter().chain([OK]);
         let http_exchanges = outcomes
             .map(|outcome| http_outcomes.get_or_create_owned(&OutcomeLabel { outcome }))
             .collect();
-        registry.register(
-            "http_exchanges_active",
-            "HTTP exchanges in progress",
-            http_active.clone(),
-        );
-        registry.register("http_exchanges", "HTTP exchanges finished, by outcome", http_outcomes);
-        let handshakes = Family::<ResultLabel, Counter>::default();
+        let handshakes: Family<ResultLabel, Counter> =
+            add.simple("noise_handshakes", "Noise handshakes of harnesses, by result");
         for result in Refusal::ALL.map(Refusal::name).into_iter().chain([HANDSHAKE_OK]) {
             drop(handshakes.get_or_create(&ResultLabel { result }));
         }
-        registry.register(
-            "noise_handshakes",
-            "Noise handshakes of harnesses, by result",
-            handshakes.clone(),
-        );
         let requests = Method::ALL
             .iter()
             .map(|method| {

@@ -23,13 +23,13 @@ use crate::state_dir;
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The operating system refused a resource that the server needs, or stdio failed.
-    #[error("could not set up the server: {0}")]
+    #[error("could not set up the server")]
     SetUp(#[source] io::Error),
     /// The listener could not be set up.
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// The metrics listener could not be bound.
-    #[error("could not serve metrics on {address}: {source}")]
+    #[error("could not serve metrics on {address}")]
     Metrics {
         /// The configured address.
         address: SocketAddr,
@@ -43,10 +43,10 @@ pub enum RunError {
     )]
     OpenMetrics(SocketAddr),
     /// The server is permanently unreachable through its registry.
-    #[error("{}", crate::logging::chain(.0))]
+    #[error(transparent)]
     Remote(RemoteError),
     /// The URL could not be determined or printed to stdout.
-    #[error("could not write to stdout: {0}")]
+    #[error("could not write to stdout")]
     Stdout(#[source] io::Error),
 }
 

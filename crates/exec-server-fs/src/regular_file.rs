@@ -17,7 +17,7 @@ pub enum ReadError {
     #[error("{0}")]
     NotUtf8(std::str::Utf8Error),
     /// The file cannot be read.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
 }
 

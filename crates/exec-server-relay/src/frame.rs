@@ -255,7 +255,7 @@ mod wire {
     use prost::{Message, Oneof};
 
     #[derive(Clone, PartialEq, Message)]
-    pub struct RelayMessageFrame {
+    pub(super) struct RelayMessageFrame {
         #[prost(uint32, tag = "1")]
         pub version: u32,
         #[prost(string, tag = "2")]
@@ -274,7 +274,7 @@ mod wire {
 
     /// The same message with only the fields that a relay reads.
     #[derive(Clone, PartialEq, Message)]
-    pub struct RelayHeader {
+    pub(super) struct RelayHeader {
         #[prost(uint32, tag = "1")]
         pub version: u32,
         #[prost(string, tag = "2")]
@@ -286,7 +286,7 @@ mod wire {
     }
 
     #[derive(Clone, PartialEq, Oneof)]
-    pub enum Body {
+    pub(super) enum Body {
         #[prost(message, tag = "5")]
         Data(RelayData),
         #[prost(message, tag = "6")]
@@ -302,7 +302,7 @@ mod wire {
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub struct RelayData {
+    pub(super) struct RelayData {
         #[prost(uint32, tag = "1")]
         pub seq: u32,
         #[prost(uint32, tag = "2")]
@@ -314,22 +314,22 @@ mod wire {
     }
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub struct Empty {}
+    pub(super) struct Empty {}
 
     #[derive(Clone, Copy, PartialEq, Message)]
-    pub struct RelayResume {
+    pub(super) struct RelayResume {
         #[prost(uint32, tag = "1")]
         pub next_seq: u32,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub struct RelayReset {
+    pub(super) struct RelayReset {
         #[prost(string, tag = "1")]
         pub reason: String,
     }
 
     #[derive(Clone, PartialEq, Message)]
-    pub struct RelayHandshake {
+    pub(super) struct RelayHandshake {
         #[prost(bytes = "bytes", tag = "1")]
         pub payload: Bytes,
     }

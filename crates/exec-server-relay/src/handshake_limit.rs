@@ -98,7 +98,7 @@ pub(super) struct HandshakeLimiter {
 
 impl HandshakeLimiter {
     /// Whether a new handshake is admitted, given the current number of streams.
-    pub fn check(&mut self, now: Instant, streams: usize) -> Result<(), Refusal> {
+    pub(crate) fn check(&mut self, now: Instant, streams: usize) -> Result<(), Refusal> {
         if self.cooldown_until.is_some_and(|until| now >= until) {
             (self.failures, self.cooldown_until) = (0, None);
         }
@@ -114,17 +114,17 @@ impl HandshakeLimiter {
     }
 
     /// A validation request starts.
-    pub fn handle_asked(&mut self) {
+    pub(crate) fn handle_asked(&mut self) {
         self.pending += 1;
     }
 
     /// A validation request has ended, with or without an answer.
-    pub fn handle_answered(&mut self) {
+    pub(crate) fn handle_answered(&mut self) {
         self.pending -= 1;
     }
 
     /// A harness was refused.
-    pub fn handle_refused(&mut self, now: Instant, why: Refusal) {
+    pub(crate) fn handle_refused(&mut self, now: Instant, why: Refusal) {
         if !why.is_failure() {
             return;
         }

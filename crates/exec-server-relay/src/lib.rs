@@ -12,7 +12,10 @@
 //! | [`mux_task`], [`harness_wire`], [`splice`] | the tasks that drive them over websockets |
 //! | [`registry_client`], [`identity_file`] | requests to a registry, keys in files |
 //!
-//! Without the feature `io`, only the modules that use no sockets, clocks or files are built.
+//! Without the feature `io`, only the modules that use no sockets, clocks or files are built; they build for
+//! `wasm32-unknown-unknown`, too, with a cipher without C code (`noise::cipher`).
+
+#![warn(unreachable_pub)]
 
 pub mod fingerprint;
 pub mod frame;

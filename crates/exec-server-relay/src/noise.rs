@@ -1,8 +1,9 @@
 //! End-to-end encryption between a harness and an executor: identities, handshake and records.
 //!
 //! The pattern is hybrid IK: X25519 and ML-KEM-768 combined, AES-256-GCM, SHA-256. The `clatter` library runs the
-//! handshake; records are encrypted with the resulting keys.
+//! handshake; records are encrypted with the resulting keys (`cipher`).
 
+pub mod cipher;
 pub mod handshake;
 pub mod identity;
 pub mod records;

@@ -154,20 +154,6 @@ impl Registry {
         headers: &[Header],
         body: &impl Serialize,
     ) -> Result<T, RegistryError> {
-        let asked = self.exchange(environment_id, action, headers, body);
-        match tokio::time::timeout(self.timeout, asked).await {
-            Ok(answer) => answer,
-            Err(_) => Err(RegistryError::Timeout(self.timeout)),
-        }
-    }
-
-    async fn exchange<T: DeserializeOwned>(
-        &self,
-        environment_id: &str,
-        action: &str,
-        headers: &[Header],
-        body: &impl Serialize,
-    ) -> Result<T, RegistryError> {
         let path = self.base.path().trim_end_matches('/');
         let id = utf8_percent_encode(environment_id, SEGMENT);
         let path = format!("{path}/cloud/environment/{id}/{action}");
@@ -184,8 +170,14 @@ impl Registry {
             request.headers_mut().append(name, value.clone());
         }
 
-        let (status, body) = exchange(&self.base, &self.dial, request, MAX_RESPONSE_BYTES).await?;
-        decode_response(status, &body, &secrets(headers))
+        let exchange = exchange(&self.base, &self.dial, request, MAX_RESPONSE_BYTES);
+        match tokio::time::timeout(self.timeout, exchange).await {
+            Ok(answer) => {
+                let (status, body) = answer?;
+                decode_response(status, &body, &secrets(headers))
+            }
+            Err(_) => Err(RegistryError::Timeout(self.timeout)),
+        }
     }
 }
 

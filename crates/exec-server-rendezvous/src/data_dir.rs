@@ -26,7 +26,7 @@ pub struct DataDir {
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// A file operation failed.
-    #[error("could not use {}: {source}", path.display())]
+    #[error("could not use {}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,

@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use crate::bus::Bus;
 
@@ -66,55 +66,45 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
+/// Adds metrics to a registry and returns their handles.
+struct Adder<'a>(&'a mut Registry);
+
+impl Adder<'_> {
+    fn metric<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    fn simple<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.metric(name, help, M::default())
+    }
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("exec_server");
-        let connections_active = Gauge::default();
-        let connections = Counter::default();
-        let requests = Family::<RequestLabels, Counter>::default();
+        let mut add = Adder(&mut registry);
+        let connections_active = add.simple("connections_active", "Open connections");
+        let connections = add.simple("connections", "Connections accepted");
+        let requests = add.simple("requests", "Requests answered");
         let durations = Family::<MethodLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.0005, 4.0, 8))
         });
-        let executors_active = Gauge::default();
-        let streams_active = Gauge::default();
-        let waiting = Gauge::default();
-        let buffered = Gauge::default();
-        let budget = Gauge::default();
-        let frames = Family::<DirectionLabel, Counter>::default();
-        let bytes = Family::<DirectionLabel, Counter>::default();
-        let handshakes = Family::<ResultLabel, Counter>::default();
-        let refusals = Family::<RefusalLabels, Counter>::default();
-        let dropped = Family::<ReasonLabel, Counter>::default();
-        let rejections = Family::<ReasonLabel, Counter>::default();
-        let closes = Family::<ReasonLabel, Counter>::default();
-        registry.register("connections_active", "Open connections", connections_active.clone());
-        registry.register("connections", "Connections accepted", connections.clone());
-        registry.register("requests", "Requests answered", requests.clone());
-        registry.register("request_duration_seconds", "From request to answer", durations.clone());
-        registry.register("relay_executors_active", "Executors attached", executors_active.clone());
-        registry.register("relay_streams_active", "Harnesses attached", streams_active.clone());
-        registry.register(
-            "connects_waiting",
-            "Connect requests that wait for an executor",
-            waiting.clone(),
-        );
-        registry.register("relay_buffered_bytes", "Bytes in queues", buffered.clone());
-        registry.register("relay_buffer_budget_bytes", "Limit for all queues", budget.clone());
-        registry.register("relay_frames", "Frames received and sent", frames.clone());
-        registry.register("relay_bytes", "Bytes of frames received and sent", bytes.clone());
-        registry.register(
-            "noise_handshakes",
-            "Harness authorizations checked for executors",
-            handshakes.clone(),
-        );
-        registry.register("request_refusals", "Requests refused", refusals.clone());
-        registry.register(
-            "relay_dropped_frames",
-            "Frames dropped without a matching stream",
-            dropped.clone(),
-        );
-        registry.register("relay_rejections", "Websocket upgrades rejected", rejections.clone());
-        registry.register("relay_closes", "Websockets closed", closes.clone());
+        let durations = add.metric("request_duration_seconds", "From request to answer", durations);
+        let executors_active = add.simple("relay_executors_active", "Executors attached");
+        let streams_active = add.simple("relay_streams_active", "Harnesses attached");
+        let waiting = add.simple("connects_waiting", "Connect requests that wait for an executor");
+        let buffered = add.simple("relay_buffered_bytes", "Bytes in queues");
+        let budget = add.simple("relay_buffer_budget_bytes", "Limit for all queues");
+        let frames = add.simple("relay_frames", "Frames received and sent");
+        let bytes = add.simple("relay_bytes", "Bytes of frames received and sent");
+        let handshakes =
+            add.simple("noise_handshakes", "Harness authorizations checked for executors");
+        let refusals = add.simple("request_refusals", "Requests refused");
+        let dropped =
+            add.simple("relay_dropped_frames", "Frames dropped without a matching stream");
+        let rejections = add.simple("relay_rejections", "Websocket upgrades rejected");
+        let closes = add.simple("relay_closes", "Websockets closed");
         Self {
             registry,
             connections_active,

@@ -66,7 +66,7 @@ pub enum StartError {
     #[error(transparent)]
     Data(#[from] DataDirError),
     /// The database cannot be opened.
-    #[error("could not open {}: {source}", path.display())]
+    #[error("could not open {}", path.display())]
     Store {
         /// The database file.
         path: PathBuf,
@@ -74,10 +74,10 @@ pub enum StartError {
         source: StoreError,
     },
     /// The first admin token cannot be created.
-    #[error("could not create the first admin token: {0}")]
+    #[error("could not create the first admin token")]
     FirstToken(#[from] AdminError),
     /// The listener cannot be bound.
-    #[error("could not listen on {address}: {source}{}", listen_hint(option, source))]
+    #[error("could not listen on {address}{}", listen_hint(option, source))]
     Bind {
         /// The command-line option that sets the address.
         option: &'static str,
@@ -280,9 +280,9 @@ fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>
 
 fn listen_hint(option: &str, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => format!("; choose another port with {option}"),
+        io::ErrorKind::AddrInUse => format!(" (choose another port with {option})"),
         io::ErrorKind::PermissionDenied => {
-            "; ports below 1024 need the capability CAP_NET_BIND_SERVICE".to_owned()
+            " (ports below 1024 need the capability CAP_NET_BIND_SERVICE)".to_owned()
         }
         _ => String::new(),
     }

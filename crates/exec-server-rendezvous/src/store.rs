@@ -24,7 +24,7 @@ pub enum StoreError {
     Conflict,
     /// A write failed, possibly temporarily; nothing was written.
     #[error("the database cannot be written: {0}")]
-    Unwritten(#[source] rusqlite::Error),
+    Unwritten(rusqlite::Error),
     /// The database was written by a newer version of this program.
     #[error(
         "the database has schema version {found}, but this program supports only up to {known}; upgrade exec-server"
@@ -37,13 +37,19 @@ pub enum StoreError {
     },
     /// SQLite reported an error.
     #[error("the database failed: {0}")]
-    Database(#[from] rusqlite::Error),
+    Database(rusqlite::Error),
     /// A stored value is invalid.
     #[error("the database is corrupt: cannot read {0}")]
     Corrupt(&'static str),
     /// The blocking task was cancelled or panicked.
     #[error("the database query was cancelled")]
     NotAsked,
+}
+
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
 }
 
 /// Role that a token grants.

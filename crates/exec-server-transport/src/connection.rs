@@ -102,10 +102,16 @@ impl InMessage {
 pub enum WireError {
     /// Reading or writing failed.
     #[error("the link broke: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     /// The peer violated the carrier's protocol; a close frame was sent where possible.
     #[error("protocol violation: {0}")]
     Protocol(String),
+}
+
+impl From<io::Error> for WireError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 /// An event on a connection.

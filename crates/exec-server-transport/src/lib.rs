@@ -16,6 +16,8 @@
 //! | [`causes`] | formats an error with its causes |
 //! | [`tls`] | TLS setup from PEM files and system roots |
 
+#![warn(unreachable_pub)]
+
 pub mod causes;
 pub mod connection;
 pub mod dial;

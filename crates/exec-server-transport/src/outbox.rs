@@ -354,7 +354,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.messages.is_empty()
             && self.marks.is_empty()
             && self.ping.is_none()

@@ -14,6 +14,7 @@ use hyper_util::client::proxy::matcher::Matcher;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use url::{Host, Url};
 
+use crate::causes::chain;
 use crate::dial::{Link, connect_tcp, is_loopback, wrap_in_tls};
 
 /// Limit of a proxy's response headers.
@@ -178,7 +179,7 @@ impl Proxy {
         if self.url.scheme() == "https" {
             link = wrap_in_tls(link, &proxy_host, authorities)
                 .await
-                .map_err(|error| ProxyError::Tls(error.to_string()))?;
+                .map_err(|error| ProxyError::Tls(chain(&error)))?;
         }
         ask_for_tunnel(&mut link, host, port, self.authorization.as_ref()).await?;
         Ok(link)

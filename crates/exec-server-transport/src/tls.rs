@@ -11,7 +11,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The file has no PEM certificate.
-    #[error("could not read a certificate from {}: {source}", path.display())]
+    #[error("could not read a certificate from {}", path.display())]
     Certificate {
         /// The certificate file.
         path: PathBuf,
@@ -19,7 +19,7 @@ pub enum TlsError {
         source: rustls::pki_types::pem::Error,
     },
     /// The file has no PEM private key.
-    #[error("could not read a private key from {}: {source}", path.display())]
+    #[error("could not read a private key from {}", path.display())]
     Key {
         /// The key file.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum TlsError {
         source: rustls::pki_types::pem::Error,
     },
     /// Certificate and key do not match, or rustls rejects them.
-    #[error("the certificate and key cannot be used: {0}")]
+    #[error("the certificate and key cannot be used")]
     Unusable(#[from] rustls::Error),
     /// No root certificates were found.
     #[error(

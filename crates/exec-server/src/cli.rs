@@ -52,6 +52,7 @@ mod serve;
 mod shell;
 mod signals;
 mod stdin;
+mod stdin_option;
 mod stdin_writer;
 mod target;
 mod timestamps;

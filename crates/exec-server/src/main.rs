@@ -57,6 +57,6 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("exec-server: {error}");
+    eprintln!("exec-server: {}", exec_server::logging::chain(error));
     ExitCode::FAILURE
 }

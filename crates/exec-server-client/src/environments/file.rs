@@ -11,7 +11,7 @@ use crate::options::DEFAULT_TIMEOUT;
 use crate::relay::{ExecutorKey, RelayTarget, TokenSource};
 
 #[derive(Deserialize)]
-pub struct File {
+pub(super) struct File {
     pub default: Option<String>,
     pub include_local: Option<bool>,
     #[serde(default)]
@@ -21,7 +21,7 @@ pub struct File {
 }
 
 #[derive(Deserialize)]
-pub struct Entry {
+pub(super) struct Entry {
     pub id: String,
     url: Option<String>,
     auth_bearer_token: Option<String>,
@@ -44,7 +44,7 @@ pub struct Entry {
 
 impl File {
     /// The unknown keys with their full path in the file.
-    pub fn unknown_keys(&self) -> Vec<String> {
+    pub(super) fn unknown_keys(&self) -> Vec<String> {
         let of_entry = |entry: &Entry| {
             let keys = entry.unknown.keys();
             keys.map(|key| format!("environments.{}.{key}", entry.id)).collect::<Vec<_>>()
@@ -56,12 +56,12 @@ impl File {
 
 impl Entry {
     /// Whether the entry has no known endpoint, but unknown keys that may be one.
-    pub fn has_unknown_way(&self) -> bool {
+    pub(super) fn has_unknown_way(&self) -> bool {
         let is_known = self.url.is_some() || self.registry.is_some() || self.program.is_some();
         !is_known && !self.unknown.is_empty()
     }
 
-    pub fn check(self, home: &Path) -> Result<Environment, EnvironmentsError> {
+    pub(super) fn check(self, home: &Path) -> Result<Environment, EnvironmentsError> {
         let id = self.id;
         let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
         let is_fine = (1..=64).contains(&id.len())

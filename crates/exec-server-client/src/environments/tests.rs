@@ -7,7 +7,7 @@ fn parse(text: &str) -> Result<Environments, EnvironmentsError> {
 }
 
 fn error_of(text: &str) -> String {
-    parse(text).unwrap_err().to_string()
+    exec_server_transport::causes::chain(&parse(text).unwrap_err())
 }
 
 #[test]

@@ -8,13 +8,16 @@ use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use crate::error::ExecServerError;
 
 /// The last component of a path URI; `None` if the path has no POSIX form.
-pub fn last_component(uri: &PathUri) -> Option<Vec<u8>> {
+pub(super) fn last_component(uri: &PathUri) -> Option<Vec<u8>> {
     let path = uri.to_posix(NativePaths::Accept).ok()?;
     Some(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec())
 }
 
 /// Checks that the entries of a walk are below its root, without duplicates, and within the requested number.
-pub fn check_walk(params: &FsWalkParams, found: &FsWalkResponse) -> Result<(), ExecServerError> {
+pub(super) fn check_walk(
+    params: &FsWalkParams,
+    found: &FsWalkResponse,
+) -> Result<(), ExecServerError> {
     let wrong = |text: String| Err(ExecServerError::Protocol(text));
     if found.entries.len() as u64 > params.options.max_entries {
         return wrong(format!(

@@ -51,7 +51,7 @@ pub(super) struct Handle {
 
 impl Handle {
     /// Opens a handle; dropping the future before the answer closes the handle.
-    pub async fn open(
+    pub(super) async fn open(
         caller: &Caller,
         path: PathUri,
         mode: OpenMode,

@@ -22,33 +22,33 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    pub fn new(retain_bytes: usize) -> Self {
+    pub(super) fn new(retain_bytes: usize) -> Self {
         let delivery = Delivery::new(retain_bytes);
         Self { delivery, catch_up_until: None, awaits_confirmation: false }
     }
 
-    pub fn holds_output(&self, input: GateInput<'_>) -> bool {
+    pub(super) fn holds_output(&self, input: GateInput<'_>) -> bool {
         if !input.is_attached {
             return !input.is_ending;
         }
         !input.is_ending && self.is_catching_up(input.now, input.log) || self.is_full(input.log)
     }
 
-    pub fn poll_timeout(&self, input: GateInput<'_>) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self, input: GateInput<'_>) -> Option<Instant> {
         let is_awaited = input.is_attached && self.is_catching_up(input.now, input.log);
         self.catch_up_until.filter(|_| is_awaited)
     }
 
-    pub fn handle_link_changed(&mut self) {
+    pub(super) fn handle_link_changed(&mut self) {
         self.delivery.handle_attached();
         self.expect_read();
     }
 
-    pub fn handle_pushed(&mut self, seq: u64, bytes: usize) {
+    pub(super) fn handle_pushed(&mut self, seq: u64, bytes: usize) {
         self.delivery.handle_pushed(seq, bytes);
     }
 
-    pub fn handle_read(&mut self, after: u64, through: u64, log: &ProcessLog) {
+    pub(super) fn handle_read(&mut self, after: u64, through: u64, log: &ProcessLog) {
         let last = last_seq(log);
         self.delivery.handle_read(after, through, last);
         if self.delivery.has_missed(last) {
@@ -56,7 +56,7 @@ impl Handover {
         }
     }
 
-    pub fn poll_mark(&mut self, input: GateInput<'_>) -> bool {
+    pub(super) fn poll_mark(&mut self, input: GateInput<'_>) -> bool {
         if !input.is_attached {
             return false;
         }
@@ -76,11 +76,11 @@ impl Handover {
         is_due
     }
 
-    pub fn awaits_confirmation(&self) -> bool {
+    pub(super) fn awaits_confirmation(&self) -> bool {
         self.awaits_confirmation
     }
 
-    pub fn handle_confirmation(&mut self, now: Instant, confirmation: Confirmation) {
+    pub(super) fn handle_confirmation(&mut self, now: Instant, confirmation: Confirmation) {
         self.awaits_confirmation = false;
         if confirmation == Confirmation::Received {
             self.delivery.handle_answered();

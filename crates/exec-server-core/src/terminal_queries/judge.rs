@@ -4,7 +4,7 @@ use super::{ESC, QueryFilter};
 
 /// The kinds of string sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StringKind {
+pub(super) enum StringKind {
     Osc,
     Dcs,
     Apc,
@@ -16,7 +16,7 @@ pub enum StringKind {
 
 /// Classification of a string sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// Undecided: more bytes are needed.
     Open,
     Query,
@@ -27,7 +27,7 @@ pub enum Verdict {
 
 /// The parameters of a control sequence.
 #[derive(Debug, Default, PartialEq)]
-pub struct Csi {
+pub(super) struct Csi {
     prefix: Option<u8>,
     first: Option<u32>,
     is_past_first: bool,
@@ -38,7 +38,7 @@ pub struct Csi {
 
 impl Csi {
     /// Handles a byte between the introducer and the final byte.
-    pub fn handle(&mut self, byte: u8) {
+    pub(super) fn handle(&mut self, byte: u8) {
         match byte {
             b'<'..=b'?' if !self.has_parameter && self.prefix.is_none() => self.prefix = Some(byte),
             b'<'..=b'?' => self.is_malformed = true,
@@ -63,7 +63,7 @@ impl Csi {
     }
 
     /// Whether a terminal answers the sequence if it ends with this byte.
-    pub fn is_query(&self, last: u8) -> bool {
+    pub(super) fn is_query(&self, last: u8) -> bool {
         if self.is_malformed {
             return false;
         }
@@ -92,7 +92,7 @@ impl Csi {
 }
 
 /// Classifies a string by its beginning.
-pub fn beginning(kind: StringKind, content: &[u8]) -> (StringKind, Verdict) {
+pub(super) fn beginning(kind: StringKind, content: &[u8]) -> (StringKind, Verdict) {
     match kind {
         _ if content.is_empty() => (kind, Verdict::Open),
         StringKind::Osc => (kind, osc_beginning(content)),
@@ -104,7 +104,7 @@ pub fn beginning(kind: StringKind, content: &[u8]) -> (StringKind, Verdict) {
 }
 
 /// Classifies a complete string that its beginning left undecided.
-pub fn whole(kind: StringKind, content: &[u8]) -> Verdict {
+pub(super) fn whole(kind: StringKind, content: &[u8]) -> Verdict {
     let is_query = match kind {
         StringKind::Osc => is_osc_query(content),
         StringKind::Dcs | StringKind::Other => false,

@@ -19,7 +19,7 @@ pub struct TokenFile {
 #[derive(Debug, thiserror::Error)]
 pub enum TokenFileError {
     /// The file cannot be read.
-    #[error("could not read {}: {source}", path.display())]
+    #[error("could not read {}", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -85,7 +85,11 @@ impl TokenFile {
             if let Err(error) = read.as_ref()
                 && is_news
             {
-                tracing::error!(%error, "no client can connect: the token file holds no valid token");
+                let error = crate::logging::chain(error);
+                tracing::error!(
+                    error,
+                    "no client can connect: the token file holds no valid token"
+                );
             }
             known.is_reported = read.is_err();
             known.digest = read.ok();

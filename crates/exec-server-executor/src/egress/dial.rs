@@ -54,7 +54,7 @@ async fn addresses(dns_limit: &DnsLimit, origin: &Origin) -> Result<Vec<SocketAd
     let no_address = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     found
         .and_then(|found| if found.is_empty() { Err(no_address()) } else { Ok(found) })
-        .map_err(|source| HttpError::Dns { host: name.clone(), source })
+        .map_err(|cause| HttpError::Dns { host: name.clone(), cause })
 }
 
 /// Delay before the next address is tried in parallel.
@@ -65,7 +65,7 @@ async fn connect(
     origin: &Origin,
     addresses: Vec<SocketAddr>,
 ) -> Result<Box<dyn ByteStream>, HttpError> {
-    let failed = |source| HttpError::Connect { origin: origin.to_string(), source };
+    let failed = |cause| HttpError::Connect { origin: origin.to_string(), cause };
     if let [only] = addresses[..] {
         return Ok(Box::new(open(only).await.map_err(failed)?));
     }
@@ -105,7 +105,7 @@ async fn secure(
     if !origin.is_tls {
         return Ok(stream);
     }
-    let failed = |source| HttpError::Tls { origin: origin.to_string(), source };
+    let failed = |cause| HttpError::Tls { origin: origin.to_string(), cause };
     let name = origin.server_name().ok_or_else(|| {
         failed(io::Error::new(io::ErrorKind::InvalidInput, "no certificate can have this name"))
     })?;

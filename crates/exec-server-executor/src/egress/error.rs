@@ -16,20 +16,20 @@ pub enum HttpError {
     #[error("http/request failed: timed out after {} ms", .0.as_millis())]
     Timeout(Duration),
     /// The name could not be resolved.
-    #[error("http/request failed: could not find the address of {host}: {source}")]
+    #[error("http/request failed: could not find the address of {host}: {cause}")]
     Dns {
         /// The name.
         host: String,
         /// The error of the system call.
-        source: io::Error,
+        cause: io::Error,
     },
     /// No address accepted a connection.
-    #[error("http/request failed: could not connect to {origin}: {source}")]
+    #[error("http/request failed: could not connect to {origin}: {cause}")]
     Connect {
         /// Host and port.
         origin: String,
         /// The error of the system call.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The proxy cannot be used, or did not open a tunnel.
     #[error("http/request failed: the proxy {origin} {reason}")]
@@ -40,23 +40,23 @@ pub enum HttpError {
         reason: String,
     },
     /// The connection closed before a response.
-    #[error("http/request failed: {origin} closed the connection without an answer: {}", chain(.source))]
+    #[error("http/request failed: {origin} closed the connection without an answer: {}", chain(.cause))]
     NoAnswer {
         /// Host and port.
         origin: String,
         /// The error of the connection.
-        source: hyper::Error,
+        cause: hyper::Error,
     },
     /// The trusted certificates could not be loaded.
     #[error("http/request failed: no trusted certificates could be loaded: {0}")]
     Roots(String),
     /// The TLS handshake failed, or the host cannot be a certificate name.
-    #[error("http/request failed: no TLS connection to {origin}: {source}")]
+    #[error("http/request failed: no TLS connection to {origin}: {cause}")]
     Tls {
         /// Host and port.
         origin: String,
         /// The error of the handshake.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The redirects exceed their limit; they may form a loop.
     #[error("http/request failed: too many redirects (more than {MAX_HTTP_REDIRECTS})")]
@@ -65,12 +65,12 @@ pub enum HttpError {
     #[error("http/request failed: {0}")]
     Redirect(String),
     /// The response is not HTTP.
-    #[error("http/request failed: the answer of {origin} is not valid HTTP: {}", chain(.source))]
+    #[error("http/request failed: the answer of {origin} is not valid HTTP: {}", chain(.cause))]
     Malformed {
         /// Host and port.
         origin: String,
         /// The error of the parser.
-        source: hyper::Error,
+        cause: hyper::Error,
     },
     /// The response is HTTP, but contradictory or unsolicited.
     #[error("http/request failed: the answer of {origin} is not valid HTTP: {reason}")]
@@ -85,7 +85,7 @@ pub enum HttpError {
     HeadTooLarge,
     /// The response body ended early or is malformed.
     #[error("failed to read http/request response body: {}", chain(.0))]
-    Body(#[source] hyper::Error),
+    Body(hyper::Error),
     /// The request body ended early.
     #[error("http/request failed: the body of the request was not sent completely")]
     BodyNotSent,
@@ -140,21 +140,21 @@ impl HttpError {
     /// The I/O error of a failed connect.
     pub fn system(&self) -> Option<&io::Error> {
         match self {
-            Self::Connect { source, .. } => Some(source),
+            Self::Connect { cause, .. } => Some(cause),
             _ => None,
         }
     }
 
     /// Converts a hyper error from before the response head.
-    pub fn before_answer(origin: String, source: hyper::Error) -> Self {
-        if source.is_parse_too_large() || is_endless_head(&source) {
+    pub fn before_answer(origin: String, cause: hyper::Error) -> Self {
+        if cause.is_parse_too_large() || is_endless_head(&cause) {
             Self::HeadTooLarge
-        } else if source.is_parse() {
-            Self::Malformed { origin, source }
-        } else if source.is_user() || source.is_body_write_aborted() {
+        } else if cause.is_parse() {
+            Self::Malformed { origin, cause }
+        } else if cause.is_user() || cause.is_body_write_aborted() {
             Self::BodyNotSent
         } else {
-            Self::NoAnswer { origin, source }
+            Self::NoAnswer { origin, cause }
         }
     }
 }

@@ -17,6 +17,7 @@ use clatter::traits::Handshaker;
 use clatter::{HybridHandshakeCore, HybridHandshakeParams};
 
 use super::Rng;
+use super::cipher::{RecordCipher, SystemCipher};
 use super::identity::{Contributory, Identity, public_key};
 use super::records::{Opener, Sealer};
 
@@ -38,11 +39,11 @@ pub struct Binding<'a> {
 }
 
 /// The transport keys of one end.
-pub struct Keys {
+pub struct Keys<C: RecordCipher = SystemCipher> {
     /// Encrypts outgoing records.
-    pub sealer: Sealer,
+    pub sealer: Sealer<C>,
     /// Decrypts incoming records.
-    pub opener: Opener,
+    pub opener: Opener<C>,
 }
 
 /// Why a handshake failed.
@@ -91,7 +92,11 @@ impl<R: Rng> Initiator<R> {
     }
 
     /// Verifies the executor's answer and derives the keys.
-    pub fn finish(mut self, message: &[u8]) -> Result<Keys, HandshakeError> {
+    pub fn finish(self, message: &[u8]) -> Result<Keys, HandshakeError> {
+        self.finish_with(message)
+    }
+
+    fn finish_with<C: RecordCipher>(mut self, message: &[u8]) -> Result<Keys<C>, HandshakeError> {
         if message.len() != MESSAGE_2_BYTES {
             return Err(HandshakeError::Length);
         }
@@ -138,7 +143,11 @@ impl<R: Rng> Hello<R> {
     }
 
     /// Accepts the harness: returns the second message and the keys.
-    pub fn accept(mut self) -> Result<(Vec<u8>, Keys), HandshakeError> {
+    pub fn accept(self) -> Result<(Vec<u8>, Keys), HandshakeError> {
+        self.accept_with()
+    }
+
+    fn accept_with<C: RecordCipher>(mut self) -> Result<(Vec<u8>, Keys<C>), HandshakeError> {
         let mut message = vec![0; MESSAGE_2_BYTES];
         self.noise.write_message(&[], &mut message).map_err(|_| HandshakeError::NotAuthentic)?;
         Ok((message, keys(self.noise, End::Responder)))
@@ -164,7 +173,7 @@ enum End {
     Responder,
 }
 
-fn keys<R: Rng>(noise: Noise<R>, end: End) -> Keys {
+fn keys<R: Rng, C: RecordCipher>(noise: Noise<R>, end: End) -> Keys<C> {
     let ciphers = noise.finalize().expect("both messages were exchanged").take();
     let (to_responder, _) = ciphers.initiator_to_responder.take();
     let (to_initiator, _) = ciphers.responder_to_initiator.take();

@@ -1,12 +1,12 @@
 //! The long-lived key pair that identifies an executor or a harness.
 
 use crate::registry_types::PublicKey;
-use aws_lc_rs::digest;
 use clatter::KeyPair;
 use clatter::bytearray::{ByteArray, HeapArray, SensitiveByteArray};
 use clatter::crypto::dh::X25519;
+use clatter::crypto::hash::Sha256;
 use clatter::crypto::kem::rust_crypto_ml_kem::MlKem768;
-use clatter::traits::{CryptoComponent, Dh, Kem, Rng};
+use clatter::traits::{CryptoComponent, Dh, Hash, Kem, Rng};
 use exec_server_protocol::base64;
 
 /// The length of an X25519 secret key.
@@ -98,10 +98,10 @@ impl std::fmt::Debug for Identity {
 
 /// The text form that users compare: `SHA256:` and 43 characters of unpadded base64.
 pub fn fingerprint(key: &PublicKey) -> String {
-    let mut context = digest::Context::new(&digest::SHA256);
-    context.update(&key.x25519);
-    context.update(&key.mlkem768[..]);
-    let text = base64::encode(context.finish().as_ref());
+    let mut hash = Sha256::default();
+    hash.input(&key.x25519);
+    hash.input(&key.mlkem768[..]);
+    let text = base64::encode(hash.result().as_slice());
     format!("SHA256:{}", text.trim_end_matches('='))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: numbers never repeat and never wrap. A stream ends when it has used them all.
 
-use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use super::cipher::{RecordCipher, SystemCipher};
 
 /// Length of the AES-GCM tag at the end of a record.
 pub const TAG_BYTES: usize = 16;
@@ -25,17 +25,17 @@ pub enum RecordError {
 }
 
 /// Encrypts outgoing records.
-pub struct Sealer(Side);
+pub struct Sealer<C: RecordCipher = SystemCipher>(Side<C>);
 
 /// Decrypts incoming records.
-pub struct Opener(Side);
+pub struct Opener<C: RecordCipher = SystemCipher>(Side<C>);
 
-struct Side {
-    key: LessSafeKey,
+struct Side<C> {
+    key: C,
     next: Option<u32>,
 }
 
-impl Sealer {
+impl<C: RecordCipher> Sealer<C> {
     pub(crate) fn new(key: &[u8; 32]) -> Self {
         Self(Side::new(key))
     }
@@ -47,22 +47,15 @@ impl Sealer {
 
     /// Encrypts `buffer[start..]` in place and appends the tag.
     pub fn seal(&mut self, buffer: &mut Vec<u8>, start: usize) -> Result<(), RecordError> {
-        let nonce = nonce(self.0.take_number()?);
-        let text = &mut buffer[start..];
-        if text.len() > MAX_PLAINTEXT_BYTES {
+        let seq = self.0.take_number()?;
+        if buffer.len() - start > MAX_PLAINTEXT_BYTES {
             return Err(RecordError::Length);
         }
-        let tag = self
-            .0
-            .key
-            .seal_in_place_separate_tag(nonce, Aad::empty(), text)
-            .map_err(|_| RecordError::Length)?;
-        buffer.extend_from_slice(tag.as_ref());
-        Ok(())
+        self.0.key.seal(seq, buffer, start).map_err(|_| RecordError::Length)
     }
 }
 
-impl Opener {
+impl<C: RecordCipher> Opener<C> {
     pub(crate) fn new(key: &[u8; 32]) -> Self {
         Self(Side::new(key))
     }
@@ -81,13 +74,9 @@ impl Opener {
 
     fn open_under(&self, seq: u32, record: &[u8], out: &mut Vec<u8>) -> Result<(), RecordError> {
         let text_len = check_length(record)?;
-        let (text, tag) = record.split_at(text_len);
         let start = out.len();
         out.resize(start + text_len, 0);
-        let nonce = nonce(seq);
-        let opened =
-            self.0.key.open_separate_gather(nonce, Aad::empty(), text, tag, &mut out[start..]);
-        opened.map_err(|_| {
+        self.0.key.open(seq, record, &mut out[start..]).map_err(|_| {
             out.truncate(start);
             RecordError::NotAuthentic
         })
@@ -100,10 +89,9 @@ fn check_length(record: &[u8]) -> Result<usize, RecordError> {
     if text_len > MAX_PLAINTEXT_BYTES { Err(RecordError::Length) } else { Ok(text_len) }
 }
 
-impl Side {
+impl<C: RecordCipher> Side<C> {
     fn new(key: &[u8; 32]) -> Self {
-        let key = UnboundKey::new(&AES_256_GCM, key).expect("AES-256 has 32-byte keys");
-        Self { key: LessSafeKey::new(key), next: Some(0) }
+        Self { key: C::new(key), next: Some(0) }
     }
 
     fn take_number(&mut self) -> Result<u32, RecordError> {
@@ -111,13 +99,6 @@ impl Side {
         self.next = seq.checked_add(1);
         Ok(seq)
     }
-}
-
-/// Noise's AES-GCM nonce: four zero bytes, then the counter, big-endian.
-fn nonce(seq: u32) -> Nonce {
-    let mut nonce = [0; 12];
-    nonce[4..].copy_from_slice(&u64::from(seq).to_be_bytes());
-    Nonce::assume_unique_for_key(nonce)
 }
 
 #[cfg(test)]

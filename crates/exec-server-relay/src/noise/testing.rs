@@ -10,17 +10,17 @@ thread_local! {
 
 /// Repeats each scripted byte 32 times; panics when the script is used up.
 #[derive(Clone, Default)]
-pub struct Scripted;
+pub(crate) struct Scripted;
 
 impl Scripted {
     /// Replaces this thread's script.
-    pub fn expect(values: &[u8]) -> Self {
+    pub(crate) fn expect(values: &[u8]) -> Self {
         SCRIPT.with_borrow_mut(|script| *script = values.iter().rev().copied().collect());
         Self
     }
 
     /// Whether every scripted byte was consumed.
-    pub fn is_used_up() -> bool {
+    pub(crate) fn is_used_up() -> bool {
         SCRIPT.with_borrow(Vec::is_empty)
     }
 }

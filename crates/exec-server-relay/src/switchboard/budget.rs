@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const DEFAULT_BUDGET: usize = 256 * 1024 * 1024;
 
 /// Share of a queue in an empty budget: four of the largest frames.
-pub const LARGEST_SHARE: usize = 1024 * 1024;
+pub(super) const LARGEST_SHARE: usize = 1024 * 1024;
 
 /// Lower bound of a share: one record of the usual size.
-pub const SMALLEST_SHARE: usize = 64 * 1024;
+pub(super) const SMALLEST_SHARE: usize = 64 * 1024;
 
 /// Bytes held in queues, shared by all switchboards of a node.
 #[derive(Debug)]

@@ -9,17 +9,17 @@ use super::SocketId;
 use super::queue::{Mark, Queue};
 
 /// Queue limit per harness towards its executor. Above it, the harness is not read.
-pub const STREAM_QUEUE: Mark = Mark { frames: 64, divisor: 2 };
+pub(super) const STREAM_QUEUE: Mark = Mark { frames: 64, divisor: 2 };
 
 /// Queue limit towards one harness. Above it, the executor is not read.
-pub const HARNESS_QUEUE: Mark = Mark { frames: 1024, divisor: 1 };
+pub(super) const HARNESS_QUEUE: Mark = Mark { frames: 1024, divisor: 1 };
 
 /// Bytes that a stream may send to the executor per turn; larger frames are paid for with skipped turns.
 const BYTES_PER_TURN: isize = 16 * 1024;
 
 /// The sockets and streams of one environment.
 #[derive(Default)]
-pub struct Environment {
+pub(super) struct Environment {
     pub executor: Option<Executor>,
     pub harnesses: BTreeSet<SocketId>,
     pub streams: BTreeMap<String, Stream>,
@@ -27,13 +27,13 @@ pub struct Environment {
 
 impl Environment {
     /// Ended streams count as well while their frames are still queued.
-    pub fn is_full(&self, limit: usize) -> bool {
+    pub(super) fn is_full(&self, limit: usize) -> bool {
         let ending = self.streams.values().filter(|stream| stream.harness.is_none()).count();
         self.harnesses.len() + ending >= limit
     }
 
     /// Queues a frame for the executor and returns the executor's socket.
-    pub fn push_to_executor(&mut self, stream_id: String, frame: Bytes) -> Option<SocketId> {
+    pub(super) fn push_to_executor(&mut self, stream_id: String, frame: Bytes) -> Option<SocketId> {
         let executor = self.executor.as_mut()?;
         let stream = self.streams.get_mut(&stream_id)?;
         if stream.queue.is_empty() {
@@ -44,7 +44,7 @@ impl Environment {
     }
 
     /// Starts the stall timeout of the executor if the stream's queue is full.
-    pub fn note_stall(&mut self, now: Instant, stream_id: &str) {
+    pub(super) fn note_stall(&mut self, now: Instant, stream_id: &str) {
         let Some(executor) = &mut self.executor else { return };
         let stream = self.streams.get(stream_id);
         if executor.stall.is_none() && stream.is_some_and(|it| !it.queue.has_room(STREAM_QUEUE)) {
@@ -53,7 +53,7 @@ impl Environment {
     }
 
     /// Whether the stream may queue another frame for the executor; a stream without room is woken when it has some.
-    pub fn poll_room_for(&mut self, stream_id: &str) -> bool {
+    pub(super) fn poll_room_for(&mut self, stream_id: &str) -> bool {
         let Some(stream) = self.streams.get_mut(stream_id) else { return true };
         let has_room = stream.queue.has_room(STREAM_QUEUE);
         stream.is_paused = !has_room;
@@ -61,7 +61,7 @@ impl Environment {
     }
 
     /// Pops one frame of the next stream; also returns a harness that may be read again.
-    pub fn take_turn(&mut self) -> Option<(Bytes, Option<SocketId>)> {
+    pub(super) fn take_turn(&mut self) -> Option<(Bytes, Option<SocketId>)> {
         let executor = self.executor.as_mut()?;
         let (id, stream) = loop {
             let id = executor.turns.pop_front()?;
@@ -92,7 +92,7 @@ impl Environment {
     }
 
     /// Whether the executor, whose stall timeout is over, has read nothing since; otherwise the timeout starts again.
-    pub fn has_stalled(&mut self, now: Instant) -> bool {
+    pub(super) fn has_stalled(&mut self, now: Instant) -> bool {
         let is_full = |stream: &Stream| !stream.queue.has_room(STREAM_QUEUE);
         let still_full = self.streams.values().any(is_full);
         let Some(executor) = &mut self.executor else { return false };
@@ -106,7 +106,7 @@ impl Environment {
 }
 
 /// The attached executor.
-pub struct Executor {
+pub(super) struct Executor {
     pub socket: SocketId,
     pub registration: String,
     pub generation: u64,
@@ -123,14 +123,14 @@ pub struct Executor {
 
 /// The start of a stall timeout.
 #[derive(Debug, Clone, Copy)]
-pub struct Stall {
+pub(super) struct Stall {
     pub since: Instant,
     /// [`Executor::taken`] at that time.
     taken: u64,
 }
 
 /// A stream that a harness has claimed.
-pub struct Stream {
+pub(super) struct Stream {
     /// None once the harness has disconnected; its last frames may still be queued.
     pub harness: Option<SocketId>,
     pub queue: Queue,
@@ -141,7 +141,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(harness: SocketId, queue: Queue) -> Self {
+    pub(super) fn new(harness: SocketId, queue: Queue) -> Self {
         Self { harness: Some(harness), queue, credit: 0, is_paused: false }
     }
 }

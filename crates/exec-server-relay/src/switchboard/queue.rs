@@ -15,7 +15,7 @@ const COPIED_BELOW: usize = 8 * 1024;
 
 /// Which part of its share a queue may fill.
 #[derive(Debug, Clone, Copy)]
-pub struct Mark {
+pub(super) struct Mark {
     /// Limit of frames.
     pub frames: usize,
     /// The share is divided by this.
@@ -24,18 +24,18 @@ pub struct Mark {
 
 /// FIFO of frames; the caller enforces the limit.
 #[derive(Debug)]
-pub struct Queue {
+pub(super) struct Queue {
     frames: VecDeque<Bytes>,
     bytes: usize,
     budget: Arc<BufferBudget>,
 }
 
 impl Queue {
-    pub fn new(budget: &Arc<BufferBudget>) -> Self {
+    pub(super) fn new(budget: &Arc<BufferBudget>) -> Self {
         Self { frames: VecDeque::new(), bytes: 0, budget: budget.clone() }
     }
 
-    pub fn push(&mut self, frame: Bytes) {
+    pub(super) fn push(&mut self, frame: Bytes) {
         let frame = match frame.len() {
             0..COPIED_BELOW => Bytes::copy_from_slice(&frame),
             _ => frame,
@@ -46,7 +46,7 @@ impl Queue {
         self.frames.push_back(frame);
     }
 
-    pub fn pop(&mut self) -> Option<Bytes> {
+    pub(super) fn pop(&mut self) -> Option<Bytes> {
         let frame = self.frames.pop_front()?;
         let charged = frame.len() + FRAME_OVERHEAD;
         self.bytes -= charged;
@@ -58,22 +58,22 @@ impl Queue {
         Some(frame)
     }
 
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.budget.give_back(std::mem::take(&mut self.bytes));
         self.frames = VecDeque::new();
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
     /// Whether the queue may take another frame; an empty one always may.
-    pub fn has_room(&self, mark: Mark) -> bool {
+    pub(super) fn has_room(&self, mark: Mark) -> bool {
         self.is_empty() || self.is_below(mark, 0)
     }
 
     /// Whether a queue that was full has drained enough: one usual frame below its limit, or to half of a small one.
-    pub fn has_drained(&self, mark: Mark) -> bool {
+    pub(super) fn has_drained(&self, mark: Mark) -> bool {
         self.is_empty() || self.is_below(mark, SMALLEST_SHARE)
     }
 
@@ -88,12 +88,12 @@ impl Queue {
     }
 
     #[cfg(test)]
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.frames.len()
     }
 }

@@ -8,6 +8,7 @@ use exec_server::remote::{ForwardConfig, RemoteError, run_forward};
 use exec_server_transport::dial::{ServerUrl, ServerUrlError};
 
 use super::reference_options::ReferenceOptions;
+use super::stdin_option::StdinOption;
 use crate::cli::{ArgumentError, JoinArguments};
 
 /// Arguments of `forward`.
@@ -27,16 +28,8 @@ pub struct ForwardArguments {
     /// Directory for the key if --identity is not given [default: exec-server in $XDG_STATE_HOME or ~/.local/state].
     #[arg(long, value_name = "DIR", env = "EXEC_SERVER_STATE_DIR")]
     state_dir: Option<PathBuf>,
-    /// Stop when stdin is closed; for a program that is started by another one.
-    #[arg(
-        long,
-        env = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
-        value_name = "BOOL",
-        num_args = 0..=1,
-        default_missing_value = "true",
-        default_value_t = false
-    )]
-    exit_on_stdin_close: bool,
+    #[command(flatten)]
+    stdin: StdinOption,
     #[command(flatten)]
     reference: ReferenceOptions,
     /// Format of the log on stderr; RUST_LOG sets the log level.
@@ -46,13 +39,13 @@ pub struct ForwardArguments {
 
 #[derive(Debug, thiserror::Error)]
 enum ForwardError {
-    #[error("--connect: {0}")]
+    #[error("--connect")]
     Server(#[from] ServerUrlError),
     #[error(transparent)]
     Arguments(#[from] ArgumentError),
-    #[error("could not set up: {0}")]
+    #[error("could not set up")]
     SetUp(#[from] std::io::Error),
-    #[error("{}", exec_server::logging::chain(.0))]
+    #[error(transparent)]
     Remote(#[from] RemoteError),
 }
 
@@ -80,7 +73,7 @@ fn forward(arguments: &ForwardArguments) -> Result<(), ForwardError> {
     let result = runtime.block_on(async {
         let stop = exec_server::stop_signal()?;
         let token_file = arguments.connect_token_file.clone();
-        let exit_on_stdin_close = arguments.exit_on_stdin_close;
+        let exit_on_stdin_close = arguments.stdin.exit_on_stdin_close;
         let config = ForwardConfig { server, token_file, remote, exit_on_stdin_close };
         run_forward(config, stop).await.map_err(ForwardError::from)
     });

@@ -39,9 +39,9 @@ Examples:
 
 #[derive(Debug, thiserror::Error)]
 enum ListError {
-    #[error("{}", exec_server::logging::chain(.0))]
+    #[error(transparent)]
     Place(#[from] StateDirError),
-    #[error("{}", exec_server::logging::chain(.0))]
+    #[error(transparent)]
     List(#[from] KnownHostsError),
     #[error(transparent)]
     Registry(#[from] RegistryUrlError),

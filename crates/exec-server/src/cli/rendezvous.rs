@@ -75,9 +75,9 @@ enum RunError {
     NoData,
     #[error(transparent)]
     Start(#[from] StartError),
-    #[error("could not set up the rendezvous: {0}")]
+    #[error("could not set up the rendezvous")]
     SetUp(#[source] io::Error),
-    #[error("could not write to stdout: {0}")]
+    #[error("could not write to stdout")]
     Stdout(#[source] io::Error),
 }
 

@@ -49,9 +49,9 @@ const WORKSPACE_WRITE: &str = "workspace-write";
 
 #[derive(Debug, thiserror::Error)]
 enum UsageError {
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     Path { path: PathBuf, source: io::Error },
-    #[error("{}: {source}", path.display())]
+    #[error("{}", path.display())]
     Json { path: PathBuf, source: serde_json::Error },
     #[error(transparent)]
     StateDir(#[from] exec_server::state_dir::StateDirError),
@@ -137,6 +137,6 @@ fn exit_code(code: i32) -> ExitCode {
 }
 
 fn fail(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("exec-server: {error}");
+    eprintln!("exec-server: {}", exec_server::logging::chain(error));
     ExitCode::from(OUR_FAILURE)
 }

@@ -26,6 +26,7 @@ use super::known_hosts::KnownHostsArguments;
 use super::reference_options::{ReferenceOptionError, ReferenceOptions};
 use super::rendezvous::RendezvousArguments;
 use super::sandbox::SandboxArguments;
+use super::stdin_option::StdinOption;
 use super::token::TokenCommand;
 use super::{ClientCommand, completion, examples};
 
@@ -113,16 +114,8 @@ pub struct Arguments {
     /// Serve Prometheus metrics at http://IP:PORT/metrics.
     #[arg(long, value_name = "IP:PORT", help_heading = LISTENING)]
     metrics_listen: Option<SocketAddr>,
-    /// Stop when stdin is closed; for a server that is started by another program.
-    #[arg(
-        long,
-        env = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
-        value_name = "BOOL",
-        num_args = 0..=1,
-        default_missing_value = "true",
-        default_value_t = false
-    )]
-    exit_on_stdin_close: bool,
+    #[command(flatten)]
+    stdin: StdinOption,
 
     /// How long a session and its processes wait for their client after a lost connection; 0 ends them at once.
     #[arg(long, value_name = "DURATION", help_heading = TIMES, default_value = "80s", value_parser = duration)]
@@ -332,7 +325,7 @@ pub enum ArgumentError {
     #[error("{0}")]
     Combination(&'static str),
     /// The secret file cannot be read.
-    #[error("{0}")]
+    #[error(transparent)]
     Secret(#[from] TokenFileError),
     /// The state directory cannot be used.
     #[error(transparent)]
@@ -341,7 +334,7 @@ pub enum ArgumentError {
     #[error(transparent)]
     Reference(#[from] ReferenceOptionError),
     /// No credential for the registry.
-    #[error("{}", exec_server::logging::chain(.0))]
+    #[error(transparent)]
     Credential(#[from] CredentialError),
     /// The secret is too short.
     #[error("the secret in {} must be at least 32 bytes", .0.display())]
@@ -386,7 +379,7 @@ impl Arguments {
             allow_other_users: self.allow_other_users,
             tls,
             metrics: self.metrics_listen,
-            exit_on_stdin_close: self.exit_on_stdin_close,
+            exit_on_stdin_close: self.stdin.exit_on_stdin_close,
             limits: ServerLimits {
                 connections: self.max_connections.get(),
                 sessions: self.max_sessions.get(),

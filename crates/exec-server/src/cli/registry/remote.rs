@@ -52,7 +52,7 @@ pub enum RemoteError {
     #[error("an admin token is needed, in {TOKEN} or in the file that {TOKEN_FILE} names")]
     NoToken,
     /// The token file cannot be read.
-    #[error("could not read {}: {source}", path.display())]
+    #[error("could not read {}", path.display())]
     TokenFile {
         /// The file.
         path: PathBuf,
@@ -60,30 +60,30 @@ pub enum RemoteError {
         source: io::Error,
     },
     /// The connection failed.
-    #[error("could not reach {url}: {source}{}", refused_hint(source))]
+    #[error("could not reach {url}: {cause}{}", refused_hint(cause))]
     Unreachable {
         /// The URL.
         url: String,
         /// The I/O error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The certificate was rejected.
     #[error(
-        "could not reach {url}: {source}; a certificate that the system does not know needs --ca-file FILE"
+        "could not reach {url}: {cause}; a certificate that the system does not know needs --ca-file FILE"
     )]
     Unproven {
         /// The URL.
         url: String,
-        /// The TLS error.
-        source: io::Error,
+        /// The I/O error.
+        cause: io::Error,
     },
     /// The server does not speak TLS.
-    #[error("could not reach {url}: {source}; is TLS spoken there, or is it http://?")]
+    #[error("could not reach {url}: {cause}; is TLS spoken there, or is it http://?")]
     NoTls {
         /// The URL.
         url: String,
-        /// The TLS error.
-        source: io::Error,
+        /// The I/O error.
+        cause: io::Error,
     },
     /// The connection failed during the exchange, or the reply is invalid.
     #[error("{url} did not answer: {why}")]
@@ -204,7 +204,7 @@ impl RemoteRegistry {
         path: &str,
         body: Vec<u8>,
     ) -> Result<Option<T>, RemoteError> {
-        let unreachable = |source| RemoteError::Unreachable { url: self.text.clone(), source };
+        let unreachable = |cause| RemoteError::Unreachable { url: self.text.clone(), cause };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(unreachable)?;
         let answer = runtime.block_on(async {
@@ -241,14 +241,14 @@ impl RemoteRegistry {
         let answer = exchange(&self.url, &self.dial, request, MAX_ANSWER_BYTES).await;
         let url = || self.text.clone();
         answer.map_err(|error| match error {
-            ExchangeError::Unreachable(DialError::Connect(source)) => {
-                RemoteError::Unreachable { url: url(), source }
+            ExchangeError::Unreachable(DialError::Connect(cause)) => {
+                RemoteError::Unreachable { url: url(), cause }
             }
-            ExchangeError::Unreachable(DialError::Handshake(source)) => {
-                if source.to_string().contains("certificate") {
-                    RemoteError::Unproven { url: url(), source }
+            ExchangeError::Unreachable(DialError::Handshake(cause)) => {
+                if cause.to_string().contains("certificate") {
+                    RemoteError::Unproven { url: url(), cause }
                 } else {
-                    RemoteError::NoTls { url: url(), source }
+                    RemoteError::NoTls { url: url(), cause }
                 }
             }
             ExchangeError::Unreachable(error) => self.broken(chain(&error)),
