@@ -2,7 +2,7 @@
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`mod@compile`] | [`compile`]: the wire's object in, a [`Policy`] or what is wrong with it out |
+//! | [`mod@compile`] | [`compile()`]: the wire's object in, a [`Policy`] or what is wrong with it out |
 //! | `entries` | each entry of a policy as absolute paths and patterns of this host |
 //! | [`rules`] | [`FileRules`]: what is allowed where; the question and the lists that mounts are made from |
 //! | [`globs`] | [`DenyGlob`]: patterns that deny what they match |
