@@ -2,7 +2,7 @@
 //!
 //! | look here | for |
 //! |---|---|
-//! | [`mod@compile`] | [`compile`]: the wire's `sandbox` object to a [`Policy`], or the error in it |
+//! | [`mod@compile`] | [`compile()`]: the wire's `sandbox` object to a [`Policy`], or the error in it |
 //! | `entries` | each entry of a policy as absolute paths and patterns of this host |
 //! | [`rules`] | [`FileRules`]: the access of each path; lookup, and the lists that mounts are made from |
 //! | [`globs`] | [`DenyGlob`]: patterns that deny what they match |

@@ -9,7 +9,7 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | [`controllers`] | detects and enables controllers |
+//! | `controllers` | detects and enables controllers |
 //! | [`remains`] | removes cgroup directories, including those of a killed server |
 //! | [`probe`] | report for `exec-server doctor` |
 

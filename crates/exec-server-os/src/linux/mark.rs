@@ -7,8 +7,8 @@
 //! | hard limit | process |
 //! |---|---|
 //! | unlimited | outside of every sandbox |
-//! | above [`SHARES_NETWORK`] | in a sandbox with a network of its own |
-//! | at most [`SHARES_NETWORK`] | in a sandbox that shares the machine's network |
+//! | above `SHARES_NETWORK` | in a sandbox with a network of its own |
+//! | at most `SHARES_NETWORK` | in a sandbox that shares the machine's network |
 //!
 //! A server that runs inside a sandbox marks its own sandboxes with a lower limit than it has itself.
 
