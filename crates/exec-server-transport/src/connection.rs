@@ -160,7 +160,7 @@ pub struct Connection {
     held_limit: usize,
     unpaid_limit: usize,
     /// Close reason sent by the peer.
-    farewell: Option<CloseReason>,
+    close_reason: Option<CloseReason>,
 }
 
 impl Connection {
@@ -188,7 +188,7 @@ impl Connection {
             keepalive,
             held_limit: MAX_HELD_BYTES,
             unpaid_limit: MAX_UNPAID_BYTES,
-            farewell: None,
+            close_reason: None,
         }
     }
 
@@ -213,8 +213,8 @@ impl Connection {
     }
 
     /// Close reason sent by the peer, if any.
-    pub fn farewell(&self) -> Option<&CloseReason> {
-        self.farewell.as_ref()
+    pub fn close_reason(&self) -> Option<&CloseReason> {
+        self.close_reason.as_ref()
     }
 
     /// Prefix of the error text for a malformed message.
@@ -255,7 +255,7 @@ impl Connection {
                             }
                             Received::Pong(number) => self.outbox.handle_pong(number),
                             Received::Life => {}
-                            Received::Closing(reason) => self.farewell = Some(reason),
+                            Received::Closing(reason) => self.close_reason = Some(reason),
                         }
                         continue;
                     }

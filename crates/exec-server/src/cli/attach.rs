@@ -126,6 +126,6 @@ fn explain(failure: Failure, located: &Located, reattach: &ReattachHint) -> Fail
             format::plain(&short),
             format::age(session.opened_at_ms)
         ),
-        come_back: reattach.command().to_owned(),
+        attach_command: reattach.command().to_owned(),
     }
 }

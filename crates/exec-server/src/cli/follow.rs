@@ -335,7 +335,7 @@ impl Follower<'_> {
             _ => false,
         };
         if is_taken_over {
-            Failure::TakenOver { come_back: self.reattach.command().to_owned() }
+            Failure::TakenOver { attach_command: self.reattach.command().to_owned() }
         } else {
             Failure::LinkLost(reason.to_owned())
         }

@@ -49,7 +49,7 @@ async fn ids_are_fields_so_that_a_session_can_be_followed() {
     let exited = find("process exited");
     assert_eq!((&exited["process_id"], &exited["exit_code"]), (&json!("p"), &json!(0)));
     assert!(exited["pid"].is_u64());
-    find("told to stop");
+    find("received a signal, shutting down");
 }
 
 #[tokio::test]
@@ -158,7 +158,7 @@ async fn log_of_a_session(level: &str, arguments: &[&str]) -> Vec<String> {
     let refused = TestClient::try_connect(server.url(), &[("Authorization", &wrong)]).await;
     assert_eq!(refused.err(), Some(401));
     server.signal(Signal::TERM);
-    client.close_frame().await.expect("a goodbye");
+    client.close_frame().await.expect("a close frame");
     let mut log = Vec::new();
     while let Some(line) = server.next_stderr_line().await {
         log.push(line);

@@ -80,7 +80,7 @@ async fn our_own_failures_are_told_from_those_of_the_command() {
         (vec!["--policy", &broken], "broken.json: EOF"),
         (vec!["--policy", &unknown], "magic"),
         (vec!["--policy", &open], "the policy does not request a sandbox"),
-        (vec!["--policy", &open, "--network"], "a file says it itself"),
+        (vec!["--policy", &open, "--network"], "a policy file sets both itself"),
         (vec!["--write", "/no/such/dir"], "/no/such/dir: No such file"),
         (vec!["--cwd", "/no/such/dir"], "/no/such/dir: No such file"),
         (vec!["--unknown-flag"], "unexpected argument"),

@@ -21,8 +21,8 @@ async fn a_signal_ends_processes_then_connections_then_the_server() {
         assert_eq!(finished.text(), "bye\n", "{signal:?}");
         assert_eq!(finished.exited["exitCode"], 3);
         assert_eq!(finished.exited["reason"], "serverShutdown");
-        let goodbye = client.close_frame().await;
-        assert_eq!(goodbye, Some((1001, "server shutting down".to_owned())));
+        let close_frame = client.close_frame().await;
+        assert_eq!(close_frame, Some((1001, "server shutting down".to_owned())));
         assert_eq!(server.wait().await.code(), Some(0), "{signal:?}");
         are_gone(&pids);
     }

@@ -110,7 +110,7 @@ async fn a_signal_ends_the_server_while_stdin_is_open() {
         peer.signal(signal);
         let messages = peer.messages_to_the_end().await;
         let exited = messages.iter().find(|message| message["method"] == "process/exited");
-        let exited = exited.unwrap_or_else(|| panic!("no farewell of the process: {messages:?}"));
+        let exited = exited.unwrap_or_else(|| panic!("no exit event of the process: {messages:?}"));
         assert_eq!(exited["params"]["reason"], "serverShutdown");
         assert_eq!(messages.last().unwrap()["method"], "process/closed");
         assert_eq!(peer.wait().await.code(), Some(0), "{signal:?}");

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::cgroups::TestCgroup;
 
-/// Starts one descendant of every kind, each known to be where it wants to be before the script goes on: a child in
+/// Starts one descendant of every kind, and waits until each is in place: a child in
 /// the group, one in a session of its own, and two daemons without a parent, of which one keeps the output.
 const FAMILY: &str = r#"
     up() { read _ <"$FIFO"; }

@@ -43,7 +43,7 @@ async fn no_byte_of_a_flood_is_lost_or_doubled_when_its_link_is_cut() {
     let (output, ()) = tokio::join!(output(child), cutting);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
-    assert_eq!(proxy.connections(), 3, "the cable was cut twice");
+    assert_eq!(proxy.connections(), 3, "the link was cut twice");
     let mut expected = Vec::new();
     for number in 1..=3_000_000 {
         use std::io::Write;
@@ -66,7 +66,7 @@ async fn no_byte_of_input_is_lost_or_doubled_when_its_link_is_cut() {
     let expected: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let ran = super::cli_with(&["run", proxy.url(), "--", "sha256sum"], &input).await;
     assert_eq!((ran.code, ran.out), (0, format!("{expected}  -\n")), "{}", ran.err);
-    assert!(proxy.connections() > 2, "the cable was cut");
+    assert!(proxy.connections() > 2, "the link was cut");
 }
 
 #[tokio::test]

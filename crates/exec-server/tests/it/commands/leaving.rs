@@ -43,7 +43,7 @@ async fn a_tilde_and_a_dot_leave_a_command_that_can_be_come_back_to() {
     let proxy = FaultProxy::to(server.url()).await;
     let mut first = shell(&proxy).await;
     first.type_keys("\r~.").await;
-    first.expect(&format!("left; `exec-server attach {} shell` comes back", proxy.url())).await;
+    first.expect(&format!("left; `exec-server attach {} shell` attaches again", proxy.url())).await;
     assert_eq!(first.finish().await.0, 255);
     let mut second = terminal(&["attach", server.url(), "shell"]).await;
     second.expect("ready").await;
@@ -64,7 +64,10 @@ async fn other_escapes_list_send_a_tilde_and_detach() {
     first.expect("~.x").await;
     first.type_keys("\r~d").await;
     first
-        .expect(&format!("detached; `exec-server attach {} shell` comes back within", proxy.url()))
+        .expect(&format!(
+            "detached; `exec-server attach {} shell` attaches again within",
+            proxy.url()
+        ))
         .await;
     assert_eq!(first.finish().await.0, 0);
     let attach = ["attach", "--escape-char", "^]", server.url(), "shell"];

@@ -246,7 +246,7 @@ async fn a_removal_that_fails_halfway_says_how_far_it_came() {
 }
 
 async fn remove(fixture: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
-    assert!(!name.is_empty(), "the desk itself stays");
+    assert!(!name.is_empty(), "the fixture directory itself stays");
     fixture.call("fs/remove", name, more).await
 }
 

@@ -180,10 +180,10 @@ async fn a_stream_has_the_same_name_in_every_log() {
     let mut opened = lines.filter(|line| line["message"] == "a stream to the executor");
     let opened = opened.next().expect("the harness names it");
     let stream_id = opened["stream_id"].as_str().expect("a name").to_owned();
-    for message in ["a harness came in", "a harness left"] {
+    for message in ["harness admitted", "harness disconnected"] {
         wait_for_line(&mut executor, message, &stream_id).await;
     }
-    // In the order in which the rendezvous hears of it.
+    // In the order of the rendezvous' log.
     for message in ["stream claimed", "harness validated"] {
         wait_for_line(&mut program.process, message, &stream_id).await;
     }

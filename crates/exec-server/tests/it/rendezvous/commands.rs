@@ -379,7 +379,7 @@ async fn what_cannot_be_done_is_said_in_one_line() {
         ),
         (vec!["token", "list", "--remote", "nowhere"], &wrong, "is not http://HOST"),
         (vec!["token", "list", "--remote", "http://192.0.2.1"], &wrong, "use https://"),
-        (vec!["token", "list", "--remote", &secure], &wrong, "is TLS spoken there"),
+        (vec!["token", "list", "--remote", &secure], &wrong, "the server may not use TLS"),
         (vec!["token", "list", "--data", &file], &nothing, "Not a directory"),
         (
             vec!["rendezvous", "--listen", &program.url, "--data", &file],
@@ -433,7 +433,11 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
         (vec!["token", "list", "-o", "json"], 0, "\\u009b2J"),
         (vec!["environments"], 0, "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
         (vec!["environments", "-o", "json"], 0, "\\u009b2J"),
-        (vec!["token", "revoke", "tok_1"], 1, "refuses: \\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
+        (
+            vec!["token", "revoke", "tok_1"],
+            1,
+            "rejected the request: \\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n",
+        ),
         (
             vec!["token", "create", "--role", "executor", "--environment", "env"],
             1,

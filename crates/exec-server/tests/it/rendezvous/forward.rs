@@ -199,7 +199,7 @@ async fn what_a_server_said_before_its_goodbye_arrives() {
     }
     assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
     let answer = next(&mut server).await;
-    assert!(answer.is_close(), "the goodbye is answered: {answer:?}");
+    assert!(answer.is_close(), "the close frame is answered: {answer:?}");
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ async fn a_stream_can_be_followed_through_registry_relay_and_executor() {
     let in_executor = format!("\"stream_id\":{stream}");
     loop {
         let line = executor.next_stderr_line().await.expect("it says who came in");
-        if line.contains("a harness came in") {
+        if line.contains("harness admitted") {
             assert!(line.contains(&in_executor), "{line}");
             break;
         }
