@@ -148,14 +148,14 @@ async fn answer(
 
 /// Serves the health, version and metrics endpoints.
 async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result<Reply, Refusal> {
-    const LOOK: &[Method] = &[Method::GET, Method::HEAD];
+    const READ_METHODS: &[Method] = &[Method::GET, Method::HEAD];
     let version = env!("CARGO_PKG_VERSION");
     let path = request.uri().path();
     if !matches!(path, "/livez" | "/readyz" | "/healthz" | "/version" | "/metrics") {
         return Err(Refusal::NotFound);
     }
-    if !LOOK.contains(request.method()) {
-        return Err(Refusal::Method(LOOK));
+    if !READ_METHODS.contains(request.method()) {
+        return Err(Refusal::Method(READ_METHODS));
     }
     match path {
         "/version" => {

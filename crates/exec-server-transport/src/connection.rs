@@ -208,7 +208,7 @@ impl Connection {
     }
 
     /// Includes `"jsonrpc":"2.0"` in every later message, because this peer does.
-    pub fn say_version(&mut self) {
+    pub fn enable_version(&mut self) {
         self.says_version = true;
     }
 

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_what_it_says() {
+    fn escaped_json_keeps_its_meaning() {
         let mut line = Vec::new();
         let value = serde_json::json!({"a": "x\u{9b}y\u{7f}z\n\u{1b}é"});
         writeln!(JsonLines::new(&mut line), "{value}").unwrap();

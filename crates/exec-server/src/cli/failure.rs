@@ -149,7 +149,7 @@ impl Failure {
             text.push_str(&plain_lines(&hint));
             text.push('\n');
         }
-        super::output::say(&text);
+        super::output::print_stderr(&text);
     }
 
     /// The exit code; commands that exit like the remote command use 125 instead of 1.

@@ -132,10 +132,10 @@ pub async fn follow(
         follower.written.abandon();
         console.restore();
         if follower.exit.is_none() && io::stdout().is_terminal() {
-            output::show(RESET_SCREEN);
+            output::print_stdout(RESET_SCREEN);
         }
     }
-    follower.say_notices();
+    follower.print_notices();
     outcome
 }
 
@@ -488,9 +488,9 @@ impl Follower<'_> {
         }
     }
 
-    fn say_notices(&mut self) {
+    fn print_notices(&mut self) {
         for notice in self.notices.drain(..) {
-            output::say(&String::from_utf8_lossy(&notice));
+            output::print_stderr(&String::from_utf8_lossy(&notice));
         }
     }
 }

@@ -121,7 +121,7 @@ async fn text_for_people_is_there_for_the_asking_and_has_no_colours_in_a_pipe() 
 }
 
 #[tokio::test]
-async fn without_being_asked_a_server_that_is_well_says_nothing() {
+async fn a_healthy_server_logs_nothing_by_default() {
     let log = log_of_a_session("", &[]).await;
     assert_eq!(log, [""; 0]);
 }

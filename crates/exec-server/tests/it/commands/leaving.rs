@@ -38,7 +38,7 @@ fn freeze(proxy: &FaultProxy) {
 }
 
 #[tokio::test]
-async fn a_tilde_and_a_dot_leave_a_command_that_can_be_come_back_to() {
+async fn tilde_dot_leaves_a_command_that_can_be_attached_again() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let mut first = shell(&proxy).await;
@@ -164,7 +164,7 @@ async fn keys_leave_while_a_link_is_made() {
 }
 
 #[tokio::test]
-async fn what_is_typed_before_the_start_is_not_lost() {
+async fn keys_typed_before_the_start_are_not_lost() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     freeze(&proxy);

@@ -79,7 +79,7 @@ async fn tls_goes_through_a_tunnel() {
 }
 
 #[tokio::test]
-async fn a_proxy_may_want_tls_itself() {
+async fn a_proxy_may_use_tls() {
     let ca = TestCa::new();
     let proxy = ca.web(|request| answer(200, &[], &request.target)).await;
     let with = |trusted: &TestCa| {
@@ -98,7 +98,7 @@ async fn a_proxy_may_want_tls_itself() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
+async fn an_unusable_proxy_is_an_error_and_not_bypassed() {
     let web = Web::answering(|_| answer(200, &[], "direct")).await;
     for proxy in ["socks5://127.0.0.1:1", "http://127.0.0.1:1"] {
         let server = without_proxies().env("http_proxy", proxy).start().await;
@@ -109,7 +109,7 @@ async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_opens_no_tunnel_is_told_apart_from_the_server_behind_it() {
+async fn a_proxy_that_opens_no_tunnel_is_distinguished_from_the_server_behind_it() {
     for (answers, reason) in [
         ("", "broke the connection"),
         ("SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP"),

@@ -117,7 +117,7 @@ impl Program {
 }
 
 #[tokio::test]
-async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
+async fn the_first_start_prints_the_next_step_as_one_line() {
     let data = tempfile::tempdir().unwrap();
     let program = Program::start(data.path(), "ws://127.0.0.1:0").await;
     assert!(program.url.starts_with("http://127.0.0.1:"));
@@ -355,7 +355,7 @@ async fn a_token_is_listed_and_revoked_by_its_id() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said_in_one_line() {
+async fn failures_are_reported_in_one_line() {
     let data = tempfile::tempdir().unwrap();
     let data_dir = data.path().display().to_string();
     let program = Program::start(&data.path().join("there"), "http://127.0.0.1:0").await;
@@ -456,7 +456,7 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
 }
 
 #[tokio::test]
-async fn logs_name_who_came_and_hold_no_secret() {
+async fn logs_name_peers_and_have_no_secrets() {
     let data = tempfile::tempdir().unwrap();
     let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;

@@ -120,7 +120,7 @@ async fn rejected_harnesses_and_foreign_frames_are_logged() {
 }
 
 #[tokio::test]
-async fn who_comes_by_a_proxy_is_in_the_log_as_the_proxy_says() {
+async fn the_forwarded_for_address_of_a_proxy_is_logged() {
     let data_dir = tempfile::tempdir().unwrap();
     let mut program = Program::start(data_dir.path(), "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;

@@ -64,7 +64,7 @@ async fn the_longest_place_decides() {
 }
 
 #[tokio::test]
-async fn older_forms_mean_what_they_meant() {
+async fn older_forms_keep_their_meaning() {
     as_each_user(async |fixture| {
         tree(fixture, &["."]);
         let cwd = uri(&fixture.work());
@@ -156,7 +156,7 @@ async fn paths_of_other_systems_are_refused() {
 }
 
 #[tokio::test]
-async fn roots_of_every_name_work_and_missing_ones_give_nothing() {
+async fn roots_with_any_name_work_and_missing_ones_grant_nothing() {
     as_each_user(async |fixture| {
         let strange = fixture.root().join(OsStr::from_bytes(b"w \xff\n\\040'\"$"));
         let missing = fixture.root().join("missing");
