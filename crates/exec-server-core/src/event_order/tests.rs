@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// Runs a script, one step per line, and compares the output with `expected`.
-/// | `out 3`, `exit 4 0`, `exit? 4 0` (without `sandboxDenied`), `close 5`, `start`, `start sandboxed`, `lost`.
+///
+/// `out 3`, `exit 4 0`, `exit? 4 0` (without `sandboxDenied`), `close 5`, `start`, `start sandboxed`, `lost`.
 /// `read` expects a required read; `answer chunks=3,5 next=6 exited closed denied gap=3` answers it. An impossible
 /// answer ends the script.
 fn check(script: &str, expected: &str) {

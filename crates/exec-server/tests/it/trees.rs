@@ -148,7 +148,7 @@ async fn grace_lets_every_descendant_clean_up() {
     let mut client = server.client().await;
     let process_count = ProcessMarker::new();
     let mut said = Fifo::new();
-    // The sleeper speaks, because only then it is no longer a copy of the shell that would take the signal for it.
+    // The sleeper prints a line once it has executed; before, it is a copy of the shell that would take the signal.
     let sleeper = "sh -c \"echo up >$FIFO; exec sleep 1000\" & wait";
     let handler = format!("trap \"echo cleaned >$FIFO; exit 0\" TERM; {sleeper}");
     let script = format!(

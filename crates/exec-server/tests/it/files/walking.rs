@@ -201,7 +201,8 @@ async fn a_directory_with_several_names_is_entered_once_and_cycles_end() {
             symlink(target, fixture.path(link)).unwrap();
         }
         let lines = walk(fixture, "", json!({"followDirectorySymlinks": true})).await;
-        // The real directory has its content though a link comes first, and the nearer name of `sub` shows it.
+        // The real directory is listed with its content although a link comes first, and `sub` appears under its nearer
+        // name.
         let expected = ["d a", "d real", "d z", "d real/sub", "d real/up", "f real/x"];
         assert_eq!(lines, [&expected[..], &["d z/self", "f z/y"]].concat());
         let plain = ["d real", "d real/sub", "f real/x", "f real/sub/y"];

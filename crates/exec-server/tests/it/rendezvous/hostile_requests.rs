@@ -228,7 +228,7 @@ fn decoded(id: &str) -> String {
     percent_encoding::percent_decode_str(id).decode_utf8().unwrap().into_owned()
 }
 
-/// A record of stream `s` with so many bytes in it.
+/// A record of stream `s` with this many bytes.
 fn frame(bytes: usize) -> Vec<u8> {
     use exec_server_relay::frame::{RelayData, RelayFrame};
     let payload = vec![7; bytes].into();

@@ -177,7 +177,7 @@ fn read_memory(process: i32) -> io::Result<()> {
     }
 }
 
-/// Stops a child, looks at it, and lets it go on.
+/// Stops a child, reads its state, and continues it.
 fn trace_child() -> io::Result<()> {
     let none = std::ptr::null_mut::<c_void>();
     // SAFETY: the child makes system calls only; it is ours.

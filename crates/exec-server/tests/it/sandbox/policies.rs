@@ -144,7 +144,7 @@ async fn paths_of_other_systems_are_refused() {
             *bad.pointer_mut(pointer).expect("the policy has it") = value;
             let (id, params) = (fixture.next_id(), fixture.params(&bad));
             let result = fixture.client.start(&id, &["/bin/sh", "-c", "echo x > f"], params).await;
-            // A path of another system may also be a path of this one; then it is one that is not there.
+            // A path of another system may also be a valid path here; then it does not exist.
             match result {
                 Ok(_) => assert_ne!(fixture.client.finish(&id).await.exit_code, 0, "{pointer}"),
                 Err(error) => assert_eq!(error["code"], -32600, "{pointer}: {error}"),
