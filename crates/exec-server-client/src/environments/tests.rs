@@ -95,7 +95,7 @@ fn mistakes_are_named() {
         (entry("registry = \"ws://h\""), "is not a registry URL"),
         (entry("url = \"ws://h\"\ntoken_file = \"t\""), "`token_file` needs `registry`"),
         (entry("registry = \"https://h\"\ncwd = \"x\""), "`cwd` needs `program`"),
-        (entry("registry = \"https://h\"\nexecutor_key = \"x\""), "no fingerprint"),
+        (entry("registry = \"https://h\"\nexecutor_key = \"x\""), "is not a key fingerprint"),
         (entry("url = \"ws://h\"\nconnect_timeout_sec = 0"), "above 0"),
         (entry("url = \"ws://h\"\ninitialize_timeout_sec = -1.0"), "above 0"),
         ("default = \"b\"".to_owned(), "`b` is not listed"),
