@@ -70,7 +70,7 @@ impl Future for PendingCall {
         let method = self.method;
         Poll::Ready(match answer {
             Ok(Answer::Result(reply)) => {
-                self.shared.ignored.look(method, &reply);
+                self.shared.ignored.check(method, &reply);
                 Ok(reply)
             }
             Ok(Answer::Error(error)) => Err(error.into()),

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_link_and_a_missing_piece_are_errors_after_what_came() {
+    fn a_broken_link_and_a_missing_piece_are_errors_after_the_received_data() {
         let queue = BodyQueue::new(Arc::default());
         queue.handle_delta(delta(1, 3, false)).unwrap();
         queue.fail(ExecServerError::HttpBody("cut".to_owned()));

@@ -10,14 +10,14 @@ use crate::call::Reply;
 
 /// A callback for the members of a method's params that a server ignored.
 #[derive(Clone)]
-pub struct IgnoredListener(Arc<Tell>);
+pub struct IgnoredListener(Arc<Callback>);
 
-type Tell = dyn Fn(&str, &[String]) + Send + Sync;
+type Callback = dyn Fn(&str, &[String]) + Send + Sync;
 
 impl IgnoredListener {
-    /// Calls `tell(method, members)` once for each method and list of members of a connection.
-    pub fn new(tell: impl Fn(&str, &[String]) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(tell))
+    /// Calls `callback(method, members)` once for each method and list of members of a connection.
+    pub fn new(callback: impl Fn(&str, &[String]) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(callback))
     }
 }
 
@@ -40,24 +40,24 @@ impl IgnoredMembers {
     }
 
     /// Reports the ignored members that a reply lists, once per method and list.
-    pub(crate) fn look(&self, method: &'static str, reply: &Reply) {
+    pub(crate) fn check(&self, method: &'static str, reply: &Reply) {
         let Some(members) = ignored(reply.text()) else { return };
         let is_new = {
             let mut told = self.told.lock().expect("no holder panics");
-            told.len() < MAX_TOLD && told.insert((method, members.clone()))
+            told.len() < MAX_REPORTED && told.insert((method, members.clone()))
         };
         if !is_new {
             return;
         }
         tracing::warn!(method, ?members, "the server ignored members that it does not know");
-        if let Some(IgnoredListener(tell)) = &self.listener {
-            tell(method, &members);
+        if let Some(IgnoredListener(callback)) = &self.listener {
+            callback(method, &members);
         }
     }
 }
 
 /// Bounds the memory for reports, because a server could send another list with each reply.
-const MAX_TOLD: usize = 256;
+const MAX_REPORTED: usize = 256;
 
 /// Larger results are parsed only if the list can be their last member, where servers put it.
 const SMALL_BYTES: usize = 64 * 1024;

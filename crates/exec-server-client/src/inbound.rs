@@ -36,7 +36,9 @@ pub(crate) async fn run_connection(mut link: Connection, shared: Arc<Shared>) {
     let reason = read_to_end(&mut link, &shared).await;
     // A relay stream carries no close code, so there only the notification reports the takeover.
     let is_moved = shared.is_moved.load(Ordering::Relaxed)
-        || link.farewell().is_some_and(|farewell| farewell.code == SESSION_MOVED_CLOSE_CODE);
+        || link
+            .close_reason()
+            .is_some_and(|close_reason| close_reason.code == SESSION_MOVED_CLOSE_CODE);
     if is_moved {
         shared.handle_taken_over();
     } else {

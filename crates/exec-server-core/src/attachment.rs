@@ -134,7 +134,7 @@ mod tests {
         session.handle_attach(start + TIME / 2, Load::Busy, B).unwrap();
         assert_eq!(session.poll_timeout(Load::Busy), None);
         assert!(!session.handle_detach(start, A), "the first connection no longer holds it");
-        assert!(session.handle_detach(start + TIME, B), "the linger starts anew");
+        assert!(session.handle_detach(start + TIME, B), "the linger starts again");
         let late = start + TIME * 2;
         assert_eq!(session.handle_attach(late, Load::Busy, A), Err(AttachError::Expired));
         assert!(session.handle_timeout(late, Load::Busy));

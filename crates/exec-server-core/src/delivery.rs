@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_pushed_is_confirmed_by_the_answer_to_a_mark_behind_it() {
+    fn pushed_events_are_confirmed_by_the_answer_to_a_later_mark() {
         let mut delivery = pushed(1..=3);
         assert!(delivery.wants_mark(false), "a quarter of the log was sent");
         delivery.handle_marked();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn many_small_events_want_a_mark_as_well() {
+    fn many_small_events_request_a_mark_as_well() {
         let mut delivery = Delivery::new(usize::MAX);
         let most = (MAX_RETAINED_CHUNKS / MARKS_PER_LOG) as u64;
         for seq in 1..most {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_link_leaves_what_is_not_confirmed_missed_until_it_is_read() {
+    fn unconfirmed_events_of_a_lost_link_are_missed_until_they_are_read() {
         let mut delivery = pushed(1..=3);
         delivery.handle_marked();
         delivery.handle_answered();
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_behind_the_latest_event_says_nothing() {
+    fn a_cursor_beyond_the_latest_event_confirms_nothing() {
         let mut delivery = pushed(1..=3);
         delivery.handle_attached();
         delivery.handle_read(u64::MAX, u64::MAX, 3);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_is_evicted_only_once_the_client_has_heard_the_rest() {
+    fn skipped_events_are_evicted_only_once_the_client_has_the_rest() {
         let mut delivery = pushed(1..=3);
         delivery.handle_attached();
         delivery.handle_given_up(3);

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_go_at_their_own_pace() {
+    fn readers_read_at_their_own_pace() {
         let mut log = EventLog::after(0);
         let (mut fast, mut slow) = (LogCursor::default(), LogCursor::default());
         log.push(output(1));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_fell_behind_is_told_what_it_missed() {
+    fn a_reader_that_fell_behind_gets_the_missed_range() {
         let mut log = EventLog::with_bounds(0, 3, 1000);
         let mut reader = LogCursor::default();
         for seq in 1..=5 {

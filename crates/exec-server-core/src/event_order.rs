@@ -153,7 +153,8 @@ impl EventOrder {
     }
 
     /// Sets the server's retention in bytes as the limit of early output.
-    /// | A larger limit would not help: by then the server has evicted the missing events.
+    ///
+    /// A larger limit would not help: by then the server has evicted the missing events.
     pub fn expect_retention(&mut self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.max_pending_bytes = bytes.clamp(MAX_PENDING_BYTES, MOST_PENDING_BYTES);

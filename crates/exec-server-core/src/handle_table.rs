@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_that_came_too_early_frees_nothing() {
+    fn an_early_close_frees_nothing() {
         let mut table = Table::new(8);
         table.reserve("h").unwrap();
         assert_eq!(table.close("h"), None);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_wait_in_vain_come_back_and_the_name_is_free() {
+    fn waiting_calls_are_returned_after_a_failed_open_and_the_name_is_free() {
         let mut table = Table::new(8);
         table.reserve("h").unwrap();
         assert_eq!(table.admit("h", "read"), None);

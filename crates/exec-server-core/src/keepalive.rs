@@ -64,7 +64,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn a_silent_peer_is_given_up_and_a_living_one_is_not() {
+    fn a_peer_without_pongs_is_closed_and_an_active_one_is_not() {
         let start = Instant::now();
         let mut keepalive = Keepalive::new(start, 30 * SECOND, 20 * SECOND);
         assert_eq!(keepalive.poll_timeout(), start + 30 * SECOND);

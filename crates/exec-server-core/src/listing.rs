@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_component_and_comes_once() {
+    fn a_name_is_one_component_and_unique() {
         let mut listing = Listing::default();
         let mut admit = |text: &str| listing.handle_entry(text, None).map(|_| ());
         assert_eq!(admit(""), Err(BadListing::Empty));

@@ -35,7 +35,7 @@ pub struct ProcessLog {
 pub struct Exit {
     /// 0 to 255, or 128 plus the signal's number.
     pub code: i32,
-    /// Whether the sandbox refused something that made it fail.
+    /// Whether a sandbox denial made the process fail.
     pub sandbox_denied: bool,
     /// Reason, signal and other details for the client.
     pub details: ExitDetails,

@@ -73,7 +73,7 @@ pub async fn run_connection(
                 peer.handle_message(&message).await;
                 // Set before the next write, so that the reply already carries the version.
                 if peer.has_version {
-                    connection.say_version();
+                    connection.enable_version();
                 }
             }
             Event::Finished(count) => peer.handle_finished(count),

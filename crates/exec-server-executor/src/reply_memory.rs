@@ -107,7 +107,7 @@ impl Account {
         loop {
             match tokio::time::timeout(self.memory.max_wait, &mut turn).await {
                 Ok(room) => return room.map_err(|_| RequestError::Abandoned),
-                // The connection's own memory is released as soon as its peer reads, so the wait goes on.
+                // The connection's own memory is released as soon as its peer reads, so the wait continues.
                 Err(_) if self.memory.lock().taken_by(self.id) > 0 => {}
                 Err(_) => {
                     // Smaller requests of the connection must not wait behind this one.

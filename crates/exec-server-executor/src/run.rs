@@ -84,7 +84,7 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
     };
     let outcome = tokio::select! {
         () = stop => {
-            tracing::info!("told to stop");
+            tracing::info!("received a signal, shutting down");
             Ok(())
         }
         () = stdin_end(), if server.config.exit_on_stdin_close && is_stdin_free => {

@@ -112,7 +112,7 @@ mod tests {
     use crate::envelope::{Incoming, decode};
 
     #[test]
-    fn what_the_server_encodes_by_hand_is_read_by_hand() {
+    fn hand_written_encodings_are_decoded() {
         for id in ["p", "a\"b\\\u{1}", ""] {
             let text = OutputEncoder::new(id).output(7, OutputStream::Pty, b"bytes");
             let Ok(Incoming::Notification { params, .. }) = decode(&text) else {

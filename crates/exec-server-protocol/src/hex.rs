@@ -19,7 +19,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_come_back_and_nothing_else_is_taken() {
+    fn digits_round_trip_and_other_text_is_rejected() {
         assert_eq!(encode(&[0, 1, 254, 255]), "0001feff");
         assert_eq!(decode("0001FEff"), Some(vec![0, 1, 254, 255]));
         for bad in ["0", "+1", "zz", "é", "0 "] {

@@ -26,7 +26,8 @@ pub use permissions::{
 };
 
 /// The sandbox policy of a request.
-/// | Older spellings are accepted: `sandboxPolicy` in place of `permissions`, and a bare tagged policy.
+///
+/// Older spellings are accepted: `sandboxPolicy` in place of `permissions`, and a bare tagged policy.
 // `remote` keeps the derived code apart, so that the older spellings can be rewritten before it runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(remote = "Self", rename_all = "camelCase")]

@@ -113,7 +113,7 @@ impl Inbound {
     }
 
     /// The acknowledgement for the frame being sent; unchanged while the owner is behind.
-    pub fn tell_ack(&mut self) -> Ack {
+    pub fn take_ack(&mut self) -> Ack {
         if self.untaken_bytes <= UNTAKEN_BYTES {
             self.last_ack = self.order.ack();
             self.has_never_acked &= self.unacked_bytes == 0;

@@ -198,7 +198,7 @@ impl<H: RelayHost> Relay<'_, H> {
                 MuxOutput::Ended { stream, why } => {
                     if let Some(shared) = self.streams.remove(&stream) {
                         let (stream_id, why_text) = (&shared.stream_id, why.to_string());
-                        tracing::info!(stream_id, why = why_text, "a harness left");
+                        tracing::info!(stream_id, why = why_text, "harness disconnected");
                         shared.end(Some(why));
                     }
                 }

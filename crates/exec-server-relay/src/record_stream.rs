@@ -54,12 +54,12 @@ impl OpenStream {
     /// The next data frame, or else an acknowledgement that is due.
     pub(crate) fn poll_frame(&mut self, stream_id: &str) -> Result<Option<Vec<u8>>, StreamError> {
         if self.outbound.can_send() {
-            return self.outbound.poll_frame(stream_id, self.inbound.tell_ack());
+            return self.outbound.poll_frame(stream_id, self.inbound.take_ack());
         }
         if !self.inbound.owes_ack() {
             return Ok(None);
         }
-        let ack = self.inbound.tell_ack();
+        let ack = self.inbound.take_ack();
         let frame = RelayFrame { ack, ..RelayFrame::new(stream_id, RelayBody::Ack) };
         Ok(Some(frame.encode()))
     }

@@ -183,7 +183,8 @@ impl ExecutorBuilder {
     }
 
     /// Starts the server from a shell that runs `preparation` first: a limit, a mask, an ignored signal.
-    /// ¦ Must be called first: arguments and environment are not carried over.
+    ///
+    /// Must be called first: arguments and environment are not carried over.
     #[cfg(unix)]
     #[must_use]
     pub fn after(mut self, preparation: &str) -> Self {

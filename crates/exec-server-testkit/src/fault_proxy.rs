@@ -230,7 +230,7 @@ impl FaultProxy {
         let mut counters = self.shared.counters.subscribe();
         let waiting = counters.wait_for(|counters| is_so(counters));
         let came = timeout(DEADLINE, waiting).await;
-        assert!(came.is_ok(), "the cable never saw {what}: {:?}", self.shared.counters.borrow());
+        assert!(came.is_ok(), "the proxy never saw {what}: {:?}", self.shared.counters.borrow());
     }
 }
 

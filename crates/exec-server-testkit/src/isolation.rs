@@ -47,7 +47,8 @@ pub fn state_home() -> PathBuf {
 }
 
 /// Makes children start with default actions for signals that this process ignores.
-/// ¦ An ignored signal stays ignored across exec, but a handled one is reset. The tokio handlers have no effect here,
+///
+/// An ignored signal stays ignored across exec, but a handled one is reset. The tokio handlers have no effect here,
 /// so the tests themselves keep ignoring the signals.
 #[cfg(unix)]
 fn stop_ignoring_signals() {

@@ -54,7 +54,8 @@ impl ProcessMarker {
     }
 
     /// Waits until exactly `count` are running, and returns their pids.
-    /// ¦ Polls, because a process has no environment in the middle of an exec.
+    ///
+    /// Polls, because a process has no environment in the middle of an exec.
     pub async fn counts(&self, count: usize) -> Vec<i32> {
         let mut living = Vec::new();
         let look = || {

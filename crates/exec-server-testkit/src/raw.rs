@@ -127,7 +127,8 @@ impl RawClient {
     }
 
     /// Sends a text message `count` times, or until the server reads nothing more and `is_quiet`.
-    /// ¦ The last message may be incomplete, so nothing else can be sent afterwards.
+    ///
+    /// The last message may be incomplete, so nothing else can be sent afterwards.
     pub async fn flood(&mut self, text: &str, count: usize, is_quiet: impl Fn() -> bool) {
         assert!(text.len() >= 126, "a shorter text has another form");
         let mut frame = vec![TEXT | 0x80, 0x80 | 126];

@@ -2,7 +2,8 @@
 //!
 //! Owner: the test that calls [`ReferenceClient::run`] or [`ReferenceClient::start_thread`]. The client process and the
 //! model's threads stop when `run` returns or the thread is dropped; the directories are removed with the [`Run`].
-//! ¦ Where mount namespaces are allowed, the client sees an empty directory in place of its workspace, so that all its
+//!
+//! Where mount namespaces are allowed, the client sees an empty directory in place of its workspace, so that all its
 //! knowledge of the workspace comes through the server.
 //!
 //! ```text
@@ -55,7 +56,8 @@ pub struct ReferenceClient {
 
 impl ReferenceClient {
     /// Finds the client or installs it below the target directory; prints why if neither is possible.
-    /// ¦ Panics if `EXEC_SERVER_REFERENCE_BIN` is set but names no file, because a skip would hide the mistake.
+    ///
+    /// Panics if `EXEC_SERVER_REFERENCE_BIN` is set but names no file, because a skip would hide the mistake.
     pub fn find(version: ReferenceVersion) -> Option<Self> {
         static FOUND: [OnceLock<Result<PathBuf, String>>; ReferenceVersion::ALL.len()] =
             [const { OnceLock::new() }; ReferenceVersion::ALL.len()];
@@ -84,7 +86,8 @@ impl ReferenceClient {
     }
 
     /// Runs the scenario through one `codex exec` whose only environment is the server at `url`.
-    /// ¦ Panics with the transcript if the client fails, stops early, or exceeds `deadline`.
+    ///
+    /// Panics with the transcript if the client fails, stops early, or exceeds `deadline`.
     pub fn run(&self, url: &str, scenario: Scenario, deadline: Duration) -> Run {
         self.run_at(&ClientTarget::Server { url }, scenario, deadline)
     }

@@ -54,7 +54,8 @@ async fn dig(mut visit: Visit, tunnels: Arc<Mutex<JoinSet<()>>>) {
 }
 
 /// A reverse proxy that serves `server` below a path prefix; returns its address.
-/// ¦ The prefix is removed from the first request of each connection only; our programs send one request per
+///
+/// The prefix is removed from the first request of each connection only; our programs send one request per
 /// connection.
 pub async fn strip_path(path: &'static str, server: std::net::SocketAddr) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");

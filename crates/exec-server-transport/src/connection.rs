@@ -170,7 +170,7 @@ pub struct Connection {
     held_limit: usize,
     unpaid_limit: usize,
     /// Close reason sent by the peer.
-    farewell: Option<CloseReason>,
+    close_reason: Option<CloseReason>,
 }
 
 impl Connection {
@@ -194,7 +194,7 @@ impl Connection {
             keepalive,
             held_limit: MAX_HELD_BYTES,
             unpaid_limit: MAX_UNPAID_BYTES,
-            farewell: None,
+            close_reason: None,
         }
     }
 
@@ -214,13 +214,13 @@ impl Connection {
     }
 
     /// Includes `"jsonrpc":"2.0"` in every later message, because this peer does.
-    pub fn say_version(&mut self) {
+    pub fn enable_version(&mut self) {
         self.says_version = true;
     }
 
     /// Close reason sent by the peer, if any.
-    pub fn farewell(&self) -> Option<&CloseReason> {
-        self.farewell.as_ref()
+    pub fn close_reason(&self) -> Option<&CloseReason> {
+        self.close_reason.as_ref()
     }
 
     /// Prefix of the error text for a malformed message.
@@ -261,7 +261,7 @@ impl Connection {
                             }
                             Received::Pong(number) => self.outbox.handle_pong(number),
                             Received::Life => {}
-                            Received::Closing(reason) => self.farewell = Some(reason),
+                            Received::Closing(reason) => self.close_reason = Some(reason),
                         }
                         continue;
                     }

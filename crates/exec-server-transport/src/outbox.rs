@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_queued_is_delivered_when_the_ping_behind_it_is_answered() {
+    async fn queued_messages_are_delivered_when_a_later_ping_is_answered() {
         let outbox = Outbox::default();
         let slot = outbox.reserve(1).await.unwrap();
         outbox.push_bulk(slot, "bulk");

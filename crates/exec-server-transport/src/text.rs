@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_what_was_pushed_and_not_taken_back() {
+    fn a_text_is_the_pushed_pieces_that_were_not_removed() {
         let mut text = MessageText::with_capacity(4);
         text.push("{\"a\":");
         text.push_base64(b"hello");

@@ -228,7 +228,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     }
 }
 
-/// Counts what goes out, so that a slow peer can be told from a dead one in the middle of a large message.
+/// Counts sent bytes, so that a slow peer is distinguished from a dead one during a large message.
 struct Metered<S> {
     stream: S,
     sent: u64,

@@ -43,10 +43,10 @@
 //! use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 //!
 //! let mut child = client.command("cat").stdin(Stdin::Piped).kill_on_drop(true).spawn().await?;
-//! let mut stdin = child.stdin.take().expect("it is piped");
-//! let mut lines = BufReader::new(child.stdout.take().expect("it is there")).lines();
-//! stdin.write_all(b"over there\n").await?;
-//! assert_eq!(lines.next_line().await?.as_deref(), Some("over there"));
+//! let mut stdin = child.stdin.take().expect("stdin is piped");
+//! let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped")).lines();
+//! stdin.write_all(b"hello\n").await?;
+//! assert_eq!(lines.next_line().await?.as_deref(), Some("hello"));
 //! drop(stdin);
 //! assert!(child.wait().await?.success());
 //! # client.close().await;

@@ -1,6 +1,7 @@
 //! A minimal websocket server that starts processes, reads files and sends HTTP requests: the baseline of the
 //! benchmark, not a product.
-//! ¦ One blocking thread per connection; nothing is retained, resumed, sandboxed or limited. Its cost is the cost of
+//!
+//! One blocking thread per connection; nothing is retained, resumed, sandboxed or limited. Its cost is the cost of
 //! the machine, the wire format and the measuring client.
 
 mod child;

@@ -1,5 +1,6 @@
 //! Measures exec-server against a peer and against the minimal server.
-//! ¦ Every measurement gets a fresh server. The contestants take turns within each round, in reversed order every other
+//!
+//! Every measurement gets a fresh server. The contestants take turns within each round, in reversed order every other
 //! time, so that a changing machine load affects them equally; figures are medians over all turns.
 
 mod client;

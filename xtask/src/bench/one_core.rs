@@ -1,5 +1,6 @@
 //! Pins the client and a server to one core.
-//! ¦ A wake-up across cores costs more than a small request, and the scheduler decides whether one happens; on one core
+//!
+//! A wake-up across cores costs more than a small request, and the scheduler decides whether one happens; on one core
 //! the same work always takes the same path.
 
 use rustix::io::Errno;

@@ -23,7 +23,8 @@ pub struct Usage {
 
 impl Usage {
     /// CPU time of the processes themselves since an earlier moment.
-    /// ¦ The scheduler's count has nanoseconds but omits exited threads; the other count includes them but is rounded
+    ///
+    /// The scheduler's count has nanoseconds but omits exited threads; the other count includes them but is rounded
     /// to ticks.
     pub fn cpu_since(&self, before: &Usage) -> Duration {
         let precise = self.precise_cpu.saturating_sub(before.precise_cpu);

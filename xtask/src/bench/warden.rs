@@ -1,5 +1,6 @@
 //! A second process that kills the servers if the benchmark exits before it can.
-//! ¦ Its stdin carries the pids of servers, and its end starts the kill, so that even a killed benchmark leaves nothing
+//!
+//! Its stdin carries the pids of servers, and its end starts the kill, so that even a killed benchmark leaves nothing
 //! running.
 
 use std::collections::BTreeSet;

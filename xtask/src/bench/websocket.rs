@@ -1,5 +1,6 @@
 //! Websocket of the measuring client: blocking, masked, with one deadline for all operations.
-//! ¦ The socket has a short timeout, so that a read or write is one system call while the deadline is still checked.
+//!
+//! The socket has a short timeout, so that a read or write is one system call while the deadline is still checked.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_refusals_are_told_apart() {
+    fn answers_and_refusals_are_distinguished() {
         let reply = br#"{"id":3,"result":{"status":"ready"}}"#;
         assert_eq!(
             parse(reply).unwrap(),

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use super::*;
 
 /// Runs a script, one step per line, and compares the output with `expected`.
-/// | `out 3`, `exit 4 0`, `exit? 4 0` (without `sandboxDenied`), `close 5`, `start`, `start sandboxed`, `lost`.
+///
+/// `out 3`, `exit 4 0`, `exit? 4 0` (without `sandboxDenied`), `close 5`, `start`, `start sandboxed`, `lost`.
 /// `read` expects a required read; `answer chunks=3,5 next=6 exited closed denied gap=3` answers it. An impossible
 /// answer ends the script.
 fn check(script: &str, expected: &str) {
@@ -111,12 +112,12 @@ fn a_complete_stream_needs_no_read() {
 }
 
 #[test]
-fn events_come_out_in_order_and_once_however_they_came() {
+fn events_come_out_in_order_and_once_in_any_arrival_order() {
     check("close 4\nexit 3 0\nout 2\nout 2\nstart\nout 1\nout 1\nout 3", "1 2 3:exit0 4:closed");
 }
 
 #[test]
-fn an_exit_that_does_not_say_whether_it_was_denied_costs_one_read() {
+fn an_exit_without_a_denial_flag_costs_one_read() {
     check(
         "start sandboxed\nout 1\nexit? 2 1\nclose 3\nread\nanswer next=4 exited closed denied",
         "1 read>1 2:exit1! 3:closed",
@@ -133,12 +134,12 @@ fn a_lost_event_is_read_again() {
 }
 
 #[test]
-fn a_cut_is_filled_from_what_the_server_kept() {
+fn missed_events_are_read_from_retained_output() {
     check("start\nout 1\nlost\nout 4\nanswer chunks=2,3,4 next=5\nout 5", "1 resync 2 3 4 5");
 }
 
 #[test]
-fn a_link_that_breaks_again_before_a_read_is_told_once() {
+fn a_second_loss_before_a_read_is_reported_once() {
     let script =
         "start\nlost\nlost\nanswer next=1\nlost\nanswer chunks=1 next=2\nread\nanswer next=2";
     check(script, "resync resync 1 read>1");
@@ -152,7 +153,7 @@ fn an_exit_and_a_close_during_a_cut_are_rebuilt() {
 }
 
 #[test]
-fn evicted_output_is_a_gap_and_the_process_goes_on() {
+fn evicted_output_is_a_gap_and_the_process_continues() {
     let news = "start\nout 1\nlost\nanswer chunks=5,6 next=7 gap=5\nread\nanswer next=7\nout 7";
     check(news, "1 resync gap(2-4) 5 6 read>6 7");
     check(
@@ -163,7 +164,7 @@ fn evicted_output_is_a_gap_and_the_process_goes_on() {
 }
 
 #[test]
-fn a_server_that_does_not_tell_of_gaps_has_them_all_the_same() {
+fn gaps_are_detected_on_a_server_that_does_not_report_them() {
     check(
         "start\nlost\nanswer chunks=9 next=12 exited closed",
         "resync gap(1-8) 9 10:exit7 11:closed",
@@ -176,7 +177,7 @@ fn a_server_that_does_not_tell_of_gaps_has_them_all_the_same() {
 }
 
 #[test]
-fn what_was_missed_is_read_page_by_page_and_only_the_last_tells_the_end() {
+fn missed_events_are_read_in_pages_and_only_the_last_has_the_end() {
     check(
         "start\nlost\nanswer chunks=1,2 next=3 exited closed\nread\nanswer chunks=3 next=4 exited closed
          read\nanswer next=6 exited closed",
@@ -193,7 +194,7 @@ fn what_was_missed_is_read_page_by_page_and_only_the_last_tells_the_end() {
 }
 
 #[test]
-fn no_page_is_read_beyond_what_is_pushed_on_the_new_link() {
+fn no_page_is_read_beyond_the_events_pushed_on_the_new_link() {
     check("start\nout 1\nlost\nout 4\nanswer chunks=2,3 next=4\nout 5", "1 resync 2 3 4 5");
     check(
         "start\nout 1\nlost\nout 3\nanswer chunks=2 next=3\nlost\nanswer next=4",
@@ -255,7 +256,7 @@ fn as_much_may_wait_as_the_server_keeps() {
 }
 
 #[test]
-fn what_is_in_doubt_does_not_keep_more_from_coming_than_may_wait() {
+fn an_undecided_exit_delays_a_bounded_number_of_events() {
     let mut order = EventOrder::new();
     order.handle_started(Confinement::None);
     order.handle_lost();
@@ -267,7 +268,7 @@ fn what_is_in_doubt_does_not_keep_more_from_coming_than_may_wait() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn impossible_pages_are_rejected() {
     check(
         "start\nlost\nanswer chunks=5 next=3",
         "resync [process/read returned output 5 behind its own end 2]",
@@ -327,7 +328,7 @@ fn one_event_larger_than_everything_that_may_wait_passes_when_it_is_next() {
 }
 
 #[test]
-fn a_server_that_never_accounts_for_what_it_sent_is_found_out() {
+fn a_server_whose_pages_never_cover_its_events_is_rejected() {
     let mut order = EventOrder::new();
     order.handle_started(Confinement::None);
     order.handle_event(output(5));
@@ -388,7 +389,7 @@ proptest! {
 
     /// Evicted output is reported in one gap, however the rest is divided into pages.
     #[test]
-    fn evicted_output_is_told_once(
+    fn evicted_output_is_reported_once(
         evicted in 1u64..20,
         count in 20u64..40,
         exit_at in 1u64..40,

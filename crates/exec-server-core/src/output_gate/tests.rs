@@ -96,7 +96,7 @@ fn output_waits_while_no_client_is_attached_unless_the_process_is_ending() {
 }
 
 #[test]
-fn a_full_log_waits_for_the_confirmation_of_what_it_would_evict() {
+fn a_full_log_waits_for_confirmation_before_it_evicts() {
     check(
         Rules::WaitWhenDetached,
         "out\n state\n out\n state\n pong\n state",
@@ -105,7 +105,7 @@ fn a_full_log_waits_for_the_confirmation_of_what_it_would_evict() {
 }
 
 #[test]
-fn output_is_read_again_when_the_client_has_what_it_missed() {
+fn output_is_read_again_when_the_client_has_caught_up() {
     let script = format!(
         "{MISSED} state\n read 0 1\n state\n read 1 2\n state\n out\n state\n pong\n state\n pong\n state"
     );
@@ -125,7 +125,7 @@ fn the_catch_up_timeout_begins_when_the_answer_has_arrived() {
 }
 
 #[test]
-fn a_client_that_does_not_read_gives_up_what_it_missed() {
+fn a_client_that_does_not_read_loses_the_missed_output() {
     let script = format!("{MISSED} pong\n state\n timeout\n state\n pong\n state");
     check(Rules::WaitWhenDetached, &script, "shut(10000) shut+mark open");
 }

@@ -97,7 +97,7 @@ fn room_that_only_unconfirmed_output_could_make_is_no_room() {
 }
 
 #[test]
-fn a_long_poll_ends_when_there_is_something_to_tell() {
+fn a_long_poll_ends_with_news() {
     let running = play(100, "out a");
     assert!(running.has_news(0) && !running.has_news(1));
     let exited = play(100, "out a; exit 0");

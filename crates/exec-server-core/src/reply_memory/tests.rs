@@ -15,7 +15,7 @@ fn names(granted: &Granted<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn a_connection_gets_its_share_and_then_waits_for_what_it_gives_back() {
+fn a_connection_gets_its_share_and_then_waits_for_released_memory() {
     let (mut memory, one, other) = memory();
     let first = memory.try_take(one, 30).unwrap();
     let second = memory.try_take(one, 20).unwrap();
@@ -80,7 +80,7 @@ fn connections_that_wait_are_served_in_turn() {
 }
 
 #[test]
-fn a_closed_account_lets_go_of_what_waits_and_keeps_what_is_taken() {
+fn a_closed_account_returns_waiting_requests_and_keeps_grants() {
     let (mut memory, one, _) = memory();
     let grant = memory.try_take(one, 50).unwrap();
     assert!(memory.take(one, 50, 1).unwrap().is_empty());

@@ -65,7 +65,7 @@ fn a_slow_child_makes_writers_wait_in_order() {
 }
 
 #[test]
-fn close_waits_for_what_was_written_before_it() {
+fn close_waits_for_earlier_writes() {
     let mut ledger = StdinLedger::new(true);
     ledger.handle_write(1, None, b"abc".to_vec());
     assert_eq!(ledger.handle_close(2), Some((2, ACCEPTED)));
@@ -93,7 +93,7 @@ fn waiting_writers_are_answered_when_the_child_has_exited() {
 }
 
 #[test]
-fn what_waits_is_bounded() {
+fn waiting_writes_are_bounded() {
     let mut ledger = full();
     assert_eq!(ledger.handle_write(1, None, vec![0; MAX_WAITING_STDIN_BYTES]), None);
     assert_eq!(ledger.handle_write(2, None, vec![0]), Some((2, Answer::Overloaded)));

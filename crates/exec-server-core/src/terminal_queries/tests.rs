@@ -154,7 +154,7 @@ fn controls_inside_a_query_are_executed() {
 }
 
 #[test]
-fn what_is_left_is_no_query_either() {
+fn the_remaining_output_is_no_query() {
     assert_eq!(shown(&[b"\x1b[\x1bZ6n"]), "\\x1b[\\x186n");
     assert_eq!(shown(&[b"\x1b\x1bZc"]), "\\x1b\\x18c");
     assert_eq!(shown(&[b"\x1b]0;title\x1bZtext"]), "\\x1b]0;title\\x18text");
@@ -178,7 +178,7 @@ fn an_image_keeps_its_effect_without_its_answer() {
 }
 
 #[test]
-fn what_is_decided_is_shown_before_its_end() {
+fn a_decided_sequence_is_shown_before_its_end() {
     let mut filter = QueryFilter::default();
     let mut shown = Vec::new();
     // The Linux console sets a colour without a terminator.
@@ -190,7 +190,7 @@ fn what_is_decided_is_shown_before_its_end() {
 }
 
 #[test]
-fn what_is_held_is_bounded() {
+fn held_bytes_are_bounded() {
     for (start, is_shown) in [("\x1b[", false), ("\x1b]4;", false), ("\x1b]0;", true)] {
         let mut filter = QueryFilter::default();
         let mut shown = Vec::new();
@@ -235,7 +235,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_filtered_has_no_query_left(whole in noise()) {
+    fn filtered_output_has_no_query(whole in noise()) {
         let once = filtered(&[&whole]);
         prop_assert_eq!(filtered(&[&once]), once);
     }

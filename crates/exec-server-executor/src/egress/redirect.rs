@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirect_goes_to_no_other_scheme() {
+    fn a_redirect_to_another_scheme_is_rejected() {
         let mut request = request("GET", "http://a/x");
         let refused = follow(&mut request, StatusCode::FOUND, Url::parse("ftp://b/").unwrap());
         assert!(refused.unwrap_err().to_string().ends_with("unsupported URL scheme: ftp"));

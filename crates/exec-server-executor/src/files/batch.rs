@@ -31,7 +31,7 @@ fn run_with_room(items: Vec<Lookup>, room: usize, mut reply: Reply) {
         return reply.when_reserved(room, move |reply| run_with_room(items, room, reply));
     }
     let event_loop = Handle::current();
-    tokio::task::spawn_blocking(move || match look_all_up(&items, &event_loop, &mut reply) {
+    tokio::task::spawn_blocking(move || match perform_all(&items, &event_loop, &mut reply) {
         Ok(Some(text)) => reply.ok_text(text),
         // Started over with more memory: batches that wait while they hold memory could deadlock.
         Ok(None) => {
@@ -43,7 +43,7 @@ fn run_with_room(items: Vec<Lookup>, room: usize, mut reply: Reply) {
 }
 
 /// Writes all results; `None` if there is not enough memory now. May block on a disk or a network.
-fn look_all_up(
+fn perform_all(
     items: &[Lookup],
     event_loop: &Handle,
     reply: &mut Reply,

@@ -51,7 +51,7 @@ impl<W: Write> JsonLines<W> {
 
 impl<W: Write> Write for JsonLines<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // A line comes whole, so no character is cut in two.
+        // A line is written whole, so no character is split.
         let Ok(text) = std::str::from_utf8(bytes) else { return self.0.write(bytes) };
         let is_left = |letter: char| letter.is_control() && !letter.is_ascii_control();
         let is_left = |letter: char| is_left(letter) || letter == '\u{7f}';
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn json_stays_what_it_says() {
+    fn escaped_json_keeps_its_meaning() {
         let mut line = Vec::new();
         let value = serde_json::json!({"a": "x\u{9b}y\u{7f}z\n\u{1b}é"});
         writeln!(JsonLines::new(&mut line), "{value}").unwrap();

@@ -122,7 +122,7 @@ impl RegistryValidator {
             self.registry.ask(&self.environment_id, "validate", &headers, &request).await;
         match answer {
             Ok(ValidateResponse { valid: true }) => {
-                tracing::info!(stream_id, harness = who, "a harness came in");
+                tracing::info!(stream_id, harness = who, "harness admitted");
                 Verdict::Allowed
             }
             Ok(ValidateResponse { valid: false }) => {

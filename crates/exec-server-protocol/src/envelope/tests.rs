@@ -8,7 +8,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn the_members_decide_what_a_message_is() {
+fn members_determine_the_kind_of_message() {
     let request = |params| Incoming::Request {
         id: RequestId::Integer(1),
         method: "m".into(),
@@ -73,7 +73,7 @@ fn a_trace_of_the_wrong_type_spoils_the_message() {
 }
 
 #[test]
-fn what_we_send_has_the_members_in_the_usual_order() {
+fn sent_messages_have_their_members_in_the_usual_order() {
     let id = RequestId::String("a\"b".into());
     assert_eq!(response(&id, &serde_json::json!({"x": 1})), r#"{"id":"a\"b","result":{"x":1}}"#);
     let refusal = RpcError::new(ErrorCode::SessionAttached, "session_attached", "no").retryable();

@@ -32,13 +32,13 @@ fn an_open_mode_is_read_or_replace_and_never_null() {
 }
 
 #[test]
-fn whether_a_copy_is_recursive_must_be_said() {
+fn recursive_is_required_for_a_copy() {
     let raw = r#"{"sourcePath":"file:///a","destinationPath":"file:///b"}"#;
     assert_eq!(params::decode::<FsCopyParams>(raw).unwrap_err(), "missing field `recursive`");
 }
 
 #[test]
-fn an_answer_says_nothing_that_was_not_asked_for() {
+fn optional_members_are_omitted_unless_requested() {
     let text = |value: &FsWriteFileResponse| serde_json::to_string(value).unwrap();
     assert_eq!(text(&FsWriteFileResponse::default()), "{}");
     let in_place = FsWriteFileResponse { in_place: Some(true), ..Default::default() };

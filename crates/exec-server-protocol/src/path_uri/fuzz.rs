@@ -8,7 +8,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_text_names_the_path_that_the_model_says(text in uri_text()) {
+    fn every_uri_names_the_path_of_the_model(text in uri_text()) {
         let parsed = PathUri::parse(&text);
         let path = parsed.as_ref().ok().and_then(|uri| uri.to_posix(NativePaths::Reject).ok());
         prop_assert_eq!(&path, &model(&text), "{:?}", parsed);

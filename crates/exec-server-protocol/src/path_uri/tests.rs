@@ -41,7 +41,7 @@ fn every_spelling_of_a_file_uri_names_its_path() {
 }
 
 #[test]
-fn what_is_no_file_uri_is_refused_with_its_reason() {
+fn invalid_file_uris_are_rejected_with_the_reason() {
     let native = path("/tmp/x").unwrap_err();
     assert!(
         native.contains("send `file:///tmp/x`, or start the server with --accept-native-paths")

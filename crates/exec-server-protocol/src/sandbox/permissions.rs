@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::path_uri::PathUri;
 
 /// Permission profile.
-/// | The last four variants are older forms, which early protocol versions sent as `sandboxPolicy`.
+///
+/// The last four variants are older forms, which early protocol versions sent as `sandboxPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum PermissionProfile {

@@ -45,7 +45,7 @@ fn as_the_reference_client_writes_it() -> Value {
 }
 
 #[test]
-fn what_the_reference_client_sends_survives_a_round_trip() {
+fn messages_of_the_reference_client_survive_a_round_trip() {
     let for_a_process = as_the_reference_client_writes_it();
     let mut for_a_file = for_a_process.clone();
     for_a_file["policyContext"] = json!({"cwd": "file:///ws", "workspaceRoots": ["file:///ws"]});

@@ -53,9 +53,9 @@ fn a_peer_may_number_its_records_from_one() {
     let records = [next(1, b'a'), next(2, b'b'), next(3, b'c')];
     let [one, two, three] = records;
     assert_eq!(feed(&mut inbound, [one.clone()]), Ok(vec![Bytes::from_static(b"a")]));
-    assert_eq!(inbound.tell_ack(), Ack { through: 1, bits: 0 });
+    assert_eq!(inbound.take_ack(), Ack { through: 1, bits: 0 });
     assert_eq!(feed(&mut inbound, [three, one]), Ok(vec![]));
-    assert_eq!(inbound.tell_ack(), Ack { through: 1, bits: 0b10 });
+    assert_eq!(inbound.take_ack(), Ack { through: 1, bits: 0b10 });
     let rest = [Bytes::from_static(b"b"), Bytes::from_static(b"c")];
     assert_eq!(feed(&mut inbound, [two]), Ok(rest.to_vec()));
 
@@ -81,7 +81,7 @@ fn record_one_arriving_before_record_zero_keeps_the_numbering() {
     let mut next = |seq: u32, text: u8| record(&mut sealer, seq, &[0, 0, 0, 1, text]);
     let [zero, one] = [next(0, b'a'), next(1, b'b')];
     assert_eq!(feed(&mut inbound, [one]), Ok(vec![]));
-    assert_eq!(inbound.tell_ack(), Ack::default());
+    assert_eq!(inbound.take_ack(), Ack::default());
     let both = [Bytes::from_static(b"a"), Bytes::from_static(b"b")];
     assert_eq!(feed(&mut inbound, [zero]), Ok(both.to_vec()));
 }
@@ -97,12 +97,12 @@ fn a_peer_that_acknowledges_is_sent_no_more_than_a_window() {
     assert!(!out.can_send());
     assert_eq!(feed(&mut inbound, first), Ok(Vec::new()));
     assert!(inbound.owes_ack());
-    out.handle_ack(inbound.tell_ack(), true);
+    out.handle_ack(inbound.take_ack(), true);
     assert!(!inbound.owes_ack());
     let mut messages = Vec::new();
     while out.can_send() {
         messages.extend(feed(&mut inbound, frames(&mut out)).unwrap());
-        out.handle_ack(inbound.tell_ack(), false);
+        out.handle_ack(inbound.take_ack(), false);
     }
     assert_eq!(messages.len(), 1);
 }
@@ -124,10 +124,10 @@ fn messages_that_the_owner_has_not_taken_are_not_acknowledged() {
     out.send(message.clone()).unwrap();
     assert_eq!(feed(&mut inbound, frames(&mut out)), Ok(vec![message.clone()]));
     assert!(!inbound.owes_ack());
-    assert_eq!(inbound.tell_ack(), Ack::default());
+    assert_eq!(inbound.take_ack(), Ack::default());
     inbound.take(message.len());
     assert!(inbound.owes_ack());
-    assert!(inbound.tell_ack().through > 0);
+    assert!(inbound.take_ack().through > 0);
 }
 
 #[test]

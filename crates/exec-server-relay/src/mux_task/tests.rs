@@ -34,7 +34,7 @@ async fn a_stream_is_reset_only_after_its_last_message() {
 }
 
 #[tokio::test]
-async fn a_harness_that_reads_nothing_holds_back_what_is_sent_to_it() {
+async fn frames_for_a_harness_that_reads_nothing_are_held_back() {
     let mut link = Link::open(Serve::Flood).await.unwrap();
     link.harness.outbox().push_reply(Bytes::from_static(b"go"));
     // From the first message on, the executor knows that this harness acknowledges.

@@ -61,7 +61,7 @@ impl PreparedSandbox {
         };
         let tag = launch.tag.as_limit();
         // SAFETY: reads a live local; the process is our own unreaped child.
-        // It fails under a lowered hard limit; process trees are then told apart by session only.
+        // It fails under a lowered hard limit; process trees are then distinguished by session only.
         unsafe {
             libc::prlimit(parts.pid, libc::RLIMIT_RTTIME, &raw const tag, std::ptr::null_mut());
         }

@@ -1,7 +1,7 @@
 //! Cache of compiled policies of file requests, because a client sends the same policy with every request.
 //!
 //! A compiled policy depends only on its text and on facts that do not change while the server runs, so an entry is
-//! never stale. The disk is inspected anew for every request.
+//! never stale. The disk is inspected again for every request.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};

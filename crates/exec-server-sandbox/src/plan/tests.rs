@@ -51,7 +51,7 @@ fn a_worker_for_files_has_no_network() {
 }
 
 #[test]
-fn what_programs_need_opens_nothing_that_is_denied() {
+fn minimal_opens_no_denied_path() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().canonicalize().unwrap();
     let (store, link) = (root.join("all/store"), root.join("link"));

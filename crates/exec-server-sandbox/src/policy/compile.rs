@@ -62,7 +62,8 @@ pub enum PolicyError {
 }
 
 /// Limit of paths and patterns in a policy, including the protected names of its writable roots.
-/// ¦ Each is looked up, and most are mounted, for every process; this many take a few tenths of a second.
+///
+/// Each is looked up, and most are mounted, for every process; this many take a few tenths of a second.
 pub const MAX_POLICY_PLACES: usize = 4096;
 
 /// The error in a pattern.

@@ -8,7 +8,8 @@ use exec_server_protocol::sandbox::Network;
 use super::{Access, FilePolicy, FileRules, Policy};
 
 /// Equal for equivalent policies, in this process and in any other.
-/// ¦ It holds the whole policy instead of a hash, so that a request cannot forge a collision.
+///
+/// It holds the whole policy instead of a hash, so that a request cannot forge a collision.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PolicyDigest(Arc<[u8]>);
 

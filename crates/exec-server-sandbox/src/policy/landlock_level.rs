@@ -37,7 +37,8 @@ pub enum BeyondLandlock {
 const KERNEL_FILES: [&str; 3] = ["/proc", "/sys", "/dev"];
 
 /// Whether Landlock alone can enforce the policy; the error names the first part that it cannot.
-/// ¦ The returned paths are protected names: if one of them exists, the policy cannot be enforced either.
+///
+/// The returned paths are protected names: if one of them exists, the policy cannot be enforced either.
 pub fn can_hold(policy: &Policy) -> Result<Vec<PathBuf>, BeyondLandlock> {
     if policy.network == Network::Enabled {
         return Err(BeyondLandlock::Network);

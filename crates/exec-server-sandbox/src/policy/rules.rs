@@ -156,7 +156,8 @@ impl FileRules {
     }
 
     /// The protected names in force; each is also a carve-out.
-    /// ¦ The enforcement also protects the target of a `.git` file or of a link with such a name, and skips the names
+    ///
+    /// The enforcement also protects the target of a `.git` file or of a link with such a name, and skips the names
     /// of a root that is not a directory.
     pub fn protected_names(&self) -> Vec<ProtectedName<'_>> {
         let names =
@@ -222,7 +223,8 @@ impl FileRules {
     }
 
     /// Number of components that a pattern must match to override this rule path.
-    /// ¦ A protected name only restricts its root; where the root is denied, it grants nothing.
+    ///
+    /// A protected name only restricts its root; where the root is denied, it grants nothing.
     fn decisive_length(&self, place: &Path) -> usize {
         let length = length(place);
         let is_protected = PROTECTED_NAMES.iter().any(|name| place.ends_with(name))

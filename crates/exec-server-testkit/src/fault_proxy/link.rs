@@ -55,7 +55,7 @@ impl Listener {
             }
             Address::Unix(_) => {
                 let directory = tempfile::tempdir().expect("there is room for a directory");
-                let path = directory.path().join("cable.sock");
+                let path = directory.path().join("proxy.sock");
                 let listener = UnixListener::bind(&path).expect("the directory is ours");
                 (Self::Unix(listener), format!("unix://{}", path.display()), Some(directory))
             }

@@ -91,7 +91,7 @@ async fn an_unplugged_cable_turns_connections_away() {
 }
 
 #[tokio::test]
-async fn bad_weather_changes_no_byte_and_cuts_where_the_seed_says() {
+async fn seeded_faults_change_no_byte_and_cut_where_the_seed_determines() {
     let sent: Vec<u8> = (0..200_000_u32).map(|index| (index % 251) as u8).collect();
     let faults = FaultSchedule {
         seed: 7,

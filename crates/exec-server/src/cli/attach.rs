@@ -135,6 +135,6 @@ fn attached_elsewhere(located: &Located, reattach: &ReattachHint) -> Failure {
             format::plain(&short),
             format::age(session.opened_at_ms)
         ),
-        come_back: reattach.command().to_owned(),
+        attach_command: reattach.command().to_owned(),
     }
 }

@@ -118,7 +118,7 @@ impl Console {
                     Typed::Escape(Escape::Leave | Escape::Detach) => {
                         return Err(Failure::Left(left.to_owned()));
                     }
-                    Typed::Escape(Escape::Help) => output::say(&format!("exec-server: {}\n", self.help())),
+                    Typed::Escape(Escape::Help) => output::print_stderr(&format!("exec-server: {}\n", self.help())),
                     Typed::Escape(Escape::Suspend) => {
                         self.mode = None;
                         signals::stop_self();

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_one_goes_on_unchanged() {
+    fn text_that_resembles_an_escape_passes_unchanged() {
         check("~", &[b"ls ~."], "ls ~.");
         check("~", &[b"~/bin"], "~/bin");
         check("~", &[b"~", b"/bin"], "~/bin");

@@ -7,7 +7,7 @@ Examples:
       `box` is listed in environments.toml; stdin is passed on unless it is a terminal
   exec-server run -it box -- vim notes.txt
       Ctrl-P Ctrl-Q detaches from it, Enter ~. leaves a lost connection, Enter ~? lists such keys;
-      `exec-server attach box ID` comes back
+      `exec-server attach box ID` attaches again
   exec-server run -d --name nightly box -- ./nightly.sh
       prints the id for ps, logs, attach, wait and kill
   exec-server run --memory 2g --cpus 1.5 --pids 200 box -- make -j

@@ -30,7 +30,7 @@ pub enum Failure {
     #[error(transparent)]
     Environments(#[from] EnvironmentsError),
     /// No registry URL for `env:NAME`.
-    #[error("which registry knows `{0}`?")]
+    #[error("no registry is configured for `{0}`")]
     NoRegistry(String),
     /// The server rejected the request, or could not be reached.
     #[error(transparent)]
@@ -84,13 +84,13 @@ pub enum Failure {
         /// Client name and age of the other session.
         holder: String,
         /// The command that attaches.
-        come_back: String,
+        attach_command: String,
     },
     /// Another client took the process over.
     #[error("taken over by another client")]
     TakenOver {
         /// The command that attaches.
-        come_back: String,
+        attach_command: String,
     },
     /// A signal ended this client; the exit code.
     #[error("interrupted")]
@@ -149,7 +149,7 @@ impl Failure {
             text.push_str(&plain_lines(&hint));
             text.push('\n');
         }
-        super::output::say(&text);
+        super::output::print_stderr(&text);
     }
 
     /// The exit code; commands that exit like the remote command use 125 instead of 1.
@@ -186,11 +186,11 @@ impl Failure {
             Self::NotStarted { code: NOT_FOUND, .. } => Some(PROGRAM_HINT.to_owned()),
             Self::NoProcess(_) => Some("`exec-server ps -a TARGET` lists what is there".to_owned()),
             Self::ManyProcesses { .. } => Some("name it as SESSION/ID".to_owned()),
-            Self::AttachedElsewhere { come_back, .. } => {
-                Some(format!("`{}` takes it from there", taking_over(come_back)))
+            Self::AttachedElsewhere { attach_command, .. } => {
+                Some(format!("`{}` takes it from there", taking_over(attach_command)))
             }
-            Self::TakenOver { come_back } => {
-                Some(format!("`{}` takes it back", taking_over(come_back)))
+            Self::TakenOver { attach_command } => {
+                Some(format!("`{}` takes it back", taking_over(attach_command)))
             }
             Self::NoRegistry(_) => {
                 Some("name it with --remote URL, or set EXEC_SERVER_REMOTE_URL".to_owned())
@@ -211,8 +211,8 @@ impl Failure {
 const PROGRAM_HINT: &str =
     "the program is looked up in the server's PATH; a shell's words need `sh -c '…'`";
 
-fn taking_over(come_back: &str) -> String {
-    come_back.replacen("attach", "attach --take-over", 1)
+fn taking_over(attach_command: &str) -> String {
+    attach_command.replacen("attach", "attach --take-over", 1)
 }
 
 fn client_hint(error: &ExecServerError) -> Option<String> {

@@ -132,10 +132,10 @@ pub async fn follow(
         follower.written.abandon();
         console.restore();
         if follower.exit.is_none() && io::stdout().is_terminal() {
-            output::show(RESET_SCREEN);
+            output::print_stdout(RESET_SCREEN);
         }
     }
-    follower.say_notices();
+    follower.print_notices();
     outcome
 }
 
@@ -335,7 +335,7 @@ impl Follower<'_> {
             _ => false,
         };
         if is_taken_over {
-            Failure::TakenOver { come_back: self.reattach.command().to_owned() }
+            Failure::TakenOver { attach_command: self.reattach.command().to_owned() }
         } else {
             Failure::LinkLost(reason.to_owned())
         }
@@ -488,9 +488,9 @@ impl Follower<'_> {
         }
     }
 
-    fn say_notices(&mut self) {
+    fn print_notices(&mut self) {
         for notice in self.notices.drain(..) {
-            output::say(&String::from_utf8_lossy(&notice));
+            output::print_stderr(&String::from_utf8_lossy(&notice));
         }
     }
 }

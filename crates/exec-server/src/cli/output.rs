@@ -63,12 +63,12 @@ const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 const BLOCKED_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes a message to stderr without blocking on a stopped terminal.
-pub fn say(text: &str) {
+pub fn print_stderr(text: &str) {
     write_soon(io::stderr(), text.as_bytes().to_vec());
 }
 
 /// Writes a message to stdout in the same way.
-pub fn show(text: &str) {
+pub fn print_stdout(text: &str) {
     write_soon(io::stdout(), text.as_bytes().to_vec());
 }
 

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_name_the_live_process_is_meant_else_the_last_one() {
+    fn a_name_means_the_running_process_else_the_latest() {
         let mut sessions = vec![session("aaaa", &["job"]), session("bbbb", &["job"])];
         sessions[0].processes[0].exited = true;
         sessions[0].processes[0].started_at_ms = 9;

@@ -29,7 +29,7 @@ impl ReattachHint {
     /// The hint for a user who leaves.
     pub fn describe(&self) -> String {
         if self.is_there {
-            format!("`{}` comes back", self.command)
+            format!("`{}` attaches again", self.command)
         } else {
             "this server has no way back to the command".to_owned()
         }

@@ -1,5 +1,6 @@
 //! Options of the reference's command line that have no effect or another meaning here.
-//! ¦ Scripts for the reference keep working: an option without effect prints a note to stderr, and one that cannot be
+//!
+//! Scripts for the reference keep working: an option without effect prints a note to stderr, and one that cannot be
 //! honoured is rejected with the reason. None of them is listed in the help.
 
 /// Options that are accepted for compatibility.

@@ -22,7 +22,8 @@ use crate::cli::token::quoted;
 #[derive(Debug, clap::Args)]
 pub struct RendezvousArguments {
     /// Address to listen on: http://IP:PORT, or https:// with --tls-cert; ws:// and wss:// mean the same.
-    /// ¦ Use a fixed port: executors reconnect to the same address after a restart.
+    ///
+    /// Use a fixed port: executors reconnect to the same address after a restart.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:7780", value_parser = listen_address)]
     listen: ListenAddress,
     /// Directory for tokens, registrations and signing keys; readable by its owner only

@@ -173,7 +173,7 @@ pub async fn conclude(
     match outcome {
         Outcome::Exited(code) => Ok(code),
         Outcome::Left => {
-            output::say(&format!("exec-server: left; {}\n", reattach.describe()));
+            output::print_stderr(&format!("exec-server: left; {}\n", reattach.describe()));
             Ok(LEFT)
         }
         Outcome::Detached => {
@@ -188,7 +188,10 @@ pub async fn conclude(
                 Ok::<_, Failure>(kept)
             };
             let kept = console.wait_for(&left, keeping).await?;
-            output::say(&format!("exec-server: detached; {}{kept}\n", reattach.describe()));
+            output::print_stderr(&format!(
+                "exec-server: detached; {}{kept}\n",
+                reattach.describe()
+            ));
             Ok(0)
         }
     }

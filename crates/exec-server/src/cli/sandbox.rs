@@ -55,7 +55,9 @@ enum UsageError {
     Json { path: PathBuf, source: serde_json::Error },
     #[error(transparent)]
     StateDir(#[from] exec_server::state_dir::StateDirError),
-    #[error("--network and --write go with read-only and workspace-write; a file says it itself")]
+    #[error(
+        "--network and --write apply to read-only and workspace-write only; a policy file sets both itself"
+    )]
     FileWithFlags,
 }
 

@@ -234,13 +234,13 @@ impl TargetOptions {
         let mut args = place.connect_args()?;
         args.ca_file.clone_from(&self.ca_file);
         args.options = options(initialize_timeout, resume_options);
-        relay::tell(&mut args);
+        relay::report_keys(&mut args);
         Ok(RemoteExecServerClient::through_relay(args)?)
     }
 
     fn environments(&self) -> Result<Environments, EnvironmentsError> {
         if let Some(path) = &self.environments {
-            return read_environments(path).inspect(tell_ignored_keys);
+            return read_environments(path).inspect(warn_of_ignored_keys);
         }
         let config = std::env::var_os("XDG_CONFIG_HOME").filter(|home| !home.is_empty());
         let config = config
@@ -251,7 +251,7 @@ impl TargetOptions {
             Some(path) => read_environments(&path),
             None => Environments::from_environment(),
         }
-        .inspect(tell_ignored_keys)
+        .inspect(warn_of_ignored_keys)
     }
 
     fn websocket(
@@ -383,11 +383,11 @@ pub fn is_address(text: &str) -> bool {
 }
 
 /// Warns once about unknown keys in environments.toml.
-fn tell_ignored_keys(environments: &Environments) {
-    static TOLD: Once = Once::new();
+fn warn_of_ignored_keys(environments: &Environments) {
+    static WARNED: Once = Once::new();
     let keys = environments.ignored_keys();
     if !keys.is_empty() {
-        TOLD.call_once(|| {
+        WARNED.call_once(|| {
             let names = keys.iter().map(|key| key.escape_debug().to_string());
             let names = names.collect::<Vec<_>>().join(", ");
             eprintln!("exec-server: keys of environments.toml that are not known here are ignored: {names}");

@@ -200,7 +200,7 @@ async fn a_signed_token_is_valid_in_its_time_give_or_take_the_skew() {
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_what_it_should_be_is_invalid() {
+async fn a_malformed_token_is_invalid() {
     let server = signed(&[]).await;
     let hs256 = json!({"alg": "HS256", "typ": "JWT"});
     let good = json!({"exp": now() + 600});

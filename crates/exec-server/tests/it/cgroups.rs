@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 pub const HOG: &str = "echo up; read _; exec tail /dev/zero";
 
 #[tokio::test]
-async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_the_client_is_told() {
+async fn a_tree_beyond_its_memory_is_killed_as_a_whole_and_reported() {
     let Some((cgroup, server)) = server_with("memory").await else { return };
     let mut client = server.client().await;
     let process_count = ProcessMarker::new();
@@ -82,7 +82,7 @@ async fn time_on_processors_is_handed_out_by_the_cgroup() {
 }
 
 #[tokio::test]
-async fn what_the_operator_allows_is_the_most_that_a_process_gets() {
+async fn limits_of_the_operator_cap_those_of_a_request() {
     let Some(cgroup) = TestCgroup::with_controller("pids") else { return };
     let path = cgroup.path.to_str().unwrap();
     let server = TestExecutor::start_with(&["--cgroup", path, "--max-pids", "100"]).await;
@@ -144,7 +144,7 @@ async fn a_server_that_was_killed_leaves_no_directory() {
 }
 
 #[tokio::test]
-async fn what_server_and_guardian_could_not_remove_is_swept_by_the_next() {
+async fn cgroups_that_were_left_behind_are_removed_by_the_next_server() {
     let Some(cgroup) = TestCgroup::make() else { return };
     let path = cgroup.path.to_str().unwrap().to_owned();
     let mut server = TestExecutor::start_with(&["--cgroup", &path]).await;
@@ -178,7 +178,7 @@ async fn a_group_whose_daemon_outlives_the_session_end_is_removed() {
 }
 
 #[tokio::test]
-async fn when_memory_runs_out_a_child_dies_and_the_server_lives() {
+async fn when_memory_runs_out_a_child_is_killed_and_not_the_server() {
     let Some(group) = MemoryGroup::make(256 * MIB) else { return };
     let server = TestExecutor::builder().after(&group.join_command()).start().await;
     let mut client = server.client().await;

@@ -4,7 +4,7 @@ use exec_server_testkit::TestExecutor;
 use serde_json::Value;
 
 #[tokio::test]
-async fn the_doctor_says_what_works_and_what_that_means() {
+async fn the_doctor_reports_features_and_their_meaning() {
     let (code, text, errors) = run(&["doctor"]).await;
     assert_eq!(errors, "");
     let lines: Vec<&str> = text.lines().collect();
@@ -91,7 +91,7 @@ async fn a_cgroup_that_the_server_would_be_given_is_looked_at() {
 
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn where_no_namespace_can_be_made_the_doctor_says_so() {
+async fn the_doctor_reports_missing_namespaces() {
     // The seccomp filter prevents nested sandboxes.
     let binary = exec_server_testkit::executor::binary();
     let (code, text, _) =

@@ -8,7 +8,7 @@ use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn the_server_tells_what_its_machine_is_like() {
+async fn environment_info_describes_the_machine() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().canonicalize().unwrap();
     let server = TestExecutor::builder()
@@ -101,7 +101,7 @@ async fn every_announced_capability_is_there_and_no_other() {
 }
 
 #[tokio::test]
-async fn without_a_policy_a_child_gets_exactly_what_was_asked_for() {
+async fn without_a_policy_a_child_gets_exactly_the_requested_variables() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let env = client.run("empty", &["/usr/bin/env"], json!({"env": {}})).await;
@@ -169,7 +169,7 @@ async fn a_policy_is_applied_to_the_environment_of_the_server() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_the_harness_or_the_server_never_reaches_a_child() {
+async fn variables_of_harness_and_server_never_reach_a_child() {
     let secrets = [
         "CODEX_GUARDIAN_DECISIONS_API_KEY",
         "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
@@ -285,7 +285,7 @@ async fn a_child_ignores_and_blocks_no_signal_whatever_the_server_does() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_started_without_ends_of_children_still_hears_of_them() {
+async fn a_server_started_with_sigchld_ignored_still_reaps_children() {
     // A shell's `trap` does not do it: some shells keep this signal for themselves.
     let ignoring = r#"exec env --ignore-signal=CHLD "$0" "$@""#;
     let mut server = TestExecutor::builder().after(ignoring).start().await;
@@ -369,7 +369,7 @@ async fn plugins_and_skills_are_found_below_given_roots() {
 }
 
 #[tokio::test]
-async fn what_is_installed_on_the_machine_is_found() {
+async fn installed_capabilities_are_found() {
     let home = tempfile::tempdir().unwrap();
     let server = TestExecutor::builder()
         .env("HOME", home.path())

@@ -102,7 +102,7 @@ fn give_to(path: &Path, user: u32) {
 /// Waits until the server has no open file in the fixture.
 async fn let_go(fixture: &FsFixture) {
     let open = PathBuf::from(format!("/proc/{}/fd", fixture.server.serving_pid()));
-    eventually("the server lets go of the files", || {
+    eventually("the server has closed the files", || {
         let mut files = open.read_dir().expect("the server runs").flatten();
         !files.any(|file| file.path().read_link().is_ok_and(|to| to.starts_with(fixture.root())))
     })

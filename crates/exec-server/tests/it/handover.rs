@@ -12,7 +12,7 @@ const RETAINED: usize = 2 * CHUNK;
 const TOTAL: usize = 8 * 1024 * 1024;
 
 #[tokio::test]
-async fn output_that_is_lost_on_its_way_is_still_kept() {
+async fn output_lost_in_transit_is_still_retained() {
     let server = TestExecutor::start().await;
     let mut watcher = server.client().await;
     let (client, id) = flood(&server).await;

@@ -119,7 +119,7 @@ async fn a_message_sent_along_with_the_upgrade_is_not_lost() {
 }
 
 #[tokio::test]
-async fn whatever_comes_from_a_web_page_is_refused_before_anything_else() {
+async fn requests_from_web_pages_are_rejected_first() {
     let token = ["--ws-auth", "capability-token", "--ws-token-sha256", &"ab".repeat(32)];
     for arguments in [&[][..], &token] {
         let server = TestExecutor::start_with(arguments).await;

@@ -24,7 +24,7 @@ async fn asking(server: &TestExecutor) -> TestClient {
 }
 
 #[tokio::test]
-async fn replies_list_what_was_ignored_to_a_client_that_asks() {
+async fn replies_list_ignored_members_on_request() {
     let fixture = &mut FsFixture::new().await;
     fixture.put("f", "content");
     let path = fixture.uri("f");
@@ -80,7 +80,7 @@ fn without_ignored(mut result: Value) -> BTreeMap<String, Value> {
 }
 
 #[tokio::test]
-async fn http_requests_list_what_was_ignored() {
+async fn http_requests_list_ignored_members() {
     let server = TestExecutor::start().await;
     let web = Web::start(|mut visit| async move {
         while visit.request().await.is_some() {
@@ -95,7 +95,7 @@ async fn http_requests_list_what_was_ignored() {
 }
 
 #[tokio::test]
-async fn the_client_asks_and_tells_its_user_once() {
+async fn the_client_reports_ignored_members_once() {
     let heard: Arc<Mutex<Vec<String>>> = Arc::default();
     let listener = {
         let heard = heard.clone();

@@ -5,7 +5,7 @@ use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn one_connection_too_many_is_told_so_and_may_come_back() {
+async fn one_connection_too_many_is_rejected_as_retryable() {
     let server = TestExecutor::start_with(&["--max-connections", "2"]).await;
     let url = server.url();
     let (_first, second) = (server.client().await, server.client().await);
@@ -24,7 +24,7 @@ async fn one_connection_too_many_is_told_so_and_may_come_back() {
 }
 
 #[tokio::test]
-async fn one_session_too_many_is_told_so_and_may_come_back() {
+async fn one_session_too_many_is_rejected_as_retryable() {
     let arguments = ["--max-sessions", "1", "--session-linger", "0"];
     let server = TestExecutor::start_with(&arguments).await;
     let first = server.client().await;
@@ -40,7 +40,7 @@ async fn one_session_too_many_is_told_so_and_may_come_back() {
 }
 
 #[tokio::test]
-async fn one_process_too_many_is_told_so_and_other_sessions_have_their_own() {
+async fn one_process_too_many_is_rejected_and_other_sessions_have_their_own_limit() {
     let server = TestExecutor::start_with(&["--max-processes", "2"]).await;
     let mut client = server.client().await;
     for id in ["a", "b"] {
@@ -92,7 +92,7 @@ async fn a_message_may_be_as_large_as_the_limit_and_no_larger() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_far_too_much_still_hears_why() {
+async fn a_client_that_sends_too_much_gets_the_close_reason() {
     let server = TestExecutor::start_with(&["--max-message-bytes", "100000"]).await;
     for _ in 0..10 {
         let mut client = server.client().await;

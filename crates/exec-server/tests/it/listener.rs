@@ -297,7 +297,7 @@ mod users {
     }
 
     #[tokio::test]
-    async fn other_users_are_served_when_the_operator_says_so_and_the_log_says_it_too() {
+    async fn other_users_are_served_with_the_option_and_the_log_says_it() {
         if !is_possible() {
             return;
         }

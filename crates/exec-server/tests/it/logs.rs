@@ -49,7 +49,7 @@ async fn ids_are_fields_so_that_a_session_can_be_followed() {
     let exited = find("process exited");
     assert_eq!((&exited["process_id"], &exited["exit_code"]), (&json!("p"), &json!(0)));
     assert!(exited["pid"].is_u64());
-    find("told to stop");
+    find("received a signal, shutting down");
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn text_for_people_is_there_for_the_asking_and_has_no_colours_in_a_pipe() 
 }
 
 #[tokio::test]
-async fn without_being_asked_a_server_that_is_well_says_nothing() {
+async fn a_healthy_server_logs_nothing_by_default() {
     let log = log_of_a_session("", &[]).await;
     assert_eq!(log, [""; 0]);
 }
@@ -190,7 +190,7 @@ async fn log_of_a_session(level: &str, arguments: &[&str]) -> Vec<String> {
     let refused = TestClient::try_connect(server.url(), &[("Authorization", &wrong)]).await;
     assert_eq!(refused.err(), Some(401));
     server.signal(Signal::TERM);
-    client.close_frame().await.expect("a goodbye");
+    client.close_frame().await.expect("a close frame");
     let mut log = Vec::new();
     while let Some(line) = server.next_stderr_line().await {
         log.push(line);

@@ -54,7 +54,7 @@ async fn metrics_are_guarded_like_the_listener() {
 }
 
 #[tokio::test]
-async fn the_counts_move_with_what_happens() {
+async fn counters_follow_events() {
     let (server, metrics) = start().await;
     let before = scrape(&metrics).await;
     assert!(before.keys().all(|name| name.starts_with("exec_server_")), "{before:?}");

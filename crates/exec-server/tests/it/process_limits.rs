@@ -4,7 +4,7 @@ use exec_server_testkit::TestExecutor;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn files_are_bounded_for_every_process_and_the_reply_says_so() {
+async fn file_limits_apply_to_every_process_and_are_in_the_reply() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let folder = tempfile::tempdir().unwrap();
@@ -24,7 +24,7 @@ async fn files_are_bounded_for_every_process_and_the_reply_says_so() {
 }
 
 #[tokio::test]
-async fn nothing_is_said_about_limits_where_there_are_none() {
+async fn without_limits_the_reply_has_none() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     for limits in [Value::Null, json!({})] {
@@ -36,7 +36,7 @@ async fn nothing_is_said_about_limits_where_there_are_none() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_invalid() {
+async fn limits_out_of_range_are_invalid() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     for limits in [

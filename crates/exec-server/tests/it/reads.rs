@@ -4,7 +4,7 @@ use exec_server_testkit::TestExecutor;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_reader_that_waits_for_the_close_hears_of_it() {
+async fn a_reader_that_waits_for_the_close_gets_it() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     // The shell exits at once; its child holds the output open until the test opens the gate.

@@ -63,7 +63,7 @@ async fn runs(scenario: Scenario) -> impl Iterator<Item = Run> {
 }
 
 #[tokio::test]
-async fn an_approved_command_keeps_what_its_profile_denies() {
+async fn an_approved_command_keeps_the_denials_of_its_profile() {
     for client in blocking(ReferenceClient::find_all).await {
         eprintln!("with the reference {}:", client.version());
         let server = TestExecutor::start().await;

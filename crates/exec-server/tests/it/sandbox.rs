@@ -11,7 +11,7 @@
 //! | [`policies`], [`protected`], [`missing`] | what a policy means |
 //! | [`escalated`] | commands that were approved to run with fewer limits |
 //! | [`every_method`] | which requests a policy can come with |
-//! | [`allowed`] | what the operator lets out |
+//! | [`allowed`] | what the operator allows in addition |
 //! | [`landlock_level`] | the attacks again, where Landlock is the only lock |
 //! | [`escapes`], [`secrets`], [`privileges`], [`processes`], [`network`], [`kernel`], [`filters`], [`races`], [`placeholder_races`], [`file_attacks`], [`own_secrets`] | attacks |
 

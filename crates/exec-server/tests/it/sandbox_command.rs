@@ -15,7 +15,7 @@ use tokio::time::timeout;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn a_command_writes_what_it_may_and_nothing_else() {
+async fn a_command_writes_only_where_it_may() {
     let dir = tempfile::tempdir().unwrap();
     let (work, other) = (dir.path().join("work"), dir.path().join("other"));
     for dir in [&work, &other] {
@@ -64,7 +64,7 @@ async fn a_command_has_no_more_processes_than_it_may() {
 }
 
 #[tokio::test]
-async fn our_own_failures_are_told_from_those_of_the_command() {
+async fn our_own_failures_have_another_exit_code_than_the_command() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, text: &str| {
         let path = dir.path().join(name);
@@ -80,7 +80,7 @@ async fn our_own_failures_are_told_from_those_of_the_command() {
         (vec!["--policy", &broken], "broken.json: EOF"),
         (vec!["--policy", &unknown], "magic"),
         (vec!["--policy", &open], "the policy does not request a sandbox"),
-        (vec!["--policy", &open, "--network"], "a file says it itself"),
+        (vec!["--policy", &open, "--network"], "a policy file sets both itself"),
         (vec!["--write", "/no/such/dir"], "/no/such/dir: No such file"),
         (vec!["--cwd", "/no/such/dir"], "/no/such/dir: No such file"),
         (vec!["--unknown-flag"], "unexpected argument"),
@@ -91,7 +91,7 @@ async fn our_own_failures_are_told_from_those_of_the_command() {
         assert!(errors.contains(reason), "{flags:?}: {errors}");
     }
     let (code, help, _) = run(&["sandbox", "--help"]).await;
-    assert!(code == 0 && help.contains("127 if it is not there"), "{help}");
+    assert!(code == 0 && help.contains("127 if it is not found"), "{help}");
     let (code, _, errors) = run(&["--listen", "stdio", "sandbox", "--", "true"]).await;
     assert!(code == 2 && errors.contains("cannot be used with"), "{errors}");
 }
@@ -129,7 +129,7 @@ async fn the_network_is_there_only_on_request() {
 }
 
 #[tokio::test]
-async fn what_is_refused_can_be_let_out_by_name() {
+async fn refused_calls_can_be_allowed_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let (script, allow) = ("unshare -U true", "--sandbox-allow");
     assert_ne!(sh(dir.path(), &[], script).await.0, 0);

@@ -67,7 +67,7 @@ fn repository() -> PathBuf {
 }
 
 #[tokio::test]
-async fn on_a_terminal_the_server_says_what_to_type_next() {
+async fn on_a_terminal_the_server_prints_the_next_commands() {
     let tools = Tools::new();
     tools.add("cc", "exit 0");
     let mut terminal = tools.run_on_a_terminal().await;
@@ -109,7 +109,7 @@ async fn on_a_terminal_nothing_is_installed_without_a_yes() {
 }
 
 #[test]
-fn without_a_terminal_it_is_said_before_it_is_done() {
+fn without_a_terminal_the_installation_is_announced() {
     let tools = Tools::new();
     let script = repository().join("tools/need-compiler.sh");
     let run = || {

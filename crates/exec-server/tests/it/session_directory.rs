@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 #[tokio::test]
-async fn the_directory_tells_every_session_with_its_processes() {
+async fn the_list_has_every_session_with_its_processes() {
     let server = TestExecutor::start().await;
     let mut first = server.client().await;
     first.start("p", &["cat"], json!({"pipeStdin": true, "cwd": "file:///tmp"})).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_process_of_another_session_can_be_signalled_and_ended() {
 }
 
 #[tokio::test]
-async fn a_session_or_process_that_is_not_there_is_told_apart() {
+async fn unknown_sessions_and_unknown_processes_are_distinguished() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let unknown_id = "00000000-0000-4000-8000-000000000000";
@@ -156,7 +156,7 @@ async fn a_session_or_process_that_is_not_there_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_session_can_be_taken_over_from_a_living_connection_when_asked() {
+async fn a_session_can_be_taken_over_from_a_live_connection_when_asked() {
     let server = TestExecutor::start().await;
     let mut holder = server.client().await;
     let id = holder.session_id.clone();
@@ -215,7 +215,7 @@ async fn a_session_that_waits_long_goes_with_its_last_process() {
 }
 
 #[tokio::test]
-async fn what_a_process_said_is_kept_as_long_as_was_asked() {
+async fn output_is_retained_for_the_requested_time() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     client.run("short", &["echo", "hi"], json!({"closedRetentionMs": 0})).await;

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 const COUNTING: &[&str] = &["/bin/sh", "-c", "i=0; while :; do i=$((i+1)); echo $i; done"];
 
 #[tokio::test]
-async fn the_handshake_gives_a_session_and_tells_what_the_machine_is_like() {
+async fn the_handshake_returns_session_and_environment_info() {
     let server = TestExecutor::start_with(&["--session-linger", "12s"]).await;
     let mut client = TestClient::connect(server.url()).await;
     let result = client.try_initialize(None).await.unwrap();
@@ -31,7 +31,7 @@ async fn the_handshake_gives_a_session_and_tells_what_the_machine_is_like() {
 }
 
 #[tokio::test]
-async fn methods_wait_for_the_handshake_and_say_which_step_is_missing() {
+async fn methods_before_the_handshake_name_the_missing_step() {
     let server = TestExecutor::start().await;
     let mut client = TestClient::connect(server.url()).await;
     for (step, is_named) in
@@ -107,7 +107,7 @@ async fn a_failed_initialize_leaves_the_next_attempt_free() {
 }
 
 #[tokio::test]
-async fn a_session_whose_holder_is_alive_is_not_given_away() {
+async fn a_session_whose_holder_answers_pings_is_not_moved() {
     let server = TestExecutor::start().await;
     let mut holder = server.client().await;
     let id = holder.session_id.clone();
@@ -127,7 +127,7 @@ async fn a_session_whose_holder_is_alive_is_not_given_away() {
 }
 
 #[tokio::test]
-async fn only_one_of_many_who_come_back_at_once_gets_the_session() {
+async fn of_concurrent_resumes_one_gets_the_session() {
     let server = TestExecutor::start().await;
     for _ in 0..10 {
         let mut client = server.client().await;
@@ -163,7 +163,7 @@ async fn only_one_of_many_who_come_back_at_once_gets_the_session() {
 }
 
 #[tokio::test]
-async fn a_silent_holder_loses_its_session_and_is_told_why() {
+async fn a_holder_without_pongs_loses_its_session_with_a_close_reason() {
     let server = TestExecutor::start().await;
     let mut silent = RawClient::connect(server.url()).await;
     let id = silent.initialize().await;
@@ -371,7 +371,7 @@ async fn a_session_that_is_resumed_in_time_outlives_many_lingers() {
 }
 
 #[tokio::test]
-async fn only_who_opened_a_session_can_come_back_to_it() {
+async fn only_the_credential_that_opened_a_session_can_resume_it() {
     let secret = "a secret that is long enough to sign tokens with";
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret");

@@ -21,15 +21,15 @@ async fn a_signal_ends_processes_then_connections_then_the_server() {
         assert_eq!(finished.text(), "bye\n", "{signal:?}");
         assert_eq!(finished.exited["exitCode"], 3);
         assert_eq!(finished.exited["reason"], "serverShutdown");
-        let goodbye = client.close_frame().await;
-        assert_eq!(goodbye, Some((1001, "server shutting down".to_owned())));
+        let close_frame = client.close_frame().await;
+        assert_eq!(close_frame, Some((1001, "server shutting down".to_owned())));
         assert_eq!(server.wait().await.code(), Some(0), "{signal:?}");
         are_gone(&pids);
     }
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_want_to_end_does_not_keep_the_server() {
+async fn a_process_that_ignores_sigterm_does_not_block_the_shutdown() {
     let mut server = TestExecutor::start().await;
     let mut client = server.client().await;
     let pids = start_tree(&mut client, "trap '' TERM INT HUP").await;
@@ -71,7 +71,7 @@ async fn a_client_that_takes_nothing_does_not_keep_the_server() {
 }
 
 #[tokio::test]
-async fn while_it_ends_a_server_is_alive_but_not_ready() {
+async fn during_shutdown_a_server_is_live_but_not_ready() {
     let mut server = TestExecutor::start().await;
     let mut client = server.client().await;
     let mut http = HttpConnection::open(server.url()).await;
@@ -124,7 +124,7 @@ async fn under_nohup_a_hangup_ends_nothing() {
 }
 
 #[tokio::test]
-async fn the_end_of_stdin_ends_a_server_that_was_told_so() {
+async fn the_end_of_stdin_stops_a_server_with_the_option() {
     for by_environment in [false, true] {
         let builder = TestExecutor::builder();
         let builder = match by_environment {
@@ -148,7 +148,7 @@ async fn the_end_of_stdin_ends_a_server_that_was_told_so() {
 }
 
 #[tokio::test]
-async fn without_being_told_so_the_end_of_stdin_means_nothing() {
+async fn without_the_option_the_end_of_stdin_is_ignored() {
     for value in [None, Some("false")] {
         let mut builder = TestExecutor::builder();
         builder.command().env_remove("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE");

@@ -18,7 +18,7 @@ const STATUS: &str = r#"{"id":2,"method":"environment/status"}"#;
 const PARSE_PREFIX: &str = "failed to parse JSON-RPC message from exec-server stdio: ";
 
 #[tokio::test]
-async fn lines_may_end_in_either_way_and_blank_ones_mean_nothing() {
+async fn lines_may_end_with_lf_or_crlf_and_blank_ones_are_ignored() {
     let mut peer = Peer::start(&[]);
     peer.send(format!("\n\r\n{INITIALIZE}\r\n \t \n{INITIALIZED}\n\n  {STATUS}  \r\n")).await;
     assert_eq!(peer.message().await["id"], 1);
@@ -32,7 +32,7 @@ async fn lines_may_end_in_either_way_and_blank_ones_mean_nothing() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_no_message_is_answered_and_the_rest_goes_on() {
+async fn a_malformed_line_gets_an_error_and_later_lines_are_served() {
     let mut peer = Peer::initialized(&[]).await;
     let lines: [&[u8]; 7] = [
         b"not-json",
@@ -110,7 +110,7 @@ async fn a_signal_ends_the_server_while_stdin_is_open() {
         peer.signal(signal);
         let messages = peer.messages_to_the_end().await;
         let exited = messages.iter().find(|message| message["method"] == "process/exited");
-        let exited = exited.unwrap_or_else(|| panic!("no farewell of the process: {messages:?}"));
+        let exited = exited.unwrap_or_else(|| panic!("no exit event of the process: {messages:?}"));
         assert_eq!(exited["params"]["reason"], "serverShutdown");
         assert_eq!(messages.last().unwrap()["method"], "process/closed");
         assert_eq!(peer.wait().await.code(), Some(0), "{signal:?}");
@@ -151,7 +151,7 @@ async fn a_whole_session_works_with_a_flood_of_output_in_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_reading_and_goes_away_ends_the_server() {
+async fn a_client_that_stops_reading_and_closes_ends_the_server() {
     let mut peer = Peer::initialized(&[]).await;
     let params = start_params("p", &["/usr/bin/yes"], json!({}));
     peer.call("process/start", params).await;

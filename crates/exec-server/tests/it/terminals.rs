@@ -111,7 +111,7 @@ async fn control_c_interrupts_and_control_d_ends_the_input() {
 }
 
 #[tokio::test]
-async fn the_end_of_a_terminals_input_comes_after_what_was_written() {
+async fn the_end_of_terminal_input_follows_the_written_data() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     start(&mut client, "p", "stty -echo; echo ready; wc -l").await;
@@ -160,7 +160,7 @@ async fn an_interactive_shell_has_job_control() {
 }
 
 #[tokio::test]
-async fn a_death_by_signal_is_told_as_without_a_terminal() {
+async fn an_exit_by_signal_is_reported_as_without_a_terminal() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     for (name, code) in [("HUP", 129), ("KILL", 137), ("TERM", 143)] {
@@ -190,7 +190,7 @@ async fn the_child_leads_its_session_in_front_of_its_controlling_terminal() {
 }
 
 #[tokio::test]
-async fn a_terminal_is_cooked_and_says_nothing_about_its_kind() {
+async fn a_terminal_is_in_cooked_mode_without_term() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let modes = tty(&mut client, "stty", "stty -a").await.pty_text();
@@ -218,7 +218,7 @@ async fn a_terminal_does_not_change_where_and_as_what_a_program_runs() {
 }
 
 #[tokio::test]
-async fn everything_comes_on_one_stream_and_whole() {
+async fn all_output_arrives_on_one_stream() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let finished = tty(&mut client, "p", "echo out; echo err >&2; seq 1 100000; exit 3").await;

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::cgroups::TestCgroup;
 
-/// Starts one descendant of every kind, each known to be where it wants to be before the script goes on: a child in
+/// Starts one descendant of every kind, and waits until each is in place: a child in
 /// the group, one in a session of its own, and two daemons without a parent, of which one keeps the output.
 const FAMILY: &str = r#"
     up() { read _ <"$FIFO"; }
@@ -38,7 +38,7 @@ async fn terminate_ends_every_descendant() {
 
 /// The next server ends exactly the processes of a server that was killed with its guardian.
 #[tokio::test]
-async fn the_next_server_ends_what_one_left_that_was_killed_with_its_guardian() {
+async fn the_next_server_ends_processes_of_a_server_killed_with_its_guardian() {
     let state = tempfile::tempdir().unwrap();
     let with_state = || {
         let mut builder = TestExecutor::builder();
@@ -73,7 +73,7 @@ async fn the_next_server_ends_what_one_left_that_was_killed_with_its_guardian() 
 
 /// A server that was started by a process of another one has inherited its tag.
 #[tokio::test]
-async fn a_server_inside_of_what_was_left_lives_on() {
+async fn a_server_among_the_leftovers_is_not_ended() {
     let state = tempfile::tempdir().unwrap();
     let with_state = || {
         let mut builder = TestExecutor::builder();
@@ -124,7 +124,7 @@ async fn terminate_ends_those_that_the_root_left_behind() {
 }
 
 #[tokio::test]
-async fn a_daemon_that_let_go_of_the_output_stays_until_a_client_asks_for_its_end() {
+async fn a_daemon_without_the_output_runs_until_a_client_terminates_it() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let (process_count, mut up) = (ProcessMarker::new(), Fifo::new());
@@ -148,7 +148,7 @@ async fn grace_lets_every_descendant_clean_up() {
     let mut client = server.client().await;
     let process_count = ProcessMarker::new();
     let mut said = Fifo::new();
-    // The sleeper speaks, because only then it is no longer a copy of the shell that would take the signal for it.
+    // The sleeper prints a line once it has executed; before, it is a copy of the shell that would take the signal.
     let sleeper = "sh -c \"echo up >$FIFO; exec sleep 1000\" & wait";
     let handler = format!("trap \"echo cleaned >$FIFO; exit 0\" TERM; {sleeper}");
     let script = format!(
@@ -294,7 +294,7 @@ async fn the_end_of_a_session_ends_its_daemons_and_only_its() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_told_to_stop_takes_everything_with_it() {
+async fn a_server_that_gets_sigterm_ends_all_processes() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let mut server = TestExecutor::start().await;
         let mut client = server.client().await;

@@ -88,7 +88,7 @@ async fn one_id_used_twice_gets_two_replies() {
 }
 
 #[tokio::test]
-async fn what_is_no_message_is_refused_and_the_connection_lives() {
+async fn malformed_messages_get_an_error_and_the_connection_stays_open() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let deep = format!("{{\"id\":1,{STATUS},\"x\":{}{}}}", "[".repeat(127), "]".repeat(127));
@@ -141,7 +141,7 @@ async fn what_is_no_message_is_refused_and_the_connection_lives() {
 }
 
 #[tokio::test]
-async fn what_is_just_within_the_rules_is_answered() {
+async fn messages_just_within_the_limits_are_answered() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let nested = format!("{{\"id\":1,{STATUS},\"x\":{}{}}}", "[".repeat(126), "]".repeat(126));
@@ -229,7 +229,7 @@ async fn bad_params_are_found_before_the_lifecycle_is_asked() {
 }
 
 #[tokio::test]
-async fn the_reference_client_hears_of_an_unknown_method_in_the_words_that_it_knows() {
+async fn the_error_for_an_unknown_method_has_the_text_of_the_reference() {
     let server = TestExecutor::start().await;
     let mut client = TestClient::connect(server.url()).await;
     let params = json!({"clientName": "codex-environment", "resumeSessionId": null});
@@ -240,7 +240,7 @@ async fn the_reference_client_hears_of_an_unknown_method_in_the_words_that_it_kn
 }
 
 #[tokio::test]
-async fn an_unknown_method_is_said_to_be_unknown_at_any_time() {
+async fn an_unknown_method_is_rejected_in_every_phase() {
     let server = TestExecutor::start().await;
     let mut client = TestClient::connect(server.url()).await;
     for is_ready in [false, true] {
@@ -257,7 +257,7 @@ async fn an_unknown_method_is_said_to_be_unknown_at_any_time() {
 }
 
 #[tokio::test]
-async fn an_unknown_notification_is_refused_and_the_connection_lives() {
+async fn an_unknown_notification_gets_an_error_and_the_connection_stays_open() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     for method in ["cancel", "process/terminate", "initialize"] {
@@ -295,7 +295,7 @@ async fn initialized_before_initialize_closes_with_a_reason() {
 }
 
 #[tokio::test]
-async fn a_reply_to_nothing_closes_with_a_reason_after_what_was_answered_before() {
+async fn an_unexpected_reply_closes_the_connection_after_earlier_replies() {
     let server = TestExecutor::start().await;
     for text in [
         r#"{"id":7,"result":{}}"#,
@@ -416,7 +416,7 @@ async fn by_default_a_message_has_64_mib() {
 }
 
 #[tokio::test]
-async fn a_large_reply_comes_in_frames_of_at_most_8_mib() {
+async fn a_large_reply_is_sent_in_frames_of_at_most_8_mib() {
     const SIZE: usize = 12 << 20;
     let server = TestExecutor::start().await;
     let mut client = RawClient::connect(server.url()).await;

@@ -107,7 +107,8 @@ pub fn paced_trips(
 }
 
 /// When new requests replace answered ones.
-/// ¦ New requests carry acknowledgements, so only a client that waits for a whole batch is delayed by a server's Nagle
+///
+/// New requests carry acknowledgements, so only a client that waits for a whole batch is delayed by a server's Nagle
 /// algorithm.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refill {

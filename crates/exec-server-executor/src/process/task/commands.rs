@@ -55,7 +55,7 @@ impl ProcessTask {
         if !ReadWaiters::<Reply>::must_wait(&params, &self.log) {
             return self.answer_read(&params, reply);
         }
-        // A read with `until` takes no output, so it says nothing about the output that the client has.
+        // A read with `until` returns no output, so it confirms nothing.
         if params.until.is_none() {
             self.note_read(&reply, params.after_seq.unwrap_or(0), self.log.next_seq());
         }

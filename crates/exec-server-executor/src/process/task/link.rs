@@ -60,7 +60,7 @@ impl Link {
         self.mark = self.outbox.as_ref().map(Outbox::delivered);
     }
 
-    /// Sends a chunk; says whether a client is attached to get it.
+    /// Sends a chunk; returns whether a client is attached.
     pub fn send_output(
         &self,
         slot: Option<Slot>,
@@ -73,7 +73,7 @@ impl Link {
         true
     }
 
-    /// Sends a notification; says whether a client is attached to get it.
+    /// Sends a notification; returns whether a client is attached.
     pub fn notify(&self, method: &str, params: &impl serde::Serialize) -> bool {
         let Some(outbox) = &self.outbox else { return false };
         outbox.push_in_order(envelope::notification(method, params));

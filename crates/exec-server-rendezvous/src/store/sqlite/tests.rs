@@ -30,7 +30,7 @@ fn the_number_of_kept_registrations_is_bounded() {
 }
 
 #[test]
-fn an_authorization_is_used_once_and_only_for_what_it_was_given() {
+fn an_authorization_is_used_once_and_only_for_its_purpose() {
     let (store, _dir) = store();
     store.register(&registration("r1", 0), NOW).unwrap();
     let good = authorization(1);

@@ -192,7 +192,7 @@ fn a_torn_entry_can_be_appended_to() {
     assert!(!place.git().exists());
 }
 
-/// What can be at the name when a sweep comes.
+/// State of the name when a sweep starts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum World {
     Nothing,
@@ -201,7 +201,7 @@ enum World {
     Replaced,
 }
 
-/// After a kill or a power cut any number of the last lines is missing, and the directory is there or not.
+/// After a kill or a power cut, any number of the last lines is missing, and the directory may be missing.
 #[test]
 fn a_sweep_completes_interrupted_changes() {
     for world in [World::Nothing, World::Placeholder, World::Filled, World::Replaced] {

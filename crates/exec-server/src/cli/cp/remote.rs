@@ -120,7 +120,7 @@ impl RemoteEndpoint {
             for (name, is_exact) in names.iter().cloned() {
                 let (there, path) = (self.clone(), join(path, &name));
                 looks.spawn(async move {
-                    let entry = there.look_beyond_links(&path, can).await?;
+                    let entry = there.entry_metadata(&path, can).await?;
                     let is_lossy = !is_exact && String::from_utf8_lossy(&name).contains('\u{fffd}');
                     // A lossy name refers to no file, or to a different one.
                     Ok::<_, Failure>(if is_lossy {
@@ -168,7 +168,7 @@ impl RemoteEndpoint {
     }
 
     /// Metadata of an entry that was listed by name only; none if it was removed since.
-    async fn look_beyond_links(
+    async fn entry_metadata(
         &self,
         path: &[u8],
         can: Capabilities,

@@ -92,7 +92,7 @@ impl Transfer {
                 }
                 Err(failure) if failure.exit_code(false) == 1 => {
                     failures += 1;
-                    this.tell(&failure);
+                    this.report(&failure);
                 }
                 // Without a connection every other entry would fail, too.
                 Err(failure) => return Err(failure),
@@ -103,7 +103,7 @@ impl Transfer {
                 match this.to.set_attributes(&directory.to, &directory.entry).await {
                     Err(failure) if failure.exit_code(false) == 1 => {
                         failures += 1;
-                        this.tell(&failure);
+                        this.report(&failure);
                     }
                     result => result?,
                 }
@@ -124,7 +124,7 @@ impl Transfer {
         queue.extend(found);
     }
 
-    fn tell(&self, failure: &Failure) {
+    fn report(&self, failure: &Failure) {
         self.progress.finish();
         failure.print();
     }

@@ -78,7 +78,7 @@ pub enum RemoteError {
         cause: io::Error,
     },
     /// The server does not speak TLS.
-    #[error("could not reach {url}: {cause}; is TLS spoken there, or is it http://?")]
+    #[error("could not reach {url}: {cause}; the server may not use TLS, try http://")]
     NoTls {
         /// The URL.
         url: String,
@@ -94,7 +94,7 @@ pub enum RemoteError {
         why: String,
     },
     /// The rendezvous rejected the request.
-    #[error("{url} refuses: {message} ({status}){}", another_token(*status))]
+    #[error("{url} rejected the request: {message} ({status}){}", another_token(*status))]
     Refused {
         /// The URL.
         url: String,

@@ -70,7 +70,7 @@ pub fn environment_name(target: &str) -> Option<&str> {
 }
 
 /// Prints new and changed executor keys on stderr.
-pub fn tell(args: &mut RelayConnectArgs) {
+pub fn report_keys(args: &mut RelayConnectArgs) {
     let has_waited = AtomicBool::new(false);
     args.notices = Some(Arc::new(move |notice| match notice {
         RelayNotice::FirstMet { environment_id, fingerprint } => eprintln!(

@@ -15,7 +15,7 @@ pub async fn connected() -> (TestExecutor, ExecServerClient) {
 }
 
 #[tokio::test]
-async fn a_command_runs_and_everything_it_wrote_comes_back() {
+async fn a_command_runs_and_its_output_is_returned() {
     let (_server, client) = connected().await;
     let script = "printf out; printf err >&2; pwd; printf \"$A\"; exit 3";
     let mut command = client.command("/bin/sh");
@@ -149,7 +149,7 @@ async fn a_command_can_be_signalled_terminated_and_killed() {
 }
 
 #[tokio::test]
-async fn kill_on_drop_ends_a_command_and_without_it_the_command_goes_on() {
+async fn kill_on_drop_ends_a_command_and_without_it_the_command_continues() {
     let (_server, client) = connected().await;
     let running = async |kill: bool| {
         let mut command = client.command("sleep");
@@ -221,7 +221,7 @@ async fn a_reader_that_comes_late_gets_everything_from_the_start() {
 }
 
 #[tokio::test]
-async fn another_client_can_go_on_with_a_session_and_its_processes() {
+async fn another_client_can_continue_with_a_session_and_its_processes() {
     let (_server, client) = connected().await;
     let session_id = client.session_id().unwrap();
     let mut command = client.command("sh");

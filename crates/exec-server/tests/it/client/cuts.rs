@@ -18,7 +18,7 @@ async fn behind_a_cable() -> (TestExecutor, FaultProxy, ExecServerClient) {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_across_a_cut() {
+async fn an_interactive_process_continues_across_a_cut() {
     let (_server, proxy, client) = behind_a_cable().await;
     let session_id = client.session_id();
     let mut child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
@@ -67,7 +67,7 @@ async fn output_of_a_detached_process_arrives_once_and_in_order() {
 }
 
 #[tokio::test]
-async fn output_that_fell_out_of_retention_is_reported_and_the_process_goes_on() {
+async fn output_that_fell_out_of_retention_is_reported_and_the_process_continues() {
     let (_server, proxy, client) = behind_a_cable().await;
     let folder = tempfile::tempdir().unwrap();
     let (go, done) = (folder.path().join("go"), folder.path().join("done"));
@@ -104,7 +104,7 @@ async fn output_that_fell_out_of_retention_is_reported_and_the_process_goes_on()
 
 /// Both ends keep a dead connection open; only the client's pings detect it.
 #[tokio::test]
-async fn a_link_that_is_dead_without_a_word_is_noticed_and_replaced_by_another() {
+async fn a_stalled_link_is_detected_and_replaced() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let mut args = RemoteExecServerConnectArgs::new(proxy.url());

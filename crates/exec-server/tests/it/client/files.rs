@@ -113,7 +113,7 @@ async fn a_stream_that_is_dropped_frees_its_handle_and_writes_nothing() {
 }
 
 #[tokio::test]
-async fn a_watch_tells_when_a_missing_path_appears() {
+async fn a_watch_reports_when_a_missing_path_appears() {
     let (_server, client) = connected().await;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("later");

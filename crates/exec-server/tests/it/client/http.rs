@@ -32,7 +32,7 @@ async fn answering(body: &'static [u8]) -> String {
 }
 
 #[tokio::test]
-async fn an_answer_comes_whole_or_as_a_stream() {
+async fn a_response_is_buffered_or_streamed() {
     let (_server, client) = connected().await;
     let url = answering(b"hello world").await;
     let answer = client.http().http_request(HttpRequestParams::get("x", url)).await.unwrap();

@@ -120,7 +120,7 @@ async fn a_read_is_repeated() {
 }
 
 #[tokio::test]
-async fn what_must_not_happen_twice_is_not_repeated_and_the_error_says_so() {
+async fn ambiguous_calls_are_not_repeated_and_reported_as_such() {
     let (client, mut peers) = scripted_client();
     let (process, mut peer) = started(&client, &mut peers).await;
     type Call = Box<dyn Future<Output = Result<(), ExecServerError>> + Send + Unpin>;
@@ -292,7 +292,7 @@ async fn a_process_that_cannot_be_recovered_fails_alone() {
 }
 
 #[tokio::test]
-async fn evicted_output_is_a_gap_and_the_process_goes_on() {
+async fn evicted_output_is_a_gap_and_the_process_continues() {
     let (client, mut peers) = scripted_client();
     let (process, peer) = started(&client, &mut peers).await;
     drop(peer);
@@ -310,7 +310,7 @@ async fn evicted_output_is_a_gap_and_the_process_goes_on() {
 }
 
 #[tokio::test]
-async fn a_start_whose_caller_goes_away_is_undone() {
+async fn a_start_whose_caller_is_dropped_is_undone() {
     let (client, mut peers) = scripted_client();
     let starting = tokio::spawn({
         let client = client.clone();

@@ -99,7 +99,7 @@ async fn cuts_lose_nothing() {
 }
 
 #[tokio::test]
-async fn what_was_missed_is_read_in_pages_to_the_end() {
+async fn missed_output_is_read_in_pages_to_the_end() {
     let Some(server) = ReferenceServer::start().await else { return };
     let proxy = FaultProxy::to(&server.url).await;
     let client = ExecServerClient::connect(proxy.url()).await.unwrap();

@@ -97,7 +97,7 @@ async fn attaching_replays_and_passes_input_on() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_told() {
+async fn missing_processes_are_reported() {
     let server = TestExecutor::start().await;
     for command in ["logs", "kill"] {
         let missing = cli(&[command, server.url(), "nobody"]).await;
@@ -112,7 +112,7 @@ async fn what_is_not_there_is_told() {
 }
 
 #[tokio::test]
-async fn a_terminal_is_let_go_of_and_picked_up_again() {
+async fn a_terminal_is_detached_and_attached_again() {
     let server = TestExecutor::start().await;
     let program = exec_server_testkit::executor::binary();
     let program = program.to_str().unwrap();

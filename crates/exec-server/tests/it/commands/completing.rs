@@ -60,7 +60,7 @@ async fn commands_targets_ids_and_paths_are_offered() {
 }
 
 #[tokio::test]
-async fn without_an_answer_nothing_is_offered_and_nothing_is_said() {
+async fn without_a_server_completion_is_empty_and_silent() {
     let directory = tempfile::tempdir().unwrap();
     let list = list(directory.path(), "ws://127.0.0.1:1");
     for line in [

@@ -29,7 +29,7 @@ async fn a_tree_there_and_back_is_the_same_tree() {
 }
 
 #[tokio::test]
-async fn a_file_keeps_what_it_should_and_never_shows_half() {
+async fn a_copied_file_keeps_its_mode_and_is_never_incomplete() {
     let server = TestExecutor::start().await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
@@ -56,7 +56,7 @@ async fn a_file_keeps_what_it_should_and_never_shows_half() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_copied_is_told() {
+async fn failed_copies_are_reported() {
     let server = TestExecutor::start().await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
@@ -113,7 +113,7 @@ async fn a_file_never_replaces_a_directory_nor_a_directory_a_file() {
 }
 
 #[tokio::test]
-async fn what_is_no_file_is_left_out_with_a_message() {
+async fn special_files_are_skipped_with_a_message() {
     let server = TestExecutor::start().await;
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
@@ -162,7 +162,7 @@ async fn an_interrupted_copy_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_line_on_the_terminal_tells_how_far_it_is_and_goes_when_it_is_done() {
+async fn a_progress_line_is_shown_and_removed_at_the_end() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ async fn without_a_terminal_there_is_no_line_however_long_it_takes() {
 }
 
 #[tokio::test]
-async fn many_small_files_go_at_once() {
+async fn many_small_files_are_copied_concurrently() {
     let server = TestExecutor::start().await;
     let directory = tempfile::tempdir().unwrap();
     for folder in 0..10 {

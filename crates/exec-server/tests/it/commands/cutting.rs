@@ -9,7 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use super::{command, finish, output};
 
 #[tokio::test]
-async fn a_command_goes_on_over_a_new_link() {
+async fn a_command_continues_over_a_new_link() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let mut fifo = Fifo::new();
@@ -43,7 +43,7 @@ async fn no_byte_of_a_flood_is_lost_or_doubled_when_its_link_is_cut() {
     let (output, ()) = tokio::join!(output(child), cutting);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
-    assert_eq!(proxy.connections(), 3, "the cable was cut twice");
+    assert_eq!(proxy.connections(), 3, "the link was cut twice");
     let mut expected = Vec::new();
     for number in 1..=3_000_000 {
         use std::io::Write;
@@ -66,11 +66,11 @@ async fn no_byte_of_input_is_lost_or_doubled_when_its_link_is_cut() {
     let expected: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
     let ran = super::cli_with(&["run", proxy.url(), "--", "sha256sum"], &input).await;
     assert_eq!((ran.code, ran.out), (0, format!("{expected}  -\n")), "{}", ran.err);
-    assert!(proxy.connections() > 2, "the cable was cut");
+    assert!(proxy.connections() > 2, "the link was cut");
 }
 
 #[tokio::test]
-async fn a_link_that_never_comes_back_is_told_and_is_no_success() {
+async fn a_link_that_stays_down_is_reported_as_a_failure() {
     let server = TestExecutor::start_with(&["--session-linger", "0"]).await;
     let proxy = FaultProxy::to(server.url()).await;
     let mut child = command(&["run", proxy.url(), "--", "sh", "-c", "echo ready; sleep 1000"])
@@ -103,7 +103,7 @@ async fn a_terminal_survives_a_cut() {
 }
 
 #[tokio::test]
-async fn a_copy_goes_on_over_a_new_link() {
+async fn a_copy_continues_over_a_new_link() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let directory = tempfile::tempdir().unwrap();
@@ -120,7 +120,7 @@ async fn a_copy_goes_on_over_a_new_link() {
 }
 
 #[tokio::test]
-async fn an_interrupt_while_the_link_is_gone_ends_the_waiting() {
+async fn an_interrupt_while_disconnected_ends_the_wait() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let mut child =

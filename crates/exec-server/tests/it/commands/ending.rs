@@ -160,7 +160,7 @@ async fn a_log_is_cut_by_time_and_lines_and_stamped() {
 }
 
 #[tokio::test]
-async fn a_restart_of_the_server_is_told_as_that() {
+async fn a_restart_of_the_server_is_reported_as_such() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("unix://{}", folder.path().join("socket").display());
     let mut server = TestExecutor::start_with(&["--listen", &url]).await;

@@ -184,7 +184,7 @@ async fn names_of_one_server_are_checked_before_another_gets_them() {
 }
 
 #[tokio::test]
-async fn a_name_that_comes_twice_is_refused() {
+async fn a_duplicate_name_is_rejected() {
     // First a link out of the destination, then a directory of the same name to write through it.
     let entries = json!([entry("a", "symlink", None), entry("a", "directory", None)]);
     let server = with_entries(entries).await;
@@ -230,7 +230,7 @@ async fn a_link_of_an_earlier_copy_is_no_way_out_of_the_next() {
 }
 
 #[tokio::test]
-async fn a_name_that_the_server_chose_never_joins_what_is_there() {
+async fn a_name_chosen_by_the_server_is_never_merged_with_an_existing_entry() {
     let server = HostileServer::start(|method, params| {
         let path = params["path"].as_str().unwrap_or_default();
         match method {

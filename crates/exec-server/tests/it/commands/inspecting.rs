@@ -34,7 +34,7 @@ async fn directories_are_listed_and_files_shown() {
 }
 
 #[tokio::test]
-async fn several_paths_are_listed_and_what_is_missing_is_told() {
+async fn several_paths_are_listed_and_missing_ones_are_reported() {
     let directory = tempfile::tempdir().unwrap();
     let server = TestExecutor::builder().current_dir(directory.path()).start().await;
     std::fs::create_dir(directory.path().join("d")).unwrap();
@@ -74,7 +74,7 @@ async fn owners_have_names() {
 }
 
 #[tokio::test]
-async fn a_server_says_what_it_is_like() {
+async fn info_shows_host_and_capabilities() {
     let server = TestExecutor::start().await;
     let info = cli(&["info", server.url()]).await;
     assert!(

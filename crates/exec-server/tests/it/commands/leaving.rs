@@ -38,12 +38,12 @@ fn freeze(proxy: &FaultProxy) {
 }
 
 #[tokio::test]
-async fn a_tilde_and_a_dot_leave_a_command_that_can_be_come_back_to() {
+async fn tilde_dot_leaves_a_command_that_can_be_attached_again() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let mut first = shell(&proxy).await;
     first.type_keys("\r~.").await;
-    first.expect(&format!("left; `exec-server attach {} shell` comes back", proxy.url())).await;
+    first.expect(&format!("left; `exec-server attach {} shell` attaches again", proxy.url())).await;
     assert_eq!(first.finish().await.0, 255);
     let mut second = terminal(&["attach", server.url(), "shell"]).await;
     second.expect("ready").await;
@@ -64,7 +64,10 @@ async fn other_escapes_list_send_a_tilde_and_detach() {
     first.expect("~.x").await;
     first.type_keys("\r~d").await;
     first
-        .expect(&format!("detached; `exec-server attach {} shell` comes back within", proxy.url()))
+        .expect(&format!(
+            "detached; `exec-server attach {} shell` attaches again within",
+            proxy.url()
+        ))
         .await;
     assert_eq!(first.finish().await.0, 0);
     let attach = ["attach", "--escape-char", "^]", server.url(), "shell"];
@@ -161,7 +164,7 @@ async fn keys_leave_while_a_link_is_made() {
 }
 
 #[tokio::test]
-async fn what_is_typed_before_the_start_is_not_lost() {
+async fn keys_typed_before_the_start_are_not_lost() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     freeze(&proxy);

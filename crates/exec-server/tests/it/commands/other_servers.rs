@@ -351,7 +351,7 @@ async fn what_is_refused(foreign: &Foreign) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminal_says_what_the_reference_cannot_do_for_it() {
+async fn a_terminal_reports_features_that_the_reference_lacks() {
     for version in ReferenceVersion::ALL {
         let Some(server) = ReferenceServer::start(version).await else { return };
         let program = exec_server_testkit::executor::binary();

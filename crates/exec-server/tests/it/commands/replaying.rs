@@ -8,7 +8,7 @@ use super::cli;
 const HOME: (&str, &str) = ("HOME", "/nonexistent");
 
 #[tokio::test]
-async fn queries_are_left_out_of_what_attach_shows_again_and_of_nothing_else() {
+async fn queries_are_removed_from_replayed_output_only() {
     let server = TestExecutor::start().await;
     let program = binary();
     let program = program.to_str().unwrap();
@@ -35,7 +35,7 @@ async fn queries_are_left_out_of_what_attach_shows_again_and_of_nothing_else() {
 }
 
 #[tokio::test]
-async fn queries_that_were_asked_while_the_link_was_gone_are_left_out() {
+async fn queries_written_while_disconnected_are_removed() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let (mut go, mut said) = (Fifo::new(), Fifo::new());

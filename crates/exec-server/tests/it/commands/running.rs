@@ -18,7 +18,7 @@ async fn a_command_has_its_streams_and_its_code() {
 }
 
 #[tokio::test]
-async fn output_comes_byte_for_byte() {
+async fn output_is_byte_exact() {
     let server = TestExecutor::start().await;
     let arguments = [
         "run",
@@ -82,7 +82,7 @@ async fn exit_codes_say_what_went_wrong() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_told_with_code_255() {
+async fn an_unreachable_server_exits_with_255() {
     let port = {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         free.local_addr().unwrap().port()
@@ -170,7 +170,7 @@ async fn an_interrupt_reaches_the_command_and_its_answer_counts() {
 }
 
 #[tokio::test]
-async fn a_second_interrupt_ends_what_ignores_the_first() {
+async fn a_second_interrupt_ends_a_command_that_ignores_the_first() {
     let server = TestExecutor::start().await;
     let script = "trap 'echo ignored' INT; echo ready; while :; do sleep 0.01; done";
     let (mut child, mut lines) = started(&server, script).await;
@@ -215,7 +215,7 @@ async fn a_reader_that_pauses_loses_nothing() {
 }
 
 #[tokio::test]
-async fn what_holds_the_output_of_an_ended_command_is_not_waited_for() {
+async fn descendants_that_hold_the_output_open_are_not_waited_for() {
     let server = TestExecutor::start().await;
     let ran = run_on(&server, &["sh", "-c", "sleep 1000 & echo started; exit 4"]).await;
     assert_eq!(ran, super::ran(4, "started\n", ""));
@@ -285,7 +285,7 @@ async fn secrets_of_the_server_stay_behind_by_word() {
 }
 
 #[tokio::test]
-async fn one_line_warns_of_a_server_that_ignores_what_was_asked_for() {
+async fn one_line_warns_of_ignored_members() {
     let directory = tempfile::tempdir().unwrap();
     let wrapper = directory.path().join("older");
     // The reply of an older server, as far as the client can see.

@@ -149,7 +149,7 @@ async fn a_dash_is_stdin_or_stdout() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_with_a_stream_is_refused() {
+async fn invalid_combinations_with_a_stream_are_rejected() {
     let fixture = CopyFixture::start().await;
     std::fs::write(fixture.path("file"), "content").unwrap();
     std::fs::create_dir(fixture.path("directory")).unwrap();

@@ -12,7 +12,7 @@ use super::{cli, command, finish, ran};
 const CONNECTIONS: u64 = 2;
 
 #[tokio::test]
-async fn attaching_to_what_is_attached_elsewhere_is_refused_at_once() {
+async fn attaching_to_an_attached_process_is_rejected_at_once() {
     let server = TestExecutor::start().await;
     let script = "echo ready; sleep 1000";
     let mut holder =
@@ -36,7 +36,7 @@ async fn attaching_to_what_is_attached_elsewhere_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn the_one_from_whom_it_is_taken_says_so_and_ends_at_once() {
+async fn a_client_that_loses_its_process_reports_it_and_exits_at_once() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;
     let script = "echo ready; read x; echo got $x";

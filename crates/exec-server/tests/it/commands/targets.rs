@@ -144,7 +144,7 @@ async fn a_token_comes_from_a_file_or_a_variable() {
 }
 
 #[tokio::test]
-async fn a_slip_is_told_with_what_to_do() {
+async fn common_mistakes_get_a_hint() {
     let server = TestExecutor::start().await;
     for command in ["logs", "kill", "attach"] {
         let alone = cli(&[command, server.url()]).await;

@@ -75,7 +75,7 @@ async fn a_signal_from_outside_gives_the_terminal_back() {
 }
 
 #[tokio::test]
-async fn a_server_that_dies_gives_the_terminal_back_and_says_so() {
+async fn a_killed_server_restores_the_terminal_with_a_message() {
     let mut server = TestExecutor::start().await;
     let script = "before=$(stty -g); \"$PROGRAM\" run -t -- sh -c 'echo ready; exec cat'; code=$?; \
                   [ \"$before\" = \"$(stty -g)\" ] && echo the same; exit $code";

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 const TIME_MS: i64 = 1_234_567_890_123;
 
 #[tokio::test]
-async fn new_content_comes_with_the_bits_and_the_time_that_were_asked_for() {
+async fn new_content_gets_the_requested_mode_and_time() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let dir = TempDir::new().unwrap();

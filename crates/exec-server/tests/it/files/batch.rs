@@ -113,7 +113,7 @@ async fn a_batch_holds_up_to_1000_lookups() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_into_the_answer_is_told_in_its_place() {
+async fn results_that_exceed_the_reply_limit_become_errors_in_their_place() {
     on_each_file_system(async |fixture| {
         let bytes = vec![b'x'; 200_000];
         fixture.put("big", &bytes);

@@ -41,7 +41,7 @@ async fn links_are_resolved_and_nothing_else_is_changed() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_has_no_real_path() {
+async fn a_missing_path_has_no_canonical_form() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "");
         put_link(fixture, "dangling", "nothing");

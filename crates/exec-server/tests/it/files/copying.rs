@@ -154,7 +154,7 @@ async fn pipes_sockets_and_devices_are_neither_copied_nor_waited_for() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_copied_leaves_everything_as_it_was() {
+async fn a_failed_copy_changes_nothing() {
     on_each_file_system(async |fixture| {
         std::fs::create_dir(fixture.path("d")).unwrap();
         fixture.put("f", "content");

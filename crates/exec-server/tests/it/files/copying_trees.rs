@@ -72,7 +72,7 @@ async fn parents_of_the_destination_are_made_and_an_empty_directory_is_copied() 
 }
 
 #[tokio::test]
-async fn what_is_at_the_destination_is_merged() {
+async fn an_existing_destination_is_merged() {
     on_each_file_system(async |fixture| {
         make(fixture, &["src/both", "src/sub/new", "src/sub/both"]);
         make(fixture, &["dst/both", "dst/own", "dst/sub/both", "dst/sub/own/x", "real/"]);
@@ -112,7 +112,7 @@ async fn a_directory_counts_once_however_it_is_copied() {
 }
 
 #[tokio::test]
-async fn a_link_that_is_there_already_ends_the_copy_which_says_how_far_it_came() {
+async fn an_existing_link_ends_the_copy_with_a_progress_count() {
     on_each_file_system(async |fixture| {
         make(fixture, &["src/sub/", "dst/sub/link", "top/", "top2/"]);
         symlink("target", fixture.path("src/sub/link")).unwrap();
@@ -219,7 +219,7 @@ async fn a_link_to_a_directory_is_copied_as_a_link() {
 }
 
 #[tokio::test]
-async fn what_is_missing_or_in_the_way_is_told() {
+async fn missing_and_conflicting_paths_are_reported() {
     on_each_file_system(async |fixture| {
         make(fixture, &["src/f", "file", "empty/", "dst/f/"]);
         let cases = [
@@ -249,7 +249,7 @@ async fn directories_lose_the_bits_of_the_mask_and_files_do_not() {
 }
 
 #[tokio::test]
-async fn a_directory_that_its_owner_may_not_fill_is_copied_all_the_same() {
+async fn a_read_only_directory_is_copied_with_its_content() {
     on_each_file_system(async |fixture| {
         if start_as_ordinary_user(fixture, TestExecutor::builder().after("umask 027")).await {
             check_modes(fixture).await;

@@ -105,7 +105,7 @@ async fn a_cut_before_the_close_leaves_the_old_file() {
             let session = client.session_id.clone();
             drop(client);
             let pid = fixture.server.serving_pid();
-            eventually("the server lets go of it", || !holds_any(pid, fixture.root())).await;
+            eventually("the server has closed it", || !holds_any(pid, fixture.root())).await;
             // The handle belonged to the connection; a resumed session does not have it.
             let mut client = TestClient::connect(fixture.server.url()).await;
             client.resume(&session).await.unwrap();

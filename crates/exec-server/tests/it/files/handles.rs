@@ -24,7 +24,7 @@ async fn close(fixture: &mut FsFixture, id: &str) -> Result<Value, Value> {
 }
 
 #[tokio::test]
-async fn blocks_are_read_at_any_place_and_the_end_is_told_when_a_block_is_short() {
+async fn blocks_are_read_at_any_offset_and_a_short_block_reports_the_end() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "0123456789");
         fixture.put("empty", "");
@@ -271,7 +271,7 @@ async fn only_regular_files_are_opened_and_links_are_always_followed() {
 }
 
 #[tokio::test]
-async fn a_detailed_open_tells_size_and_version() {
+async fn a_detailed_open_returns_size_and_version() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "12345");
         let metadata =

@@ -16,7 +16,7 @@ use super::host::{
 const NOBODY: u32 = 65534;
 
 #[tokio::test]
-async fn the_mode_stays_and_a_new_file_gets_what_the_mask_leaves() {
+async fn the_mode_is_kept_and_a_new_file_respects_the_umask() {
     on_each_file_system(async |fixture| {
         let umask = TestExecutor::builder().after("umask 027").start().await;
         let mut client = umask.client().await;

@@ -12,7 +12,7 @@ use super::refused;
 const MIB: usize = 1024 * 1024;
 
 #[tokio::test]
-async fn a_large_answer_comes_in_frames_that_every_client_takes() {
+async fn a_large_reply_is_fragmented() {
     on_each_file_system(async |fixture| {
         let bytes: Vec<u8> = (0..13 * MIB).map(|at| (at / 7 % 253) as u8).collect();
         fixture.put("f", &bytes);
@@ -31,7 +31,7 @@ async fn a_large_answer_comes_in_frames_that_every_client_takes() {
 }
 
 #[tokio::test]
-async fn the_largest_file_fits_into_one_message_and_one_byte_more_is_told_a_way() {
+async fn the_largest_file_fits_into_one_message_and_a_larger_one_gets_a_hint() {
     on_each_file_system(async |fixture| {
         let file = File::create(fixture.path("f")).unwrap();
         file.set_len(MAX_WHOLE_FILE_BYTES).unwrap();

@@ -82,7 +82,7 @@ async fn pipes_and_sockets_are_neither_files_nor_directories() {
 }
 
 #[tokio::test]
-async fn names_that_are_not_utf8_can_be_told_apart_and_used() {
+async fn names_that_are_not_utf8_can_be_distinguished_and_used() {
     on_each_file_system(async |fixture| {
         let wanted: [&[u8]; 3] = [b"bad-\xfe", b"bad-\xff", "bad-\u{fffd}".as_bytes()];
         for name in wanted {
@@ -205,7 +205,7 @@ async fn pages_hold_every_name_once_while_others_come_and_go() {
 }
 
 #[tokio::test]
-async fn what_says_no_page_is_refused() {
+async fn invalid_page_params_are_rejected() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "");
         for more in [
@@ -236,7 +236,7 @@ async fn what_says_no_page_is_refused() {
 }
 
 #[tokio::test]
-async fn a_detailed_listing_says_what_metadata_would() {
+async fn a_detailed_listing_matches_get_metadata() {
     on_each_file_system(async |fixture| {
         fixture.put("file", "twelve bytes");
         fixture.put("späce in it", "");

@@ -16,7 +16,7 @@ async fn stat(fixture: &mut FsFixture, name: &str, more: Value) -> Result<Value,
 }
 
 #[tokio::test]
-async fn a_file_and_a_directory_are_told_as_the_system_knows_them() {
+async fn files_and_directories_are_described() {
     on_each_file_system(async |fixture| {
         fixture.put("file", "12345");
         std::fs::create_dir(fixture.path("dir")).unwrap();
@@ -46,7 +46,7 @@ fn millis(time: Result<Duration, std::time::SystemTimeError>) -> u64 {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found() {
+async fn missing_paths_are_not_found() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "");
         let too_long = "n".repeat(256);
@@ -63,7 +63,7 @@ async fn what_is_not_there_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_link_is_told_as_what_it_leads_to() {
+async fn a_link_is_described_by_its_target() {
     on_each_file_system(async |fixture| {
         fixture.put("file", "12345");
         std::fs::create_dir(fixture.path("dir")).unwrap();
@@ -107,7 +107,7 @@ async fn a_link_is_told_as_what_it_leads_to() {
 }
 
 #[tokio::test]
-async fn what_is_neither_a_file_nor_a_directory_is_neither() {
+async fn special_files_are_neither_file_nor_directory() {
     on_each_file_system(async |fixture| {
         put_fifo(fixture, "fifo");
         let _socket = put_socket(fixture, "sock");
@@ -160,7 +160,7 @@ fn name_of(file: &str, id: u32) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_detailed_answer_tells_everything() {
+async fn a_detailed_reply_has_all_members() {
     on_each_file_system(async |fixture| {
         let path = fixture.put("file", "12345");
         std::fs::hard_link(&path, fixture.path("second name")).unwrap();
@@ -201,7 +201,7 @@ async fn a_detailed_answer_tells_everything() {
 }
 
 #[tokio::test]
-async fn a_detailed_answer_names_the_target_of_a_link_or_tells_of_the_link_itself() {
+async fn a_detailed_reply_has_the_link_target_or_describes_the_link() {
     on_each_file_system(async |fixture| {
         fixture.put("file", "12345");
         put_link(fixture, "link", "./file");
@@ -272,7 +272,7 @@ async fn a_version_tag_changes_with_every_change_and_only_then() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_can_be_looked_at_through_a_directory_that_cannot_be_listed() {
+async fn metadata_needs_neither_read_nor_list_permission() {
     on_each_file_system(async |fixture| {
         std::fs::create_dir(fixture.path("passage")).unwrap();
         fixture.put("passage/secret", "12345");
@@ -322,7 +322,7 @@ async fn many_questions_at_once_are_all_answered() {
 }
 
 #[tokio::test]
-async fn every_look_sees_what_is_there_now() {
+async fn metadata_is_never_stale() {
     on_each_file_system(async |fixture| {
         for round in 1..20 {
             refused(stat(fixture, "f", json!({})).await, -32004, "ENOENT");

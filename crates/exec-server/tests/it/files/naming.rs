@@ -93,7 +93,7 @@ async fn links_are_made_replaced_and_read() {
 }
 
 #[tokio::test]
-async fn permission_bits_are_set_on_what_is_meant() {
+async fn permission_bits_are_set_on_the_target() {
     on_each_file_system(async |fixture| {
         let path = fixture.put("f", "");
         set_mode(&path, 0o600);

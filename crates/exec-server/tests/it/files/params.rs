@@ -69,7 +69,7 @@ async fn whatever_is_missing_is_named() {
 }
 
 #[tokio::test]
-async fn what_has_the_wrong_type_is_refused_and_what_is_unknown_is_ignored() {
+async fn wrong_types_are_rejected_and_unknown_members_are_ignored() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "");
         let path = fixture.uri("f");

@@ -116,7 +116,7 @@ fn methods(uri: &str) -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test]
-async fn what_is_no_path_is_refused_by_every_method() {
+async fn every_method_rejects_invalid_paths() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "");
         let native = fixture.path("f").to_str().unwrap().to_owned();

@@ -47,7 +47,7 @@ async fn base64_is_of_the_standard_alphabet_and_padded() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_or_not_a_file_is_refused() {
+async fn missing_and_special_files_are_rejected() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "");
         put_link(fixture, "to nothing", "nothing");
@@ -214,7 +214,7 @@ async fn a_name_may_hold_any_bytes() {
 }
 
 #[tokio::test]
-async fn every_read_sees_what_is_there_now() {
+async fn reads_are_never_stale() {
     on_each_file_system(async |fixture| {
         std::fs::create_dir(fixture.path("d")).unwrap();
         for round in 0..20 {

@@ -13,7 +13,7 @@ use super::layout::make;
 use super::{serve_as_ordinary_user, set_mode};
 
 #[tokio::test]
-async fn a_tree_goes_and_a_missing_path_is_fine_unless_said_otherwise() {
+async fn a_tree_is_removed_and_a_missing_path_is_accepted_by_default() {
     on_each_file_system(async |fixture| {
         let nulls = json!({"recursive": null, "force": null, "followSymlinks": null});
         for more in [json!({}), nulls] {
@@ -31,7 +31,7 @@ async fn a_tree_goes_and_a_missing_path_is_fine_unless_said_otherwise() {
 }
 
 #[tokio::test]
-async fn force_forgives_only_what_is_missing() {
+async fn force_accepts_only_missing_paths() {
     on_each_file_system(async |fixture| {
         make(fixture, &["f"]);
         for recursive in [false, true] {
@@ -50,7 +50,7 @@ async fn force_forgives_only_what_is_missing() {
 }
 
 #[tokio::test]
-async fn a_directory_with_content_is_kept_unless_its_content_may_go() {
+async fn a_directory_with_content_is_kept_without_recursive() {
     on_each_file_system(async |fixture| {
         make(fixture, &["full/f", "empty/", "f"]);
         for follow in [true, false] {
@@ -70,7 +70,7 @@ async fn a_directory_with_content_is_kept_unless_its_content_may_go() {
 }
 
 #[tokio::test]
-async fn links_are_unlinked_and_what_they_lead_to_stays() {
+async fn links_are_unlinked_and_their_targets_stay() {
     on_each_file_system(async |fixture| {
         make(fixture, &["kept/f", "tree/sub/"]);
         for (link, target) in [
@@ -115,7 +115,7 @@ async fn a_link_on_the_way_is_followed() {
 }
 
 #[tokio::test]
-async fn without_links_only_real_names_in_real_directories_go() {
+async fn without_links_only_paths_without_links_are_removed() {
     on_each_file_system(async |fixture| {
         make(fixture, &["d/f", "d/empty/", "d/tree/x"]);
         symlink("d", fixture.path("dl")).unwrap();
@@ -142,7 +142,7 @@ async fn without_links_only_real_names_in_real_directories_go() {
 }
 
 #[tokio::test]
-async fn a_tree_cannot_go_without_links() {
+async fn a_tree_cannot_be_removed_without_following_links() {
     on_each_file_system(async |fixture| {
         make(fixture, &["d/x", "f"]);
         // `recursive` defaults to true here as well.
@@ -200,7 +200,7 @@ async fn whatever_has_a_name_can_be_removed() {
 }
 
 #[tokio::test]
-async fn a_deep_tree_goes() {
+async fn a_deep_tree_is_removed() {
     on_each_file_system(async |fixture| {
         let deep = format!("tree{}", "/d".repeat(500));
         make(fixture, &[&format!("{deep}/f"), "kept"]);
@@ -211,7 +211,7 @@ async fn a_deep_tree_goes() {
 }
 
 #[tokio::test]
-async fn a_removal_that_fails_halfway_says_how_far_it_came() {
+async fn a_removal_that_fails_midway_reports_its_progress() {
     on_each_file_system(async |fixture| {
         if !serve_as_ordinary_user(fixture).await {
             return;
@@ -246,7 +246,7 @@ async fn a_removal_that_fails_halfway_says_how_far_it_came() {
 }
 
 async fn remove(fixture: &mut FsFixture, name: &str, more: Value) -> Result<Value, Value> {
-    assert!(!name.is_empty(), "the desk itself stays");
+    assert!(!name.is_empty(), "the fixture directory itself stays");
     fixture.call("fs/remove", name, more).await
 }
 

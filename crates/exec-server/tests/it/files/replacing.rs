@@ -246,7 +246,7 @@ async fn one_request_at_a_time_means_that_nothing_has_to_be_waited_for() {
 }
 
 #[tokio::test]
-async fn what_is_no_regular_file_is_not_replaced() {
+async fn special_files_are_not_replaced() {
     on_each_file_system(async |fixture| {
         std::fs::create_dir(fixture.path("dir")).unwrap();
         fixture.put("f", "f");
@@ -305,7 +305,7 @@ async fn the_new_file_has_the_mode_and_the_owner_of_the_old_one() {
 }
 
 #[tokio::test]
-async fn what_may_not_be_written_may_not_be_replaced() {
+async fn a_file_without_write_permission_is_not_replaced() {
     on_each_file_system(async |fixture| {
         fixture.put("f", "f");
         set_mode(fixture, "f", 0o444);

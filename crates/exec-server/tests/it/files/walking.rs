@@ -201,7 +201,8 @@ async fn a_directory_with_several_names_is_entered_once_and_cycles_end() {
             symlink(target, fixture.path(link)).unwrap();
         }
         let lines = walk(fixture, "", json!({"followDirectorySymlinks": true})).await;
-        // The real directory has its content though a link comes first, and the nearer name of `sub` shows it.
+        // The real directory is listed with its content although a link comes first, and `sub` appears under its nearer
+        // name.
         let expected = ["d a", "d real", "d z", "d real/sub", "d real/up", "f real/x"];
         assert_eq!(lines, [&expected[..], &["d z/self", "f z/y"]].concat());
         let plain = ["d real", "d real/sub", "f real/x", "f real/sub/y"];
@@ -229,7 +230,7 @@ async fn pruned_directories_are_listed_and_leave_their_content_to_other_names() 
 }
 
 #[tokio::test]
-async fn what_cannot_be_read_is_told_beside_the_rest() {
+async fn unreadable_entries_are_reported_beside_the_rest() {
     on_each_file_system(async |fixture| {
         if !serve_as_ordinary_user(fixture).await {
             return;
@@ -249,7 +250,7 @@ async fn what_cannot_be_read_is_told_beside_the_rest() {
 }
 
 #[tokio::test]
-async fn names_that_are_not_utf8_are_told_by_an_address_that_works() {
+async fn names_that_are_not_utf8_have_a_usable_uri() {
     on_each_file_system(async |fixture| {
         let directory = fixture.root().join(OsStr::from_bytes(b"d\xff"));
         std::fs::create_dir(&directory).unwrap();

@@ -31,7 +31,7 @@ async fn a_missing_path_appears() {
 }
 
 #[tokio::test]
-async fn what_leads_to_a_missing_path_comes_or_goes() {
+async fn a_parent_of_a_missing_path_appears_or_disappears() {
     on_each_file_system(async |fixture| {
         let deeds: [(&str, Deed); 6] = [
             ("a missing ancestor appears", |fixture| {
@@ -87,7 +87,7 @@ async fn the_present_path_changes() {
 }
 
 #[tokio::test]
-async fn what_the_server_itself_does_counts() {
+async fn changes_by_the_server_itself_are_reported() {
     on_each_file_system(async |fixture| {
         fresh(fixture);
         let calls = [
@@ -110,7 +110,7 @@ async fn what_the_server_itself_does_counts() {
 }
 
 #[tokio::test]
-async fn it_is_told_once_and_not_of_what_is_unrelated() {
+async fn one_notification_is_sent_and_none_for_unrelated_changes() {
     on_each_file_system(async |fixture| {
         fresh(fixture);
         std::fs::create_dir(fixture.path("present")).unwrap();
@@ -235,7 +235,7 @@ async fn the_reply_comes_before_the_notification() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_watched_is_refused_with_a_reason() {
+async fn unwatchable_paths_are_rejected_with_a_reason() {
     on_each_file_system(async |fixture| {
         fresh(fixture);
         symlink("nowhere", fixture.path("dangling")).unwrap();

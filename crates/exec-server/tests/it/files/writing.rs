@@ -145,7 +145,7 @@ async fn without_following_no_link_is_passed() {
 }
 
 #[tokio::test]
-async fn what_is_no_place_for_a_file_is_refused() {
+async fn invalid_destinations_are_rejected() {
     on_each_file_system(async |fixture| {
         std::fs::create_dir(fixture.path("d")).unwrap();
         symlink("d", fixture.path("dl")).unwrap();

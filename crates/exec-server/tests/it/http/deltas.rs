@@ -43,7 +43,7 @@ async fn on_command() -> (Web, mpsc::Sender<&'static str>) {
 }
 
 #[tokio::test]
-async fn the_reply_comes_first_and_bytes_as_they_come() {
+async fn the_reply_precedes_the_deltas() {
     let (server, (web, say)) = (server().await, on_command().await);
     let mut client = server.client().await;
     let answer = request(&mut client, &web.url("/"), stream("http-1")).await.unwrap();
@@ -201,7 +201,7 @@ async fn time_is_up_for_the_body_as_well() {
 }
 
 #[tokio::test]
-async fn a_stream_can_be_cancelled_and_says_so() {
+async fn a_cancelled_stream_ends_with_that_error() {
     let (server, (web, say)) = (server().await, on_command().await);
     let mut client = server.client().await;
     request(&mut client, &web.url("/"), stream("c")).await.unwrap();
@@ -283,7 +283,7 @@ async fn a_slow_exchange_does_not_delay_others() {
 }
 
 #[tokio::test]
-async fn only_so_many_exchanges_go_on_at_once() {
+async fn concurrent_exchanges_are_limited() {
     let server = server().await;
     let (web, _told) = silent().await;
     let mut client = server.client().await;

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{body, deltas, refusal, request, server, without_proxies};
 
 #[tokio::test]
-async fn failures_are_told_apart() {
+async fn failures_are_distinguished() {
     let server = server().await;
     let garbage = Web::answering(|_| b"SSH-2.0-OpenSSH\r\n\r\n".to_vec()).await;
     let no_tls = Web::start(|mut visit| async move {
@@ -107,7 +107,7 @@ async fn a_body_has_bounds() {
 }
 
 #[tokio::test]
-async fn what_is_logged_and_counted_has_no_secrets() {
+async fn logs_and_metrics_have_no_secrets() {
     let mut server = without_proxies()
         .env("RUST_LOG", "trace")
         .env("HTTP_TEST_TOKEN", "token-s3cret")

@@ -51,7 +51,7 @@ async fn an_answer_whose_length_is_in_doubt_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_said_to_be_none() {
+async fn invalid_http_is_reported_as_such() {
     let server = server().await;
     let mut client = server.client().await;
     for bytes in [
@@ -111,7 +111,7 @@ async fn provisional_answers_are_skipped_but_not_for_ever() {
 }
 
 #[tokio::test]
-async fn chunks_that_are_none_are_refused_and_the_odd_ones_are_read() {
+async fn invalid_chunks_are_rejected_and_unusual_ones_are_read() {
     let server = server().await;
     let mut client = server.client().await;
     let flood = format!("1;{}\r\nx\r\n0\r\n\r\n", "e".repeat(1 << 20));
@@ -150,7 +150,7 @@ async fn chunks_that_are_none_are_refused_and_the_odd_ones_are_read() {
 }
 
 #[tokio::test]
-async fn what_follows_an_answer_without_a_body_is_not_the_next_answer() {
+async fn bytes_after_a_bodyless_response_are_not_the_next_response() {
     let server = server().await;
     let mut client = server.client().await;
     let forged = String::from_utf8(answer(200, &[], "forged")).unwrap();

@@ -84,7 +84,7 @@ async fn tls_goes_through_a_tunnel() {
 }
 
 #[tokio::test]
-async fn a_proxy_may_want_tls_itself() {
+async fn a_proxy_may_use_tls() {
     let ca = TestCa::new();
     let proxy = ca.web(|request| answer(200, &[], &request.target)).await;
     let with = |trusted: &TestCa| {
@@ -103,7 +103,7 @@ async fn a_proxy_may_want_tls_itself() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
+async fn an_unusable_proxy_is_an_error_and_not_bypassed() {
     let web = Web::answering(|_| answer(200, &[], "direct")).await;
     // An address of this machine that does not count as loopback.
     let url = format!("http://0.0.0.0:{}/", web.address().port());
@@ -116,7 +116,7 @@ async fn a_proxy_that_cannot_be_used_is_an_error_and_not_gone_around() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_opens_no_tunnel_is_told_apart_from_the_server_behind_it() {
+async fn a_proxy_that_opens_no_tunnel_is_distinguished_from_the_server_behind_it() {
     for (answers, reason) in [
         ("", "broke the connection"),
         ("SSH-2.0-OpenSSH\r\n\r\n", "does not speak HTTP"),

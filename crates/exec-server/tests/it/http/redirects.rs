@@ -55,7 +55,7 @@ async fn a_redirect_is_followed_with_the_method_and_body_that_it_leaves() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_the_answer_for_who_wants_to_stop() {
+async fn with_redirect_policy_stop_the_redirect_is_returned() {
     let (server, web) = (server().await, pointing().await);
     let mut client = server.client().await;
     let stop = json!({"redirectPolicy": "stop"});

@@ -25,7 +25,7 @@ async fn a_get_sends_nothing_but_host_and_accept() {
 }
 
 #[tokio::test]
-async fn headers_keep_their_order_and_repeats_and_may_say_everything() {
+async fn headers_keep_their_order_and_repeats() {
     let (server, web) = (server().await, plain().await);
     let mut client = server.client().await;
     let headers = [
@@ -102,7 +102,7 @@ async fn answers_keep_order_repeats_and_bytes_of_their_headers() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_sent_is_refused_before_anything_is_sent() {
+async fn invalid_requests_are_rejected_before_anything_is_sent() {
     let (server, web) = (server().await, plain().await);
     let mut client = server.client().await;
     let header = |name: &str, value: &str| json!({"headers": [{"name": name, "value": value}]});
@@ -269,7 +269,7 @@ async fn connections_are_used_again_and_a_closed_one_is_replaced() {
 }
 
 #[tokio::test]
-async fn the_capabilities_say_what_there_is() {
+async fn the_capabilities_are_announced() {
     let server = server().await;
     let mut client = server.client().await;
     let info = client.call("environment/info", json!({})).await.unwrap();

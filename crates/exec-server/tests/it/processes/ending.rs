@@ -8,7 +8,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_process_that_ends_by_itself_says_so_and_what_it_used() {
+async fn a_process_that_exits_reports_reason_and_usage() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let script = "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done; exit 42";
@@ -27,7 +27,7 @@ async fn a_process_that_ends_by_itself_says_so_and_what_it_used() {
 }
 
 #[tokio::test]
-async fn memory_is_that_of_the_process_or_not_told() {
+async fn memory_usage_is_that_of_the_process_or_omitted() {
     let fixture = &mut FsFixture::new().await;
     // The server's own memory grows well beyond what a small program takes.
     fixture.write("large", &vec![b'x'; 40 << 20], json!({})).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_death_by_signal_is_128_plus_its_number_and_its_name() {
 }
 
 #[tokio::test]
-async fn terminate_kills_at_once_and_says_whether_there_was_something_to_kill() {
+async fn terminate_kills_at_once_and_returns_whether_the_root_was_running() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     assert!(!client.terminate("gone", None).await);
@@ -159,7 +159,7 @@ async fn a_process_that_ignores_its_time_limit_is_killed() {
 }
 
 #[tokio::test]
-async fn a_process_may_say_something_when_its_time_is_over() {
+async fn a_process_may_write_output_after_its_timeout() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let script = "trap 'echo goodbye; exit 5' TERM; sleep 1000 & wait";
@@ -205,7 +205,7 @@ async fn a_process_whose_client_is_slow_has_not_fallen_silent() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_server_is_told_before_the_connection_closes() {
+async fn exits_at_shutdown_are_reported_before_the_connection_closes() {
     let mut server = TestExecutor::start().await;
     let mut client = server.client().await;
     let argv = ["/bin/sh", "-c", "trap 'echo goodbye; exit 5' TERM; echo ready; sleep 1000 & wait"];

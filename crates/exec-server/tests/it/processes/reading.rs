@@ -161,7 +161,7 @@ async fn reading_takes_nothing_away_and_notifications_carry_the_same() {
 }
 
 #[tokio::test]
-async fn the_last_mebibyte_is_kept_and_the_gap_before_it_is_told() {
+async fn the_last_mebibyte_is_retained_and_the_gap_is_reported() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let finished = client.sh("p", "seq 1 450000").await;
@@ -184,7 +184,7 @@ async fn the_last_mebibyte_is_kept_and_the_gap_before_it_is_told() {
 }
 
 #[tokio::test]
-async fn a_start_request_says_how_much_is_kept() {
+async fn a_start_request_sets_the_retention() {
     let server = TestExecutor::start_with(&["--max-retained-output", "2097152"]).await;
     let mut client = server.client().await;
     for (id, wanted, least, most) in [

@@ -5,7 +5,7 @@ use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn a_process_tells_its_output_exit_and_close_in_order() {
+async fn output_exit_and_close_arrive_in_order() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let script = "echo out; echo err >&2; exit 7";
@@ -44,7 +44,7 @@ async fn the_reply_to_a_start_comes_before_its_first_event() {
 type FailingStart<'a> = (&'a str, &'a [&'a str], Value, &'a str, Option<&'a str>);
 
 #[tokio::test]
-async fn each_failure_to_start_says_what_is_wrong() {
+async fn each_failed_start_has_its_error() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let folder = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ async fn each_failure_to_start_says_what_is_wrong() {
 }
 
 #[tokio::test]
-async fn the_text_of_a_failure_holds_what_the_system_said() {
+async fn the_error_text_has_the_system_error() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     for (argv, cwd, text) in [
@@ -153,7 +153,7 @@ async fn params_that_make_no_sense_are_refused() {
 }
 
 #[tokio::test]
-async fn what_the_server_cannot_enforce_is_refused() {
+async fn unenforceable_requests_are_rejected() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let unknown = json!({
@@ -376,7 +376,7 @@ async fn a_cwd_that_is_no_file_uri_of_this_machine_is_refused() {
 }
 
 #[tokio::test]
-async fn native_paths_are_taken_where_the_server_was_told_so() {
+async fn native_paths_are_accepted_with_the_option() {
     let server = TestExecutor::start_with(&["--accept-native-paths"]).await;
     let mut client = server.client().await;
     for (id, cwd) in [("a", "/usr"), ("b", "/bin/../usr/"), ("c", "/usr/."), ("d", "file:///usr")] {
@@ -388,7 +388,7 @@ async fn native_paths_are_taken_where_the_server_was_told_so() {
 }
 
 #[tokio::test]
-async fn the_list_tells_what_runs_and_what_has_ended() {
+async fn the_list_has_running_and_exited_processes() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     let empty = client.call("process/list", json!({})).await.unwrap();

@@ -5,7 +5,7 @@ use exec_server_testkit::{Fifo, TestClient, TestExecutor};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn what_is_written_reaches_the_child_and_the_close_ends_it() {
+async fn writes_reach_the_child_and_close_ends_its_input() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     client.start("p", &["/bin/cat"], json!({"pipeStdin": true})).await.unwrap();
@@ -83,7 +83,7 @@ async fn a_child_that_closes_its_stdin_is_found_out() {
 }
 
 #[tokio::test]
-async fn a_write_to_an_unknown_process_says_so() {
+async fn a_write_to_an_unknown_process_is_reported() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;
     assert_eq!(status(client.write("gone", "1", "x").await), "unknownProcess");

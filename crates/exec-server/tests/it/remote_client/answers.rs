@@ -20,7 +20,7 @@ use super::{args, connect};
 use crate::rendezvous::executor::join;
 
 #[tokio::test]
-async fn what_may_pass_is_waited_for_and_the_session_goes_on() {
+async fn transient_errors_are_retried_and_the_session_continues() {
     let place = Place::start().await;
     let client = place.client().await;
     let session = client.session_id();
@@ -47,7 +47,7 @@ async fn what_may_pass_is_waited_for_and_the_session_goes_on() {
 }
 
 #[tokio::test]
-async fn what_is_final_ends_the_session_at_once_with_the_reason() {
+async fn permanent_errors_end_the_session_at_once_with_the_reason() {
     let place = Place::start().await;
     for (answer, answers) in [
         (coded(400, "bad_request"), "answered 400 bad_request"),

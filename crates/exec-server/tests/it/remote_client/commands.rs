@@ -30,7 +30,7 @@ async fn run_passes_input_output_and_exit_code() {
 }
 
 #[tokio::test]
-async fn the_one_from_whom_a_command_is_taken_hears_of_it_through_the_relay() {
+async fn a_take_over_is_reported_through_the_relay() {
     let fixture = RelayFixture::start().await;
     let run = ["run", "--name", "job", "env:env", "--", "sh", "-c", "echo ready; exec sleep 1000"];
     let mut loser = fixture.command(&run).spawn().unwrap();
@@ -107,7 +107,7 @@ async fn files_are_copied_shown_and_listed() {
 }
 
 #[tokio::test]
-async fn what_was_left_running_is_found_again_by_the_next_command() {
+async fn a_detached_process_is_found_by_the_next_command() {
     let fixture = RelayFixture::start().await;
     let script = "echo one; exec sleep 1000";
     let run = ["run", "-d", "--name", "job", "env:env", "--", "sh", "-c", script];
@@ -216,10 +216,10 @@ async fn a_stream_has_the_same_name_in_every_log() {
     let mut opened = lines.filter(|line| line["message"] == "a stream to the executor");
     let opened = opened.next().expect("the harness names it");
     let stream_id = opened["stream_id"].as_str().expect("a name").to_owned();
-    for message in ["a harness came in", "a harness left"] {
+    for message in ["harness admitted", "harness disconnected"] {
         wait_for_line(&mut executor, message, &stream_id).await;
     }
-    // In the order in which the rendezvous hears of it.
+    // In the order of the rendezvous' log.
     for message in ["stream claimed", "harness validated"] {
         wait_for_line(&mut program.process, message, &stream_id).await;
     }

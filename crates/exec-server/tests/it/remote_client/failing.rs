@@ -15,7 +15,7 @@ use serde_json::json;
 use super::{RelayFixture, args, command, finish};
 
 #[tokio::test]
-async fn an_executor_that_is_not_there_is_waited_for_and_then_said_to_be_offline() {
+async fn a_missing_executor_is_awaited_and_then_reported_as_offline() {
     let rendezvous = TestRendezvous::start().await;
     let token = rendezvous.token(TokenRole::Harness, "env").await;
     let state = tempfile::tempdir().unwrap();
@@ -38,7 +38,7 @@ async fn an_executor_that_is_not_there_is_waited_for_and_then_said_to_be_offline
 }
 
 #[tokio::test]
-async fn an_executor_that_comes_in_a_moment_is_waited_for() {
+async fn a_starting_executor_is_awaited() {
     let rendezvous = TestRendezvous::start().await;
     let harness = rendezvous.token(TokenRole::Harness, "env").await;
     let executor = rendezvous.token(TokenRole::Executor, "env").await;
@@ -61,7 +61,7 @@ async fn an_executor_that_comes_in_a_moment_is_waited_for() {
 }
 
 #[tokio::test]
-async fn a_wrong_token_or_registry_is_said_at_once_with_the_next_step() {
+async fn a_wrong_token_or_registry_is_reported_at_once_with_a_hint() {
     let fixture = RelayFixture::start().await;
     let other = fixture.rendezvous.token(TokenRole::Harness, "other").await;
     let url = fixture.rendezvous.url();
@@ -110,7 +110,7 @@ async fn a_rendezvous_that_is_away_is_tried_again_and_then_named() {
 }
 
 #[tokio::test]
-async fn a_place_for_the_key_is_needed_and_said() {
+async fn a_missing_state_directory_is_reported() {
     let fixture = RelayFixture::start().await;
     let child = fixture
         .command(&["run", "env:env", "--", "true"])
@@ -122,7 +122,7 @@ async fn a_place_for_the_key_is_needed_and_said() {
 }
 
 #[tokio::test]
-async fn a_first_connection_asks_again_for_what_may_pass_and_never_for_what_is_final() {
+async fn a_first_connection_retries_transient_errors_only() {
     // The registry's answer to each connect request (a status and a code, or a relay URL for this environment), and the
     // relay's answer to a client that uses the URL.
     const WAY: (u16, &str) = (200, "env");

@@ -35,7 +35,7 @@ pub async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_when_both_sockets_to_the_relay_are_cut() {
+async fn a_session_continues_when_both_relay_sockets_are_cut() {
     let listen = free_address();
     let proxy = FaultProxy::to(&format!("ws://{listen}")).await;
     let public = proxy.url().replace("ws://", "http://");
@@ -56,7 +56,7 @@ async fn a_conversation_goes_on_when_both_sockets_to_the_relay_are_cut() {
 }
 
 #[tokio::test]
-async fn no_session_and_no_byte_is_lost_when_the_rendezvous_crashes_and_comes_back() {
+async fn a_crash_of_the_rendezvous_loses_no_session_and_no_byte() {
     let (data, executor_state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let state = tempfile::tempdir().unwrap();
     let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
@@ -92,7 +92,7 @@ async fn no_session_and_no_byte_is_lost_when_the_rendezvous_crashes_and_comes_ba
 }
 
 #[tokio::test]
-async fn the_end_of_the_executor_is_told_and_its_successor_is_used() {
+async fn a_restarted_executor_is_reported_and_used() {
     let mut fixture = RelayFixture::start().await;
     let client = fixture.client().await;
     let child = client.command("cat").stdin(Stdin::Piped).spawn().await.unwrap();
@@ -112,7 +112,7 @@ async fn the_end_of_the_executor_is_told_and_its_successor_is_used() {
 }
 
 #[tokio::test]
-async fn a_command_across_the_end_of_the_executor_fails_with_255_and_says_why() {
+async fn a_command_whose_executor_restarts_fails_with_255_and_the_reason() {
     let mut fixture = RelayFixture::start().await;
     let mut child = fixture
         .command(&["run", "env:env", "--", "sh", "-c", "echo ready; exec sleep 1000"])

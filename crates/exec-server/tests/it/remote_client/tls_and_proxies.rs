@@ -15,7 +15,7 @@ use super::{args, command, connect, finish};
 use crate::rendezvous::executor::{join, join_with};
 
 #[tokio::test]
-async fn an_authority_of_ones_own_is_trusted_on_both_sides_in_every_way_to_name_it() {
+async fn a_custom_ca_is_trusted_on_both_sides_by_every_option() {
     let place = Place::start("127.0.0.1").await;
     let certificate = place.certificate.display().to_string();
     let named = ["--ca-file", certificate.as_str()];
@@ -41,7 +41,7 @@ async fn an_authority_of_ones_own_is_trusted_on_both_sides_in_every_way_to_name_
 }
 
 #[tokio::test]
-async fn a_file_without_certificates_is_said_at_once() {
+async fn a_ca_file_without_certificates_is_reported_at_once() {
     let state = tempfile::tempdir().unwrap();
     let empty = state.path().join("empty.pem");
     std::fs::write(&empty, "").unwrap();
@@ -145,7 +145,7 @@ async fn a_relay_without_tls_is_reached_through_the_proxy_for_that() {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_on_when_only_the_harness_is_cut_off() {
+async fn a_session_continues_when_only_the_harness_is_cut_off() {
     let place = Place::start("0.0.0.0").await;
     let certificate = place.certificate.clone();
     let builder = place.join().args(&["--ca-file", &certificate.display().to_string()]);

@@ -26,7 +26,7 @@ async fn every_request_is_signed_for_one_task() {
 }
 
 #[tokio::test]
-async fn a_task_may_be_told_to_the_agent_alone() {
+async fn a_task_may_be_encrypted_for_the_agent() {
     for form in [TaskForm::CamelCase, TaskForm::Sealed, TaskForm::SealedCamelCase] {
         let fixture = Fixture::start().await;
         fixture.idp.set_task_form(form);
@@ -40,7 +40,7 @@ async fn a_task_may_be_told_to_the_agent_alone() {
 }
 
 #[tokio::test]
-async fn every_request_says_what_kind_of_account_it_is_for() {
+async fn every_request_names_the_kind_of_account() {
     for is_fedramp in [true, false] {
         let fixture = Fixture::start().await;
         let claims = json!({"chatgpt_account_is_fedramp": is_fedramp});
@@ -71,7 +71,7 @@ async fn an_authority_that_is_out_for_a_while_is_waited_for() {
 }
 
 #[tokio::test]
-async fn what_proves_nothing_ends_it_with_1() {
+async fn an_invalid_identity_exits_with_1() {
     let fixture = Fixture::start().await;
     for (claims, answers) in [
         (json!({"exp": 1_000_000_000}), "the agent identity is not valid: ExpiredSignature"),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::executor::join;
 
 #[tokio::test]
-async fn an_executor_comes_in_wherever_its_first_attempt_is_cut() {
+async fn an_executor_attaches_wherever_its_first_attempt_is_cut() {
     let fixture = Fixture::start().await;
     // Cuts at each step: register request, response, websocket, harness handshake, first messages.
     for (toward, bytes) in [
@@ -42,7 +42,7 @@ async fn an_executor_comes_in_wherever_its_first_attempt_is_cut() {
 }
 
 #[tokio::test]
-async fn a_session_lives_through_cuts_and_leaves_nothing_behind() {
+async fn a_session_survives_cuts_and_leaves_nothing_behind() {
     let fixture = Fixture::start().await;
     let state = tempfile::tempdir().unwrap();
     let executor = fixture.executor(&state).await;

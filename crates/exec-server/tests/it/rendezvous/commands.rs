@@ -125,7 +125,7 @@ impl Program {
 }
 
 #[tokio::test]
-async fn the_first_start_says_how_to_go_on_and_the_line_to_paste_is_one() {
+async fn the_first_start_prints_the_next_step_as_one_line() {
     let data = tempfile::tempdir().unwrap();
     let program = Program::start(data.path(), "ws://127.0.0.1:0").await;
     assert!(program.url.starts_with("http://127.0.0.1:"));
@@ -363,7 +363,7 @@ async fn a_token_is_listed_and_revoked_by_its_id() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_said_in_one_line() {
+async fn failures_are_reported_in_one_line() {
     let data = tempfile::tempdir().unwrap();
     let data_dir = data.path().display().to_string();
     let program = Program::start(&data.path().join("there"), "http://127.0.0.1:0").await;
@@ -387,7 +387,7 @@ async fn what_cannot_be_done_is_said_in_one_line() {
         ),
         (vec!["token", "list", "--remote", "nowhere"], &wrong, "is not http://HOST"),
         (vec!["token", "list", "--remote", "http://192.0.2.1"], &wrong, "use https://"),
-        (vec!["token", "list", "--remote", &secure], &wrong, "is TLS spoken there"),
+        (vec!["token", "list", "--remote", &secure], &wrong, "the server may not use TLS"),
         (vec!["token", "list", "--data", &file], &nothing, "Not a directory"),
         (
             vec!["rendezvous", "--listen", &program.url, "--data", &file],
@@ -441,7 +441,11 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
         (vec!["token", "list", "-o", "json"], 0, "\\u009b2J"),
         (vec!["environments"], 0, "\\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
         (vec!["environments", "-o", "json"], 0, "\\u009b2J"),
-        (vec!["token", "revoke", "tok_1"], 1, "refuses: \\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n"),
+        (
+            vec!["token", "revoke", "tok_1"],
+            1,
+            "rejected the request: \\u{1b}]0;owned\\u{7}\\u{9b}2J\\r\\n",
+        ),
         (
             vec!["token", "create", "--role", "executor", "--environment", "env"],
             1,
@@ -460,7 +464,7 @@ async fn a_hostile_rendezvous_does_nothing_to_the_terminal_of_its_owner() {
 }
 
 #[tokio::test]
-async fn logs_name_who_came_and_hold_no_secret() {
+async fn logs_name_peers_and_have_no_secrets() {
     let data = tempfile::tempdir().unwrap();
     let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;

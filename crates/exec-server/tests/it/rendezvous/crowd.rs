@@ -6,7 +6,7 @@ use exec_server_testkit::TestRendezvous;
 use super::env;
 
 #[tokio::test]
-async fn two_hundred_at_once_each_hear_their_own() {
+async fn two_hundred_concurrent_harnesses_get_their_own_messages() {
     let rendezvous = TestRendezvous::start().await;
     let names: Vec<&'static str> =
         (0..20).map(|number| &*Box::leak(format!("env-{number}").into_boxed_str())).collect();

@@ -82,7 +82,7 @@ async fn it_is_online_until_sigterm_and_leaves_in_order() {
 }
 
 #[tokio::test]
-async fn it_comes_back_after_a_crash_of_the_rendezvous() {
+async fn an_executor_reconnects_after_a_crash_of_the_rendezvous() {
     let (data, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
     let (url, admin) = (program.url.clone(), program.admin_token.clone().unwrap());
@@ -147,7 +147,7 @@ async fn it_ends_with_1_when_its_token_is_revoked() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_joined_is_said_in_one_line() {
+async fn registration_failures_are_reported_in_one_line() {
     let state = tempfile::tempdir().unwrap();
     let home = state.path().display().to_string();
     for (url, token, answers) in [

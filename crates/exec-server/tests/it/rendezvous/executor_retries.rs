@@ -30,7 +30,7 @@ async fn a_relay_that_rejects_every_socket_is_retried_with_growing_pauses() {
 }
 
 #[tokio::test]
-async fn only_a_registry_that_says_no_for_good_ends_it() {
+async fn only_a_permanent_rejection_by_the_registry_ends_an_executor() {
     let code = |code: &str| json!({"error": {"code": code, "message": "hm"}}).to_string();
     let detail = |code: &str| json!({"detail": {"code": code, "message": "hm"}}).to_string();
     for status in [401, 403, 410] {
@@ -97,7 +97,7 @@ async fn an_answer_that_registers_something_else_is_not_believed() {
 }
 
 #[tokio::test]
-async fn what_a_registry_says_cannot_do_anything_to_a_terminal_or_give_the_token_away() {
+async fn registry_text_is_escaped_and_never_shows_the_token() {
     let said = json!({"error": {
         "code": format!("\u{1b}]0;{}", "c".repeat(500)),
         "message": format!("\u{1b}[2Jline\nline {}", "x".repeat(100_000)),

@@ -42,7 +42,7 @@ async fn a_socket_ends_with_the_token_that_it_was_opened_with() {
 }
 
 #[tokio::test]
-async fn what_a_token_was_given_does_not_outlive_it() {
+async fn connections_of_a_token_end_with_it() {
     let (rendezvous, clock) = start().await;
     let env = env(&rendezvous, 2 * HOUR, HOUR).await;
     let _executor = env.executor(&rendezvous).await;

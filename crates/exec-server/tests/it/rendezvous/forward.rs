@@ -70,7 +70,7 @@ async fn each_key_has_its_own_sessions_on_the_server() {
 }
 
 #[tokio::test]
-async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_another() {
+async fn a_server_token_gives_no_harness_the_sessions_of_another() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("token").display().to_string();
     std::fs::write(&file, "a-token-of-some-length-for-tests\n").unwrap();
@@ -102,7 +102,7 @@ async fn a_server_may_want_a_token_and_that_gives_no_harness_the_sessions_of_ano
 }
 
 #[tokio::test]
-async fn a_client_that_says_for_whom_it_comes_gains_nothing() {
+async fn the_forwarded_for_header_grants_nothing() {
     let server = TestExecutor::start().await;
     let mut unrestricted = server.client().await;
     let key = format!("SHA256:{}", "A".repeat(43));
@@ -186,7 +186,7 @@ async fn messages_pass_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_a_server_said_before_its_goodbye_arrives() {
+async fn messages_before_a_close_frame_arrive() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let fixture = Fixture::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
     let (stream, mut server) = tokio::join!(fixture.harness.open(), accept(&listener));
@@ -201,11 +201,11 @@ async fn what_a_server_said_before_its_goodbye_arrives() {
     }
     assert!(client.raw_message().await.is_none_or(|message| message.is_err()));
     let answer = next(&mut server).await;
-    assert!(answer.is_close(), "the goodbye is answered: {answer:?}");
+    assert!(answer.is_close(), "the close frame is answered: {answer:?}");
 }
 
 #[tokio::test]
-async fn a_harness_that_goes_takes_its_connection_with_it_and_no_other() {
+async fn a_harness_that_disconnects_closes_only_its_own_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let fixture = Fixture::start(&format!("ws://{}", listener.local_addr().unwrap())).await;
     let (first, mut first_server) = tokio::join!(fixture.harness.open(), accept(&listener));
@@ -220,7 +220,7 @@ async fn a_harness_that_goes_takes_its_connection_with_it_and_no_other() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_said_and_found_when_it_comes() {
+async fn an_unreachable_server_is_reported_and_found_later() {
     let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let mut fixture = Fixture::start(&format!("ws://{address}")).await;
     let stream = fixture.harness.open().await.expect("the forwarder itself is there");
@@ -284,7 +284,7 @@ async fn sigterm_closes_all_connections_and_exits_with_0() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_forwarded_is_said_in_one_line() {
+async fn forward_failures_are_reported_in_one_line() {
     let state = tempfile::tempdir().unwrap();
     for (connect, url, answers) in [
         ("http://127.0.0.1:1", "http://127.0.0.1:7780", "--connect: unsupported scheme"),

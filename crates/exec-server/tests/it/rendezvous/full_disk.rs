@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 #[tokio::test]
-async fn a_rendezvous_starts_on_a_full_disk_and_goes_on_when_there_is_room() {
+async fn a_rendezvous_starts_on_a_full_disk_and_recovers_when_there_is_room() {
     let Some(disk) = SmallDisk::mount().await else {
         return eprintln!("skipped, a file system of its own takes root and a mount namespace");
     };

@@ -65,9 +65,9 @@ async fn a_handshake_that_fails_is_logged_with_its_stream_and_counted_by_its_rea
     fixture.registry.set_verdict(Some(true));
     fixture.knock("welcome").await;
     assert_eq!(fixture.next().await, ("welcome".to_owned(), true));
-    fixture.log("welcome", "a harness came in").await;
+    fixture.log("welcome", "harness admitted").await;
     fixture.socket.send("welcome", RelayBody::Reset { reason: "\u{1b}[2J".to_owned() }).await;
-    let left = fixture.log("welcome", "a harness left").await;
+    let left = fixture.log("welcome", "harness disconnected").await;
     assert_eq!(left["why"], "the stream was reset (\\u{1b}[2J)");
     let counts = fixture.handshakes().await;
     for result in ["ok", "bad_handshake", "early_frame", "refused"] {

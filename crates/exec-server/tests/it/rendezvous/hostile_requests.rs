@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use super::{env, refusal, url};
 
 #[tokio::test]
-async fn a_request_that_never_ends_is_let_go_and_writes_nothing() {
+async fn a_request_that_never_ends_is_closed_and_writes_nothing() {
     let rendezvous = TestRendezvous::start_with(|config| {
         config.timings.handshake = Duration::from_secs(1);
     })
@@ -88,7 +88,7 @@ async fn names_that_mean_something_to_a_path_lead_nowhere_else() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_and_what_is_not_meant_is_said() {
+async fn unknown_routes_and_methods_are_rejected() {
     let rendezvous = TestRendezvous::start().await;
     for path in [
         "/",
@@ -125,7 +125,7 @@ async fn what_is_not_there_and_what_is_not_meant_is_said() {
 }
 
 #[tokio::test]
-async fn of_many_who_go_the_same_way_at_once_one_arrives() {
+async fn of_concurrent_uses_of_one_connect_url_one_succeeds() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let _executor = env.executor(&rendezvous).await;
@@ -228,7 +228,7 @@ fn decoded(id: &str) -> String {
     percent_encoding::percent_decode_str(id).decode_utf8().unwrap().into_owned()
 }
 
-/// A record of stream `s` with so many bytes in it.
+/// A record of stream `s` with this many bytes.
 fn frame(bytes: usize) -> Vec<u8> {
     use exec_server_relay::frame::{RelayData, RelayFrame};
     let payload = vec![7; bytes].into();

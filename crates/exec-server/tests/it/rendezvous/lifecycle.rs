@@ -31,7 +31,7 @@ async fn a_rendezvous_that_stops_sends_a_close_frame_to_every_socket() {
 }
 
 #[tokio::test]
-async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
+async fn requests_during_shutdown_are_rejected_as_retryable() {
     let mut rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let registered = rendezvous.register("env", &env.executor, &public_key(1)).await;
@@ -77,7 +77,7 @@ async fn who_is_asking_while_it_stops_is_told_to_ask_again() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn after_a_crash_an_executor_comes_back_with_the_url_that_it_has() {
+async fn after_a_crash_an_executor_reconnects_with_its_url() {
     use super::commands::Program;
     let data = tempfile::tempdir().unwrap();
     let mut program = Program::start(data.path(), "http://127.0.0.1:0").await;
@@ -118,7 +118,7 @@ async fn sigterm_ends_it_in_order_and_with_0() {
 
 #[cfg(unix)]
 #[tokio::test]
-async fn only_the_owner_can_read_what_it_keeps() {
+async fn only_the_owner_can_read_the_data_directory() {
     use std::os::unix::fs::PermissionsExt;
 
     use super::commands::Program;

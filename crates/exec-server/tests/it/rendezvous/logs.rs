@@ -45,7 +45,7 @@ async fn a_stream_can_be_followed_through_registry_relay_and_executor() {
     let in_executor = format!("\"stream_id\":{stream}");
     loop {
         let line = executor.next_stderr_line().await.expect("it says who came in");
-        if line.contains("a harness came in") {
+        if line.contains("harness admitted") {
             assert!(line.contains(&in_executor), "{line}");
             break;
         }
@@ -120,7 +120,7 @@ async fn rejected_harnesses_and_foreign_frames_are_logged() {
 }
 
 #[tokio::test]
-async fn who_comes_by_a_proxy_is_in_the_log_as_the_proxy_says() {
+async fn the_forwarded_for_address_of_a_proxy_is_logged() {
     let data_dir = tempfile::tempdir().unwrap();
     let mut program = Program::start(data_dir.path(), "http://127.0.0.1:0").await;
     let executor = program.token("executor").await;

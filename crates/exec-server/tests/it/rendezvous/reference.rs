@@ -59,7 +59,7 @@ async fn runs_a_command_through_it(executor: &ReferenceClient, client: Reference
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn both_ends_of_the_reference_come_back_after_a_crash_of_the_rendezvous() {
+async fn both_ends_of_the_reference_reconnect_after_a_crash_of_the_rendezvous() {
     for client in blocking(ReferenceClient::find_all).await {
         eprintln!("with the reference {}:", client.version());
         let data = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ fn forward(builder: ExecutorBuilder) -> ExecutorBuilder {
 }
 
 #[tokio::test]
-async fn the_first_line_is_the_token_and_what_follows_is_nothing() {
+async fn the_first_line_is_the_token_and_the_rest_is_ignored() {
     for (end, is_forward) in [("\n", false), ("\r\n", false), ("\n", true)] {
         let rendezvous = TestRendezvous::start().await;
         let state = tempfile::tempdir().unwrap();
@@ -51,7 +51,7 @@ async fn the_end_of_stdin_ends_it_if_that_is_the_sign() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_refused_before_anything_is_sent() {
+async fn an_invalid_token_is_rejected_before_anything_is_sent() {
     let no_line = "expected a newline-terminated registration bearer of at most 16 KiB";
     let invalid = "invalid registration bearer";
     let long = "x".repeat(16 * 1024 + 1) + "\n";

@@ -49,7 +49,7 @@ async fn ids_that_need_encoding_are_the_same_environment() {
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_by_status() {
+async fn missing_permissions_are_reported_by_status() {
     let rendezvous = TestRendezvous::start().await;
     let one = env(&rendezvous, "one").await;
     let two = env(&rendezvous, "two").await;
@@ -190,7 +190,7 @@ async fn a_newer_registration_ends_everything_of_the_older_one() {
 }
 
 #[tokio::test]
-async fn of_many_registrations_at_once_each_counts_or_says_that_nothing_was_written() {
+async fn concurrent_registrations_succeed_or_report_that_nothing_was_written() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let body = register_body(&public_key(1));
@@ -213,7 +213,7 @@ async fn of_many_registrations_at_once_each_counts_or_says_that_nothing_was_writ
 }
 
 #[tokio::test]
-async fn where_the_first_wins_another_executor_waits_until_it_is_gone() {
+async fn with_first_wins_another_executor_waits_until_the_first_is_gone() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let first_wins = |store: &dyn exec_server_rendezvous::store::Store| {
@@ -301,7 +301,7 @@ async fn unused_connect_urls_are_limited() {
 }
 
 #[tokio::test]
-async fn a_full_environment_asks_harnesses_to_come_back() {
+async fn a_full_environment_rejects_harnesses_as_retryable() {
     let rendezvous =
         TestRendezvous::start_with(|config| config.limits.streams_per_environment = 1).await;
     let env = env(&rendezvous, "env").await;

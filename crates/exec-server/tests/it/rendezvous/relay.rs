@@ -52,7 +52,7 @@ async fn frames_for_a_foreign_stream_are_dropped() {
 }
 
 #[tokio::test]
-async fn an_executor_hears_of_every_harness_that_goes() {
+async fn an_executor_gets_a_reset_for_every_harness_that_disconnects() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;
@@ -68,7 +68,7 @@ async fn an_executor_hears_of_every_harness_that_goes() {
 }
 
 #[tokio::test]
-async fn an_executor_that_comes_back_takes_the_place_of_its_old_socket() {
+async fn a_reconnected_executor_replaces_its_old_socket() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let key = exec_server_testkit::rendezvous::public_key(1);
@@ -103,7 +103,7 @@ async fn a_stream_that_its_executor_resets_is_over() {
 }
 
 #[tokio::test]
-async fn what_is_no_frame_ends_a_socket_with_its_code() {
+async fn invalid_frames_close_a_socket_with_their_code() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;

@@ -25,7 +25,7 @@ async fn health_routes_need_no_token() {
 }
 
 #[tokio::test]
-async fn metrics_are_for_the_owner_and_say_who_is_there() {
+async fn metrics_need_the_admin_token_and_count_sockets() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
     let mut executor = env.executor(&rendezvous).await;

@@ -39,7 +39,7 @@ async fn a_relay_reads_nothing() {
 }
 
 #[tokio::test]
-async fn frames_that_come_twice_or_in_another_order_change_nothing() {
+async fn duplicated_and_reordered_frames_change_nothing() {
     let fixture = Fixture::start().await;
     let mut client = fixture.client().await;
     fixture.relay.set_filter(|_, frame| vec![frame.clone(), frame]);
@@ -64,7 +64,7 @@ async fn frames_that_come_twice_or_in_another_order_change_nothing() {
 }
 
 #[tokio::test]
-async fn frames_that_are_kept_back_come_late_and_whole() {
+async fn delayed_frames_arrive_late_and_complete() {
     let fixture = Fixture::start().await;
     let mut client = fixture.client().await;
     let kept = Arc::new(Mutex::new(Vec::new()));
@@ -157,7 +157,7 @@ async fn a_frame_that_is_changed_ends_its_stream_and_is_not_believed() {
 }
 
 #[tokio::test]
-async fn what_a_relay_makes_up_ends_a_stream_at_most() {
+async fn forged_frames_end_a_stream_at_most() {
     let fixture = Fixture::start().await;
     let mut bystander = fixture.client().await;
     for seed in 0..24_u64 {
@@ -191,7 +191,7 @@ async fn what_a_relay_makes_up_ends_a_stream_at_most() {
 }
 
 #[tokio::test]
-async fn what_was_said_once_is_done_once() {
+async fn replayed_records_are_not_executed_again() {
     let fixture = Fixture::start().await;
     let file = fixture.state.path().join("lines");
     let mut client = fixture.client().await;
@@ -348,7 +348,7 @@ async fn an_authorization_that_was_kept_back_too_long_is_refused() {
 }
 
 #[tokio::test]
-async fn who_comes_to_the_wrong_place_is_refused_and_counted() {
+async fn misdirected_handshakes_are_rejected_and_counted() {
     let rendezvous = &TestRendezvous::start().await;
     let env = super::env(rendezvous, "env").await;
     let other = super::env(rendezvous, "other").await;

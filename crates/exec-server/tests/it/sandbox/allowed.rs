@@ -34,7 +34,7 @@ fn are_these_open(inside: &BTreeMap<String, String>, open: &[&str]) {
 }
 
 #[tokio::test]
-async fn each_thing_is_let_out_by_its_name_and_nothing_else_with_it() {
+async fn each_allowance_allows_only_what_it_names() {
     for (allowed, opened) in OPENED {
         let builder = || TestExecutor::builder().args(&["--sandbox-allow", allowed]);
         as_each_user_of(builder, async |fixture| {
@@ -48,7 +48,7 @@ async fn each_thing_is_let_out_by_its_name_and_nothing_else_with_it() {
 }
 
 #[tokio::test]
-async fn what_is_let_out_is_told_and_never_by_a_request() {
+async fn allowances_are_reported_and_never_set_by_a_request() {
     let builder = TestExecutor::builder().args(&["--sandbox-allow", "debugging,keyrings"]);
     let mut fixture = SandboxFixture::new(builder.start().await, None).await;
     let info = fixture.client.call("environment/info", json!({})).await.unwrap();
@@ -177,7 +177,7 @@ fn read_memory(process: i32) -> io::Result<()> {
     }
 }
 
-/// Stops a child, looks at it, and lets it go on.
+/// Stops a child, reads its state, and continues it.
 fn trace_child() -> io::Result<()> {
     let none = std::ptr::null_mut::<c_void>();
     // SAFETY: the child makes system calls only; it is ours.

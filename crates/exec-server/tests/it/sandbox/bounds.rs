@@ -83,7 +83,7 @@ async fn a_cgroup_bounds_a_sandbox_without_counting_what_is_around_it() {
 }
 
 #[tokio::test]
-async fn a_sandbox_beyond_its_memory_is_killed_and_the_client_is_told() {
+async fn a_sandbox_beyond_its_memory_is_killed_and_reported() {
     let Some((cgroup, server)) = cgroups::server_with("memory").await else { return };
     let mut fixture = SandboxFixture::new(server, None).await;
     let mut params = fixture.params(&fixture.workspace("restricted"));

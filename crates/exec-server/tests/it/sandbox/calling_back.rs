@@ -65,7 +65,7 @@ async fn a_token_does_not_help_those_whom_it_confines() {
 }
 
 #[tokio::test]
-async fn who_says_everything_and_hangs_up_at_once_is_not_served_either() {
+async fn a_pipelined_request_that_closes_at_once_is_not_served() {
     if !Path::new("/bin/bash").exists() {
         return eprintln!("skipped: there is no bash to dial with");
     }

@@ -118,7 +118,7 @@ async fn a_kill_of_any_process_around_the_command_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_launchers_are_copied_from_is_replaced_when_it_is_killed_and_ends_with_the_server() {
+async fn a_killed_zygote_is_replaced_and_zygotes_end_with_the_server() {
     as_each_user(async |fixture| {
         let sandbox = fixture.workspace("restricted");
         let server = fixture.server.serving_pid();
@@ -172,7 +172,7 @@ async fn a_guardian_that_is_killed_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_told_to_stop_leaves_nothing() {
+async fn a_server_that_gets_sigterm_leaves_nothing() {
     as_each_user(async |fixture| {
         let process_count = start_daemons(fixture, "p", "wait").await;
         fixture.server.signal(Signal::TERM);

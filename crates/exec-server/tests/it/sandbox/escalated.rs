@@ -40,7 +40,7 @@ fn hide_a_secret(fixture: &SandboxFixture) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn what_is_denied_stays_denied_and_the_rest_can_be_written() {
+async fn denials_stay_and_the_rest_is_writable() {
     as_each_user(async |fixture| {
         for attack in ATTACKS {
             fixture.reset();
@@ -66,7 +66,7 @@ async fn what_is_denied_stays_denied_and_the_rest_can_be_written() {
 }
 
 #[tokio::test]
-async fn links_at_the_root_work_and_lead_to_what_is_denied_under_no_name() {
+async fn links_at_the_root_work_and_never_reach_denied_paths() {
     if Path::new("/bin").read_link().is_err() {
         eprintln!("skipped, /bin is no link here");
         return;

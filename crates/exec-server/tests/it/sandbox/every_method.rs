@@ -77,7 +77,7 @@ async fn every_method_of_the_table_enforces_a_sandbox_or_refuses_it() {
 }
 
 #[tokio::test]
-async fn a_method_without_a_sandbox_says_so_and_takes_null() {
+async fn a_method_without_a_sandbox_rejects_one_and_accepts_null() {
     as_each_user(async |fixture| {
         let policy = nothing(fixture);
         for (method, params, hint) in [

@@ -117,7 +117,7 @@ fn furnish(fixture: &SandboxFixture) {
 }
 
 #[tokio::test]
-async fn no_method_changes_what_is_outside_under_any_name() {
+async fn no_method_changes_the_outside_under_any_name() {
     as_each_user(async |fixture| {
         let (names, work) = (names_of_outside(fixture), fixture.work());
         let policies = [
@@ -151,7 +151,7 @@ async fn no_method_changes_what_is_outside_under_any_name() {
 }
 
 #[tokio::test]
-async fn no_method_tells_of_what_is_denied_under_any_name() {
+async fn no_method_reveals_denied_paths_under_any_name() {
     as_each_user(async |fixture| {
         let (names, work) = (names_of_outside(fixture), fixture.work());
         let write = special("project_roots", "write");

@@ -157,7 +157,7 @@ async fn content_that_fills_every_buffer_on_the_way_arrives_whole() {
 }
 
 #[tokio::test]
-async fn a_policy_that_was_sent_before_still_means_what_is_there_now() {
+async fn a_cached_policy_applies_to_the_current_files() {
     let fixture = &mut FsFixture::new().await;
     let mut policy = furnish(fixture);
     let entries = policy["permissions"]["file_system"]["entries"].as_array_mut().unwrap();

@@ -113,7 +113,7 @@ fn outlive_the_launcher() -> io::Result<()> {
     unsafe { libc::_exit(i32::from(told.is_err())) }
 }
 
-/// The kernel then says that there is no such call.
+/// The kernel then reports an unknown call.
 fn wait_until_the_notifier_is_gone() -> io::Result<()> {
     for _ in 0..30_000 {
         // SAFETY: takes numbers only.

@@ -104,7 +104,7 @@ async fn nothing_of_one_start_is_found_by_the_next() {
 }
 
 #[tokio::test]
-async fn what_was_made_after_a_sandbox_was_prepared_is_judged_like_everything_else() {
+async fn files_created_after_a_sandbox_was_prepared_follow_the_policy() {
     as_each_user(async |fixture| {
         let policy = fixture.workspace("restricted");
         let work = fixture.work();
@@ -184,7 +184,7 @@ async fn a_prepared_sandbox_that_is_killed_harms_no_start() {
 }
 
 #[tokio::test]
-async fn a_mount_that_came_or_went_since_a_sandbox_was_prepared_is_noticed() {
+async fn a_changed_mount_table_is_noticed_by_warm_sandboxes() {
     let Some(server) = server_with_mounts("true").await else { return };
     let mut fixture = SandboxFixture::new(server, None).await;
     let policy = fixture.workspace("restricted");

@@ -40,7 +40,7 @@ pub const FOR_ROOT: [&str; 9] = [
 ];
 
 #[tokio::test]
-async fn what_no_command_needs_is_refused_by_the_kernel() {
+async fn unneeded_system_calls_are_refused() {
     as_each_user(async |fixture| {
         for network in ["restricted", "enabled"] {
             let policy = fixture.workspace(network);

@@ -91,7 +91,7 @@ fn read_only(fixture: &SandboxFixture) -> Value {
 }
 
 #[tokio::test]
-async fn a_start_says_that_landlock_is_the_only_lock() {
+async fn a_start_reports_the_landlock_level() {
     at_this_level(async |fixture| {
         let info = fixture.client.call("environment/info", json!({})).await.unwrap();
         // Landlock cannot deny a part of what it allows, so a client must not ask for that.
@@ -397,7 +397,7 @@ async fn requests_about_files_are_confined_the_same_way() {
 }
 
 #[tokio::test]
-async fn what_landlock_cannot_keep_is_refused_with_the_reason() {
+async fn policies_beyond_landlock_are_rejected_with_the_reason() {
     at_this_level(async |fixture| {
         let work = fixture.work();
         fixture.make_dir(&work.join(".git"));
@@ -507,7 +507,7 @@ fn with_argument(argument: &str) -> usize {
 }
 
 #[tokio::test]
-async fn what_runs_at_this_level_has_the_mark_of_a_sandbox() {
+async fn processes_at_this_level_have_the_mark_of_a_sandbox() {
     at_this_level(async |fixture| {
         let script = "grep 'Max file locks' /proc/self/limits";
         let free = fixture.run_free(script).await.text();

@@ -26,7 +26,7 @@ fn except(fixture: &SandboxFixture, name: &str, access: &str) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_denied_or_read_only_cannot_be_made() {
+async fn missing_denied_and_read_only_paths_cannot_be_created() {
     as_each_user(async |fixture| {
         for (name, access) in [("secret", "deny"), ("a/b/secret", "deny"), ("fixed/it", "read")] {
             let policy = except(fixture, name, access);

@@ -33,7 +33,7 @@ fn entries() -> impl Strategy<Value = (bool, Vec<Entry>)> {
 }
 
 #[test]
-fn the_kernel_keeps_what_the_policy_says() {
+fn the_kernel_enforces_the_policy() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let _inside = runtime.enter();
     let fixture = std::cell::RefCell::new(runtime.block_on(FsFixture::new()));

@@ -49,7 +49,7 @@ async fn a_placeholder_stays_as_long_as_any_server_needs_it() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_killed_leaves_its_neighbours_what_they_need() {
+async fn a_killed_server_leaves_the_placeholders_of_others() {
     as_each_user(async |fixture| {
         let params = fixture.params(&fixture.workspace("restricted"));
         let (mut killed, mut doomed) = neighbour(fixture).await;
@@ -132,7 +132,7 @@ impl Alone {
 }
 
 #[tokio::test]
-async fn the_next_server_removes_what_a_power_cut_has_left() {
+async fn the_next_server_removes_placeholders_after_a_power_cut() {
     let alone = Alone::new();
     let mut fixture = SandboxFixture::new(alone.server().await, None).await;
     let params = fixture.params(&fixture.workspace("restricted"));
@@ -150,7 +150,7 @@ async fn the_next_server_removes_what_a_power_cut_has_left() {
 }
 
 #[tokio::test]
-async fn what_a_power_cut_has_left_can_be_used_and_is_removed_with_its_last_user() {
+async fn placeholders_left_by_a_power_cut_are_reused_and_removed_by_the_last_user() {
     let (alone, other) = (Alone::new(), Alone::new());
     let mut fixture = SandboxFixture::new(alone.server().await, None).await;
     let params = fixture.params(&fixture.workspace("restricted"));

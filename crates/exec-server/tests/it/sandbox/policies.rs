@@ -64,7 +64,7 @@ async fn the_longest_place_decides() {
 }
 
 #[tokio::test]
-async fn older_forms_mean_what_they_meant() {
+async fn older_forms_keep_their_meaning() {
     as_each_user(async |fixture| {
         tree(fixture, &["."]);
         let cwd = uri(&fixture.work());
@@ -144,7 +144,7 @@ async fn paths_of_other_systems_are_refused() {
             *bad.pointer_mut(pointer).expect("the policy has it") = value;
             let (id, params) = (fixture.next_id(), fixture.params(&bad));
             let result = fixture.client.start(&id, &["/bin/sh", "-c", "echo x > f"], params).await;
-            // A path of another system may also be a path of this one; then it is one that is not there.
+            // A path of another system may also be a valid path here; then it does not exist.
             match result {
                 Ok(_) => assert_ne!(fixture.client.finish(&id).await.exit_code, 0, "{pointer}"),
                 Err(error) => assert_eq!(error["code"], -32600, "{pointer}: {error}"),
@@ -156,7 +156,7 @@ async fn paths_of_other_systems_are_refused() {
 }
 
 #[tokio::test]
-async fn roots_of_every_name_work_and_missing_ones_give_nothing() {
+async fn roots_with_any_name_work_and_missing_ones_grant_nothing() {
     as_each_user(async |fixture| {
         let strange = fixture.root().join(OsStr::from_bytes(b"w \xff\n\\040'\"$"));
         let missing = fixture.root().join("missing");

@@ -93,7 +93,7 @@ async fn protected_files_stay_as_they_are() {
 }
 
 #[tokio::test]
-async fn what_a_git_file_names_cannot_be_made_either() {
+async fn the_target_of_a_git_file_cannot_be_created_either() {
     as_each_user(async |fixture| {
         fixture.put(&fixture.work().join(".git"), "gitdir: main/.git/worktrees/x\n");
         let policy = fixture.workspace("restricted");
@@ -134,7 +134,7 @@ async fn a_git_file_of_any_size_is_not_read_whole() {
 }
 
 #[tokio::test]
-async fn a_protected_name_that_is_a_link_protects_what_it_leads_to() {
+async fn a_protected_name_that_is_a_link_protects_its_target() {
     as_each_user(async |fixture| {
         let real = fixture.work().join("sub/real");
         fixture.make_dir(&real);
@@ -179,7 +179,7 @@ async fn a_protected_link_to_nothing_cannot_be_given_something() {
 }
 
 #[tokio::test]
-async fn an_explicit_entry_lifts_the_protection_where_it_says() {
+async fn an_explicit_entry_lifts_the_protection_of_its_path() {
     as_each_user(async |fixture| {
         fixture.make_dir(&fixture.work().join(".git/sub"));
         fixture.make_dir(&fixture.work().join(".codex"));

@@ -181,7 +181,7 @@ async fn the_limit_on_open_files_inside_cannot_be_raised_to_that_of_the_server()
 }
 
 #[tokio::test]
-async fn a_sandbox_watches_only_a_share_of_what_its_user_may() {
+async fn a_sandbox_gets_only_a_share_of_the_inotify_limits() {
     as_each_user(async |fixture| {
         let read = "cat /proc/sys/user/max_inotify_instances /proc/sys/user/max_inotify_watches";
         let numbers =
@@ -311,7 +311,7 @@ async fn a_policy_that_takes_long_to_look_up_is_given_up() {
 }
 
 #[tokio::test]
-async fn outcomes_of_these_attacks_are_told_apart() {
+async fn outcomes_of_these_attacks_are_distinguished() {
     let mut fixture = SandboxFixture::new(TestExecutor::builder().start().await, None).await;
     let free = outcomes(&mut fixture, &Value::Null, &["lease", "no_core_limit"]).await;
     assert!(free.values().all(|outcome| outcome == "ok"), "{free:?}");

@@ -21,7 +21,7 @@ async fn a_sandboxed_process_writes_its_workspace_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_a_sandbox_holds_is_told_before_and_with_every_start() {
+async fn the_sandbox_report_is_in_the_info_and_in_every_start() {
     let fixture = &mut FsFixture::new().await;
     let info = fixture.client.call("environment/info", json!({})).await.unwrap();
     let work = fixture.root().to_owned();
@@ -145,7 +145,7 @@ async fn starts_fail_as_those_of_other_processes() {
 }
 
 #[tokio::test]
-async fn a_start_says_what_holds() {
+async fn a_start_reports_what_is_enforced() {
     as_each_user(async |fixture| {
         for (sandbox, wanted) in
             [(Value::Null, "none"), (fixture.workspace("restricted"), "linuxSeccomp")]
@@ -187,7 +187,7 @@ async fn a_denial_is_reported_as_such() {
 }
 
 #[tokio::test]
-async fn a_refused_network_is_reported_whatever_the_program_says() {
+async fn a_refused_network_call_is_reported_whatever_the_program_prints() {
     as_each_user(async |fixture| {
         let policy = fixture.workspace("restricted");
         // This program does not print its result.

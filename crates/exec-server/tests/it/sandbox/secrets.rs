@@ -51,7 +51,7 @@ fn policies(fixture: &SandboxFixture) -> [Value; 3] {
 }
 
 #[tokio::test]
-async fn what_is_denied_cannot_be_read_by_any_name() {
+async fn denied_files_cannot_be_read_by_any_name() {
     as_each_user(async |fixture| {
         for attack in ATTACKS {
             hide(fixture);
@@ -70,7 +70,7 @@ async fn what_is_denied_cannot_be_read_by_any_name() {
 }
 
 #[tokio::test]
-async fn what_is_denied_cannot_be_replaced_or_removed() {
+async fn denied_files_cannot_be_replaced_or_removed() {
     as_each_user(async |fixture| {
         for policy in policies(fixture) {
             hide(fixture);
@@ -107,7 +107,7 @@ async fn a_pattern_holds_at_any_depth_and_in_directories_that_cannot_be_listed()
 }
 
 #[tokio::test]
-async fn links_to_what_is_denied_do_not_show_it() {
+async fn links_to_denied_files_do_not_expose_them() {
     as_each_user(async |fixture| {
         let secret = fixture.outside().join("secret");
         fixture.make_dir(&secret);
@@ -154,7 +154,7 @@ async fn a_git_file_shows_nothing_that_would_be_hidden_without_it() {
 }
 
 #[tokio::test]
-async fn what_is_not_granted_is_not_there() {
+async fn paths_without_a_grant_are_hidden() {
     as_each_user(async |fixture| {
         fixture.put(&fixture.outside().join("key"), SECRET);
         fixture.put(&fixture.work().join("mine"), "mine\n");

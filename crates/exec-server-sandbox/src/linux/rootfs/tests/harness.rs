@@ -138,14 +138,14 @@ impl Host {
         self.view(Base::Nothing, &[&minimal, places].concat())
     }
 
-    /// Runs the script inside and compares every line with what it says.
+    /// Runs the script inside and checks every line of its output.
     #[track_caller]
     pub fn check(&self, view: &RootfsSpec, lines: &str) {
         let report = self.run(view, lines);
         assert!(report == "done\n", "as {:?}:\n{report}", self.user);
     }
 
-    /// Runs the script, whatever comes of it; the host is looked at as always.
+    /// Runs the script and ignores its result; the host is checked as always.
     #[track_caller]
     pub fn attack(&self, view: &RootfsSpec, lines: &str) -> String {
         self.run(view, lines)
