@@ -28,9 +28,10 @@ use super::escapes::Escape;
 use super::failure::Failure;
 use super::input_queue::Typed;
 use super::output::{self, Output, Stream, Written};
+use super::parting::Parting;
 use super::reattach::ReattachHint;
 use super::replay::{Age, Replay};
-use super::signals::{ClientSignal, Signals};
+use super::signals::ClientSignal;
 use super::stdin_writer::StdinWriter;
 
 /// From SIGTERM to SIGKILL after a second interrupt.
@@ -59,7 +60,7 @@ pub struct FollowOptions {
     pub has_terminal: bool,
     /// Events up to this one are skipped.
     pub after_seq: u64,
-    /// Longest wait for the server when the user leaves.
+    /// Longest wait for the server when a signal ends the client.
     pub patience: Duration,
     /// How to attach again.
     pub reattach: ReattachHint,
@@ -86,7 +87,7 @@ pub enum Outcome {
     /// The process exited or was left behind; the exit code of this client.
     Exited(u8),
     /// The user detached from it.
-    Detached,
+    Detached(Parting),
     /// The user left; the server was not informed.
     Left,
 }
@@ -237,18 +238,23 @@ impl Follower<'_> {
                 () = sleep_until(leave_at), if leave_at.is_some() && self.pending.is_none() => break,
             }
         }
-        self.flush(&mut console.signals).await
+        self.flush(console).await
     }
 
-    /// Waits until all output is written; a signal ends the wait.
-    async fn flush(&mut self, signals: &mut Signals) -> Result<Outcome, Failure> {
+    /// Waits until all output is written; a signal or a local key ends the wait.
+    async fn flush(&mut self, console: &mut Console) -> Result<Outcome, Failure> {
         self.output = None;
         loop {
             tokio::select! {
                 biased;
-                wanted = signals.next() => if wanted != ClientSignal::Resize {
+                wanted = console.signals.next() => if wanted != ClientSignal::Resize {
                     return Ok(Outcome::Exited(wanted.exit_code()));
                 },
+                typed = console::next(&mut console.input), if self.is_raw && console.input.is_some() => {
+                    if let Some(outcome) = self.handle_typed(typed, console).await? {
+                        return Ok(outcome);
+                    }
+                }
                 result = self.written.ended() => return match (result, self.exit.clone()) {
                     (Err(_), _) => Ok(Outcome::Exited(BROKEN_PIPE)),
                     (Ok(()), Some(exit)) => Ok(Outcome::Exited(self.exit_code(&exit))),
@@ -406,12 +412,13 @@ impl Follower<'_> {
                 self.notice("this server does not keep detached commands");
             }
             Typed::Escape(Escape::Detach) => {
+                let parting = Parting::begin();
                 self.events = None;
                 if !self.is_lost {
-                    let _ =
-                        timeout(self.patience, self.stdin_writer.finish(&mut console.input)).await;
+                    // The user may have been faster than the link.
+                    let _ = parting.input(self.stdin_writer.finish(&mut console.input)).await;
                 }
-                return Ok(Some(Outcome::Detached));
+                return Ok(Some(Outcome::Detached(parting)));
             }
             Typed::Escape(Escape::Help) => self.notice(&console.help()),
             Typed::Escape(Escape::Suspend) => {

@@ -57,8 +57,10 @@ impl Written {
     }
 }
 
-/// A stream that is not writable within this time is skipped.
+/// Streams that are not writable within this time, all together, are skipped.
 const PATIENCE: Duration = Duration::from_millis(50);
+/// Whether that time is used up.
+static IS_STUCK: AtomicBool = AtomicBool::new(false);
 /// Longest wait for the write itself.
 const LONG_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -75,9 +77,11 @@ pub fn show(text: &str) {
 #[cfg(unix)]
 fn write_soon(mut stream: impl Write + std::os::fd::AsFd + Send + 'static, bytes: Vec<u8>) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let patience = Timespec::try_from(PATIENCE).expect("it is short");
+    let patience = if IS_STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
+    let patience = Timespec::try_from(patience).expect("it is short");
     let has_room = poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&patience));
     if !matches!(has_room, Ok(1..)) {
+        IS_STUCK.store(true, Ordering::Relaxed);
         return;
     }
     let (done, is_done) = std::sync::mpsc::channel();
