@@ -7,6 +7,7 @@
 //! The loop never blocks on a single source: while stdout is not read, no event is requested, and signals and keys are
 //! still handled.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -30,7 +31,7 @@ use super::input_queue::Typed;
 use super::output::{self, Output, Stream, Written};
 use super::parting::Parting;
 use super::reattach::ReattachHint;
-use super::replay::{Age, Replay};
+use super::replay::{Age, Replay, Reports};
 use super::signals::ClientSignal;
 use super::stdin_writer::StdinWriter;
 
@@ -109,7 +110,7 @@ pub async fn follow(
         client,
         process,
         events: Some(process.paced_events_after(follow_options.after_seq)),
-        replay: Replay::new(),
+        replay: Replay::new(if is_raw { Reports::Passed } else { Reports::Unwanted }),
         output: Some(output),
         written,
         pending: None,
@@ -303,8 +304,11 @@ impl Follower<'_> {
                     OutputStream::Stdout | OutputStream::Pty => Stream::Out,
                     OutputStream::Stderr => Stream::Err,
                 };
-                let is_replayed = seq <= self.process.replayed_through();
-                let age = if is_replayed { Age::Replayed } else { Age::Live };
+                let age = match seq.cmp(&self.process.replayed_through()) {
+                    Ordering::Less => Age::Replayed,
+                    Ordering::Equal => Age::LastReplayed,
+                    Ordering::Greater => Age::Live,
+                };
                 let bytes = self.replay.show(age, stream, bytes);
                 self.pending = (!bytes.is_empty()).then_some((stream, bytes));
             }
@@ -515,5 +519,5 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// Resets the alternate screen, the cursor, bracketed paste and mouse reporting after a full-screen program.
-const RESET_SCREEN: &str = "\x1b[?1047l\x1b[?25h\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1l\x1b>\x1b[0m\r\n";
+/// Resets the alternate screen, the cursor, bracketed paste, and reports of mouse, focus and size after a full-screen program.
+const RESET_SCREEN: &str = "\x1b[?1047l\x1b[?25h\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2048l\x1b[?1l\x1b>\x1b[0m\r\n";

@@ -13,7 +13,7 @@ use exec_server_protocol::process::{
 use super::failure::Failure;
 use super::output::Stream;
 use super::ps::{Located, ProcessReference};
-use super::replay::{Age, Replay};
+use super::replay::{Age, Replay, Reports};
 use super::{lost_process, timestamps};
 
 /// A long poll, so that following costs nothing while nothing is said.
@@ -134,7 +134,12 @@ struct Printer {
 
 impl Printer {
     fn new(has_times: bool) -> Self {
-        Self { has_times, is_in_line: false, is_in_error_line: false, replay: Replay::new() }
+        Self {
+            has_times,
+            is_in_line: false,
+            is_in_error_line: false,
+            replay: Replay::new(Reports::Unwanted),
+        }
     }
 
     /// Writes each piece to its stream; returns whether the output is still read.
