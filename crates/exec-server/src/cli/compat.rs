@@ -61,6 +61,16 @@ pub fn adapt(
     Ok(())
 }
 
+/// Rejects a script on stdin, whose end the server could not pass on to its shell.
+pub fn check_script(can: Capabilities) -> Result<(), Failure> {
+    if can.process_close_stdin || io::stdin().is_terminal() || stdin_is_empty() {
+        return Ok(());
+    }
+    let text = "this server cannot end the input of a shell, so the shell would wait forever; copy the script first \
+                (`exec-server cp - TARGET:FILE`), and run it: `exec-server run TARGET -- sh FILE`";
+    Err(Failure::Usage(text.to_owned()))
+}
+
 fn adapt_input(
     params: &mut ProcessStartParams,
     follow_options: &mut FollowOptions,

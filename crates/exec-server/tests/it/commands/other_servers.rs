@@ -167,6 +167,11 @@ async fn input(foreign: &Foreign) {
         assert!(refused.err.contains("cannot end the input"), "{}", refused.err);
         assert!(!marker.exists());
     }
+    let child = foreign.command(&["shell", &foreign.target]).stdin(file()).spawn().unwrap();
+    let refused = finish(child).await;
+    assert_eq!((refused.code, refused.out.as_str()), (125, ""));
+    assert!(refused.err.contains("copy the script first"), "{}", refused.err);
+    assert!(!refused.err.contains("-n"), "{}", refused.err);
     std::fs::write(foreign.path("empty"), "").unwrap();
     let mut child = foreign.command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
     drop(child.stdin.take());
