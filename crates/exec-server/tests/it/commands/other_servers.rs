@@ -114,6 +114,7 @@ macro_rules! ways {
                 let started = Foreign::start(ReferenceVersion::$version, Way::$way).await;
                 let Some(foreign) = started else { return };
                 codes_of_commands(&foreign).await;
+                secrets(&foreign, Way::$way).await;
                 input(&foreign).await;
                 time_and_signals(&foreign).await;
                 trees(&foreign).await;
@@ -149,6 +150,13 @@ async fn codes_of_commands(foreign: &Foreign) {
     let nowhere = foreign.run(&["-w", "/no/such/directory"], &["true"]).await;
     assert_eq!(nowhere.code, 125, "{nowhere:?}");
     assert!(nowhere.err.contains("/no/such/directory"), "{nowhere:?}");
+}
+
+async fn secrets(foreign: &Foreign, way: Way) {
+    let script = "echo ${DB_PASSWORD-none} ${CI_PAT-none} ${PATTERN_DIR-none} ${PWD+here}";
+    let plain = if let Way::Rendezvous = way { "none" } else { "plain" };
+    let expected = format!("none none {plain} here\n");
+    assert_eq!(foreign.run(&[], &["sh", "-c", script]).await, ran(0, &expected, ""));
 }
 
 async fn input(foreign: &Foreign) {
