@@ -5,6 +5,7 @@
 //! | `processTimeouts` | the client enforces the timeout |
 //! | `processCloseStdin` | a terminal gets Ctrl-D; piped input is refused before the start unless it is empty |
 //! | `processResize` | a warning that the terminal stays 80x24 |
+//! | `envExcludeSecrets` | the client library sends the names of secrets as patterns |
 //! | `sessionLinger` | the detach keys are off |
 //! | `sessionDirectory` | a user who leaves is told that reattaching is impossible |
 //! | error kinds | the exit code of a failed start comes from the errno in the message |
