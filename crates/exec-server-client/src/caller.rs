@@ -90,7 +90,7 @@ impl Caller {
     /// Starts a process and follows it; the local log keeps every event until the caller unpins it.
     pub(crate) async fn start(
         &self,
-        params: ProcessStartParams,
+        mut params: ProcessStartParams,
     ) -> Result<ProcessSession, ExecServerError> {
         let process = Arc::new(Process::new(params.process_id.clone(), params.output_retention));
         let mut starting = Starting { caller: self, process: &process, stage: Stage::Unsent };
@@ -100,6 +100,12 @@ impl Caller {
                 Ok(()) => {}
                 Err(ExecServerError::Disconnected { .. }) if self.recovers() => continue,
                 Err(error) => return Err(error),
+            }
+            if let Some(policy) = &mut params.env_policy
+                && !connection.capabilities().env_exclude_secrets
+            {
+                policy.add_patterns();
+                policy.exclude_secrets = false;
             }
             match connection.request(Method::ProcessStart.name(), &params) {
                 Ok(pending) => break (connection, pending),

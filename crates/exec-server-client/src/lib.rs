@@ -25,7 +25,7 @@
 //! | a streamed file or body | ends with an error |
 //! | a call that was not sent yet | waits for the new connection |
 //!
-//! If the session cannot be resumed within [45 s](ExecServerClientConnectOptions::recovery_budget), or the server no
+//! If the session cannot be resumed within [55 s](ExecServerClientConnectOptions::recovery_budget), or the server no
 //! longer knows it, its processes fail with [`ProcessEvent::Failed`], and the next call opens a new session.
 //!
 //! # Where to look

@@ -46,7 +46,8 @@ impl Default for ExecServerClientConnectOptions {
             resume_session_id: None,
             take_over: false,
             recovery_budget: exec_server_core::recovery::RECOVERY_BUDGET,
-            // Interval, timeout and recovery budget add up to less than the 80 s for which a server keeps a detached session.
+            // Interval, timeout, recovery budget and last attempt add up to less than the 80 s for which a server keeps a
+            // detached session.
             ping_interval: Duration::from_secs(10),
             ping_timeout: Duration::from_secs(10),
             on_ignored: None,

@@ -16,9 +16,11 @@ use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
 
-/// How long a client tries to resume its session: as long as the reference client, and less than the 80 s for which a
-/// server keeps a session.
-pub const RECOVERY_BUDGET: Duration = Duration::from_secs(45);
+/// How long a client tries to resume its session: longer than the reference client, because an executor behind a relay
+/// has to reconnect first, and less than the 80 s for which a server keeps a session.
+pub const RECOVERY_BUDGET: Duration = Duration::from_secs(55);
+/// Timeout of the last attempt, which begins when the budget is spent.
+pub const LAST_ATTEMPT: Duration = Duration::from_secs(2);
 /// The first pause between two attempts.
 pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Long enough to spare a server that restarts, short enough for several attempts within the budget.
@@ -82,6 +84,8 @@ struct Attempt {
     deadline: Option<Instant>,
     /// Whether this attempt replaces a lost link.
     is_repair: bool,
+    /// Whether no other attempt follows.
+    is_last: bool,
 }
 
 impl Recovery {
@@ -96,7 +100,7 @@ impl Recovery {
             return;
         }
         let deadline = (resume == Resume::Yes).then(|| now + self.budget);
-        self.dial(Attempt { resume, deadline, is_repair: false });
+        self.dial(Attempt { resume, deadline, is_repair: false, is_last: false });
     }
 
     /// The attempt succeeded.
@@ -108,7 +112,7 @@ impl Recovery {
     /// The connection is lost.
     pub fn handle_lost(&mut self, now: Instant) {
         let deadline = Some(now + self.budget);
-        self.dial(Attempt { resume: Resume::Yes, deadline, is_repair: true });
+        self.dial(Attempt { resume: Resume::Yes, deadline, is_repair: true, is_last: false });
     }
 
     /// The connection is lost, and its session cannot be resumed.
@@ -122,6 +126,7 @@ impl Recovery {
             && attempt.deadline.is_some()
         {
             attempt.deadline = Some(now + self.budget);
+            attempt.is_last = false;
             self.backoff.reset();
         }
     }
@@ -134,10 +139,15 @@ impl Recovery {
             DialFailure::StillAttached | DialFailure::Unreachable => attempt.is_repair,
         };
         let until = now + self.backoff.next(jitter);
-        if is_worth_it && attempt.deadline.is_some_and(|deadline| until < deadline) {
-            self.state = State::Pausing { until, attempt };
-        } else {
-            self.give_up();
+        let deadline = attempt.deadline.filter(|_| is_worth_it && !attempt.is_last);
+        match deadline {
+            Some(deadline) if until < deadline => self.state = State::Pausing { until, attempt },
+            Some(deadline) if now < deadline => {
+                let attempt =
+                    Attempt { deadline: Some(deadline + LAST_ATTEMPT), is_last: true, ..attempt };
+                self.state = State::Pausing { until: deadline, attempt };
+            }
+            _ => self.give_up(),
         }
     }
 

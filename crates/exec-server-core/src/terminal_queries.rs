@@ -1,7 +1,8 @@
 //! Removes terminal queries from output that is shown again.
 //!
 //! A terminal answers a query such as `CSI 6 n` as if the answer were typed. In a replay the program that asked is no
-//! longer waiting, so the answer would become its input.
+//! longer waiting, so the answer would become its input. Modes that are answered when they are set (focus, size in band)
+//! are left out too, and set after the replay if they are still on: the program has then asked for these reports.
 //!
 //! Owner: the command that writes a replay to a terminal (`exec-server/src/cli/replay.rs`).
 //! Invariants: the result does not depend on how the output is split. Bytes keep their order, only queries are removed,
@@ -17,7 +18,7 @@
 
 mod judge;
 
-use judge::{Csi, StringKind, Verdict};
+use judge::{Csi, ReportingModes, SetModes, StringKind, Verdict};
 
 /// Longer than any query, and than a sequence that sets a palette of 256 colours.
 pub const MAX_HELD_BYTES: usize = 16 * 1024;
@@ -41,6 +42,7 @@ pub struct QueryFilter {
     is_overlong: bool,
     /// Whether the output ends with a sequence that only the next, still held, sequence cancels.
     is_broken_off: bool,
+    modes: ReportingModes,
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -78,6 +80,11 @@ impl QueryFilter {
     /// Whether a sequence or a character is incomplete.
     pub fn is_within_sequence(&self) -> bool {
         self.state != State::Ground || self.characters.has_lead
+    }
+
+    /// Appends the sequences that set the reporting modes which the replay has left on.
+    pub fn set_modes(&mut self, shown: &mut Vec<u8>) {
+        std::mem::take(&mut self.modes).write(shown);
     }
 
     /// The output has ended: an incomplete sequence is never answered, so it is shown.
@@ -129,6 +136,12 @@ impl QueryFilter {
                 self.hold(unit);
                 self.begin_sequence(byte);
             }
+            // RIS resets every mode.
+            Unit::Byte(b'c') => {
+                self.modes = ReportingModes::default();
+                self.show_held(shown);
+                self.show(unit, shown);
+            }
             // DECID, an old form of DA.
             Unit::Byte(b'Z') => self.drop_sequence(shown),
             // A terminal executes these and continues with the sequence.
@@ -164,9 +177,12 @@ impl QueryFilter {
             Unit::Byte(byte @ 0x40..0x7f) => {
                 self.hold(unit);
                 if csi.is_query(byte) || self.is_overlong {
-                    self.drop_sequence(shown);
-                } else {
-                    self.show_held(shown);
+                    return self.drop_sequence(shown);
+                }
+                match csi.set_modes(byte, &mut self.modes) {
+                    SetModes::Unchanged => self.show_held(shown),
+                    SetModes::Nothing => self.drop_sequence(shown),
+                    SetModes::Only(list) => self.replace_modes(&list, shown),
                 }
                 return;
             }
@@ -317,6 +333,17 @@ impl QueryFilter {
         let held = std::mem::take(&mut self.held);
         self.drop_held(shown);
         shown.extend(held.into_iter().filter(|byte| *byte < 0x20 && *byte != ESC));
+    }
+
+    /// Shows a sequence that sets modes with another list; the controls inside it are executed all the same.
+    fn replace_modes(&mut self, list: &[u8], shown: &mut Vec<u8>) {
+        let is_broken_off = self.is_broken_off;
+        self.held.retain(|byte| *byte < 0x20 && *byte != ESC);
+        if is_broken_off && !self.held.is_empty() {
+            shown.push(CAN);
+        }
+        self.held.extend([b"\x1b[?", list, b"h"].concat());
+        self.show_held(shown);
     }
 
     fn hold(&mut self, unit: Unit) {

@@ -5,8 +5,11 @@
 use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_protocol::fs::FsBatchParams;
 use exec_server_protocol::methods::{Family, Method, MethodVisitor};
+use exec_server_protocol::sandbox::SandboxParams;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_ignored::Path;
+use serde_json::Value;
 
 /// Bounds the report, because a request may have thousands of unknown members.
 const MAX_NAMES: usize = 32;
@@ -17,7 +20,7 @@ const MAX_NAME_CHARS: usize = 128;
 pub fn members(method: Method, raw: &str) -> Vec<String> {
     let mut found = Vec::new();
     if is_reported(method) {
-        method.visit(Finder { raw, prefix: "", found: &mut found });
+        find(method, raw, "", &mut found);
     }
     if method == Method::FsBatch {
         find_in_batch(raw, &mut found);
@@ -36,8 +39,41 @@ fn find_in_batch(raw: &str, found: &mut Vec<String>) {
         let method = Method::by_name(&request.method);
         if let Some(method) = method.filter(|method| method.family() == Family::FileSystem) {
             let prefix = format!("requests.{place}.params.");
-            method.visit(Finder { raw: request.params.get(), prefix: &prefix, found });
+            find(method, request.params.get(), &prefix, found);
         }
+    }
+}
+
+fn find(method: Method, raw: &str, prefix: &str, found: &mut Vec<String>) {
+    method.visit(Finder { raw, prefix, found });
+    if method.takes_sandbox() && method != Method::HttpRequest {
+        find_in_sandbox(raw, prefix, found);
+    }
+}
+
+/// The members of a sandbox object; those below `permissions` are tagged forms, which are decoded as a whole.
+fn find_in_sandbox(raw: &str, prefix: &str, found: &mut Vec<String>) {
+    #[derive(Deserialize)]
+    struct WithSandbox {
+        #[serde(default)]
+        sandbox: Value,
+    }
+    let Ok(WithSandbox { sandbox: Value::Object(mut members) }) = serde_json::from_str(raw) else {
+        return;
+    };
+    let is_older_form = members.remove("sandboxPolicy").is_some() || members.contains_key("type");
+    if is_older_form && !members.contains_key("permissions") {
+        members.remove("type");
+    }
+    let mut note = |path: Path| push(&format!("{prefix}sandbox.{}", dotted(&path)), found);
+    // The inherent function, which leaves the older spellings alone.
+    let sandbox = Value::Object(members);
+    let _ = SandboxParams::deserialize(serde_ignored::Deserializer::new(&sandbox, &mut note));
+}
+
+fn push(name: &str, found: &mut Vec<String>) {
+    if found.len() < MAX_NAMES {
+        found.push(escape_untrusted(name, MAX_NAME_CHARS));
     }
 }
 
@@ -56,10 +92,7 @@ impl MethodVisitor for Finder<'_> {
         let mut json = serde_json::Deserializer::from_str(raw);
         // A decode error is ignored here, because the handler rejects the request.
         let _ = serde_ignored::deserialize::<_, _, Params>(&mut json, |path| {
-            if found.len() < MAX_NAMES {
-                let name = format!("{prefix}{}", dotted(&path));
-                found.push(escape_untrusted(&name, MAX_NAME_CHARS));
-            }
+            push(&format!("{prefix}{}", dotted(&path)), found);
         });
     }
 }
@@ -86,9 +119,19 @@ mod tests {
     fn unknown_members_are_found_at_any_depth() {
         let start = r#"{"processId":"p","argv":["x"],"cwd":"file:///","env":{"NEW":"1"},"tty":false,"colour":1,
             "size":{"rows":1,"cols":2,"depth":3},"sandbox":{"anything":1}}"#;
-        assert_eq!(members(Method::ProcessStart, start), ["colour", "size.depth"]);
+        assert_eq!(
+            members(Method::ProcessStart, start),
+            ["colour", "size.depth", "sandbox.anything"]
+        );
         let write = r#"{"path":"file:///f","dataBase64":"","sandbox":{"x":1},"modeBit":1}"#;
-        assert_eq!(members(Method::FsWriteFile, write), ["modeBit"]);
+        assert_eq!(members(Method::FsWriteFile, write), ["modeBit", "sandbox.x"]);
+        let read = r#"{"path":"file:///f","sandbox":{"permissions":{"type":"disabled"},"windowsSandboxLevel":"disabled",
+            "useLegacyLandlock":false,"policyContext":{"cwd":"file:///","depth":1}}}"#;
+        assert_eq!(members(Method::FsReadFile, read), ["sandbox.policyContext.depth"]);
+        let older = r#"{"path":"file:///f","sandbox":{"sandboxPolicy":{"type":"read-only"},"cwd":"file:///"}}"#;
+        assert_eq!(members(Method::FsReadFile, older), [""; 0]);
+        let bare = r#"{"path":"file:///f","sandbox":{"type":"read-only"}}"#;
+        assert_eq!(members(Method::FsReadFile, bare), [""; 0]);
         let batch = r#"{"requests":[{"method":"fs/readFile","params":{"path":"file:///f","a":1},"b":2}],"c":3}"#;
         assert_eq!(members(Method::FsBatch, batch), ["requests.0.b", "c", "requests.0.params.a"]);
         let request = r#"{"method":"GET","url":"http://a/","requestId":"","headers":[{"name":"a","value":"b","c":1}]}"#;

@@ -16,8 +16,8 @@ mod stream_handler;
 use std::future::pending;
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use exec_server_core::backoff::Backoff;
@@ -109,6 +109,11 @@ const SHORT_PAUSE: Duration = Duration::from_millis(50);
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The longest later pause: well within the time for which a harness tries to resume its session.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// The longest pause while harnesses may still try to resume a session: they stop after a minute, so every second counts.
+const AWAITED_PAUSE: Duration = Duration::from_secs(2);
+/// For how long after the end of a useful socket this is so.
+const AWAITED: Duration = Duration::from_secs(90);
 
 /// The longest name or URL in the line on stdout.
 const MAX_SHOWN_CHARS: usize = 200;
@@ -227,7 +232,16 @@ async fn receive_harnesses(
         "joining"
     );
     let is_announced = AtomicBool::new(announcement == Announcement::None);
-    let executor = Executor { handler, config, identity, registry, dial, leaving, is_announced };
+    let executor = Executor {
+        handler,
+        config,
+        identity,
+        registry,
+        dial,
+        leaving,
+        is_announced,
+        lost_at: Mutex::default(),
+    };
     let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while !executor.is_leaving() {
         if let Some(registration) = executor.register(&mut pauses).await? {
@@ -247,6 +261,8 @@ struct Executor<'a> {
     leaving: watch::Receiver<bool>,
     /// Whether the first attachment was announced, or is not to be announced.
     is_announced: AtomicBool,
+    /// When the last useful socket ended.
+    lost_at: Mutex<Option<Instant>>,
 }
 
 impl Executor<'_> {
@@ -316,6 +332,7 @@ impl Executor<'_> {
             match dialled {
                 Ok(Ok(socket)) => {
                     if self.serve(socket, registration).await {
+                        *self.lost_at.lock().expect("no holder panics") = Some(Instant::now());
                         pauses.reset();
                         failures = 0;
                         self.wait(SHORT_PAUSE.mul_f64(fastrand::f64())).await;
@@ -373,7 +390,10 @@ impl Executor<'_> {
         if self.is_leaving() {
             return;
         }
-        let pause = pauses.next_spread(fastrand::f64());
+        let lost_at = *self.lost_at.lock().expect("no holder panics");
+        let is_awaited = lost_at.is_some_and(|lost_at| lost_at.elapsed() < AWAITED);
+        let longest = if is_awaited { AWAITED_PAUSE } else { LONGEST_PAUSE };
+        let pause = pauses.next_spread(fastrand::f64()).min(longest);
         tracing::warn!(cause, ?pause, "{what}; trying again");
         self.wait(pause).await;
     }

@@ -42,7 +42,7 @@ pub struct Timings {
 impl Default for Timings {
     fn default() -> Self {
         Self {
-            // A client may need 20 s to notice a lost connection, and then retries for 45 s.
+            // A client may need 20 s to notice a lost connection, and then retries for 57 s.
             session_linger: Duration::from_secs(80),
             max_session_linger: Duration::from_secs(24 * 3600),
             ping_interval: Duration::from_secs(30),

@@ -40,6 +40,7 @@ mod logs;
 mod lost_process;
 mod ls;
 mod output;
+mod parting;
 mod ps;
 mod reattach;
 mod reference_options;

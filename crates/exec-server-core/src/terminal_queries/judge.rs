@@ -34,31 +34,108 @@ pub(super) struct Csi {
     has_parameter: bool,
     intermediate: Option<u8>,
     is_malformed: bool,
+    /// The list of modes after `?`.
+    modes: Vec<u8>,
+}
+
+/// Modes that a terminal answers at once when they are set: focus, and size in band.
+const REPORTING_MODES: [u32; 2] = [1004, 2048];
+
+/// The modes of one kind that a replay has set and not reset.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ReportingModes([bool; REPORTING_MODES.len()]);
+
+impl ReportingModes {
+    /// Remembers those of a list, and returns the rest of the list; None if nothing is left of it.
+    fn take_from(&mut self, list: &[u8]) -> Option<Vec<u8>> {
+        let mut rest = Vec::new();
+        for part in list.split(|byte| *byte == b';') {
+            match reporting_mode(part) {
+                Some(place) => self.0[place] = true,
+                None => rest.push(part),
+            }
+        }
+        (!rest.is_empty()).then(|| rest.join(&b';'))
+    }
+
+    fn reset(&mut self, list: &[u8]) {
+        for place in list.split(|byte| *byte == b';').filter_map(reporting_mode) {
+            self.0[place] = false;
+        }
+    }
+
+    /// The sequences that set them.
+    pub(super) fn write(self, to: &mut Vec<u8>) {
+        for (mode, _) in REPORTING_MODES.iter().zip(self.0).filter(|(_, is_set)| *is_set) {
+            to.extend_from_slice(format!("\x1b[?{mode}h").as_bytes());
+        }
+    }
+}
+
+fn reporting_mode(part: &[u8]) -> Option<usize> {
+    let number: u32 = std::str::from_utf8(part).ok()?.parse().ok()?;
+    REPORTING_MODES.iter().position(|mode| *mode == number)
+}
+
+/// What becomes of a control sequence that sets modes.
+pub(super) enum SetModes {
+    Unchanged,
+    /// Only this list is left.
+    Only(Vec<u8>),
+    Nothing,
 }
 
 impl Csi {
+    /// Follows the reporting modes through a sequence that ends with this byte.
+    pub(super) fn set_modes(&self, last: u8, modes: &mut ReportingModes) -> SetModes {
+        if self.is_malformed || self.prefix != Some(b'?') || self.intermediate.is_some() {
+            return SetModes::Unchanged;
+        }
+        match last {
+            b'l' => modes.reset(&self.modes),
+            b'h' if self
+                .modes
+                .split(|byte| *byte == b';')
+                .any(|part| reporting_mode(part).is_some()) =>
+            {
+                return modes.take_from(&self.modes).map_or(SetModes::Nothing, SetModes::Only);
+            }
+            _ => {}
+        }
+        SetModes::Unchanged
+    }
+
     /// Handles a byte between the introducer and the final byte.
     pub(super) fn handle(&mut self, byte: u8) {
         match byte {
             b'<'..=b'?' if !self.has_parameter && self.prefix.is_none() => self.prefix = Some(byte),
             b'<'..=b'?' => self.is_malformed = true,
-            b'0'..=b';' if self.intermediate.is_some() => self.is_malformed = true,
-            b'0'..=b'9' => {
-                self.has_parameter = true;
-                if !self.is_past_first {
-                    let digit = u32::from(byte - b'0');
-                    let number = self.first.unwrap_or(0).saturating_mul(10);
-                    self.first = Some(number.saturating_add(digit));
+            b'0'..=b';' if self.prefix == Some(b'?') && self.intermediate.is_none() => {
+                // Overlong sequences are dropped, whatever is in them.
+                if self.modes.len() < super::MAX_HELD_BYTES {
+                    self.modes.push(byte);
                 }
+                self.handle_parameter(byte);
             }
-            b':' | b';' => {
-                self.has_parameter = true;
-                self.is_past_first = true;
-            }
+            b'0'..=b';' if self.intermediate.is_some() => self.is_malformed = true,
+            b'0'..=b';' => self.handle_parameter(byte),
             0x20..0x30 if self.intermediate.is_some() => self.is_malformed = true,
             0x20..0x30 => self.intermediate = Some(byte),
             // Controls and DEL.
             _ => {}
+        }
+    }
+
+    fn handle_parameter(&mut self, byte: u8) {
+        self.has_parameter = true;
+        match byte {
+            b'0'..=b'9' if !self.is_past_first => {
+                let digit = u32::from(byte - b'0');
+                let number = self.first.unwrap_or(0).saturating_mul(10);
+                self.first = Some(number.saturating_add(digit));
+            }
+            b'0'..=b'9' => {}
+            _ => self.is_past_first = true,
         }
     }
 

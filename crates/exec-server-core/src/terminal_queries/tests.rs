@@ -44,6 +44,10 @@ const QUERIES: &[&[u8]] = &[
     b"\x1b['|",
     b"\x1b[1;1;2;2#|",
     b"\x1b[#R",
+    b"\x1b[?1004h",
+    b"\x1b[?2048h",
+    b"\x1b[?1004;02048h",
+    b"\x9b?1004h",
     b"\x1b]4;1;?\x07",
     b"\x1b]4;1;red;2;?\x1b\\",
     b"\x1b]10;?\x07",
@@ -88,6 +92,7 @@ const OTHERS: &[&[u8]] = &[
     b"\x1b[3;4f",
     b"\x1b[?25l\x1b[?1049h\x1b[?2004h",
     b"\x1b[?6c",
+    b"\x1b[?1004l\x1b[?2048l\x1b[1004h\x1b[?1004$h\x1b[?1004r",
     b"\x1b[2 q",
     b"\x1b[1\"q",
     b"\x1b[22;0t\x1b[23;0t\x1b[8;24;80t",
@@ -175,6 +180,34 @@ fn an_image_keeps_its_effect_without_its_answer() {
         "\\x1b_Gq=2,a=T,i=7,f=100;AAAA\\x1b\\\\"
     );
     assert_eq!(shown(&[b"\x1b_Ga=d,i=7\x1b\\"]), "\\x1b_Gq=2,a=d,i=7\\x1b\\\\");
+}
+
+#[test]
+fn modes_that_are_answered_leave_the_rest_of_their_list() {
+    assert_eq!(shown(&[b"\x1b[?1004;25h"]), "\\x1b[?25h");
+    assert_eq!(shown(&[b"\x1b[?1;1004;2048;2004h"]), "\\x1b[?1;2004h");
+    assert_eq!(shown(&[b"\x1b[?10\n04;25h"]), "\\n\\x1b[?25h");
+    assert_eq!(shown(&[b"\x1b[?\x1b[?10\n04;25h"]), "\\x1b[?\\x18\\n\\x1b[?25h");
+}
+
+#[test]
+fn modes_that_are_still_on_are_set_after_the_replay() {
+    let set = |output: &[u8]| {
+        let (mut filter, mut shown) = (QueryFilter::default(), Vec::new());
+        filter.filter(output, &mut shown);
+        shown.clear();
+        filter.set_modes(&mut shown);
+        let first = shown.escape_ascii().to_string();
+        shown.clear();
+        filter.set_modes(&mut shown);
+        assert!(shown.is_empty(), "they are set once");
+        first
+    };
+    assert_eq!(set(b"\x1b[?1004h\x1b[?25;2048h"), "\\x1b[?1004h\\x1b[?2048h");
+    assert_eq!(set(b"\x1b[?1004;2048h\x1b[?25;1004l"), "\\x1b[?2048h");
+    assert_eq!(set(b"\x1b[?1004h\x1b[?1004l"), "");
+    assert_eq!(set(b"\x1b[?1004h\x1bc"), "");
+    assert_eq!(set(b"\x1b[1004h"), "");
 }
 
 #[test]

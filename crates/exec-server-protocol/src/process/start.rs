@@ -139,7 +139,7 @@ pub struct EnvPolicy {
 }
 
 impl EnvPolicy {
-    /// The set without secrets. A server that does not know `excludeSecrets` applies its default excludes.
+    /// The set without secrets. A server that does not know `excludeSecrets` needs [`EnvPolicy::add_patterns`].
     pub fn without_secrets(inherit: EnvInherit) -> Self {
         Self {
             inherit,
@@ -150,7 +150,48 @@ impl EnvPolicy {
             exclude_secrets: true,
         }
     }
+
+    /// Says `excludeSecrets` as patterns, beside the default excludes (`*KEY*`, `*SECRET*`, `*TOKEN*`).
+    pub fn add_patterns(&mut self) {
+        if self.exclude_secrets {
+            self.exclude.extend(SECRET_PATTERNS.into_iter().map(str::to_owned));
+        }
+    }
 }
+
+/// Names of secrets, for servers that know only patterns; matched as whole names, in capitals or not.
+const SECRET_PATTERNS: [&str; 30] = [
+    "*PASSWORD*",
+    "*PASSWD*",
+    "*PASSPHRASE*",
+    "*CREDENTIAL*",
+    "PASS",
+    "PASS_*",
+    "*_PASS",
+    "*_PASS_*",
+    "PAT",
+    "PAT_*",
+    "*_PAT",
+    "*_PAT_*",
+    "JWT",
+    "JWT_*",
+    "*_JWT",
+    "*_JWT_*",
+    "CREDS",
+    "CREDS_*",
+    "*_CREDS",
+    "*_CREDS_*",
+    "BEARER",
+    "BEARER_*",
+    "*_BEARER",
+    "*_BEARER_*",
+    "COOKIE",
+    "COOKIES",
+    "*_COOKIE*",
+    "PWD_*",
+    "*_PWD",
+    "*_PWD_*",
+];
 
 /// The set that an [`EnvPolicy`] starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

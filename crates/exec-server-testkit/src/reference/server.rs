@@ -27,6 +27,8 @@ impl ReferenceServer {
             .args(["exec-server", "--listen", "ws://127.0.0.1:0"])
             .current_dir(folder.workspace())
             .env("CODEX_HOME", folder.home())
+            // What a command must not get, and what only looks like it.
+            .envs([("DB_PASSWORD", "secret"), ("CI_PAT", "secret"), ("PATTERN_DIR", "plain")])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())

@@ -98,7 +98,7 @@ pub async fn run(arguments: AttachArguments) -> Result<u8, Failure> {
         ends_input_by_key: false,
     };
     let outcome = follow(&client, &process, &mut console, follow_options).await;
-    conclude(&client, &mut console, &reattach, leave_timeout, outcome).await
+    conclude(&client, &mut console, &reattach, outcome).await
 }
 
 /// The last event before the attach; queried again, because the process may have written output since it was found.

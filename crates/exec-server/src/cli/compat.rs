@@ -5,6 +5,7 @@
 //! | `processTimeouts` | the client enforces the timeout |
 //! | `processCloseStdin` | a terminal gets Ctrl-D; piped input is refused before the start unless it is empty |
 //! | `processResize` | a warning that the terminal stays 80x24 |
+//! | `envExcludeSecrets` | the client library sends the names of secrets as patterns |
 //! | `sessionLinger` | the detach keys are off |
 //! | `sessionDirectory` | a user who leaves is told that reattaching is impossible |
 //! | error kinds | the exit code of a failed start comes from the errno in the message |
@@ -59,6 +60,16 @@ pub fn adapt(
         follow_options.reattach.forbid();
     }
     Ok(())
+}
+
+/// Rejects a script on stdin, whose end the server could not pass on to its shell.
+pub fn check_script(can: Capabilities) -> Result<(), Failure> {
+    if can.process_close_stdin || io::stdin().is_terminal() || stdin_is_empty() {
+        return Ok(());
+    }
+    let text = "this server cannot end the input of a shell, so the shell would wait forever; copy the script first \
+                (`exec-server cp - TARGET:FILE`), and run it: `exec-server run TARGET -- sh FILE`";
+    Err(Failure::Usage(text.to_owned()))
 }
 
 fn adapt_input(

@@ -121,3 +121,27 @@ pub const KNOWN_HOSTS: &str = "\
 Examples:
   exec-server known-hosts
   exec-server known-hosts forget build-1";
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use crate::cli::Arguments;
+
+    #[test]
+    fn the_help_of_every_command_has_examples() {
+        let mut missing = Vec::new();
+        let mut rest = vec![(String::new(), Arguments::command())];
+        while let Some((path, mut command)) = rest.pop() {
+            let path = format!("{path} {}", command.get_name());
+            for help in [command.render_help(), command.render_long_help()] {
+                if !command.is_hide_set() && !help.to_string().contains("Examples:") {
+                    missing.push(path.clone());
+                }
+            }
+            let more = command.get_subcommands().filter(|more| more.get_name() != "help");
+            rest.extend(more.map(|more| (path.clone(), more.clone())));
+        }
+        assert!(missing.is_empty(), "without examples: {missing:?}");
+    }
+}

@@ -7,6 +7,7 @@
 //! The loop never blocks on a single source: while stdout is not read, no event is requested, and signals and keys are
 //! still handled.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -28,9 +29,10 @@ use super::escapes::Escape;
 use super::failure::Failure;
 use super::input_queue::Typed;
 use super::output::{self, Output, Stream, Written};
+use super::parting::Parting;
 use super::reattach::ReattachHint;
-use super::replay::{Age, Replay};
-use super::signals::{ClientSignal, Signals};
+use super::replay::{Age, Replay, Reports};
+use super::signals::ClientSignal;
 use super::stdin_writer::StdinWriter;
 
 /// From SIGTERM to SIGKILL after a second interrupt.
@@ -59,7 +61,7 @@ pub struct FollowOptions {
     pub has_terminal: bool,
     /// Events up to this one are skipped.
     pub after_seq: u64,
-    /// Longest wait for the server when the user leaves.
+    /// Longest wait for the server when a signal ends the client.
     pub leave_timeout: Duration,
     /// How to attach again.
     pub reattach: ReattachHint,
@@ -86,7 +88,7 @@ pub enum Outcome {
     /// The process exited or was left behind; the exit code of this client.
     Exited(u8),
     /// The user detached from it.
-    Detached,
+    Detached(Parting),
     /// The user left; the server was not informed.
     Left,
 }
@@ -108,7 +110,7 @@ pub async fn follow(
         client,
         process,
         events: Some(process.paced_events_after(follow_options.after_seq)),
-        replay: Replay::new(),
+        replay: Replay::new(if is_raw { Reports::Passed } else { Reports::Unwanted }),
         output: Some(output),
         written,
         pending: None,
@@ -237,18 +239,23 @@ impl Follower<'_> {
                 () = sleep_until(leave_at), if leave_at.is_some() && self.pending.is_none() => break,
             }
         }
-        self.flush(&mut console.signals).await
+        self.flush(console).await
     }
 
-    /// Waits until all output is written; a signal ends the wait.
-    async fn flush(&mut self, signals: &mut Signals) -> Result<Outcome, Failure> {
+    /// Waits until all output is written; a signal or a local key ends the wait.
+    async fn flush(&mut self, console: &mut Console) -> Result<Outcome, Failure> {
         self.output = None;
         loop {
             tokio::select! {
                 biased;
-                wanted = signals.next() => if wanted != ClientSignal::Resize {
+                wanted = console.signals.next() => if wanted != ClientSignal::Resize {
                     return Ok(Outcome::Exited(wanted.exit_code()));
                 },
+                typed = console::next(&mut console.input), if self.is_raw && console.input.is_some() => {
+                    if let Some(outcome) = self.handle_typed(typed, console).await? {
+                        return Ok(outcome);
+                    }
+                }
                 result = self.written.ended() => return match (result, self.exit.clone()) {
                     (Err(_), _) => Ok(Outcome::Exited(BROKEN_PIPE)),
                     (Ok(()), Some(exit)) => Ok(Outcome::Exited(self.exit_code(&exit))),
@@ -297,8 +304,11 @@ impl Follower<'_> {
                     OutputStream::Stdout | OutputStream::Pty => Stream::Out,
                     OutputStream::Stderr => Stream::Err,
                 };
-                let is_replayed = seq <= self.process.replayed_through();
-                let age = if is_replayed { Age::Replayed } else { Age::Live };
+                let age = match seq.cmp(&self.process.replayed_through()) {
+                    Ordering::Less => Age::Replayed,
+                    Ordering::Equal => Age::LastReplayed,
+                    Ordering::Greater => Age::Live,
+                };
                 let bytes = self.replay.show(age, stream, bytes);
                 self.pending = (!bytes.is_empty()).then_some((stream, bytes));
             }
@@ -406,13 +416,13 @@ impl Follower<'_> {
                 self.notice("this server does not keep detached commands");
             }
             Typed::Escape(Escape::Detach) => {
+                let parting = Parting::begin();
                 self.events = None;
                 if !self.is_lost {
-                    let _ =
-                        timeout(self.leave_timeout, self.stdin_writer.finish(&mut console.input))
-                            .await;
+                    // The user may have been faster than the link.
+                    let _ = parting.input(self.stdin_writer.finish(&mut console.input)).await;
                 }
-                return Ok(Some(Outcome::Detached));
+                return Ok(Some(Outcome::Detached(parting)));
             }
             Typed::Escape(Escape::Help) => self.notice(&console.help()),
             Typed::Escape(Escape::Suspend) => {
@@ -509,5 +519,5 @@ async fn sleep_until(deadline: Option<Instant>) {
     }
 }
 
-/// Resets the alternate screen, the cursor, bracketed paste and mouse reporting after a full-screen program.
-const RESET_SCREEN: &str = "\x1b[?1047l\x1b[?25h\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1l\x1b>\x1b[0m\r\n";
+/// Resets the alternate screen, the cursor, bracketed paste, and reports of mouse, focus and size after a full-screen program.
+const RESET_SCREEN: &str = "\x1b[?1047l\x1b[?25h\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1004l\x1b[?2048l\x1b[?1l\x1b>\x1b[0m\r\n";

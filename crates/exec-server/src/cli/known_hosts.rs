@@ -20,6 +20,9 @@ pub struct KnownHostsArguments {
 
 #[derive(Debug, Subcommand)]
 enum KnownHostsCommand {
+    /// List the known executors, as without a subcommand.
+    #[command(after_help = LIST_EXAMPLES)]
+    List,
     /// Forget the key of an executor, so that the next key is trusted again.
     #[command(after_help = FORGET_EXAMPLES)]
     Forget {
@@ -31,6 +34,11 @@ enum KnownHostsCommand {
         remote: Option<String>,
     },
 }
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  exec-server known-hosts list
+  exec-server known-hosts list | grep build-1";
 
 const FORGET_EXAMPLES: &str = "\
 Examples:
@@ -52,7 +60,7 @@ enum ListError {
 /// Runs the command and prints its output.
 pub fn run(arguments: KnownHostsArguments) -> ExitCode {
     let text = match arguments.command {
-        None => list(),
+        None | Some(KnownHostsCommand::List) => list(),
         Some(KnownHostsCommand::Forget { environment, remote }) => {
             forget(environment.strip_prefix("env:").unwrap_or(&environment), remote.as_deref())
         }

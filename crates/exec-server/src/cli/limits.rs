@@ -46,8 +46,9 @@ impl LimitOptions {
     pub fn user(&self, can: &Capabilities) -> Result<Option<String>, Failure> {
         match &self.user {
             Some(_) if !can.process_user => {
-                let what = "commands that run as another user (--user)";
-                Err(ExecServerError::Unsupported(what).into())
+                let text =
+                    "this server cannot change users: it runs every command as its own (--user)";
+                Err(Failure::Usage(text.to_owned()))
             }
             user => Ok(user.clone()),
         }

@@ -13,7 +13,7 @@ use exec_server_protocol::process::{
 use super::failure::Failure;
 use super::output::Stream;
 use super::ps::{Located, ProcessReference};
-use super::replay::{Age, Replay};
+use super::replay::{Age, Replay, Reports};
 use super::{lost_process, timestamps};
 
 /// Long-poll time, so that following an idle process costs no requests.
@@ -134,7 +134,12 @@ struct Printer {
 
 impl Printer {
     fn new(has_times: bool) -> Self {
-        Self { has_times, is_in_line: false, is_in_error_line: false, replay: Replay::new() }
+        Self {
+            has_times,
+            is_in_line: false,
+            is_in_error_line: false,
+            replay: Replay::new(Reports::Unwanted),
+        }
     }
 
     /// Writes each chunk to its stream; returns false once stdout is closed.

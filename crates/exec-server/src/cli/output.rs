@@ -57,8 +57,10 @@ impl Written {
     }
 }
 
-/// A stream that is not writable within this time is skipped.
+/// Streams that are not writable within this time, all together, are skipped.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
+/// Whether that time is used up.
+static IS_STUCK: AtomicBool = AtomicBool::new(false);
 /// Longest wait for the write itself.
 const BLOCKED_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -75,9 +77,11 @@ pub fn print_stdout(text: &str) {
 #[cfg(unix)]
 fn write_soon(mut stream: impl Write + std::os::fd::AsFd + Send + 'static, bytes: Vec<u8>) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let write_timeout = Timespec::try_from(WRITE_TIMEOUT).expect("it is short");
-    let has_room = poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&write_timeout));
+    let time = if IS_STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { WRITE_TIMEOUT };
+    let time = Timespec::try_from(time).expect("it is short");
+    let has_room = poll(&mut [PollFd::new(&stream, PollFlags::OUT)], Some(&time));
     if !matches!(has_room, Ok(1..)) {
+        IS_STUCK.store(true, Ordering::Relaxed);
         return;
     }
     let (done, is_done) = std::sync::mpsc::channel();

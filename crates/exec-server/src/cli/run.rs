@@ -142,13 +142,12 @@ pub async fn start_and_follow(
         format!("left while the command was being started; if it was, {}", reattach.describe());
     let began = Instant::now();
     let process = console.wait_for(&left, start(client, params)).await?;
-    let leave_timeout = leave_timeout(began.elapsed());
-    follow_options.leave_timeout = leave_timeout;
+    follow_options.leave_timeout = leave_timeout(began.elapsed());
     let outcome = follow(client, &process, &mut console, follow_options).await;
-    conclude(client, &mut console, &reattach, leave_timeout, outcome).await
+    conclude(client, &mut console, &reattach, outcome).await
 }
 
-/// Longest wait for the server when the user leaves, from the time of an earlier reply.
+/// Longest wait for the server when a signal ends the client, from the time of an earlier reply.
 pub fn leave_timeout(answered_in: Duration) -> Duration {
     (answered_in * 2).clamp(Duration::from_millis(60), Duration::from_secs(2))
 }
@@ -158,7 +157,6 @@ pub async fn conclude(
     client: &RemoteExecServerClient,
     console: &mut Console,
     reattach: &ReattachHint,
-    leave_timeout: Duration,
     outcome: Result<Outcome, Failure>,
 ) -> Result<u8, Failure> {
     let outcome = match outcome {
@@ -176,15 +174,15 @@ pub async fn conclude(
             output::print_stderr(&format!("exec-server: left; {}\n", reattach.describe()));
             Ok(LEFT)
         }
-        Outcome::Detached => {
+        Outcome::Detached(parting) => {
             let left = format!("left; {}", reattach.describe());
             let keeping = async {
-                let kept = match tokio::time::timeout(leave_timeout, keep(client)).await {
-                    Ok(kept) => kept?,
+                let kept = match parting.answer(keep(client)).await {
+                    Some(kept) => kept?,
                     // The request was sent, but may not have arrived.
-                    Err(_) => "; the server has not answered, and may end it soon".to_owned(),
+                    None => "; the server has not answered, and may end it soon".to_owned(),
                 };
-                let _ = tokio::time::timeout(leave_timeout, client.close()).await;
+                let _ = parting.close(client.close()).await;
                 Ok::<_, Failure>(kept)
             };
             let kept = console.wait_for(&left, keeping).await?;

@@ -4,6 +4,7 @@ use std::io::{self, IsTerminal};
 
 use clap_complete::engine::ArgValueCompleter;
 
+use super::compat;
 use super::console::Console;
 use super::detach_keys::DetachKeys;
 use super::escapes::EscapeChar;
@@ -46,6 +47,7 @@ pub async fn run(arguments: ShellArguments) -> Result<u8, Failure> {
         .wait_for(NOTHING_STARTED, arguments.options.connect(target, &resume_options))
         .await?;
     let info = console.wait_for(NOTHING_STARTED, client.known_environment()).await?;
+    compat::check_script(info.as_ref().map(|info| info.capabilities).unwrap_or_default())?;
     let shell = info.as_ref().map_or("/bin/sh", |info| &info.shell.path).to_owned();
     // A script on stdin is run without a terminal.
     let has_terminal = io::stdin().is_terminal();

@@ -42,6 +42,12 @@ async fn replies_list_ignored_members_on_request() {
         ("process/start", start("q", json!({})), Value::Null),
         ("fs/readFile", json!({"path": path, "speed": "high"}), json!(["speed"])),
         ("fs/readFile", json!({"path": path}), Value::Null),
+        (
+            "fs/readFile",
+            json!({"path": path, "sandbox": {"permissions": {"type": "disabled"},
+                "windowsSandboxLevel": "disabled", "foo": 1}}),
+            json!(["sandbox.foo"]),
+        ),
         ("fs/getMetadata", json!({"path": path, "colour": 1}), json!(["colour"])),
         (
             "fs/writeFile",

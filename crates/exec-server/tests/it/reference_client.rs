@@ -56,6 +56,25 @@ async fn large_output_arrives_whole_although_the_client_shortens_it() {
 }
 
 #[tokio::test]
+async fn no_notification_is_so_large_that_the_client_hangs_up() {
+    // One write of more than the 2 MiB that the client accepts in a notification, over pipes and over a terminal.
+    let flood = "head -c 9000000 /dev/zero | tr '\\0' x; echo; echo the end";
+    let scenario = Scenario::new().turn([
+        ToolCall::exec("pipes", flood).until_exit(),
+        ToolCall::terminal("terminal", flood).until_exit(),
+        ToolCall::exec("after", "echo still connected"),
+    ]);
+    for run in runs(scenario).await {
+        for id in ["pipes", "terminal"] {
+            let flood = run.result(id);
+            assert_eq!(flood.exit_code, Some(0), "{id}: {flood:?}");
+            assert!(flood.output.trim_end().ends_with("the end"), "{id}: {flood:?}");
+        }
+        assert_eq!(run.result("after").output, "still connected\n");
+    }
+}
+
+#[tokio::test]
 async fn a_terminal_session_takes_lines_an_interrupt_and_an_end_of_file() {
     // The shell prints `got:ping` only when the line reached the inner one, so the interrupt finds that in front.
     let inner = "sh -c 'while read line; do echo \"got:$line\"; done'\nping\n";

@@ -105,7 +105,7 @@ impl RelayFixture {
     }
 }
 
-fn args(url: &str, token: &str, state: &Path) -> RelayConnectArgs {
+pub fn args(url: &str, token: &str, state: &Path) -> RelayConnectArgs {
     let state = ClientStateDir::open(state).expect("there is room for a directory");
     RelayConnectArgs::new(url, "env", TokenSource::fixed(token)).remembering(&state)
 }

@@ -4,9 +4,13 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
+use exec_server::protocol::base64;
+use exec_server_testkit::executor::binary;
 use exec_server_testkit::fault_proxy::{FaultSchedule, Toward};
 use exec_server_testkit::{FaultProxy, Terminal, TestExecutor, eventually};
+use serde_json::json;
 
+use super::hostile_server::{HostileServer, entry, metadata};
 use super::{cli, command, finish, ran};
 
 #[tokio::test]
@@ -271,4 +275,42 @@ fn list(root: &Path) -> Vec<String> {
     }
     all.sort();
     all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_shows_no_percentage_before_all_of_it_is_listed() {
+    let (list, is_listed) = std::sync::mpsc::channel::<()>();
+    let is_listed = std::sync::Mutex::new(is_listed);
+    let server = HostileServer::start(move |method, params| {
+        let path = params["path"].as_str().unwrap_or_default();
+        match method {
+            "fs/getMetadata" => {
+                Some(metadata(if path.ends_with("/x") { "directory" } else { "file" }, 4))
+            }
+            "fs/readDirectory" if path.ends_with("/x") => Some(json!({"entries":
+                [entry("first", "file", None), entry("sub", "directory", None)]})),
+            "fs/readDirectory" => {
+                // Listed only when the test has seen the progress without it.
+                let listed = || is_listed.lock().unwrap().recv();
+                tokio::task::block_in_place(listed).unwrap();
+                Some(json!({"entries": [entry("second", "file", None)]}))
+            }
+            "fs/readFile" => Some(json!({"dataBase64": base64::encode(b"text")})),
+            _ => None,
+        }
+    })
+    .await;
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("to");
+    let program = binary();
+    let copy = [program.to_str().unwrap(), "cp", "-r", &server.remote("/x"), to.to_str().unwrap()];
+    let mut terminal = Terminal::start(&copy, &[("HOME", "/nonexistent")]).await;
+    let shown = terminal.expect("/1+ files").await;
+    assert!(!shown.contains('%'), "{shown:?}");
+    list.send(()).unwrap();
+    let (code, shown) = terminal.finish().await;
+    assert_eq!(code, 0, "{shown:?}");
+    assert_eq!(std::fs::read_to_string(to.join("sub/second")).unwrap(), "text");
+    let unlisted = shown.rfind("+ files").expect("it was shown");
+    assert!(!shown[..unlisted].contains('%'), "{shown:?}");
 }

@@ -36,7 +36,7 @@ impl HostileServer {
         Self { url, task }
     }
 
-    fn remote(&self, path: &str) -> String {
+    pub fn remote(&self, path: &str) -> String {
         format!("{}:{path}", self.url)
     }
 }
@@ -79,14 +79,14 @@ fn environment(home: &str) -> Value {
             "fsAtomicWrite": true, "sessionDirectory": true}})
 }
 
-fn metadata(kind: &str, size: u64) -> Value {
+pub fn metadata(kind: &str, size: u64) -> Value {
     json!({"isDirectory": kind == "directory", "isFile": kind == "file", "isSymlink": kind == "symlink",
         "size": size, "createdAtMs": 0, "modifiedAtMs": 0, "kind": kind, "mode": 0o644, "uid": 0,
         "gid": 0, "nlink": 1, "inode": 1, "versionTag": "x"})
 }
 
 /// A directory entry, with or without a URI.
-fn entry(name: &str, kind: &str, uri: Option<&str>) -> Value {
+pub fn entry(name: &str, kind: &str, uri: Option<&str>) -> Value {
     let mut entry = json!({"fileName": name, "isDirectory": kind == "directory",
         "isFile": kind == "file", "isSymlink": kind == "symlink", "metadata": metadata(kind, 4)});
     if let Some(uri) = uri {

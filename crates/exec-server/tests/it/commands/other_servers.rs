@@ -114,6 +114,7 @@ macro_rules! transports {
                 let started = Foreign::start(ReferenceVersion::$version, Transport::$transport).await;
                 let Some(foreign) = started else { return };
                 codes_of_commands(&foreign).await;
+                secrets(&foreign, Transport::$transport).await;
                 input(&foreign).await;
                 time_and_signals(&foreign).await;
                 trees(&foreign).await;
@@ -151,6 +152,13 @@ async fn codes_of_commands(foreign: &Foreign) {
     assert!(nowhere.err.contains("/no/such/directory"), "{nowhere:?}");
 }
 
+async fn secrets(foreign: &Foreign, transport: Transport) {
+    let script = "echo ${DB_PASSWORD-none} ${CI_PAT-none} ${PATTERN_DIR-none} ${PWD+here}";
+    let plain = if let Transport::Rendezvous = transport { "none" } else { "plain" };
+    let expected = format!("none none {plain} here\n");
+    assert_eq!(foreign.run(&[], &["sh", "-c", script]).await, ran(0, &expected, ""));
+}
+
 async fn input(foreign: &Foreign) {
     let marker = foreign.path("started");
     let script = format!(": > {}; cat", marker.display());
@@ -167,6 +175,11 @@ async fn input(foreign: &Foreign) {
         assert!(refused.err.contains("cannot end the input"), "{}", refused.err);
         assert!(!marker.exists());
     }
+    let child = foreign.command(&["shell", &foreign.target]).stdin(file()).spawn().unwrap();
+    let refused = finish(child).await;
+    assert_eq!((refused.code, refused.out.as_str()), (125, ""));
+    assert!(refused.err.contains("copy the script first"), "{}", refused.err);
+    assert!(!refused.err.contains("-n"), "{}", refused.err);
     std::fs::write(foreign.path("empty"), "").unwrap();
     let mut child = foreign.command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
     drop(child.stdin.take());

@@ -35,6 +35,34 @@ async fn queries_are_removed_from_replayed_output_only() {
 }
 
 #[tokio::test]
+async fn modes_with_reports_are_set_after_what_attach_shows_again_if_they_are_still_on() {
+    let server = TestExecutor::start().await;
+    let program = binary();
+    let program = program.to_str().unwrap();
+    let script = r"stty -echo
+        printf 'a\033[?1004hb\033[?1004;2048hc\033[?2048ld\033[?2048;25he\033[?1004lf\n'; read _; exit 4";
+    let run = [program, "run", "-it", "--name", "job", server.url(), "--", "sh", "-c", script];
+    let mut first = Terminal::start(&run, &[HOME]).await;
+    first.expect("\x1b[?1004hb\x1b[?1004;2048hc\x1b[?2048ld\x1b[?2048;25he\x1b[?1004lf").await;
+    first.type_keys("\x10\x11").await;
+    first.expect("detached").await;
+    assert_eq!(first.finish().await.0, 0);
+
+    let attach = [program, "attach", server.url(), "job"];
+    let mut second = Terminal::start(&attach, &[HOME]).await;
+    second.expect("abc\x1b[?2048ld\x1b[?25he\x1b[?1004lf\r\n\x1b[?2048h").await;
+    second.type_keys("\n").await;
+    let (code, shown) = second.finish().await;
+    assert_eq!(code, 4);
+    assert!(!shown.contains("\x1b[?1004h"), "{shown:?}");
+    // A log passes no reports to a process.
+    let logs = [program, "logs", "-f", server.url(), "job"];
+    let (_, shown) = Terminal::start(&logs, &[HOME]).await.finish().await;
+    assert!(shown.contains("abc\x1b[?2048ld\x1b[?25he\x1b[?1004lf"), "{shown:?}");
+    assert!(!shown.contains("2048h"), "{shown:?}");
+}
+
+#[tokio::test]
 async fn queries_written_while_disconnected_are_removed() {
     let server = TestExecutor::start().await;
     let proxy = FaultProxy::to(server.url()).await;

@@ -80,6 +80,7 @@ async fn another_executor_is_refused_until_the_first_is_forgotten() {
     assert_eq!((code, out.as_str()), (0, "hi\n"), "{err}");
     assert!(err.contains("for the first time"), "{err}");
     let (_, list, _) = fixture.run(&["known-hosts"]).await;
+    assert_eq!(fixture.run(&["known-hosts", "list"]).await, (0, list.clone(), String::new()));
     assert_eq!(list.lines().count(), 2, "{list}");
     let (code, _, err) = fixture.run(&["known-hosts", "forget", "nobody"]).await;
     assert_eq!((code, err.as_str()), (1, "exec-server: no executor of `nobody` is known\n"));
