@@ -8,6 +8,7 @@
 //! | [`upgrade`] | server side of the websocket handshake |
 //! | [`host`] | loopback check of the `Host` header |
 //! | [`lines`] | messages as lines, over stdio or in memory |
+//! | [`stdio`] | stdin and stdout of this process |
 //! | [`text`] | reusable buffers for large outgoing messages |
 //! | [`dial`], [`proxy`] | connects to a server, directly or through an HTTP proxy |
 //! | [`http_exchange`] | one HTTP request on its own connection |
@@ -22,6 +23,7 @@ pub mod http_exchange;
 pub mod lines;
 pub mod outbox;
 pub mod proxy;
+pub mod stdio;
 pub mod text;
 pub mod tls;
 pub mod upgrade;
