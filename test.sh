@@ -15,6 +15,7 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 cargo test --workspace --locked
 tools/test-as-user.sh
+tools/test-python.sh
 # The seeds were replayed above; new inputs are looked for where a fuzzer is installed.
 if cargo +nightly fuzz --version >/dev/null 2>&1; then
     cargo xtask fuzz --seconds 5
