@@ -46,3 +46,35 @@ else
     echo "the types of the Python SDK were not checked: no node" >&2
 fi
 (cd $sdk && PYTHONPATH=src "$core/bin/python" -m pytest -q -p no:cacheprovider tests)
+
+# Foreign suites, each with its own packages.
+suite() {
+    local place
+    place=$(venv "$1") || { echo "the suite of $1 was not run: its packages cannot be installed" >&2; return 0; }
+    (cd $sdk && PYTHONPATH=src "$place/bin/python" -m pytest -q -p no:cacheprovider -W default "${@:2}")
+}
+suite fsspec tests/adapters/test_fsspec.py
+
+# The wheel with the debug program, in an environment that has nothing else.
+wheels=$PWD/target/python/wheels
+if build=$(venv wheel) && clean=$(venv runtime); then
+    rm -rf "$wheels"
+    (cd $sdk && "$build/bin/maturin" build --compatibility linux --out "$wheels" >/dev/null 2>"$wheels.log") || { cat "$wheels.log" >&2; exit 1; }
+    (cd $sdk && "$build/bin/maturin" sdist --out "$wheels" >/dev/null 2>"$wheels.log") || { cat "$wheels.log" >&2; exit 1; }
+    "$clean/bin/pip" install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall "$wheels"/*.whl
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    (
+        unset EXEC_SERVER_BIN PYTHONPATH
+        cd "$wheels"
+        [ "$("$clean/bin/exec-server" --version)" = "exec-server $version" ]
+        [ "$("$clean/bin/python" -c 'import exec_server; print(exec_server.__version__)')" = "$version" ]
+        # The first example of the README.
+        sed -n '/^```python/,/^```$/p' "$OLDPWD/$sdk/README.md" | sed '/^```/d' | "$clean/bin/python" - | grep -q Linux
+        # The source archive has every crate that it needs.
+        tar -xzf ./*.tar.gz
+        cargo metadata --locked --offline --format-version 1 --manifest-path exec_server-*/crates/exec-server/Cargo.toml >/dev/null
+    )
+    echo "the wheel works in a clean environment"
+else
+    echo "the wheel was not tested: its packages cannot be installed" >&2
+fi

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, cast
@@ -30,7 +32,18 @@ async def open_file(
         await raw.start()
     else:
         raw = AsyncWriteFile(session, path, kind)
+        if kind == "x":
+            await _check_absent(session, path)
     return runtime.wrap_file(raw, kind, None if "b" in mode else encoding, errors, newline)
+
+
+async def _check_absent(session: AsyncSession, path: str) -> None:
+    """Tells early that a file exists; `close` checks it again."""
+    try:
+        await session.call("fs/getMetadata", {"path": to_uri(path)}, is_repeatable=True, path=path)
+    except FileNotFoundError:
+        return
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
 
 class AsyncReadFile(runtime.FileBase):

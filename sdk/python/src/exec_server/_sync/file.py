@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from collections.abc import Iterator
 from typing import IO, Any, cast
@@ -31,7 +33,18 @@ def open_file(
         raw.start()
     else:
         raw = WriteFile(session, path, kind)
+        if kind == "x":
+            _check_absent(session, path)
     return runtime.wrap_file(raw, kind, None if "b" in mode else encoding, errors, newline)
+
+
+def _check_absent(session: Session, path: str) -> None:
+    """Tells early that a file exists; `close` checks it again."""
+    try:
+        session.call("fs/getMetadata", {"path": to_uri(path)}, is_repeatable=True, path=path)
+    except FileNotFoundError:
+        return
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
 
 
 class ReadFile(runtime.FileBase):
