@@ -20,6 +20,8 @@ for name in python3 python3.13 python3.12 python3.11 python3.10; do
 done
 [ -n "$python" ] || skip "no Python of version 3.10 or newer with venv"
 
+minor=$("$python" -c 'import sys; print(sys.version_info[1])')
+
 # The tests of the crates have built it; other features than theirs would mean a second build of everything.
 [ -x target/debug/exec-server ] || cargo build --quiet --locked -p exec-server
 export EXEC_SERVER_BIN="$PWD/target/debug/exec-server"
@@ -27,7 +29,7 @@ export EXEC_SERVER_BIN="$PWD/target/debug/exec-server"
 # A virtual environment per lock file; it is made again when the lock file changes.
 venv() {
     local lock=$sdk/tests/requirements/$1.txt
-    local place=target/python/$1-$(sha256sum "$lock" | cut -c 1-12)-$("$python" -c 'import sys; print(*sys.version_info[:2], sep=".")')
+    local place=target/python/$1-$(sha256sum "$lock" | cut -c 1-12)-3.$minor
     if [ ! -e "$place/complete" ]; then
         rm -rf "$place"
         mkdir -p target/python
@@ -54,6 +56,11 @@ suite() {
     (cd $sdk && PYTHONPATH=src "$place/bin/python" -m pytest -q -p no:cacheprovider -W default "${@:2}")
 }
 suite fsspec tests/adapters/test_fsspec.py
+if [ "$minor" -ge 11 ]; then
+    suite inspect -o asyncio_mode=auto tests/adapters/test_inspect.py
+else
+    echo "the suite of inspect was not run: it needs Python 3.11" >&2
+fi
 
 # The wheel with the debug program, in an environment that has nothing else.
 wheels=$PWD/target/python/wheels

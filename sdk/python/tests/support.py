@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -35,9 +36,16 @@ def clean_environment(**more: str) -> dict[str, str]:
 class Program:
     """A running program whose first lines on stdout are known."""
 
-    def __init__(self, arguments: Sequence[str], env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        env: dict[str, str] | None = None,
+        program: Sequence[str] = (),
+        cwd: str | None = None,
+    ) -> None:
         self.child = subprocess.Popen(
-            [binary(), *arguments],
+            [*(program or [binary()]), *arguments],
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -63,6 +71,30 @@ def server(*options: str) -> Iterator[str]:
             yield program.line
         finally:
             program.end()
+
+
+@contextlib.contextmanager
+def as_user() -> Iterator[str]:
+    """A server of an ordinary user: of this one, or of nobody if this is root."""
+    if os.getuid() != 0:
+        with server() as url:
+            yield url
+        return
+    place = tempfile.mkdtemp()
+    try:
+        # The build directory may be closed to other users.
+        copy = shutil.copy(binary(), place)
+        os.chown(place, 65534, 65534)
+        env = clean_environment(HOME=place, USER="nobody")
+        options = ["--listen", "ws://127.0.0.1:0", "--state-dir", place + "/state"]
+        wrapper = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", copy]
+        program = Program(options, env, wrapper, cwd="/tmp")
+        try:
+            yield program.line
+        finally:
+            program.end()
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
 class CuttingProxy:

@@ -126,7 +126,7 @@ async def test_ps_lists_and_attach_follows_from_a_number(machine: AsyncMachine) 
     listed = {item.id: item for item in await machine.ps()}
     assert list(listed["job"].argv)[-1] == script and not listed["job"].exited
     assert any(item.id == "job" for item in await machine.ps(all=True))
-    async with AsyncMachine.connect(machine_url(machine)) as other:
+    async with AsyncMachine.connect(machine.target) as other:
         with pytest.raises(RemoteError, match="belongs to another session"):
             await other.attach("job")
     with pytest.raises(RemoteError, match="unknown process"):
@@ -138,10 +138,6 @@ async def test_ps_lists_and_attach_follows_from_a_number(machine: AsyncMachine) 
     await process.wait_closed()
     again = await machine.attach("job", after=first.seq)
     assert await again.read() == b"two\n" and again.returncode == 0
-
-
-def machine_url(machine: AsyncMachine) -> str:
-    return machine._session.target.name
 
 
 async def test_a_detached_process_is_found_by_the_next_client_of_the_session(url: str) -> None:

@@ -37,7 +37,7 @@ def test_every_kind_of_target_is_reached(url: str, tmp_path: Path) -> None:
 
 def test_a_local_server_starts_and_ends_with_its_machine() -> None:
     with Machine.local() as machine:
-        path = machine._session.target.name.removeprefix("unix://")
+        path = machine.target.removeprefix("unix://")
         assert os.path.exists(path) and (machine.run(["echo", "hi"])).stdout == "hi\n"
     assert not os.path.exists(path)
     with pytest.raises(LinkError, match="did not start"):

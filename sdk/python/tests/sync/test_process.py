@@ -125,7 +125,7 @@ def test_ps_lists_and_attach_follows_from_a_number(machine: Machine) -> None:
     listed = {item.id: item for item in machine.ps()}
     assert list(listed["job"].argv)[-1] == script and not listed["job"].exited
     assert any(item.id == "job" for item in machine.ps(all=True))
-    with Machine.connect(machine_url(machine)) as other:
+    with Machine.connect(machine.target) as other:
         with pytest.raises(RemoteError, match="belongs to another session"):
             other.attach("job")
     with pytest.raises(RemoteError, match="unknown process"):
@@ -137,10 +137,6 @@ def test_ps_lists_and_attach_follows_from_a_number(machine: Machine) -> None:
     process.wait_closed()
     again = machine.attach("job", after=first.seq)
     assert again.read() == b"two\n" and again.returncode == 0
-
-
-def machine_url(machine: Machine) -> str:
-    return machine._session.target.name
 
 
 def test_a_detached_process_is_found_by_the_next_client_of_the_session(url: str) -> None:

@@ -120,7 +120,12 @@ class AsyncMachine:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._session.target.name}>"
+        return f"<{type(self).__name__} {self.target}>"
+
+    @property
+    def target(self) -> str:
+        """What it is connected to."""
+        return self._session.target.name
 
     @property
     def session_id(self) -> str | None:

@@ -121,7 +121,12 @@ class Machine:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._session.target.name}>"
+        return f"<{type(self).__name__} {self.target}>"
+
+    @property
+    def target(self) -> str:
+        """What it is connected to."""
+        return self._session.target.name
 
     @property
     def session_id(self) -> str | None:
