@@ -58,8 +58,10 @@ suite() {
 suite fsspec tests/adapters/test_fsspec.py
 if [ "$minor" -ge 11 ]; then
     suite inspect -o asyncio_mode=auto tests/adapters/test_inspect.py
+    suite deepagents-0.6 -o asyncio_mode=auto tests/adapters/test_deepagents.py
+    suite deepagents -o asyncio_mode=auto tests/adapters/test_deepagents.py
 else
-    echo "the suite of inspect was not run: it needs Python 3.11" >&2
+    echo "the suites of inspect and deepagents were not run: they need Python 3.11" >&2
 fi
 
 # The wheel with the debug program, in an environment that has nothing else.

@@ -84,8 +84,11 @@ def as_user() -> Iterator[str]:
     try:
         # The build directory may be closed to other users.
         copy = shutil.copy(binary(), place)
+        # Some suites call `python`, which a system may not have under this name.
+        os.mkdir(place + "/bin")
+        os.symlink("/usr/bin/python3", place + "/bin/python")
         os.chown(place, 65534, 65534)
-        env = clean_environment(HOME=place, USER="nobody")
+        env = clean_environment(HOME=place, USER="nobody", PATH=f"{place}/bin:/usr/bin:/bin")
         options = ["--listen", "ws://127.0.0.1:0", "--state-dir", place + "/state"]
         wrapper = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", copy]
         program = Program(options, env, wrapper, cwd="/tmp")
