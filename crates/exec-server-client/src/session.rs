@@ -95,6 +95,11 @@ impl RemoteExecServerSession {
         Self { shared, requests }
     }
 
+    /// The transport of this session, for connections beside the client's own.
+    pub fn transport(&self) -> Arc<dyn Dial> {
+        self.shared.dial.clone()
+    }
+
     /// The id of the session; `None` before the first connection and after a lost session.
     pub fn session_id(&self) -> Option<String> {
         self.shared.lock().session_id.clone()

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use exec_server_transport::connection::{InMessage, Received, Wire, WireError};
 use exec_server_transport::keepalive_timer::{KeepaliveAction, KeepaliveConfig, KeepaliveTimer};
+use exec_server_transport::outbox::CloseReason;
 
 /// Bytes of messages passed to a wire between two flushes.
 const BATCH_BYTES: usize = 256 * 1024;
@@ -20,29 +21,36 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Which side ended the splice.
 #[derive(Debug)]
 pub enum SpliceEnd {
-    /// The near side closed or failed.
-    Near,
-    /// The far side closed in order, or failed with this error.
+    /// The near side closed, or failed with this error.
+    Near(Option<WireError>),
+    /// The far side sent a close frame with this reason.
+    Closed(CloseReason),
+    /// The far side ended without a close frame, or failed with this error.
     Far(Option<WireError>),
     /// The far side missed its keepalive deadline.
     Silent,
 }
 
-/// Forwards messages between two wires until one of them ends; keepalive pings go to the far wire only.
+/// Forwards messages between two wires until one of them ends; keepalive pings go to the far wire only, if it has pings.
 ///
 /// The near wire is flushed before it is dropped; the far wire gets no close frame from this end.
 pub async fn splice(near: impl Wire, far: Box<dyn Wire>, pings: KeepaliveConfig) -> SpliceEnd {
-    let mut splice = Splice { near, far, keepalive: KeepaliveTimer::new(pings), far_took: 0 };
+    let keepalive = far.can_ping().then(|| KeepaliveTimer::new(pings));
+    let mut splice = Splice { near, far, keepalive, far_took: 0, farewell: None };
     let end = poll_fn(|cx| splice.poll(cx)).await;
-    let Splice { mut near, mut far, .. } = splice;
+    let Splice { mut near, mut far, farewell, .. } = splice;
+    let end = match (end, farewell) {
+        (SpliceEnd::Far(_), Some(reason)) => SpliceEnd::Closed(reason),
+        (end, _) => end,
+    };
     let leaving = poll_fn(|cx| match &end {
-        SpliceEnd::Near => far.poll_flush(cx).map(|_| ()),
-        SpliceEnd::Far(None) => far.poll_drain(cx),
+        SpliceEnd::Near(_) => far.poll_flush(cx).map(|_| ()),
+        SpliceEnd::Closed(_) | SpliceEnd::Far(None) => far.poll_drain(cx),
         SpliceEnd::Far(Some(_)) | SpliceEnd::Silent => Poll::Ready(()),
     });
     // A peer that does not read in time is dropped anyway.
     let _ = timeout(CLOSE_TIMEOUT, leaving).await;
-    if let SpliceEnd::Far(_) = end {
+    if let SpliceEnd::Closed(_) | SpliceEnd::Far(_) = end {
         let _ = timeout(pings.deadline, poll_fn(|cx| near.poll_flush(cx))).await;
     }
     end
@@ -51,8 +59,10 @@ pub async fn splice(near: impl Wire, far: Box<dyn Wire>, pings: KeepaliveConfig)
 struct Splice<N> {
     near: N,
     far: Box<dyn Wire>,
-    keepalive: KeepaliveTimer,
+    keepalive: Option<KeepaliveTimer>,
     far_took: u64,
+    /// The close reason of the far side.
+    farewell: Option<CloseReason>,
 }
 
 /// Why one direction has ended.
@@ -64,15 +74,22 @@ enum CarryEnd {
 impl<N: Wire> Splice<N> {
     fn poll(&mut self, cx: &mut Context) -> Poll<SpliceEnd> {
         // The far side first, so that its close reason is reported even if the near side ends as well.
-        let keepalive = &mut self.keepalive;
-        let on_activity = || keepalive.handle_activity();
+        let (keepalive, farewell) = (&mut self.keepalive, &mut self.farewell);
+        let on_activity = |closing: Option<CloseReason>| {
+            if let Some(keepalive) = keepalive {
+                keepalive.handle_activity();
+            }
+            if closing.is_some() {
+                *farewell = closing;
+            }
+        };
         match poll_carry(&mut *self.far, &mut self.near, cx, on_activity) {
             Poll::Ready(CarryEnd::Source(error)) => return Poll::Ready(SpliceEnd::Far(error)),
-            Poll::Ready(CarryEnd::Sink(_)) => return Poll::Ready(SpliceEnd::Near),
+            Poll::Ready(CarryEnd::Sink(error)) => return Poll::Ready(SpliceEnd::Near(Some(error))),
             Poll::Pending => {}
         }
-        match poll_carry(&mut self.near, &mut *self.far, cx, || {}) {
-            Poll::Ready(CarryEnd::Source(_)) => return Poll::Ready(SpliceEnd::Near),
+        match poll_carry(&mut self.near, &mut *self.far, cx, |_| {}) {
+            Poll::Ready(CarryEnd::Source(error)) => return Poll::Ready(SpliceEnd::Near(error)),
             Poll::Ready(CarryEnd::Sink(error)) => return Poll::Ready(SpliceEnd::Far(Some(error))),
             Poll::Pending => {}
         }
@@ -80,12 +97,13 @@ impl<N: Wire> Splice<N> {
     }
 
     fn poll_keepalive(&mut self, cx: &mut Context) -> Poll<SpliceEnd> {
+        let Some(keepalive) = &mut self.keepalive else { return Poll::Pending };
         loop {
             let taken = self.far.bytes_sent();
             if taken > std::mem::replace(&mut self.far_took, taken) {
-                self.keepalive.handle_activity();
+                keepalive.handle_activity();
             }
-            match ready!(self.keepalive.poll(cx)) {
+            match ready!(keepalive.poll(cx)) {
                 KeepaliveAction::GiveUp => return Poll::Ready(SpliceEnd::Silent),
                 KeepaliveAction::Ping => {
                     if let Err(error) = self.far.start_ping(0) {
@@ -108,7 +126,7 @@ fn poll_carry(
     from: &mut dyn Wire,
     to: &mut dyn Wire,
     cx: &mut Context,
-    mut on_activity: impl FnMut(),
+    mut on_activity: impl FnMut(Option<CloseReason>),
 ) -> Poll<CarryEnd> {
     for _ in 0..BATCHES_PER_TURN {
         if let Err(error) = ready!(to.poll_flush(cx)) {
@@ -124,13 +142,17 @@ fn poll_carry(
                 Poll::Ready(None) => return Poll::Ready(CarryEnd::Source(None)),
                 Poll::Pending => break,
             };
-            on_activity();
-            if let Received::Message(message) = received {
-                let message = payload(message);
-                batch += message.len().max(1);
-                if let Err(error) = to.start_send(message) {
-                    return Poll::Ready(CarryEnd::Sink(error));
+            match received {
+                Received::Message(message) => {
+                    on_activity(None);
+                    let message = payload(message);
+                    batch += message.len().max(1);
+                    if let Err(error) = to.start_send(message) {
+                        return Poll::Ready(CarryEnd::Sink(error));
+                    }
                 }
+                Received::Closing(reason) => on_activity(Some(reason)),
+                Received::Pong(_) | Received::Life => on_activity(None),
             }
         }
         if batch == 0 {

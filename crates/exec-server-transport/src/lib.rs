@@ -10,6 +10,7 @@
 //! | [`http_front`] | HTTP front end of both servers: accept, TLS, health, version, metrics, upgrade |
 //! | [`host`] | loopback check of the `Host` header |
 //! | [`lines`] | messages as lines, over stdio or in memory |
+//! | [`stdio`] | stdin and stdout of this process |
 //! | [`text`] | reusable buffers for large outgoing messages |
 //! | [`dial`], [`proxy`] | connects to a server, directly or through an HTTP proxy |
 //! | [`http_exchange`] | one HTTP request on its own connection |
@@ -28,6 +29,7 @@ pub mod keepalive_timer;
 pub mod lines;
 pub mod outbox;
 pub mod proxy;
+pub mod stdio;
 pub mod text;
 pub mod tls;
 pub mod upgrade;

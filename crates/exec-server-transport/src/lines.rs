@@ -99,8 +99,17 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWir
         }
     }
 
+    /// JSON has line ends only between its tokens, where a blank means the same.
     fn start_send(&mut self, message: Bytes) -> Result<(), WireError> {
+        let begin = self.output.len();
         self.output.extend_from_slice(&message);
+        if memchr::memchr2(b'\n', b'\r', &message).is_some() {
+            for byte in &mut self.output[begin..] {
+                if matches!(byte, b'\n' | b'\r') {
+                    *byte = b' ';
+                }
+            }
+        }
         self.output.extend_from_slice(b"\n");
         Ok(())
     }
@@ -122,5 +131,26 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWir
 
     fn describe(&self) -> String {
         "failed to parse JSON-RPC message from exec-server stdio".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_message_with_line_ends_leaves_as_one_line() {
+        let (near, mut far) = tokio::io::duplex(1024);
+        let (reader, writer) = tokio::io::split(near);
+        let mut wire = LineWire::new(reader, writer, 1024);
+        for message in ["{\n  \"id\": 1\r\n}", "{\"id\":2}"] {
+            wire.start_send(Bytes::from_static(message.as_bytes())).unwrap();
+        }
+        poll_fn(|cx| wire.poll_flush(cx)).await.unwrap();
+        let mut read = vec![0; 64];
+        let count = tokio::io::AsyncReadExt::read(&mut far, &mut read).await.unwrap();
+        assert_eq!(&read[..count], b"{   \"id\": 1  }\n{\"id\":2}\n");
     }
 }

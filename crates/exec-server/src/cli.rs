@@ -5,7 +5,7 @@
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `examples` | parsing, shell completion, examples in `--help` |
 //! | `args` | argument parsers and options that several commands share |
-//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `info`, `doctor`, `sandbox`, … | the commands |
+//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `info`, `dial`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
 //! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
@@ -22,6 +22,7 @@ mod console;
 mod cp;
 mod cp_path;
 mod detach_keys;
+mod dial;
 pub mod doctor;
 pub mod environments;
 mod escapes;
@@ -124,6 +125,13 @@ pub enum ClientCommand {
     /// Show the version, host and capabilities of a server.
     #[command(after_help = examples::INFO, after_long_help = examples::long(examples::INFO))]
     Info(info::InfoArguments),
+    /// Connect stdin and stdout to a server, one JSON-RPC message per line.
+    ///
+    /// Messages are passed on unchanged; the connection ends with stdin. Exits with 0 if stdin ended, 77 if the token
+    /// was refused, 254 if another client took the session over, 255 if the connection failed or was lost, 1 if the
+    /// target is not known.
+    #[command(after_help = examples::DIAL, after_long_help = examples::long(examples::DIAL))]
+    Dial(dial::DialArguments),
 }
 
 /// Runs a client command and maps its result to an exit code.
@@ -198,5 +206,6 @@ async fn perform(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Ls(arguments) => ls::run(arguments).await,
         ClientCommand::Cat(arguments) => cat::run(arguments).await,
         ClientCommand::Info(arguments) => info::run(arguments).await,
+        ClientCommand::Dial(arguments) => dial::run(arguments).await,
     }
 }

@@ -140,8 +140,10 @@ async fn run_stream(destination: &Destination, mut harness: StreamWire, who: &st
         Err(_) => return tracing::warn!(%server, stream_id, "the server does not answer"),
     };
     match splice(harness, wire, PINGS).await {
-        SpliceEnd::Near => tracing::debug!(stream_id, "the harness disconnected"),
-        SpliceEnd::Far(None) => tracing::debug!(stream_id, "the server closed a connection"),
+        SpliceEnd::Near(_) => tracing::debug!(stream_id, "the harness disconnected"),
+        SpliceEnd::Closed(_) | SpliceEnd::Far(None) => {
+            tracing::debug!(stream_id, "the server closed a connection");
+        }
         SpliceEnd::Far(Some(error)) => {
             let cause = crate::logging::chain(&error);
             tracing::warn!(%server, stream_id, cause, "a connection to the server broke");

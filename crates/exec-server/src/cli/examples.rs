@@ -88,6 +88,14 @@ Examples:
   exec-server info env:build-1
   exec-server info --json box | jq .host";
 
+pub const DIAL: &str = "\
+Examples:
+  exec-server dial env:build-1
+      a program writes requests to its stdin and reads replies and notifications from its stdout
+  echo '{\"id\":1,\"method\":\"initialize\",\"params\":{\"clientName\":\"me\"}}' | (cat; sleep 1) | exec-server dial box
+      the reply to one request; end of stdin ends the connection at once
+  exec-server dial --token-file token --ca-file ca.pem wss://build-1.example.org:7777";
+
 const TARGET: &str = "\
 TARGET is a URL (ws://, wss://, unix://), env:NAME for an environment at a registry, `stdio:COMMAND ARGS` for a server that
 is started and spoken to over its stdio, or a name from environments.toml. Without one, the first of these counts:

@@ -18,7 +18,7 @@ pub const NOT_FOUND: u8 = 127;
 /// The connection or the authentication failed, as in ssh.
 const LINK_FAILURE: u8 = 255;
 /// Another client took the process over.
-const TAKEN_OVER: u8 = 254;
+pub const TAKEN_OVER: u8 = 254;
 
 /// Why a client command failed.
 #[derive(Debug, thiserror::Error)]

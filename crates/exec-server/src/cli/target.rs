@@ -97,6 +97,11 @@ impl TargetOptions {
         Ok(client)
     }
 
+    /// The transport to a target; nothing is connected yet.
+    pub fn transport(&self, target: Option<&str>) -> Result<Arc<dyn Dial>, Failure> {
+        Ok(self.client(target, &ResumeOptions::default())?.session().transport())
+    }
+
     /// Whether the server outlives this client; a server that the client starts does not.
     pub fn outlives_us(&self, target: Option<&str>) -> Result<bool, Failure> {
         let default = default_target();

@@ -4,6 +4,7 @@ mod attaching;
 mod completing;
 mod copying;
 mod cutting;
+pub mod dialling;
 mod ending;
 mod hostile_server;
 mod inspecting;

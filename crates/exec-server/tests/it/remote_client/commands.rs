@@ -9,6 +9,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
 use super::{RelayFixture, command, finish};
+use crate::commands::dialling::Dialled;
 use crate::rendezvous::commands::Program;
 use crate::rendezvous::executor::join;
 
@@ -83,6 +84,23 @@ async fn a_command_that_its_client_has_left_is_attached_through_the_relay() {
     assert_eq!(timeout(DEADLINE, lines.next_line()).await.unwrap().unwrap().unwrap(), "ready");
     assert_eq!(fixture.run(&["kill", "env:env", "job"]).await.0, 0);
     assert_eq!(finish(next).await.0, 143);
+}
+
+#[tokio::test]
+async fn dial_passes_messages_to_an_environment_and_a_session_is_resumed_by_the_next_dial() {
+    let fixture = RelayFixture::start().await;
+    let mut first = Dialled::start(fixture.command(&["dial", "env:env"]));
+    let session = first.open(None, false).await;
+    assert_eq!(first.output(&["/bin/echo", "hi"]).await, "hi\n");
+    let (code, err) = first.end().await;
+    assert_eq!(code, 0, "{err}");
+    let mut second = Dialled::start(fixture.command(&["dial", "env:env"]));
+    assert_eq!(second.open(Some(&session), false).await, session);
+    let mut stranger = fixture.command(&["dial", "env:env"]);
+    let stranger = stranger.env("EXEC_SERVER_REMOTE_TOKEN", "xs_harness_wrong").spawn().unwrap();
+    let (code, out, err) = finish(stranger).await;
+    assert_eq!((code, out.as_str()), (77, ""), "{err}");
+    assert!(err.contains("refused the credential"), "{err}");
 }
 
 #[tokio::test]

@@ -1,0 +1,1 @@
+"""The synchronous twin: generated from `_aio` by `tools/unasync.py`, except `runtime.py`."""

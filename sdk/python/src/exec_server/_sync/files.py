@@ -1,0 +1,295 @@
+# Generated from _aio/files.py by tools/unasync.py; change that file.
+"""Files of the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._errors import RemoteError
+from .._protocol import decode, encode, entry_of, from_uri, stat_of, to_uri, written_of
+from .._types import Entry, Progress, Stat, Written
+from .blocks import BLOCK_BYTES, read_blocks, write_blocks
+from .file import open_file
+from .runtime import closing, opening
+from .session import Session
+from .transfer import download, upload
+
+RemotePath = str | os.PathLike[str]
+_WHOLE_BYTES = 32 * 1024 * 1024
+"""Content up to this size goes in one message; a message has at most 64 MiB, and base64 adds a third."""
+_PAGE = 2000
+
+
+class Files:
+    """`machine.fs`: paths are absolute, or begin in the working directory of the server; `~/` is the user's home."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    # Content
+
+    def read_bytes(self, path: RemotePath) -> bytes:
+        """The content of a file of any size."""
+        where = self._session.absolute(path)
+        try:
+            params = {"path": to_uri(where)}
+            answer = self._session.call("fs/readFile", params, is_repeatable=True, path=where)
+            return decode(answer["dataBase64"])
+        except RemoteError as error:
+            if error.kind not in ("file_too_large", "reply_too_large"):
+                raise
+        parts: list[bytes] = []
+        with closing(read_blocks(self._session, where)) as blocks:
+            for block in blocks:
+                parts.append(block)
+        return b"".join(parts)
+
+    def read_text(self, path: RemotePath, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """The content of a file as text; line ends stay as they are."""
+        return (self.read_bytes(path)).decode(encoding, errors)
+
+    def write_bytes(
+        self,
+        path: RemotePath,
+        data: bytes,
+        *,
+        if_match: str | None = None,
+        if_absent: bool = False,
+        mode: int | None = None,
+    ) -> Written:
+        """Writes a file: readers see the old or the new content, never a part.
+
+        `if_match` replaces only the version that `stat` or an earlier write has returned, `if_absent` creates and never
+        replaces. `Ambiguous` if the connection broke before the answer.
+        """
+        where = self._session.absolute(path)
+        options = self.conditions(if_match, if_absent, mode)
+        if len(data) > _WHOLE_BYTES:
+            view = memoryview(data)
+            blocks = [view[begin : begin + BLOCK_BYTES] for begin in range(0, len(data), BLOCK_BYTES)]
+            return write_blocks(self._session, where, lambda: blocks, options)
+        params = {"path": to_uri(where), "dataBase64": encode(data), **options}
+        return written_of(self._session.call("fs/writeFile", params, path=where))
+
+    def write_text(
+        self,
+        path: RemotePath,
+        text: str,
+        encoding: str = "utf-8",
+        *,
+        if_match: str | None = None,
+        if_absent: bool = False,
+        mode: int | None = None,
+    ) -> Written:
+        """Writes a file as text."""
+        return self.write_bytes(
+            path, text.encode(encoding), if_match=if_match, if_absent=if_absent, mode=mode
+        )
+
+    def append(self, path: RemotePath, data: bytes | str) -> None:
+        """Appends to a file, and creates a missing one."""
+        self._session.require("fsAppend", "appending to files")
+        where = self._session.absolute(path)
+        raw = data.encode() if isinstance(data, str) else data
+        for begin in range(0, max(len(raw), 1), _WHOLE_BYTES):
+            params = {"path": to_uri(where), "dataBase64": encode(raw[begin : begin + _WHOLE_BYTES])}
+            self._session.call("fs/append", params, path=where)
+
+    def truncate(self, path: RemotePath, size: int = 0) -> None:
+        """Sets the length of a file."""
+        self._session.require("fsTruncate", "truncating files")
+        where = self._session.absolute(path)
+        self._session.call("fs/truncate", {"path": to_uri(where), "size": size}, path=where)
+
+    def open(
+        self,
+        path: RemotePath,
+        mode: str = "r",
+        *,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        newline: str | None = None,
+    ) -> Any:
+        """A file object with the modes `r`, `w`, `x` and `a`, as text or with `b` as bytes.
+
+        New content appears at `close`, all at once; an exception inside `with` discards it.
+        """
+        where = self._session.absolute(path)
+        return opening(lambda: open_file(self._session, where, mode, encoding, errors, newline))
+
+    def conditions(self, if_match: str | None, if_absent: bool, mode: int | None) -> dict[str, Any]:
+        """The options of a write."""
+        options: dict[str, Any] = {}
+        if if_match is not None or if_absent:
+            self._session.require("fsConditionalWrite", "conditional writes")
+        if if_match is not None:
+            options["ifMatch"] = if_match
+        if if_absent:
+            options["ifAbsent"] = True
+        if mode is not None:
+            self._session.require("fsWriteAttributes", "permission bits of new files")
+            options["modeBits"] = mode
+        if self._session.capabilities.get("fsDetailedMetadata"):
+            options["detailed"] = True
+        return options
+
+    # Metadata
+
+    def stat(self, path: RemotePath, *, follow_symlinks: bool = True) -> Stat:
+        """Metadata of a path."""
+        where = self._session.absolute(path)
+        params = {"path": to_uri(where), "followSymlinks": follow_symlinks, "detailed": True}
+        return stat_of(where, self._session.call("fs/getMetadata", params, is_repeatable=True, path=where))
+
+    def exists(self, path: RemotePath) -> bool:
+        """Whether there is such a file or directory; false for a link that leads nowhere."""
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def is_file(self, path: RemotePath) -> bool:
+        """Whether there is such a regular file."""
+        try:
+            return (self.stat(path)).is_file
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def is_dir(self, path: RemotePath) -> bool:
+        """Whether there is such a directory."""
+        try:
+            return (self.stat(path)).is_dir
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def list(self, path: RemotePath = ".") -> list[Entry]:
+        """The names in a directory, sorted, with their metadata."""
+        where = self._session.absolute(path)
+        entries: list[Entry] = []
+        cursor: str | None = None
+        while True:
+            params = {"path": to_uri(where), "limit": _PAGE, "cursor": cursor, "detailed": True}
+            answer = self._session.call("fs/readDirectory", params, is_repeatable=True, path=where)
+            entries += [entry_of(where, item) for item in answer["entries"]]
+            cursor = answer.get("nextCursor")
+            if cursor is None:
+                return sorted(entries, key=lambda entry: entry.name)
+
+    def walk(self, path: RemotePath = ".") -> Walk:
+        """Each directory of a tree with its directories and its other entries; links are not entered.
+
+        Directories that are removed from the list are not entered, as with `os.walk`.
+        """
+        return Walk(self, self._session.absolute(path))
+
+    def resolve(self, path: RemotePath) -> str:
+        """The path without links."""
+        where = self._session.absolute(path)
+        answer = self._session.call("fs/canonicalize", {"path": to_uri(where)}, is_repeatable=True, path=where)
+        return from_uri(answer["path"])
+
+    def readlink(self, path: RemotePath) -> str:
+        """The text of a link."""
+        self._session.require("fsSymlink", "reading links")
+        where = self._session.absolute(path)
+        answer = self._session.call("fs/readLink", {"path": to_uri(where)}, is_repeatable=True, path=where)
+        raw = answer.get("targetBase64")
+        return answer["target"] if raw is None else os.fsdecode(decode(raw))
+
+    # Changes
+
+    def mkdir(self, path: RemotePath, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Creates a directory, with `parents` also those above it."""
+        where = self._session.absolute(path)
+        if parents and not exist_ok and self.exists(where):
+            parents = False
+        params = {"path": to_uri(where), "recursive": parents}
+        try:
+            self._session.call("fs/createDirectory", params, path=where)
+        except FileExistsError:
+            if not exist_ok or not self.is_dir(where):
+                raise
+
+    def remove(self, path: RemotePath, *, recursive: bool = False, missing_ok: bool = False) -> None:
+        """Removes a file, a link or an empty directory, with `recursive` also a whole tree."""
+        where = self._session.absolute(path)
+        params = {"path": to_uri(where), "recursive": recursive, "force": missing_ok}
+        self._session.call("fs/remove", params, path=where)
+
+    def copy(self, source: RemotePath, destination: RemotePath, *, recursive: bool = False) -> None:
+        """Copies a file, or with `recursive` a tree, on the machine."""
+        first, second = self._session.absolute(source), self._session.absolute(destination)
+        params = {"sourcePath": to_uri(first), "destinationPath": to_uri(second), "recursive": recursive}
+        self._session.call("fs/copy", params, path=first)
+
+    def move(self, source: RemotePath, destination: RemotePath, *, replace: bool = True) -> None:
+        """Renames a file or a directory."""
+        self._session.require("fsRename", "renaming files")
+        first, second = self._session.absolute(source), self._session.absolute(destination)
+        params = {"sourcePath": to_uri(first), "destinationPath": to_uri(second), "noReplace": not replace}
+        self._session.call("fs/rename", params, path=first)
+
+    def symlink(self, path: RemotePath, target: RemotePath, *, replace: bool = False) -> None:
+        """Creates the link `path` with the text `target`."""
+        self._session.require("fsSymlink", "creating links")
+        where = self._session.absolute(path)
+        raw = os.fsencode(os.fspath(target))
+        params: dict[str, Any] = {"path": to_uri(where), "targetBase64": encode(raw), "replace": replace}
+        self._session.call("fs/symlink", params, path=where)
+
+    def chmod(self, path: RemotePath, mode: int) -> None:
+        """Sets the permission bits."""
+        self._session.require("fsSetPermissions", "setting permissions")
+        where = self._session.absolute(path)
+        self._session.call("fs/setPermissions", {"path": to_uri(where), "mode": mode}, path=where)
+
+    # Between this machine and that one
+
+    def upload(
+        self,
+        source: str | os.PathLike[str],
+        destination: RemotePath,
+        *,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> int:
+        """Copies a local file or tree to `destination`, which becomes its path; returns the bytes.
+
+        Parents are created, permission bits and links are kept; pipes, sockets and devices are left out.
+        """
+        return upload(self, self._session, Path(source), self._session.absolute(destination), progress)
+
+    def download(
+        self,
+        source: RemotePath,
+        destination: str | os.PathLike[str],
+        *,
+        progress: Callable[[Progress], object] | None = None,
+    ) -> int:
+        """Copies a remote file or tree to `destination`, which becomes its path; returns the bytes."""
+        return download(self, self._session, self._session.absolute(source), Path(destination), progress)
+
+
+class Walk:
+    """Iterates over the directories of a tree."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._pending = [path]
+        self._below: list[Entry] = []
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> tuple[str, list[Entry], list[Entry]]:
+        self._pending += [entry.path for entry in reversed(self._below)]
+        self._below = []
+        if not self._pending:
+            raise StopIteration
+        where = self._pending.pop()
+        entries = self._files.list(where)
+        self._below = [entry for entry in entries if entry.is_dir and not entry.is_symlink]
+        return where, self._below, [entry for entry in entries if not entry.is_dir or entry.is_symlink]

@@ -1,0 +1,214 @@
+# Generated from _aio/link.py by tools/unasync.py; change that file.
+"""One live connection: frames messages, matches replies to calls, and finds out when the peer is gone.
+
+Owner: the driver of the session, which alone receives; callers send under a lock.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+from .._errors import Ambiguous, AuthError, ExecServerError, LinkError
+from .._target import Child, Socket
+from .._websocket import WebSocket
+from . import runtime
+
+_PING_INTERVAL = 10.0
+_REFUSED = 77
+_MAX_PENDING = 4096
+"""Calls that wait for their reply; beyond it a call fails at once."""
+
+_OUTPUT = b'{"method":"process/output","params":{'
+_CHUNK = b'"chunk":"'
+_HEAD = 1024
+_AFTER = b'"}}'
+
+
+class Call:
+    """One request that waits for its reply."""
+
+    __slots__ = ("method", "result", "error", "gate", "on_result", "is_done", "link")
+
+    def __init__(self, method: str, on_result: Callable[[Any], None] | None = None) -> None:
+        self.method = method
+        self.result: Any = None
+        self.error: dict[str, Any] | ExecServerError | None = None
+        self.is_done = False
+        self.link: Link | None = None
+        self.on_result = on_result
+        self.gate = None if on_result else runtime.Gate()
+
+    def finish(self, result: Any, error: dict[str, Any] | ExecServerError | None) -> None:
+        """The reply, or why there is none."""
+        if self.is_done:
+            return
+        self.is_done = True
+        self.result, self.error = result, error
+        if self.on_result is not None:
+            self.on_result(self)
+        elif self.gate is not None:
+            self.gate.open()
+
+
+class Link:
+    """A connection from its dial to its end."""
+
+    def __init__(self, pipe: runtime.SocketPipe | runtime.ChildPipe, websocket: WebSocket | None) -> None:
+        self._pipe = pipe
+        self._websocket = websocket
+        self._lock = runtime.Lock()
+        self._calls: dict[int, Call] = {}
+        self._ids = itertools.count(1)
+        self._parts: list[bytes] = []
+        self.ready: list[bytes] = []
+        self.end: LinkError | None = None
+
+    @property
+    def pending(self) -> int:
+        """How many calls wait for their reply."""
+        return len(self._calls)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Sends one message; the connection is over if that fails."""
+        data = json.dumps(message, separators=(",", ":")).encode()
+        with self._lock:
+            if self.end is not None:
+                raise self.end
+            data = data + b"\n" if self._websocket is None else self._websocket.encode(data)
+            self._pipe.send(data)
+
+    def start_call(self, call: Call, params: Any) -> None:
+        """Sends a request; `LinkError` means that it was not sent."""
+        if self.end is not None:
+            raise self.end
+        if len(self._calls) >= _MAX_PENDING:
+            raise ExecServerError(f"reached the limit of {_MAX_PENDING} pending requests")
+        number = next(self._ids)
+        self._calls[number] = call
+        call.link = self
+        try:
+            self.send({"id": number, "method": call.method, "params": params})
+        except BaseException:
+            # A link that ended meanwhile has finished the call already.
+            if self._calls.pop(number, None) is not None:
+                raise
+
+    def handle(self, message: bytes) -> tuple[str, dict[str, Any]] | None:
+        """A message of the server: a reply is matched, a notification is returned."""
+        if message.startswith(_OUTPUT):
+            # Output is the bulk of the traffic; its base64 needs no JSON parser.
+            at = message.find(_CHUNK, 0, _HEAD)
+            if at > 0 and message.endswith(_AFTER) and message.find(b'"', at + len(_CHUNK)) == len(message) - 3:
+                params = json.loads(message[len(_OUTPUT) - 1 : at] + b'"chunk":null}')
+                params["chunk"] = memoryview(message)[at + len(_CHUNK) : -3]
+                return "process/output", params
+        parsed: Any = json.loads(message)
+        if not isinstance(parsed, dict):
+            raise LinkError("the server sent a message that is no object")
+        parsed = cast("dict[str, Any]", parsed)
+        method = parsed.get("method")
+        if method is not None:
+            return (method, parsed.get("params") or {}) if "id" not in parsed else None
+        call = self._calls.pop(parsed.get("id", -1), None)
+        if call is not None:
+            call.finish(parsed.get("result"), parsed.get("error"))
+        return None
+
+    def receive(self, deadline: float | None = None) -> list[bytes]:
+        """The next messages; raises `LinkError` at the end of the connection, or at the deadline."""
+        if self.ready:
+            ready, self.ready = self.ready, []
+            return ready
+        is_pinged = False
+        while True:
+            wait = _PING_INTERVAL if deadline is None else max(min(_PING_INTERVAL, deadline - runtime.now()), 0)
+            data = self._pipe.receive(wait)
+            if data is None:
+                if deadline is not None and runtime.now() >= deadline:
+                    raise LinkError("the server did not answer in time")
+                # A child has its own keepalive.
+                if self._websocket is None:
+                    continue
+                if is_pinged:
+                    raise LinkError("the server answers no pings")
+                is_pinged = True
+                with self._lock:
+                    self._pipe.send(self._websocket.ping())
+                continue
+            messages = self._lines(data) if self._websocket is None else self._websocket.feed(data)
+            is_pinged = False
+            if self._websocket is not None:
+                with self._lock:
+                    answer = self._websocket.outgoing()
+                    if answer:
+                        self._pipe.send(answer)
+            elif not data:
+                raise self._child_end()
+            if messages:
+                return messages
+
+    def abort(self) -> None:
+        """Ends the connection from any place; the reader sees the end."""
+        self._pipe.abort()
+
+    def close(self, error: LinkError) -> None:
+        """Ends the connection and fails its calls."""
+        self.end = self.end or error
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.finish(None, Ambiguous(f"the connection broke before `{call.method}` was answered: {error}"))
+        self._pipe.abort()
+        self._pipe.close()
+
+    @property
+    def was_moved(self) -> bool:
+        """Whether another client took the session over."""
+        return self._websocket is not None and self._websocket.was_moved
+
+    def _lines(self, data: bytes) -> list[bytes]:
+        lines = data.split(b"\n")
+        if len(lines) == 1:
+            self._parts.append(data)
+            return []
+        lines[0] = b"".join([*self._parts, lines[0]])
+        last = lines.pop()
+        self._parts = [last] if last else []
+        return [line for line in lines if line]
+
+    def explain(self, error: LinkError) -> LinkError:
+        """The reason of a child that ended before a message was sent, which only it knows."""
+        return error if self._websocket is not None else self._child_end()
+
+    def _child_end(self) -> LinkError:
+        assert isinstance(self._pipe, runtime.ChildPipe)
+        code, words = self._pipe.farewell()
+        words = words.removeprefix("exec-server: ") or f"the connecting program exited with {code}"
+        return AuthError(words) if code == _REFUSED else LinkError(words)
+
+
+def dial(target: Socket | Child, timeout: float) -> Link:
+    """Opens a connection."""
+    if isinstance(target, Child):
+        return Link(runtime.open_child(target), None)
+    websocket = WebSocket(target.host, target.port, target.resource, target.headers)
+    pipe = runtime.open_socket(target, timeout)
+    try:
+        pipe.send(websocket.outgoing())
+        deadline = runtime.now() + timeout
+        ready: list[bytes] = []
+        while not websocket.is_open:
+            data = pipe.receive(max(deadline - runtime.now(), 0))
+            if data is None:
+                raise LinkError(f"{target.name} did not answer within {timeout} s")
+            ready += websocket.feed(data)
+    except BaseException as error:
+        pipe.close()
+        if isinstance(error, LinkError):
+            raise type(error)(f"could not connect to {target.name}: {error}") from error
+        raise
+    link = Link(pipe, websocket)
+    link.ready = ready
+    return link

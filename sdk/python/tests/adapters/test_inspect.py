@@ -1,0 +1,70 @@
+"""Inspect's own conformance checks, against a server that runs as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from inspect_ai.util import (
+    OutputLimitExceededError,
+    SandboxEnvironment,
+    SandboxEnvironmentLimits,
+    SandboxUnavailableError,
+)
+from inspect_ai.util._sandbox.self_check import *  # noqa: F403
+
+from exec_server.inspect import ExecServerConfig, ExecServerSandboxEnvironment
+
+from ..support import as_user
+
+pytestmark = pytest.mark.asyncio
+
+NEEDS_ROOT = "test_exec_as_user"
+
+
+@pytest.fixture(scope="session")
+def user_url() -> Iterator[str]:
+    """A server of an ordinary user."""
+    with as_user() as url:
+        yield url
+
+
+@pytest.fixture
+async def sandbox_env(request: pytest.FixtureRequest, user_url: str) -> AsyncIterator[SandboxEnvironment]:
+    if request.node.originalname == NEEDS_ROOT:
+        request.node.add_marker(pytest.mark.xfail(reason="only a server of root can become another user"))
+    config = ExecServerConfig(target=user_url)
+    environments = await ExecServerSandboxEnvironment.sample_init("task", config, {})
+    yield environments["default"]
+    await ExecServerSandboxEnvironment.sample_cleanup("task", config, environments, False)
+
+
+async def test_a_sample_has_a_directory_of_its_own_that_goes_with_it(user_url: str, tmp_path: Path) -> None:
+    file = tmp_path / "exec-server.yaml"
+    file.write_text(f"target: {user_url}\n")
+    environments = await ExecServerSandboxEnvironment.sample_init("task", str(file), {})
+    sandbox = environments["default"]
+    directory = (await sandbox.exec(["pwd"])).stdout.strip()
+    await sandbox.write_file("a/b", "x")
+    assert Path(directory, "a/b").read_text() == "x"
+    assert directory in (await sandbox.connection()).command
+    await ExecServerSandboxEnvironment.sample_cleanup("task", str(file), environments, False)
+    assert not os.path.exists(directory)
+
+
+async def test_a_machine_that_is_gone_is_no_result_of_a_command() -> None:
+    with pytest.raises(SandboxUnavailableError):
+        config = ExecServerConfig(target="ws://127.0.0.1:1")
+        await ExecServerSandboxEnvironment.sample_init("task", config, {})
+
+
+async def test_output_beyond_the_limit_ends_the_command(user_url: str) -> None:
+    environments = await ExecServerSandboxEnvironment.sample_init("task", ExecServerConfig(target=user_url), {})
+    with pytest.raises(OutputLimitExceededError) as raised:
+        await environments["default"].exec(["yes"])
+    assert len(raised.value.truncated_output or "") == SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+    await ExecServerSandboxEnvironment.sample_cleanup("task", None, environments, False)
+
+

@@ -1,0 +1,221 @@
+"""Connections: how they are made, what breaks them, and what is left."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from exec_server import (
+    Ambiguous,
+    AsyncMachine,
+    AuthError,
+    LinkError,
+    MachineClosed,
+    SessionLost,
+    TakenOver,
+)
+
+from ..support import CuttingProxy, Meeting, binary, server
+from .together import together
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_every_kind_of_target_is_reached(url: str, tmp_path: Path) -> None:
+    names = tmp_path / "environments.toml"
+    names.write_text(f'[[environments]]\nid = "box"\nurl = "{url}"\n')
+    program = f"stdio:{binary()} --listen stdio --state-dir {tmp_path / 'state'}"
+    for target, options in [(url, {}), (program, {}), ("box", {"environments": names})]:
+        async with AsyncMachine.connect(target, **options) as machine:
+            assert (await machine.run(["echo", "hi"])).stdout == "hi\n"
+    async with AsyncMachine.connect(env={"EXEC_SERVER_URL": url}) as machine:
+        assert (await machine.run(["echo", "hi"])).stdout == "hi\n"
+
+
+async def test_a_local_server_starts_and_ends_with_its_machine() -> None:
+    async with AsyncMachine.local() as machine:
+        path = machine.target.removeprefix("unix://")
+        assert os.path.exists(path) and (await machine.run(["echo", "hi"])).stdout == "hi\n"
+    assert not os.path.exists(path)
+    with pytest.raises(LinkError, match="did not start"):
+        await AsyncMachine.local(options=["--no-such-option"])
+
+
+async def test_an_environment_is_reached_through_a_rendezvous(tmp_path: Path) -> None:
+    meeting = Meeting(tmp_path)
+    try:
+        async with AsyncMachine.connect("env:box", env=meeting.env) as machine:
+            assert (await machine.run(["cat"], input="hi\n")).stdout == "hi\n"
+        wrong = {**meeting.env, "EXEC_SERVER_REMOTE_TOKEN": "xs_harness_wrong"}
+        with pytest.raises(AuthError, match="refused the credential"):
+            await AsyncMachine.connect("env:box", env=wrong)
+    finally:
+        meeting.end()
+
+
+async def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    for target in ["ws://127.0.0.1:1", f"unix://{tmp_path}/nothing", "stdio:/no/such/program"]:
+        with pytest.raises(LinkError):
+            await AsyncMachine.connect(target)
+    with pytest.raises(LinkError, match="environments.toml"):
+        await AsyncMachine.connect("nobody")
+    with pytest.raises(ValueError, match="no host"):
+        await AsyncMachine.connect("ws://")
+    with pytest.raises(FileNotFoundError, match="no exec-server program"):
+        await AsyncMachine.connect("box", binary=tmp_path / "missing")
+
+
+async def test_a_listener_that_is_no_server_or_says_nothing_is_told() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    with pytest.raises(LinkError, match="did not answer within"):
+        await AsyncMachine.connect(f"ws://127.0.0.1:{port}", connect_timeout=0.2)
+
+    def answer() -> None:
+        for _ in range(2):
+            near, _ = listener.accept()
+            near.recv(4096)
+            near.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nno")
+            near.close()
+
+    threading.Thread(target=answer, daemon=True).start()
+    with pytest.raises(LinkError, match="could not connect"):
+        await AsyncMachine.connect(f"ws://127.0.0.1:{port}")
+    listener.close()
+
+
+async def test_a_token_is_sent_and_a_wrong_one_is_an_auth_error(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a-token-of-some-length-for-tests\n")
+    file.chmod(0o600)
+    with server("--ws-auth", "capability-token", "--ws-token-file", str(file)) as url:
+        for options in [{}, {"token": "wrong"}]:
+            with pytest.raises(AuthError, match="401"):
+                await AsyncMachine.connect(url, **options)
+        for options in [{"token": file.read_text().strip()}, {"token_file": file}]:
+            async with AsyncMachine.connect(url, **options) as machine:
+                assert (await machine.run(["true"])).ok
+        # A certificate file makes the connection the work of `exec-server dial`, which exits with its own code.
+        with pytest.raises(AuthError, match="401"):
+            await AsyncMachine.connect(url, token="wrong", ca_file=file)
+
+
+async def test_a_closed_machine_says_so_and_closes_twice(url: str) -> None:
+    machine = await AsyncMachine.connect(url)
+    await machine.close()
+    await machine.close()
+    with pytest.raises(MachineClosed, match="is closed"):
+        await machine.run(["true"])
+    with pytest.raises(MachineClosed):
+        await machine.fs.read_bytes("/etc/hostname")
+
+
+async def test_an_exception_inside_with_closes_and_ends_processes(url: str) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with AsyncMachine.connect(url) as machine:
+            session = machine.session_id
+            process = await machine.start(["sleep", "300"])
+            raise KeyError("mine")
+    async with AsyncMachine.connect(url, session=session) as again:
+        assert await (await again.attach(process.id)).wait() == 137
+
+
+async def test_a_cut_is_not_seen_by_calls_and_processes(proxy: CuttingProxy) -> None:
+    async with AsyncMachine.connect(proxy.url) as machine:
+        session = machine.session_id
+        process = await machine.start(["cat"], stdin=True)
+        lines = process.lines()
+        for number in range(20):
+            proxy.cut_all()
+            await process.write(f"{number}\n")
+            async for line in lines:
+                assert line == str(number)
+                break
+            assert (await machine.run(["echo", "hi"])).stdout == "hi\n"
+        assert machine.session_id == session
+
+
+async def test_what_may_have_happened_is_said(proxy: CuttingProxy, place: str) -> None:
+    async with AsyncMachine.connect(proxy.url) as machine:
+        # Enough for a handshake, and too little for the request.
+        proxy.smallest = proxy.largest = 10_000
+        proxy.is_cutting = True
+        proxy.cut_all()
+        with pytest.raises(Ambiguous, match="fs/writeFile"):
+            await machine.fs.write_bytes(place + "/file", b"x" * 30_000)
+        proxy.is_cutting = False
+        await machine.fs.write_bytes(place + "/file", b"y")
+        assert await machine.fs.read_bytes(place + "/file") == b"y"
+
+
+async def test_a_session_that_cannot_be_resumed_is_lost_and_the_next_call_opens_another(tmp_path: Path) -> None:
+    with server("--session-linger", "0s") as url:
+        host, port = url.removeprefix("ws://").split(":")
+        proxy = CuttingProxy(host, int(port))
+        async with AsyncMachine.connect(proxy.url) as machine:
+            process = await machine.start(["sleep", "300"])
+            session = machine.session_id
+            proxy.cut_all()
+            with pytest.raises(SessionLost):
+                await process.wait()
+            with pytest.raises(SessionLost):
+                await process.write("x")
+            assert (await machine.run(["echo", "hi"])).stdout == "hi\n"
+            assert machine.session_id != session
+        proxy.close()
+
+
+async def test_a_server_that_does_not_come_back_is_given_up_after_the_budget(proxy: CuttingProxy) -> None:
+    machine = await AsyncMachine.connect(proxy.url, recovery=0.3)
+    process = await machine.start(["sleep", "300"])
+    proxy.close()
+    with pytest.raises(SessionLost, match="could not be resumed"):
+        await process.wait()
+    with pytest.raises(LinkError, match="could not connect"):
+        await machine.run(["true"])
+    await machine.close()
+
+
+async def test_a_take_over_is_told_and_not_fought_over(url: str) -> None:
+    async with AsyncMachine.connect(url) as first:
+        process = await first.start(["cat"], stdin=True)
+        async with AsyncMachine.connect(url, session=first.session_id, take_over=True) as second:
+            with pytest.raises(TakenOver):
+                await process.wait()
+            again = await second.attach(process.id)
+            await again.write("mine\n")
+            async for line in again.lines():
+                assert line == "mine"
+                break
+            await again.stop()
+
+
+async def test_files_survive_cuts_or_fail_clearly(proxy: CuttingProxy, place: str) -> None:
+    data = os.urandom(1 << 20) * 3
+    Path(place, "large").write_bytes(data)
+    proxy.smallest, proxy.largest = 400_000, 6_000_000
+    proxy.is_cutting = True
+    async with AsyncMachine.connect(proxy.url) as machine:
+        for number in range(10):
+            assert await machine.fs.download(place + "/large", f"{place}/{number}") == len(data)
+            assert Path(place, str(number)).read_bytes() == data
+            await machine.fs.upload(place + "/large", place + "/copy")
+            assert Path(place, "copy").read_bytes() == data
+            async with machine.fs.open(place + "/large", "rb") as file:
+                file.seek(1_500_000)
+                assert await file.read() == data[1_500_000:]
+    assert proxy.cuts > 0
+
+
+async def test_one_connection_is_made_for_many_callers(proxy: CuttingProxy) -> None:
+    async with AsyncMachine.connect(proxy.url) as machine:
+        proxy.cut_all()
+
+        async def one() -> str:
+            return (await machine.run(["echo", "hi"])).stdout
+
+        assert await together(one, one, one, one, one) == ["hi\n"] * 5

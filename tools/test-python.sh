@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Tests the Python SDK against the debug server: types, the generated half, every feature on asyncio, trio and threads,
+# and the suites of the frameworks that it fits. Skips with a message where Python or the package registry is missing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+sdk=sdk/python
+
+skip() {
+    echo "the Python SDK was not tested: $1" >&2
+    exit 0
+}
+
+python=
+for name in python3 python3.13 python3.12 python3.11 python3.10; do
+    if command -v "$name" >/dev/null &&
+        "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+        python=$(command -v "$name")
+        break
+    fi
+done
+[ -n "$python" ] || skip "no Python of version 3.10 or newer with venv"
+
+minor=$("$python" -c 'import sys; print(sys.version_info[1])')
+
+# The tests of the crates have built it; other features than theirs would mean a second build of everything.
+[ -x target/debug/exec-server ] || cargo build --quiet --locked -p exec-server
+export EXEC_SERVER_BIN="$PWD/target/debug/exec-server"
+
+# A virtual environment per lock file; it is made again when the lock file changes.
+venv() {
+    local lock=$sdk/tests/requirements/$1.txt
+    local place=target/python/$1-$(sha256sum "$lock" | cut -c 1-12)-3.$minor
+    if [ ! -e "$place/complete" ]; then
+        rm -rf "$place"
+        mkdir -p target/python
+        "$python" -m venv "$place" || return 1
+        "$place/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r "$lock" >&2 || return 1
+        touch "$place/complete"
+    fi
+    echo "$PWD/$place"
+}
+
+core=$(venv core) || skip "its test packages cannot be installed (no package registry?)"
+"$core/bin/python" $sdk/tools/unasync.py --check
+if command -v node >/dev/null; then
+    (cd $sdk && "$core/bin/pyright" --pythonpath "$core/bin/python")
+else
+    echo "the types of the Python SDK were not checked: no node" >&2
+fi
+(cd $sdk && PYTHONPATH=src "$core/bin/python" -m pytest -q -p no:cacheprovider tests)
+
+# Foreign suites, each with its own packages.
+suite() {
+    local place
+    place=$(venv "$1") || { echo "the suite of $1 was not run: its packages cannot be installed" >&2; return 0; }
+    (cd $sdk && PYTHONPATH=src "$place/bin/python" -m pytest -q -p no:cacheprovider -W default "${@:2}")
+}
+suite fsspec tests/adapters/test_fsspec.py
+if [ "$minor" -ge 11 ]; then
+    suite inspect -o asyncio_mode=auto tests/adapters/test_inspect.py
+    suite deepagents-0.6 -o asyncio_mode=auto tests/adapters/test_deepagents.py
+    suite deepagents -o asyncio_mode=auto tests/adapters/test_deepagents.py
+else
+    echo "the suites of inspect and deepagents were not run: they need Python 3.11" >&2
+fi
+
+# The wheel with the debug program, in an environment that has nothing else.
+wheels=$PWD/target/python/wheels
+if build=$(venv wheel) && clean=$(venv runtime); then
+    rm -rf "$wheels"
+    (cd $sdk && "$build/bin/maturin" build --compatibility linux --out "$wheels" >/dev/null 2>"$wheels.log") || { cat "$wheels.log" >&2; exit 1; }
+    (cd $sdk && "$build/bin/maturin" sdist --out "$wheels" >/dev/null 2>"$wheels.log") || { cat "$wheels.log" >&2; exit 1; }
+    "$clean/bin/pip" install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall "$wheels"/*.whl
+    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+    (
+        unset EXEC_SERVER_BIN PYTHONPATH
+        cd "$wheels"
+        [ "$("$clean/bin/exec-server" --version)" = "exec-server $version" ]
+        [ "$("$clean/bin/python" -c 'import exec_server; print(exec_server.__version__)')" = "$version" ]
+        # The first example of the README.
+        sed -n '/^```python/,/^```$/p' "$OLDPWD/$sdk/README.md" | sed '/^```/d' | "$clean/bin/python" - | grep -q Linux
+        # The source archive has every crate that it needs.
+        tar -xzf ./*.tar.gz
+        cargo metadata --locked --offline --format-version 1 --manifest-path exec_server-*/crates/exec-server/Cargo.toml >/dev/null
+    )
+    echo "the wheel works in a clean environment"
+else
+    echo "the wheel was not tested: its packages cannot be installed" >&2
+fi
