@@ -86,7 +86,7 @@ pub enum AdminError {
 }
 
 /// Creates a token.
-pub fn create_token(
+pub async fn create_token(
     store: &dyn Store,
     new: &NewToken,
     now: Seconds,
@@ -127,7 +127,7 @@ pub fn create_token(
         max_streams: new.max_streams,
         label: new.label.clone(),
     };
-    store.add_token(&token, &sha256(secret.as_bytes()))?;
+    store.add_token(token.clone(), sha256(secret.as_bytes())).await?;
     Ok(MadeToken { secret, token })
 }
 
@@ -136,8 +136,8 @@ fn is_label(label: &str) -> bool {
 }
 
 /// The stored state of all environments; the online status is not stored.
-pub fn stored_environments(store: &dyn Store) -> Result<Vec<EnvironmentStatus>, StoreError> {
-    let environments = store.environments()?;
+pub async fn stored_environments(store: &dyn Store) -> Result<Vec<EnvironmentStatus>, StoreError> {
+    let environments = store.environments().await?;
     let status = environments.into_iter().map(|environment| EnvironmentStatus {
         id: environment.id,
         policy: environment.policy,

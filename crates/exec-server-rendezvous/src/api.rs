@@ -162,7 +162,7 @@ pub async fn authenticate(
         return Err(Refusal::NoToken);
     }
     let (hash, now) = (sha256(secret.trim().as_bytes()), rendezvous.config.clock.now());
-    let found = rendezvous.storage.ask(move |store| store.use_token(&hash, now)).await;
+    let found = rendezvous.store.authenticate(hash, now).await;
     let found = found.map_err(|error| {
         tracing::error!(%error, "could not look up a token");
         Refusal::CannotAuthenticate

@@ -24,7 +24,7 @@ pub struct Environments {
 
 /// Lists all environments with their online status.
 pub(crate) async fn environments(rendezvous: &Rendezvous) -> Result<Environments, StoreError> {
-    let mut environments = rendezvous.storage.ask(admin::stored_environments).await?;
+    let mut environments = admin::stored_environments(&*rendezvous.store).await?;
     for environment in &mut environments {
         let presence = rendezvous.bus.presence(&environment.id).await;
         environment.online = Some(presence.is_some());

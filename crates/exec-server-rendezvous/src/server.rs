@@ -32,7 +32,7 @@ use crate::maintenance::{maintain, release_memory, renew_certificates};
 use crate::metrics::Metrics;
 use crate::presence::PresenceSocket;
 use crate::signed_url::SigningKeys;
-use crate::store::{SqliteStore, Storage, Store, StoreError, TokenRole};
+use crate::store::{SharedStore, SqliteStore, Store, StoreError, TokenRole};
 use crate::tcp;
 
 /// A rendezvous that is bound but not yet serving.
@@ -50,7 +50,7 @@ pub struct BoundRendezvous {
 /// State shared by all connections.
 pub struct Rendezvous {
     pub(crate) config: RendezvousConfig,
-    pub(crate) storage: Storage,
+    pub(crate) store: SharedStore,
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) keys: SigningKeys,
     pub(crate) metrics: Arc<Metrics>,
@@ -138,7 +138,7 @@ impl BoundRendezvous {
                  --data fail until there is free space"
             );
         }
-        match store.set_note(PUBLIC_URL, &base.http) {
+        match store.set_note(PUBLIC_URL, base.http.clone()).await {
             // Only commands with `--data` read this note.
             Err(error @ StoreError::Unwritten(_)) => {
                 tracing::warn!(
@@ -151,7 +151,7 @@ impl BoundRendezvous {
             }
         }
         // Created last: after a failed start the secret would be lost, and no other admin token would be created.
-        let admin_token = first_admin_token(&store, config.clock.now())?;
+        let admin_token = first_admin_token(&store, config.clock.now()).await?;
         let limits = SwitchboardLimits {
             streams_per_environment: config.limits.streams_per_environment,
             claim: config.timings.claim,
@@ -160,7 +160,7 @@ impl BoundRendezvous {
         let buffer_budget = config.limits.buffer_budget;
         let rendezvous = Arc::new(Rendezvous {
             config,
-            storage: Storage::new(store),
+            store: Arc::new(store),
             bus: Arc::new(LocalBus::new(limits, buffer_budget)),
             keys,
             metrics: Arc::default(),
@@ -199,8 +199,8 @@ impl BoundRendezvous {
     }
 
     /// The store, for programs that embed the rendezvous.
-    pub fn storage(&self) -> Storage {
-        self.rendezvous.storage.clone()
+    pub fn store(&self) -> SharedStore {
+        self.rendezvous.store.clone()
     }
 
     /// Serves until `stop`, then closes all sockets with a close frame.
@@ -239,7 +239,7 @@ impl Rendezvous {
     }
 
     pub(crate) async fn is_ready(&self) -> bool {
-        !self.is_draining() && self.storage.ask(|store| store.note(PUBLIC_URL)).await.is_ok()
+        !self.is_draining() && self.store.note(PUBLIC_URL).await.is_ok()
     }
 }
 
@@ -270,8 +270,8 @@ pub fn open_store(data: &DataDir) -> Result<SqliteStore, StartError> {
 }
 
 /// Creates the first admin token; without one no other token could be created.
-fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>, AdminError> {
-    if store.tokens()?.iter().any(|token| token.role == TokenRole::Admin) {
+async fn first_admin_token(store: &dyn Store, now: Seconds) -> Result<Option<String>, AdminError> {
+    if store.tokens().await?.iter().any(|token| token.role == TokenRole::Admin) {
         return Ok(None);
     }
     let new = NewToken {
@@ -281,7 +281,7 @@ fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>
         max_streams: None,
         label: None,
     };
-    Ok(Some(admin::create_token(store, &new, now)?.secret))
+    Ok(Some(admin::create_token(store, &new, now).await?.secret))
 }
 
 fn listen_hint(option: &str, error: &io::Error) -> String {

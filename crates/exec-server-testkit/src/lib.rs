@@ -15,6 +15,7 @@
 //! | [`fifo`] | a door between a test and a child |
 //! | [`process_count`] | every process that came from a test, and when they are gone |
 //! | [`rendezvous`] | a meeting point, and sockets that say anything |
+//! | [`postgres`] | a PostgreSQL server for a test, or a database of a shared one |
 //! | [`mock_idp`] | who issues agent identities, and checks what they sign |
 //! | [`harness`] | a harness that reaches an executor through a rendezvous |
 //! | [`mock_registry`] | a registry and a relay that a test plays itself |
@@ -36,6 +37,8 @@ pub mod hostile_relay;
 pub mod http;
 pub mod mock_idp;
 pub mod mock_registry;
+#[cfg(unix)]
+pub mod postgres;
 #[cfg(target_os = "linux")]
 pub mod process_count;
 pub mod raw;

@@ -65,6 +65,9 @@ pub enum RegistryError {
     /// It did not answer, or with a refusal.
     #[error(transparent)]
     Remote(#[from] RemoteError),
+    /// No event loop can be made, such as without descriptors.
+    #[error("could not start the runtime: {0}")]
+    Runtime(#[source] io::Error),
     /// There is no such thing.
     #[error("there is no {0} `{1}`")]
     NotFound(&'static str, String),
@@ -75,14 +78,15 @@ pub enum Registry {
     /// By its data.
     Local(SqliteStore, DataDir),
     /// By HTTP.
-    Remote(RemoteRegistry),
+    Remote(Box<RemoteRegistry>),
 }
 
 impl RegistryArguments {
     /// The rendezvous that is meant.
     pub fn open(&self) -> Result<Registry, RegistryError> {
         if let Some(url) = &self.remote {
-            return Ok(Registry::Remote(RemoteRegistry::new(url, self.ca_file.clone())?));
+            let remote = RemoteRegistry::new(url, self.ca_file.clone())?;
+            return Ok(Registry::Remote(Box::new(remote)));
         }
         let data = self.data.clone().or_else(default_data_dir).ok_or(RegistryError::Which)?;
         let data = DataDir::open(&data)?;
@@ -94,7 +98,7 @@ impl Registry {
     /// Makes a token.
     pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RegistryError> {
         Ok(match self {
-            Self::Local(store, _) => admin::create_token(store, new, clock::now())?,
+            Self::Local(store, _) => wait_for(admin::create_token(store, new, clock::now()))??,
             Self::Remote(remote) => remote.create_token(new)?,
         })
     }
@@ -102,7 +106,7 @@ impl Registry {
     /// All tokens.
     pub fn tokens(&self) -> Result<Vec<Token>, RegistryError> {
         Ok(match self {
-            Self::Local(store, _) => store.tokens()?,
+            Self::Local(store, _) => wait_for(store.tokens())??,
             Self::Remote(remote) => remote.tokens()?,
         })
     }
@@ -110,7 +114,7 @@ impl Registry {
     /// Revokes a token.
     pub fn revoke_token(&self, id: &str) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store, _) => store.revoke_token(id, clock::now())?,
+            Self::Local(store, _) => wait_for(store.revoke_token(id.to_owned(), clock::now()))??,
             Self::Remote(remote) => remote.revoke_token(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
@@ -119,7 +123,7 @@ impl Registry {
     /// Deletes a token.
     pub fn delete_token(&self, id: &str) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store, _) => store.delete_token(id, clock::now())?,
+            Self::Local(store, _) => wait_for(store.delete_token(id.to_owned(), clock::now()))??,
             Self::Remote(remote) => remote.delete_token(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
@@ -140,7 +144,7 @@ impl Registry {
                     }
                     _ => format!("{}: {error}", data.presence_socket().display()),
                 };
-                Ok((admin::stored_environments(store)?, Some(doubt)))
+                Ok((wait_for(admin::stored_environments(store))??, Some(doubt)))
             }
         }
     }
@@ -148,7 +152,7 @@ impl Registry {
     /// Sets who wins when two executors register for one environment.
     pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store, _) => store.set_policy(id, policy)?,
+            Self::Local(store, _) => wait_for(store.set_policy(id.to_owned(), policy))??,
             Self::Remote(remote) => remote.set_policy(id, policy)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
@@ -157,7 +161,9 @@ impl Registry {
     /// Deletes an environment with its tokens.
     pub fn delete_environment(&self, id: &str) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store, _) => store.delete_environment(id, clock::now())?,
+            Self::Local(store, _) => {
+                wait_for(store.delete_environment(id.to_owned(), clock::now()))??.is_some()
+            }
             Self::Remote(remote) => remote.delete_environment(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
@@ -166,10 +172,16 @@ impl Registry {
     /// Under which URL it is reached.
     pub fn url(&self) -> Result<String, RegistryError> {
         Ok(match self {
-            Self::Local(store, _) => store.note(PUBLIC_URL)?.unwrap_or_default(),
+            Self::Local(store, _) => wait_for(store.note(PUBLIC_URL))??.unwrap_or_default(),
             Self::Remote(remote) => remote.url().to_owned(),
         })
     }
+}
+
+/// Runs one operation of a store to its end.
+fn wait_for<T>(operation: impl Future<Output = T>) -> Result<T, RegistryError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(RegistryError::Runtime)?.block_on(operation))
 }
 
 /// Where a rendezvous keeps its data unless it is told otherwise.
