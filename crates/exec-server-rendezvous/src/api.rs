@@ -41,6 +41,7 @@ pub enum Route {
     Token(String),
     Environments,
     Environment(String),
+    Nodes,
 }
 
 impl Route {
@@ -54,6 +55,7 @@ impl Route {
             ["admin", "tokens"] => Self::Tokens,
             ["admin", "tokens", id] => Self::Token(decode_segment(id)?),
             ["admin", "environments"] => Self::Environments,
+            ["admin", "nodes"] => Self::Nodes,
             ["admin", "environments", id] => Self::Environment(decode_segment(id)?),
             _ => return None,
         })
@@ -65,7 +67,7 @@ impl Route {
             Self::Register(id) | Self::Connect(id) | Self::Validate(id) | Self::Environment(id) => {
                 Some(id)
             }
-            Self::Tokens | Self::Token(_) | Self::Environments => None,
+            Self::Tokens | Self::Token(_) | Self::Environments | Self::Nodes => None,
         }
     }
 
@@ -75,7 +77,11 @@ impl Route {
             Self::Register(_) => "register",
             Self::Connect(_) => "connect",
             Self::Validate(_) => "validate",
-            Self::Tokens | Self::Token(_) | Self::Environments | Self::Environment(_) => "admin",
+            Self::Tokens
+            | Self::Token(_)
+            | Self::Environments
+            | Self::Environment(_)
+            | Self::Nodes => "admin",
         }
     }
 }
@@ -95,6 +101,7 @@ pub async fn answer(
         Route::Token(id) => admin::token(asked, id).await,
         Route::Environments => admin::environments(asked).await,
         Route::Environment(id) => admin::environment(asked, id).await,
+        Route::Nodes => admin::nodes(asked).await,
     }
 }
 

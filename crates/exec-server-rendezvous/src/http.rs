@@ -295,6 +295,7 @@ async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link
         Refused::Unattached(AttachError::Offline | AttachError::Full) => {
             unauthorized("route_unavailable")
         }
+        Refused::Unattached(AttachError::Unavailable) => away(&claims.role, "route_unavailable"),
         Refused::Unattached(AttachError::TokenFull) => {
             Rejection::new(StatusCode::TOO_MANY_REQUESTS, "route_unavailable")
         }

@@ -23,6 +23,7 @@ pub struct Metrics {
     executors_active: Gauge,
     streams_active: Gauge,
     waiting: Gauge,
+    members: Family<StateLabel, Gauge>,
     buffered: Gauge,
     budget: Gauge,
     frames: Family<DirectionLabel, Counter>,
@@ -44,6 +45,11 @@ struct RequestLabels {
 struct RefusalLabels {
     method: &'static str,
     code: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct StateLabel {
+    state: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -78,6 +84,7 @@ impl Default for Metrics {
         let executors_active = Gauge::default();
         let streams_active = Gauge::default();
         let waiting = Gauge::default();
+        let members = Family::<StateLabel, Gauge>::default();
         let buffered = Gauge::default();
         let budget = Gauge::default();
         let frames = Family::<DirectionLabel, Counter>::default();
@@ -98,6 +105,7 @@ impl Default for Metrics {
             "Connect requests that wait for an executor",
             waiting.clone(),
         );
+        registry.register("cluster_nodes", "Nodes of the cluster by state", members.clone());
         registry.register("relay_buffered_bytes", "Bytes in queues", buffered.clone());
         registry.register("relay_buffer_budget_bytes", "Limit for all queues", budget.clone());
         registry.register("relay_frames", "Frames received and sent", frames.clone());
@@ -124,6 +132,7 @@ impl Default for Metrics {
             executors_active,
             streams_active,
             waiting,
+            members,
             buffered,
             budget,
             frames,
@@ -141,6 +150,11 @@ impl Metrics {
     /// Renders all metrics, with the current state of the bus.
     pub fn render(&self, bus: &dyn Bus) -> String {
         let ((executors, harnesses), budget) = (bus.counts(), bus.budget());
+        let (ready, leaving) = bus.members();
+        for (state, count) in [("ready", ready), ("leaving", leaving)] {
+            let gauge = self.members.get_or_create_owned(&StateLabel { state });
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
         let set = |gauge: &Gauge, value| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         set(&self.executors_active, executors);
         set(&self.streams_active, harnesses);

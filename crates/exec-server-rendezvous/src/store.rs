@@ -18,7 +18,10 @@ use crate::clock::Seconds;
 use crate::secrets::Digest;
 use crate::signed_url::Claims;
 
-pub use postgres::{OpenError, PostgresStore, StoreUrlError};
+pub use postgres::{
+    ClaimId, ClaimRequest, ImportError, Located, NodeReport, NodeRow, OpenError, PostgresStore,
+    Renewal, StoreUrlError,
+};
 pub use sqlite::SqliteStore;
 
 /// Recording every use of a token would cost a write per request.

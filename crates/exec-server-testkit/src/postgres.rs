@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::DEADLINE;
+use crate::surroundings::free_address;
 
 /// Printed once where the tests are skipped.
 const MISSING: &str =
@@ -61,17 +62,24 @@ impl Postgres {
         let made = initdb.args(["--locale=C", "--pgdata"]).arg(&place).output();
         let made = made.expect("initdb can be started");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
-        let address = free.expect("there is a free port");
-        let mut server = Self { programs, data, address, keeper: None };
+        let mut server = Self { programs, data, address: free_address(), keeper: None };
         server.resume();
         Some(server)
     }
 
     /// A new database on a server that all tests of this program share.
     pub fn shared_database() -> Option<String> {
+        Some(Self::shared()?.database())
+    }
+
+    /// Runs a statement on a database of the shared server.
+    pub fn run_shared_sql(url: &str, statement: &str) {
+        Self::shared().expect("the database was made there").run_sql(url, statement);
+    }
+
+    fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
-        Some(SHARED.get_or_init(Self::start).as_ref()?.database())
+        SHARED.get_or_init(Self::start).as_ref()
     }
 
     /// Creates a database and returns its URL.

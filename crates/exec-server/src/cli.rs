@@ -39,6 +39,7 @@ mod limits;
 mod logs;
 mod lost_process;
 mod ls;
+pub mod nodes;
 mod output;
 mod ps;
 mod reattach;

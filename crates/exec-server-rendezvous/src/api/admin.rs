@@ -6,7 +6,7 @@ use exec_server_relay::switchboard::CloseReason;
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal, Reply, json};
-use crate::admin::{self, EnvironmentChange, NewToken};
+use crate::admin::{self, EnvironmentChange, NewToken, NodeStatus, Nodes};
 use crate::presence;
 use crate::server::Rendezvous;
 use crate::store::TokenRole;
@@ -56,6 +56,17 @@ pub async fn environments(asked: Asked<'_>) -> Result<Reply, Refusal> {
     asked.only(&[Method::GET])?;
     asked.authenticate(TokenRole::Admin, None).await?;
     Ok(json(StatusCode::OK, &presence::environments(asked.rendezvous).await?))
+}
+
+/// Lists the nodes of the cluster; a single node has none.
+pub async fn nodes(asked: Asked<'_>) -> Result<Reply, Refusal> {
+    asked.only(&[Method::GET])?;
+    asked.authenticate(TokenRole::Admin, None).await?;
+    let nodes = match &asked.rendezvous.cluster {
+        Some(store) => store.nodes().await?.into_iter().map(NodeStatus::from).collect(),
+        None => Vec::new(),
+    };
+    Ok(json(StatusCode::OK, &Nodes { nodes }))
 }
 
 /// Changes or deletes an environment.

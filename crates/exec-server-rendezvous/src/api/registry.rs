@@ -26,7 +26,8 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     if request.security_profile != SECURITY_PROFILE {
         return Err(Refusal::Invalid(format!("the security profile must be {SECURITY_PROFILE}")));
     }
-    let presence = rendezvous.bus.presence(&environment).await;
+    let presences = rendezvous.bus.presences(std::slice::from_ref(&environment)).await;
+    let presence = presences.map_err(|error| Refusal::unwritten(&error))?.remove(&environment);
     let new = NewRegistration {
         id: new_id("reg_"),
         environment: environment.clone(),
@@ -72,7 +73,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         presence = rendezvous.bus.await_presence(&environment, arrival) => presence,
         () = rendezvous.wait_for_draining() => return Err(Refusal::Draining),
     };
-    let presence = presence.ok_or(Refusal::Offline)?;
+    let presence = presence?.ok_or(Refusal::Offline)?;
     if presence.is_full {
         return Err(Refusal::Busy);
     }
@@ -82,6 +83,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
     // The authorization must not outlive its token.
     let expires = token.expires_at.map_or(expires, |end| end.min(expires));
     let (hash, harness_key) = (sha256(secret.as_bytes()), key_digest(&request.harness_public_key));
+    let base = rendezvous.base_of(presence.home.as_deref());
     let (id, registration) = (environment.clone(), presence.registration);
     let new = NewAuthorization {
         authorization: Authorization { hash, environment: id, registration, harness_key },
@@ -109,7 +111,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         StatusCode::OK,
         &ConnectResponse {
             environment_id: environment,
-            url: rendezvous.keys.sign(&rendezvous.base.websocket, &claims),
+            url: rendezvous.keys.sign(&base, &claims),
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: current.id,
             executor_public_key: current.executor_key,

@@ -8,8 +8,12 @@
 //! | `pools` | connections, addresses, errors |
 //! | `tls` | TLS for them |
 //! | `schema` | tables and migrations |
+//! | `cluster` | leases of nodes, claims of executors |
+//! | `import` | the data of a single node |
 //! | `rows` | from rows to values |
 
+mod cluster;
+mod import;
 mod pools;
 mod rows;
 mod schema;
@@ -32,6 +36,8 @@ use crate::signed_url::Claims;
 use pools::Pools;
 use rows::{read_environment, read_registration, read_token};
 
+pub use cluster::{ClaimId, ClaimRequest, Located, NodeReport, NodeRow, Renewal};
+pub use import::ImportError;
 pub use pools::StoreUrlError;
 
 const TOKEN: &str = "SELECT id, role, environment, created_at, expires_at, revoked_at, last_used_at, max_streams, label FROM tokens WHERE deleted_at IS NULL";
@@ -47,14 +53,18 @@ pub struct PostgresStore {
     pools: Arc<Pools>,
 }
 
-/// Whether a statement is synced to disk before it is answered.
+/// The connections that a statement uses.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Sync {
-    Yes,
-    No,
+enum Lane {
+    /// Synced to disk before it is answered.
+    Durable,
+    /// Not synced.
+    Quick,
+    /// Not synced, and never waits for other statements: a late renewal would end the lease.
+    Lease,
 }
 
-type Parameters<'a> = &'a [&'a (dyn ToSql + std::marker::Sync)];
+type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 impl PostgresStore {
     /// Connects to a database and checks its schema.
@@ -92,32 +102,33 @@ impl PostgresStore {
 
     async fn rows(
         &self,
-        sync: Sync,
+        lane: Lane,
         statement: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StoreError> {
-        rows_of(&self.pools, sync, statement, parameters).await
+        rows_of(&self.pools, lane, statement, parameters).await
     }
 
     async fn row(
         &self,
-        sync: Sync,
+        lane: Lane,
         statement: &str,
         parameters: Parameters<'_>,
     ) -> Result<Option<Row>, StoreError> {
-        Ok(self.rows(sync, statement, parameters).await?.into_iter().next())
+        Ok(self.rows(lane, statement, parameters).await?.into_iter().next())
     }
 }
 
 async fn rows_of(
     pools: &Pools,
-    sync: Sync,
+    lane: Lane,
     statement: &str,
     parameters: Parameters<'_>,
 ) -> Result<Vec<Row>, StoreError> {
-    let client = match sync {
-        Sync::Yes => pools.durable().await?,
-        Sync::No => pools.quick().await?,
+    let client = match lane {
+        Lane::Durable => pools.durable().await?,
+        Lane::Quick => pools.quick().await?,
+        Lane::Lease => pools.lease().await?,
     };
     let failed = |error| pools.failed(error);
     let statement = client.prepare_cached(statement).await.map_err(failed)?;
@@ -156,13 +167,13 @@ impl Store for PostgresStore {
     fn authenticate(&self, hash: Digest, now: Seconds) -> Query<'_, Option<Token>> {
         Box::pin(async move {
             let find = format!("{TOKEN} AND hash = $1");
-            let row = self.row(Sync::No, &find, &[&&hash[..]]).await?;
+            let row = self.row(Lane::Quick, &find, &[&&hash[..]]).await?;
             let token = row.as_ref().map(read_token).transpose()?;
             if let Some(token) = token.as_ref().filter(|token| !is_use_noted(token, now)) {
                 let (pools, id) = (self.pools.clone(), token.id.clone());
                 tokio::spawn(async move {
                     let note = "UPDATE tokens SET last_used_at = $1 WHERE id = $2";
-                    if let Err(error) = rows_of(&pools, Sync::No, note, &[&now, &id]).await {
+                    if let Err(error) = rows_of(&pools, Lane::Quick, note, &[&now, &id]).await {
                         tracing::debug!(%error, token = id, "could not record the use of a token");
                     }
                 });
@@ -174,7 +185,7 @@ impl Store for PostgresStore {
     fn tokens(&self) -> Query<'_, Vec<Token>> {
         Box::pin(async move {
             let all = format!("{TOKEN} ORDER BY created_at, id");
-            self.rows(Sync::No, &all, &[]).await?.iter().map(read_token).collect()
+            self.rows(Lane::Quick, &all, &[]).await?.iter().map(read_token).collect()
         })
     }
 
@@ -197,7 +208,7 @@ impl Store for PostgresStore {
                 &max_streams,
                 &token.label,
             ];
-            self.rows(Sync::Yes, add, parameters).await.map(drop)
+            self.rows(Lane::Durable, add, parameters).await.map(drop)
         })
     }
 
@@ -208,7 +219,7 @@ impl Store for PostgresStore {
                 WITH unused AS (DELETE FROM authorizations WHERE token = $1)
                 UPDATE tokens SET revoked_at = coalesce(revoked_at, $2)
                 WHERE id = $1 AND deleted_at IS NULL RETURNING 1";
-            Ok(self.row(Sync::Yes, revoke, &[&id, &now]).await?.is_some())
+            Ok(self.row(Lane::Durable, revoke, &[&id, &now]).await?.is_some())
         })
     }
 
@@ -218,7 +229,7 @@ impl Store for PostgresStore {
                 WITH unused AS (DELETE FROM authorizations WHERE token = $1)
                 UPDATE tokens SET revoked_at = $2, deleted_at = $2, label = NULL
                 WHERE id = $1 AND deleted_at IS NULL RETURNING 1";
-            Ok(self.row(Sync::Yes, delete, &[&id, &now]).await?.is_some())
+            Ok(self.row(Lane::Durable, delete, &[&id, &now]).await?.is_some())
         })
     }
 
@@ -226,7 +237,7 @@ impl Store for PostgresStore {
         Box::pin(async move {
             let ended = "SELECT id, revoked_at IS NOT NULL FROM tokens
                 WHERE revoked_at >= $1 OR (expires_at >= $1 AND expires_at <= $2)";
-            let rows = self.rows(Sync::No, ended, &[&since, &now]).await?;
+            let rows = self.rows(Lane::Quick, ended, &[&since, &now]).await?;
             let end = |row: Row| match row.get(1) {
                 true => (row.get(0), TokenEnd::Revoked),
                 false => (row.get(0), TokenEnd::Expired),
@@ -238,21 +249,21 @@ impl Store for PostgresStore {
     fn environment(&self, id: String) -> Query<'_, Option<Environment>> {
         Box::pin(async move {
             let find = format!("{ENVIRONMENT} WHERE e.id = $1");
-            self.row(Sync::No, &find, &[&id]).await?.as_ref().map(read_environment).transpose()
+            self.row(Lane::Quick, &find, &[&id]).await?.as_ref().map(read_environment).transpose()
         })
     }
 
     fn environments(&self) -> Query<'_, Vec<Environment>> {
         Box::pin(async move {
             let all = format!("{ENVIRONMENT} ORDER BY e.id");
-            self.rows(Sync::No, &all, &[]).await?.iter().map(read_environment).collect()
+            self.rows(Lane::Quick, &all, &[]).await?.iter().map(read_environment).collect()
         })
     }
 
     fn set_policy(&self, id: String, policy: RegistrationPolicy) -> Query<'_, bool> {
         Box::pin(async move {
             let set = "UPDATE environments SET policy = $2 WHERE id = $1 RETURNING 1";
-            Ok(self.row(Sync::Yes, set, &[&id, &policy.name()]).await?.is_some())
+            Ok(self.row(Lane::Durable, set, &[&id, &policy.name()]).await?.is_some())
         })
     }
 
@@ -307,7 +318,7 @@ impl Store for PostgresStore {
             let parameters: Parameters =
                 &[&new.environment, &new.id, &new.attached, &key, &now, &KEPT_REGISTRATIONS];
             let row =
-                self.row(Sync::Yes, register, parameters).await?.ok_or(StoreError::NotAsked)?;
+                self.row(Lane::Durable, register, parameters).await?.ok_or(StoreError::NotAsked)?;
             Ok(match (row.get::<_, Option<i64>>(0), row.get(1)) {
                 (Some(generation), _) => Ok(rows::count(generation)?),
                 (None, true) => Err(NotRegistered::Taken),
@@ -324,7 +335,8 @@ impl Store for PostgresStore {
             );
             let parameters: Parameters =
                 &[&claims.token, &now, &claims.environment, &claims.registration];
-            let row = self.row(Sync::No, &admit, parameters).await?.ok_or(StoreError::NotAsked)?;
+            let row =
+                self.row(Lane::Quick, &admit, parameters).await?.ok_or(StoreError::NotAsked)?;
             Ok(match (row.get(0), row.get::<_, Option<i64>>(1)) {
                 (false, _) => Err(Denial::EndedToken),
                 (true, None) => Err(Denial::OldRegistration),
@@ -358,7 +370,8 @@ impl Store for PostgresStore {
                 &nonce,
                 &claims.expires,
             ];
-            let row = self.row(Sync::No, &admit, parameters).await?.ok_or(StoreError::NotAsked)?;
+            let row =
+                self.row(Lane::Quick, &admit, parameters).await?.ok_or(StoreError::NotAsked)?;
             Ok(match (row.get(0), row.get(1), row.get(2)) {
                 (false, _, _) => Err(Denial::EndedToken),
                 (true, false, _) => Err(Denial::OldRegistration),
@@ -393,7 +406,7 @@ impl Store for PostgresStore {
                 &i64::from(new.max_unused),
             ];
             let row =
-                self.row(Sync::No, authorize, parameters).await?.ok_or(StoreError::NotAsked)?;
+                self.row(Lane::Quick, authorize, parameters).await?.ok_or(StoreError::NotAsked)?;
             let (is_known, is_added) = (row.get(0), row.get(1));
             Ok(match read_registration(&row, 2)? {
                 None if is_known => Err(NotGranted::OldRegistration),
@@ -424,7 +437,8 @@ impl Store for PostgresStore {
             let Authorization { hash, environment, registration, harness_key } = &asked;
             let parameters: Parameters =
                 &[&&hash[..], environment, registration, &&harness_key[..], &now];
-            let row = self.row(Sync::No, consume, parameters).await?.ok_or(StoreError::NotAsked)?;
+            let row =
+                self.row(Lane::Quick, consume, parameters).await?.ok_or(StoreError::NotAsked)?;
             if row.get(0) {
                 return Ok(Ok(()));
             }
@@ -444,7 +458,7 @@ impl Store for PostgresStore {
     fn note(&self, name: &'static str) -> Query<'_, Option<String>> {
         Box::pin(async move {
             let find = "SELECT value FROM notes WHERE name = $1";
-            Ok(self.row(Sync::No, find, &[&name]).await?.map(|row| row.get(0)))
+            Ok(self.row(Lane::Quick, find, &[&name]).await?.map(|row| row.get(0)))
         })
     }
 
@@ -452,7 +466,7 @@ impl Store for PostgresStore {
         Box::pin(async move {
             let set = "INSERT INTO notes (name, value) VALUES ($1, $2)
                 ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-            self.rows(Sync::Yes, set, &[&name, &value]).await.map(drop)
+            self.rows(Lane::Durable, set, &[&name, &value]).await.map(drop)
         })
     }
 
@@ -473,7 +487,7 @@ impl Store for PostgresStore {
                 DELETE FROM tokens WHERE revoked_at < $2 OR expires_at < $2 OR deleted_at < $3";
             let (fresh, old) = (now - PRUNED_AFTER_EXPIRY, now - KEPT_AFTER_THEIR_END);
             let deleted = now - KEPT_AFTER_DELETION;
-            self.rows(Sync::No, prune, &[&fresh, &old, &deleted]).await.map(drop)
+            self.rows(Lane::Quick, prune, &[&fresh, &old, &deleted]).await.map(drop)
         })
     }
 }

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use exec_server::protocol::escape_untrusted::escape_untrusted;
 use exec_server_rendezvous::StartError;
 use exec_server_rendezvous::admin::{
-    self, AdminError, EnvironmentStatus, MadeToken, NewToken, PUBLIC_URL,
+    self, AdminError, EnvironmentStatus, MadeToken, NewToken, NodeStatus, PUBLIC_URL,
 };
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::data_dir::{DataDir, DataDirError};
+use exec_server_rendezvous::open_store;
 use exec_server_rendezvous::presence;
-use exec_server_rendezvous::server::open_store;
 use exec_server_rendezvous::store::{RegistrationPolicy, SqliteStore, Store, StoreError, Token};
 
 use remote::{RemoteError, RemoteRegistry};
@@ -167,6 +167,14 @@ impl Registry {
             Self::Remote(remote) => remote.delete_environment(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
+    }
+
+    /// The nodes of the cluster; a single rendezvous has none.
+    pub fn nodes(&self) -> Result<Vec<NodeStatus>, RegistryError> {
+        match self {
+            Self::Local(..) => Ok(Vec::new()),
+            Self::Remote(remote) => Ok(remote.nodes()?),
+        }
     }
 
     /// Under which URL it is reached.

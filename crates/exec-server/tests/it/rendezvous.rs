@@ -6,6 +6,8 @@ mod agent_identity;
 mod certificates;
 #[cfg(target_os = "linux")]
 mod chaos;
+#[cfg(unix)]
+mod cluster;
 pub mod commands;
 mod crowd;
 mod deletion;

@@ -1,4 +1,4 @@
-//! Connections to PostgreSQL: one pool whose commits are synced, one whose commits are not.
+//! Connections to PostgreSQL: a pool whose commits are synced, one whose commits are not, and one for leases.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,6 +17,9 @@ const QUICK_CONNECTIONS: usize = 12;
 /// Connections for registrations and tokens.
 const DURABLE_CONNECTIONS: usize = 4;
 
+/// Connections for leases.
+const LEASE_CONNECTIONS: usize = 2;
+
 /// A person or a peer waits for the answer.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -32,10 +35,11 @@ pub enum StoreUrlError {
     Tls(#[from] TlsError),
 }
 
-/// Both pools, with the address for error messages.
+/// The pools, with the address for error messages.
 pub struct Pools {
     quick: Pool,
     durable: Pool,
+    lease: Pool,
     address: Arc<str>,
 }
 
@@ -58,6 +62,7 @@ impl Pools {
         Ok(Self {
             quick: pool(QUICK_CONNECTIONS, false),
             durable: pool(DURABLE_CONNECTIONS, true),
+            lease: pool(LEASE_CONNECTIONS, false),
             address: address(&config).into(),
         })
     }
@@ -75,6 +80,11 @@ impl Pools {
     /// A connection whose commits survive a crash of the database.
     pub async fn durable(&self) -> Result<Object, StoreError> {
         self.durable.get().await.map_err(|error| self.unreachable(error))
+    }
+
+    /// A connection that is not used for anything but leases.
+    pub async fn lease(&self) -> Result<Object, StoreError> {
+        self.lease.get().await.map_err(|error| self.unreachable(error))
     }
 
     fn unreachable(&self, error: deadpool_postgres::PoolError) -> StoreError {

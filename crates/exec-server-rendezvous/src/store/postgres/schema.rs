@@ -6,7 +6,8 @@ use crate::store::{Cause, StoreError};
 
 /// One migration per version; a released migration is never changed. A migration only adds; what it replaces is
 /// removed one release later, so that nodes of two versions can share a database.
-const STEPS: [&str; 1] = ["
+const STEPS: [&str; 2] = [
+    "
     CREATE TABLE environments (
         id text PRIMARY KEY,
         policy text NOT NULL DEFAULT 'newest-wins',
@@ -54,7 +55,40 @@ const STEPS: [&str; 1] = ["
     CREATE TABLE nonces (nonce text PRIMARY KEY, expires_at bigint NOT NULL);
     CREATE INDEX nonces_by_expiry ON nonces (expires_at);
     CREATE TABLE notes (name text PRIMARY KEY, value text NOT NULL);
-"];
+",
+    "
+    CREATE TABLE nodes (
+        id text PRIMARY KEY,
+        epoch bigint NOT NULL,
+        url text NOT NULL,
+        state text NOT NULL,
+        version text NOT NULL,
+        executors bigint NOT NULL,
+        streams bigint NOT NULL,
+        renewed_at timestamptz NOT NULL
+    );
+    CREATE SEQUENCE node_epochs;
+    CREATE UNLOGGED TABLE presence (
+        environment text PRIMARY KEY,
+        generation bigint NOT NULL,
+        sequence bigint NOT NULL,
+        registration text NOT NULL,
+        node text NOT NULL,
+        epoch bigint NOT NULL,
+        since bigint NOT NULL
+    ) WITH (fillfactor = 70);
+    CREATE SEQUENCE claim_sequence;
+    CREATE UNLOGGED TABLE superseded (
+        node text NOT NULL,
+        epoch bigint NOT NULL,
+        environment text NOT NULL,
+        generation bigint NOT NULL,
+        sequence bigint NOT NULL,
+        told_at timestamptz NOT NULL DEFAULT now()
+    );
+    CREATE INDEX superseded_by_node ON superseded (node, epoch);
+",
+];
 
 /// The latest version that this program knows.
 pub const KNOWN: i64 = STEPS.len() as i64;
