@@ -3,6 +3,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 . tools/need-compiler.sh
+. tools/need-engines.sh
 # What is set for real servers is not meant for the tests; two variables are.
 for name in "${!EXEC_SERVER_@}" "${!CODEX_@}"; do
     case "$name" in

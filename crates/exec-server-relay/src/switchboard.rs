@@ -200,6 +200,12 @@ impl Switchboard {
         }
     }
 
+    /// Closes the attached executor of an environment and its harnesses.
+    pub fn close_executor(&mut self, environment: &str, why: CloseReason) {
+        self.end_executor(environment, why);
+        self.remove_if_empty(environment);
+    }
+
     /// Closes every socket that attached with one of these tokens.
     pub fn end_tokens(&mut self, ended: &BTreeMap<String, CloseReason>) {
         if ended.is_empty() {

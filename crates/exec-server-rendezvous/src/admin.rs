@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Seconds;
+use crate::membership::LEASE;
 use crate::secrets::{new_id, new_secret, sha256};
-use crate::store::{RegistrationPolicy, Store, StoreError, Token, TokenRole, is_environment_id};
+use crate::store::{
+    NodeRow, RegistrationPolicy, Store, StoreError, Token, TokenRole, is_environment_id,
+};
 
 /// Name of the stored value that holds the base URL.
 pub const PUBLIC_URL: &str = "public_url";
@@ -74,6 +77,52 @@ pub struct EnvironmentChange {
     pub policy: RegistrationPolicy,
 }
 
+/// The nodes of a cluster.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Nodes {
+    /// All nodes, by id.
+    pub nodes: Vec<NodeStatus>,
+}
+
+/// A node as an administrator sees it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStatus {
+    /// Node id.
+    pub id: String,
+    /// `ready`, `leaving` or `dead`.
+    pub state: String,
+    /// Base URL of the node.
+    pub url: String,
+    /// Attached executors, as of the last renewal.
+    pub executors: u64,
+    /// Attached harnesses, as of the last renewal.
+    pub streams: u64,
+    /// Version of the program.
+    pub version: String,
+    /// Seconds since the lease was renewed.
+    pub renewed_seconds_ago: u64,
+}
+
+impl From<NodeRow> for NodeStatus {
+    fn from(row: NodeRow) -> Self {
+        let state = match row.lease.is_leaving {
+            _ if row.lease.age >= LEASE => "dead",
+            true => "leaving",
+            false => "ready",
+        };
+        Self {
+            id: row.lease.node,
+            state: state.to_owned(),
+            url: row.lease.url.to_string(),
+            executors: row.executors,
+            streams: row.streams,
+            version: row.version,
+            renewed_seconds_ago: row.lease.age.as_secs(),
+        }
+    }
+}
+
 /// Why an admin operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
@@ -86,7 +135,7 @@ pub enum AdminError {
 }
 
 /// Creates a token.
-pub fn create_token(
+pub async fn create_token(
     store: &dyn Store,
     new: &NewToken,
     now: Seconds,
@@ -127,8 +176,26 @@ pub fn create_token(
         max_streams: new.max_streams,
         label: new.label.clone(),
     };
-    store.add_token(&token, &sha256(secret.as_bytes()))?;
+    store.add_token(token.clone(), sha256(secret.as_bytes())).await?;
     Ok(MadeToken { secret, token })
+}
+
+/// Creates the first admin token; without one no other token could be created.
+pub async fn first_admin_token(
+    store: &dyn Store,
+    now: Seconds,
+) -> Result<Option<String>, AdminError> {
+    if store.tokens().await?.iter().any(|token| token.role == TokenRole::Admin) {
+        return Ok(None);
+    }
+    let new = NewToken {
+        role: TokenRole::Admin,
+        environment: None,
+        expires_in_seconds: None,
+        max_streams: None,
+        label: None,
+    };
+    Ok(Some(create_token(store, &new, now).await?.secret))
 }
 
 fn is_label(label: &str) -> bool {
@@ -136,8 +203,8 @@ fn is_label(label: &str) -> bool {
 }
 
 /// The stored state of all environments; the online status is not stored.
-pub fn stored_environments(store: &dyn Store) -> Result<Vec<EnvironmentStatus>, StoreError> {
-    let environments = store.environments()?;
+pub async fn stored_environments(store: &dyn Store) -> Result<Vec<EnvironmentStatus>, StoreError> {
+    let environments = store.environments().await?;
     let status = environments.into_iter().map(|environment| EnvironmentStatus {
         id: environment.id,
         policy: environment.policy,

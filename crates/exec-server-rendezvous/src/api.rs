@@ -42,6 +42,7 @@ pub enum Route {
     Token(String),
     Environments,
     Environment(String),
+    Nodes,
 }
 
 impl Route {
@@ -55,6 +56,7 @@ impl Route {
             ["admin", "tokens"] => Self::Tokens,
             ["admin", "tokens", id] => Self::Token(decode_segment(id)?),
             ["admin", "environments"] => Self::Environments,
+            ["admin", "nodes"] => Self::Nodes,
             ["admin", "environments", id] => Self::Environment(decode_segment(id)?),
             _ => return None,
         })
@@ -66,7 +68,7 @@ impl Route {
             Self::Register(id) | Self::Connect(id) | Self::Validate(id) | Self::Environment(id) => {
                 Some(id)
             }
-            Self::Tokens | Self::Token(_) | Self::Environments => None,
+            Self::Tokens | Self::Token(_) | Self::Environments | Self::Nodes => None,
         }
     }
 
@@ -76,7 +78,11 @@ impl Route {
             Self::Register(_) => "register",
             Self::Connect(_) => "connect",
             Self::Validate(_) => "validate",
-            Self::Tokens | Self::Token(_) | Self::Environments | Self::Environment(_) => "admin",
+            Self::Tokens
+            | Self::Token(_)
+            | Self::Environments
+            | Self::Environment(_)
+            | Self::Nodes => "admin",
         }
     }
 }
@@ -96,6 +102,7 @@ pub async fn answer(
         Route::Token(id) => admin::token(asked, id).await,
         Route::Environments => admin::environments(asked).await,
         Route::Environment(id) => admin::environment(asked, id).await,
+        Route::Nodes => admin::nodes(asked).await,
     }
 }
 
@@ -163,7 +170,7 @@ pub async fn authenticate(
         return Err(Refusal::NoToken);
     }
     let (hash, now) = (sha256(secret.trim().as_bytes()), rendezvous.config.clock.now());
-    let found = rendezvous.storage.ask(move |store| store.use_token(&hash, now)).await;
+    let found = rendezvous.store.authenticate(hash, now).await;
     let found = found.map_err(|error| {
         tracing::error!(%error, "could not look up a token");
         Refusal::CannotAuthenticate

@@ -1,36 +1,59 @@
 //! Interface to the registry of attached sockets.
 //!
-//! [`LocalBus`] serves a single node from memory. A cluster would need only another implementation, because callers do
-//! not know on which node the other end of a link is.
+//! [`LocalBus`] serves a single node from memory, [`ClusterBus`] one node of several that share a database.
 
 mod arrivals;
+mod cluster;
 mod local;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exec_server_relay::switchboard::{
-    AttachError, BufferBudget, CloseReason, Presence, RouteOutcome, Ticket,
+    AttachError, BufferBudget, CloseReason, RouteOutcome, Ticket,
 };
 
+use crate::clock::Seconds;
+use crate::store::StoreError;
+
+pub use cluster::{ClusterBus, JoinError, NodeConfig};
 pub use local::LocalBus;
 
 /// A result that may come from another node.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// An executor that is attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presence {
+    /// The registration that it attached with.
+    pub registration: String,
+    /// When it attached.
+    pub since: Seconds,
+    /// Number of attached harnesses; none if the executor is at another node.
+    pub streams: Option<usize>,
+    /// Whether further harnesses are refused.
+    pub is_full: bool,
+    /// Base URL of its node; none for the URL that all nodes share.
+    pub home: Option<Arc<str>>,
+}
+
 /// Registry of attached executors and harnesses.
 pub trait Bus: Send + Sync + 'static {
-    /// The attached executor of an environment, if any.
-    fn presence<'a>(&'a self, environment: &'a str) -> Answer<'a, Option<Presence>>;
-    /// As `presence`, but waits up to `time` for an executor that was attached a moment ago.
+    /// The attached executors of these environments.
+    fn presences<'a>(
+        &'a self,
+        environments: &'a [String],
+    ) -> Answer<'a, Result<BTreeMap<String, Presence>, StoreError>>;
+    /// The attached executor of an environment; waits up to `time` for one that was attached a moment ago.
     fn await_presence<'a>(
         &'a self,
         environment: &'a str,
         time: Duration,
-    ) -> Answer<'a, Option<Presence>>;
+    ) -> Answer<'a, Result<Option<Presence>, StoreError>>;
     /// Attaches an executor.
     fn attach_executor(
         &self,
@@ -49,6 +72,12 @@ pub trait Bus: Send + Sync + 'static {
     fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()>;
     /// Closes all sockets of this node for shutdown.
     fn drain(&self);
+    /// Gives up the place in the cluster, after all sockets are closed.
+    fn leave(&self) -> Answer<'_, ()>;
+    /// Whether executors and harnesses can attach.
+    fn is_ready(&self) -> bool;
+    /// Numbers of live and of leaving nodes of the cluster.
+    fn members(&self) -> (usize, usize);
     /// Number of attached executors and harnesses on this node.
     fn counts(&self) -> (usize, usize);
     /// Number of requests that wait for an executor.

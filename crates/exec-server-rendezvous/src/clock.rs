@@ -25,6 +25,13 @@ impl Clock {
         now().saturating_add(self.ahead.load(Ordering::Relaxed))
     }
 
+    /// Moves the clock to `time`; returns by how much the system's differs from it.
+    pub fn follow(&self, time: Seconds) -> Seconds {
+        let difference = time.saturating_sub(now());
+        self.ahead.store(difference, Ordering::Relaxed);
+        difference
+    }
+
     /// Moves the clock by `by` seconds, so that tests can simulate clock changes.
     pub fn step(&self, by: Seconds) {
         self.ahead.fetch_add(by, Ordering::Relaxed);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use exec_server_relay::switchboard::DEFAULT_BUDGET;
 
+use crate::bus::NodeConfig;
 use crate::clock::Clock;
 
 /// Configuration of a rendezvous.
@@ -15,6 +16,8 @@ pub struct RendezvousConfig {
     pub listen: SocketAddr,
     /// Data directory.
     pub data: PathBuf,
+    /// The place of this node in a cluster; its state is then in PostgreSQL instead of the data directory.
+    pub cluster: Option<ClusterConfig>,
     /// Base URL for peers, if it differs from the listen address.
     pub public_url: Option<String>,
     /// Certificate chain and private key, as PEM files.
@@ -29,6 +32,28 @@ pub struct RendezvousConfig {
     pub clock: Clock,
     /// Returns free memory of the allocator to the system; called after a burst.
     pub release_memory: Option<fn()>,
+}
+
+/// A node of a cluster.
+#[derive(Clone)]
+pub struct ClusterConfig {
+    /// PostgreSQL URL; may contain a password.
+    pub store: String,
+    /// Name and address of this node.
+    pub node: NodeConfig,
+    /// Name of the cluster; a node refuses the database of another one.
+    pub name: String,
+    /// File with the signing keys, the same for all nodes.
+    pub signing_keys: PathBuf,
+}
+
+impl std::fmt::Debug for ClusterConfig {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { store: _, node, name, signing_keys } = self;
+        let mut shown = formatter.debug_struct("ClusterConfig");
+        let shown = shown.field("node", node).field("name", name);
+        shown.field("signing_keys", signing_keys).finish_non_exhaustive()
+    }
 }
 
 /// Resource limits.
@@ -103,6 +128,7 @@ impl RendezvousConfig {
         Self {
             listen,
             data,
+            cluster: None,
             public_url: None,
             tls: None,
             metrics: None,

@@ -124,14 +124,14 @@ impl DataDir {
             Err(error) => return Err(failed(error)),
         };
         keep_to_owner(&path, 0o600).map_err(failed)?;
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-        let keys = lines.map(|line| {
-            let (id, secret) = line.split_once(' ')?;
-            let secret = hex::decode(secret.trim()).filter(|secret| secret.len() >= 32)?;
-            Some((id.to_owned(), secret))
-        });
-        let keys = keys.collect::<Option<Vec<_>>>();
-        keys.and_then(SigningKeys::new).ok_or(DataDirError::Keys(path))
+        parse_keys(&text).ok_or(DataDirError::Keys(path))
+    }
+
+    /// Reads the signing keys that the nodes of a cluster share.
+    pub fn shared_signing_keys(path: &Path) -> Result<SigningKeys, DataDirError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| DataDirError::Io { path: path.to_owned(), source })?;
+        parse_keys(&text).ok_or_else(|| DataDirError::Keys(path.to_owned()))
     }
 
     /// Writes a file atomically, so that a crash cannot leave half a key.
@@ -159,6 +159,17 @@ impl DataDir {
         keep_to_owner(&path, 0o600).map_err(failed)?;
         Ok(path)
     }
+}
+
+/// Parses one key per line: an id, a space, and at least 32 bytes in hex.
+fn parse_keys(text: &str) -> Option<SigningKeys> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let keys = lines.map(|line| {
+        let (id, secret) = line.split_once(' ')?;
+        let secret = hex::decode(secret.trim()).filter(|secret| secret.len() >= 32)?;
+        Some((id.to_owned(), secret))
+    });
+    SigningKeys::new(keys.collect::<Option<Vec<_>>>()?)
 }
 
 fn owner_only() -> OpenOptions {

@@ -19,7 +19,7 @@ use crate::bus::Link;
 use crate::server::Rendezvous;
 use crate::signed_url::{self, Claims, SocketRole};
 use crate::socket::run_socket;
-use crate::store::{StoreError, TokenRole};
+use crate::store::{Denial, StoreError, TokenRole};
 
 /// What a websocket is attached to, from its handshake.
 struct Attached {
@@ -208,67 +208,72 @@ fn no_websocket(why: &str) -> Rejection {
     Rejection { status: StatusCode::BAD_REQUEST, reason: None, text: why.to_owned() }
 }
 
-async fn is_current(rendezvous: &Rendezvous, claims: &Claims) -> Result<bool, StoreError> {
-    let environment = claims.environment.clone();
-    let found = rendezvous.storage.ask(move |store| store.environment(&environment)).await?;
-    let current = found.and_then(|it| it.registration);
-    Ok(current.is_some_and(|it| it.id == claims.registration))
-}
-
 /// Checks what the signature does not cover: that token, registration and nonce are still valid.
 async fn attach(rendezvous: &Rendezvous, claims: &Claims) -> Result<Box<dyn Link>, Rejection> {
+    let attached = match &claims.role {
+        SocketRole::Executor => attach_executor(rendezvous, claims).await,
+        SocketRole::Harness { nonce } => attach_harness(rendezvous, claims, nonce).await,
+    };
     let unauthorized = |reason| Rejection::new(StatusCode::UNAUTHORIZED, reason);
-    let failed = |error: &StoreError| {
-        tracing::error!(%error, "the store failed");
-        away(&claims.role, "route_unavailable")
-    };
-    let (asked, now) = (claims.clone(), rendezvous.config.clock.now());
-    let answer = rendezvous.storage.ask(move |store| {
-        let token = store.token(&asked.token)?.filter(|token| token.is_good(now));
-        let Some(token) = token else { return Ok(Err("invalid_secret")) };
-        let stored = store.environment(&asked.environment)?;
-        let current = stored.and_then(|it| it.registration);
-        let Some(current) = current.filter(|it| it.id == asked.registration) else {
-            return Ok(Err("expired"));
-        };
-        if let SocketRole::Harness { nonce } = &asked.role
-            && !store.use_nonce(nonce, asked.expires)?
-        {
-            return Ok(Err("expired"));
+    attached.map_err(|refused| match refused {
+        Refused::Store(error) => {
+            tracing::error!(%error, "the store failed");
+            away(&claims.role, "route_unavailable")
         }
-        Ok(Ok((current.generation, token.max_streams)))
-    });
-    let (generation, max_streams) = match answer.await {
-        Ok(Ok(facts)) => facts,
-        Ok(Err(reason)) => return Err(unauthorized(reason)),
-        Err(error) => return Err(failed(&error)),
-    };
-    let ticket = Ticket {
-        environment: claims.environment.clone(),
-        registration: claims.registration.clone(),
-        token: claims.token.clone(),
-    };
-    let attached = match claims.role {
-        SocketRole::Executor => {
-            let attached = rendezvous.bus.attach_executor(ticket, generation).await;
-            // A registration made in the meantime did not see this socket and so did not close it.
-            match is_current(rendezvous, claims).await {
-                Ok(true) => attached,
-                Ok(false) => return Err(unauthorized("expired")),
-                Err(error) => return Err(failed(&error)),
-            }
-        }
-        SocketRole::Harness { .. } => {
-            let max_streams = max_streams.and_then(|max| usize::try_from(max).ok());
-            rendezvous.bus.attach_harness(ticket, max_streams).await
-        }
-    };
-    attached.map_err(|error| match error {
+        Refused::Denied(Denial::EndedToken) => unauthorized("invalid_secret"),
+        Refused::Denied(Denial::OldRegistration | Denial::UsedNonce)
+        | Refused::Unattached(AttachError::Stale) => unauthorized("expired"),
         // A harness retries once on 401 and then gets the detailed error from the registry.
-        AttachError::Offline | AttachError::Full => unauthorized("route_unavailable"),
-        AttachError::Stale => unauthorized("expired"),
-        AttachError::TokenFull => {
+        Refused::Unattached(AttachError::Offline | AttachError::Full) => {
+            unauthorized("route_unavailable")
+        }
+        Refused::Unattached(AttachError::Unavailable) => away(&claims.role, "route_unavailable"),
+        Refused::Unattached(AttachError::TokenFull) => {
             Rejection::new(StatusCode::TOO_MANY_REQUESTS, "route_unavailable")
         }
     })
+}
+
+/// Why a socket with a valid signature is not attached.
+enum Refused {
+    Store(StoreError),
+    Denied(Denial),
+    Unattached(AttachError),
+}
+
+async fn attach_executor(
+    rendezvous: &Rendezvous,
+    claims: &Claims,
+) -> Result<Box<dyn Link>, Refused> {
+    let admit = async || {
+        let now = rendezvous.config.clock.now();
+        let admitted = rendezvous.store.admit_executor(claims.clone(), now).await;
+        admitted.map_err(Refused::Store)?.map_err(Refused::Denied)
+    };
+    let generation = admit().await?;
+    let attached = rendezvous.bus.attach_executor(ticket(claims), generation).await;
+    // A registration made in the meantime did not see this socket and so did not close it.
+    admit().await?;
+    attached.map_err(Refused::Unattached)
+}
+
+async fn attach_harness(
+    rendezvous: &Rendezvous,
+    claims: &Claims,
+    nonce: &str,
+) -> Result<Box<dyn Link>, Refused> {
+    let now = rendezvous.config.clock.now();
+    let admitted = rendezvous.store.admit_harness(claims.clone(), nonce.to_owned(), now).await;
+    let max_streams = admitted.map_err(Refused::Store)?.map_err(Refused::Denied)?;
+    let max_streams = max_streams.and_then(|max| usize::try_from(max).ok());
+    let attached = rendezvous.bus.attach_harness(ticket(claims), max_streams).await;
+    attached.map_err(Refused::Unattached)
+}
+
+fn ticket(claims: &Claims) -> Ticket {
+    Ticket {
+        environment: claims.environment.clone(),
+        registration: claims.registration.clone(),
+        token: claims.token.clone(),
+    }
 }

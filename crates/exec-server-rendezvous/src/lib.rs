@@ -2,7 +2,7 @@
 //!
 //! | module | contains |
 //! |---|---|
-//! | [`server`] | bind, serve, drain |
+//! | [`server`], `opened` | bind, serve, drain; the data directory or the shared database |
 //! | [`config`] | configuration, limits, timings |
 //! | `certificates` | TLS certificate, reloaded when its files change |
 //! | `http`, `api` | HTTP routes and handlers |
@@ -10,6 +10,7 @@
 //! | `socket`, `tcp` | websocket of one executor or harness, and its TCP options |
 //! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
 //! | `maintenance` | ended tokens, expired rows, new certificates, free memory |
+//! | [`membership`] | which nodes of a cluster are alive |
 //! | [`store`], [`data_dir`] | persistent state |
 //! | [`admin`], [`presence`] | token management and online status |
 //!
@@ -20,6 +21,7 @@ pub mod bus;
 pub mod clock;
 pub mod config;
 pub mod data_dir;
+pub mod membership;
 pub mod presence;
 pub mod server;
 pub mod signed_url;
@@ -30,9 +32,11 @@ mod certificates;
 mod http;
 mod maintenance;
 mod metrics;
+mod opened;
 mod secrets;
 mod socket;
 mod tcp;
 
 pub use config::RendezvousConfig;
+pub use opened::open_store;
 pub use server::{BoundRendezvous, StartError};

@@ -64,20 +64,19 @@ pub async fn maintain(rendezvous: &Rendezvous) {
     for round in 0_u64.. {
         tokio::time::sleep(every).await;
         let now = clock.now();
-        let found = rendezvous.storage.ask(move |store| {
-            let ended = store.ended_since(since, now)?;
-            if store.recover()? {
-                tracing::info!("disk space is available again");
-            }
-            // A failed prune must not keep sockets with an ended token open.
-            if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES)
-                && let Err(error) = store.prune(now)
-            {
-                tracing::warn!(%error, "could not prune the store");
-            }
-            Ok(ended)
-        });
-        match found.await {
+        let store = &rendezvous.store;
+        match store.recover().await {
+            Ok(true) => tracing::info!("disk space is available again"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "could not reopen the store"),
+        }
+        // A failed prune must not keep sockets with an ended token open.
+        if round.is_multiple_of(ROUNDS_BETWEEN_PRUNES)
+            && let Err(error) = store.prune(now).await
+        {
+            tracing::warn!(%error, "could not prune the store");
+        }
+        match store.ended_since(since, now).await {
             Ok(ended) => {
                 let why = |end| match end {
                     TokenEnd::Revoked => CloseReason::Revoked,

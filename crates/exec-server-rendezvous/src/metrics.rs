@@ -23,6 +23,7 @@ pub struct Metrics {
     executors_active: Gauge,
     streams_active: Gauge,
     waiting: Gauge,
+    members: Family<StateLabel, Gauge>,
     buffered: Gauge,
     budget: Gauge,
     frames: Family<DirectionLabel, Counter>,
@@ -44,6 +45,11 @@ struct RequestLabels {
 struct RefusalLabels {
     method: &'static str,
     code: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct StateLabel {
+    state: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -94,6 +100,7 @@ impl Default for Metrics {
         let executors_active = add.simple("relay_executors_active", "Executors attached");
         let streams_active = add.simple("relay_streams_active", "Harnesses attached");
         let waiting = add.simple("connects_waiting", "Connect requests that wait for an executor");
+        let members = add.simple("cluster_nodes", "Nodes of the cluster by state");
         let buffered = add.simple("relay_buffered_bytes", "Bytes in queues");
         let budget = add.simple("relay_buffer_budget_bytes", "Limit for all queues");
         let frames = add.simple("relay_frames", "Frames received and sent");
@@ -114,6 +121,7 @@ impl Default for Metrics {
             executors_active,
             streams_active,
             waiting,
+            members,
             buffered,
             budget,
             frames,
@@ -131,6 +139,11 @@ impl Metrics {
     /// Renders all metrics, with the current state of the bus.
     pub fn render(&self, bus: &dyn Bus) -> String {
         let ((executors, harnesses), budget) = (bus.counts(), bus.budget());
+        let (ready, leaving) = bus.members();
+        for (state, count) in [("ready", ready), ("leaving", leaving)] {
+            let gauge = self.members.get_or_create_owned(&StateLabel { state });
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
         let set = |gauge: &Gauge, value| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         set(&self.executors_active, executors);
         set(&self.streams_active, harnesses);

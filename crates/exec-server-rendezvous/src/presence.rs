@@ -5,12 +5,10 @@
 //! running process, so the socket also tells a running rendezvous from a stopped one.
 
 use std::io;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use crate::admin::{self, EnvironmentStatus};
-use crate::clock::Seconds;
 use crate::data_dir::DataDir;
 use crate::server::Rendezvous;
 use crate::store::StoreError;
@@ -24,15 +22,15 @@ pub struct Environments {
 
 /// Lists all environments with their online status.
 pub(crate) async fn environments(rendezvous: &Rendezvous) -> Result<Environments, StoreError> {
-    let mut environments = rendezvous.storage.ask(admin::stored_environments).await?;
+    let mut environments = admin::stored_environments(&*rendezvous.store).await?;
+    let ids: Vec<String> = environments.iter().map(|it| it.id.clone()).collect();
+    let mut presences = rendezvous.bus.presences(&ids).await?;
     for environment in &mut environments {
-        let presence = rendezvous.bus.presence(&environment.id).await;
+        let presence = presences.remove(&environment.id);
         environment.online = Some(presence.is_some());
         if let Some(presence) = presence {
-            let ago = Instant::now().saturating_duration_since(presence.since).as_secs();
-            let since = rendezvous.config.clock.now() - Seconds::try_from(ago).unwrap_or(0);
-            environment.online_since = Some(since);
-            environment.streams = Some(presence.streams);
+            environment.online_since = Some(presence.since);
+            environment.streams = presence.streams;
         }
     }
     Ok(Environments { environments })

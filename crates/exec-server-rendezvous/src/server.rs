@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use exec_server_relay::switchboard::SwitchboardLimits;
 use exec_server_transport::{http_front, tls};
@@ -15,18 +16,18 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::admin::{self, AdminError, NewToken, PUBLIC_URL};
-use crate::bus::{Bus, LocalBus};
+use crate::admin::{AdminError, PUBLIC_URL};
+use crate::bus::{Bus, ClusterBus, JoinError, LocalBus};
 use crate::certificates::Certificates;
-use crate::clock::Seconds;
-use crate::config::{Limits, RendezvousConfig};
+use crate::config::{ClusterConfig, Limits, RendezvousConfig};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http;
 use crate::maintenance::{maintain, release_memory, renew_certificates};
 use crate::metrics::Metrics;
+use crate::opened::{Opened, first_start};
 use crate::presence::PresenceSocket;
 use crate::signed_url::SigningKeys;
-use crate::store::{SqliteStore, Storage, Store, StoreError, TokenRole};
+use crate::store::{OpenError, PostgresStore, SharedStore, StoreError};
 use crate::tcp;
 
 /// A rendezvous that is bound but not yet serving.
@@ -38,13 +39,18 @@ pub struct BoundRendezvous {
     admin_token: Option<String>,
     presence: Option<PresenceSocket>,
     /// Lock on the data directory, released when the file is closed.
-    data_lock: File,
+    data_lock: Option<File>,
 }
+
+/// A store that answers later is not ready.
+const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// State shared by all connections.
 pub struct Rendezvous {
     pub(crate) config: RendezvousConfig,
-    pub(crate) storage: Storage,
+    pub(crate) store: SharedStore,
+    /// The same store, if it is shared with other nodes.
+    pub(crate) cluster: Option<Arc<PostgresStore>>,
     pub(crate) bus: Arc<dyn Bus>,
     pub(crate) keys: SigningKeys,
     pub(crate) metrics: Arc<Metrics>,
@@ -86,6 +92,27 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
+    /// The shared store cannot be opened.
+    #[error(transparent)]
+    SharedStore(#[from] OpenError),
+    /// The shared store failed.
+    #[error(transparent)]
+    Note(#[from] StoreError),
+    /// The shared store belongs to another cluster.
+    #[error(
+        "the PostgreSQL database {address} belongs to the cluster `{found}`, not to `{wanted}`; check --store and --cluster"
+    )]
+    OtherCluster {
+        /// Host, port and database.
+        address: String,
+        /// Its cluster.
+        found: String,
+        /// The cluster of this node.
+        wanted: String,
+    },
+    /// The node cannot join its cluster.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// The certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -109,10 +136,10 @@ impl BoundRendezvous {
         if config.public_url.is_none() && config.listen.ip().is_unspecified() {
             return Err(StartError::NeedsPublicUrl(config.listen));
         }
-        let data = DataDir::create(&config.data)?;
-        let data_lock = data.lock()?;
-        let keys = data.signing_keys()?;
-        let store = open_store(&data)?;
+        let opened = match &config.cluster {
+            None => Opened::data_dir(&config.data)?,
+            Some(cluster) => Opened::cluster(cluster).await?,
+        };
         let listener = bind("--listen", config.listen)?;
         let metrics_listener = match config.metrics {
             Some(address) => Some(bind("--metrics-listen", address)?),
@@ -125,37 +152,30 @@ impl BoundRendezvous {
             source,
         })?;
         let base = Base::new(config.public_url.as_deref(), bound, acceptor.is_some())?;
-        if store.is_cramped() {
-            tracing::warn!(
-                data = %data.path().display(),
-                "the disk is full: existing data is served, new tokens and registrations are rejected, and commands with \
-                 --data fail until there is free space"
-            );
-        }
-        match store.set_note(PUBLIC_URL, &base.http) {
-            // Only commands with `--data` read this note.
-            Err(error @ StoreError::Unwritten(_)) => {
-                tracing::warn!(
-                %error,
-                "the database cannot be written: existing data is served, new tokens and registrations are rejected"
-                )
-            }
-            noted => {
-                noted.map_err(|source| StartError::Store { path: data.database(), source })?;
-            }
-        }
-        // Created last: after a failed start the secret would be lost, and no other admin token would be created.
-        let admin_token = first_admin_token(&store, config.clock.now())?;
+        let Opened { store, cluster, keys, data } = opened;
+        let admin_token = match &data {
+            Some((data, _)) => first_start(&*store, data, &base, config.clock.now()).await?,
+            None => None,
+        };
         let limits = SwitchboardLimits {
             streams_per_environment: config.limits.streams_per_environment,
             claim: config.timings.claim,
             slow_timeout: config.timings.slow_timeout,
         };
-        let buffer_budget = config.limits.buffer_budget;
+        let budget = config.limits.buffer_budget;
+        // Joined last: a failed start must not leave a lease behind.
+        let bus: Arc<dyn Bus> = match (&config.cluster, &cluster) {
+            (Some(ClusterConfig { node, .. }), Some(store)) => {
+                let (node, clock) = (node.clone(), config.clock.clone());
+                Arc::new(ClusterBus::join(store.clone(), node, clock, limits, budget).await?)
+            }
+            _ => Arc::new(LocalBus::new(limits, budget)),
+        };
         let rendezvous = Arc::new(Rendezvous {
             config,
-            storage: Storage::new(store),
-            bus: Arc::new(LocalBus::new(limits, buffer_budget)),
+            store,
+            cluster,
+            bus,
             keys,
             metrics: Arc::default(),
             base,
@@ -167,8 +187,8 @@ impl BoundRendezvous {
             tls: acceptor,
             rendezvous,
             admin_token,
-            presence: bind_presence(&data),
-            data_lock,
+            presence: data.as_ref().and_then(|(data, _)| bind_presence(data)),
+            data_lock: data.map(|(_, lock)| lock),
         })
     }
 
@@ -193,8 +213,8 @@ impl BoundRendezvous {
     }
 
     /// The store, for programs that embed the rendezvous.
-    pub fn storage(&self) -> Storage {
-        self.rendezvous.storage.clone()
+    pub fn store(&self) -> SharedStore {
+        self.rendezvous.store.clone()
     }
 
     /// Serves until `stop`, then closes all sockets with a close frame.
@@ -219,6 +239,7 @@ impl BoundRendezvous {
         let all = async { while connections.join_next().await.is_some() {} };
         // A socket may need the close timeout twice: to send the close frame, and to see the peer close.
         let _ = tokio::time::timeout(2 * rendezvous.config.timings.close, all).await;
+        let _ = tokio::time::timeout(rendezvous.config.timings.close, rendezvous.bus.leave()).await;
     }
 }
 
@@ -232,8 +253,20 @@ impl Rendezvous {
         let _ = self.draining.subscribe().wait_for(|is_draining| *is_draining).await;
     }
 
+    /// Whether new work should come here: the store answers, the lease is held, and there is room in the budget.
     pub(crate) async fn is_ready(&self) -> bool {
-        !self.is_draining() && self.storage.ask(|store| store.note(PUBLIC_URL)).await.is_ok()
+        let budget = self.bus.budget();
+        let has_room = budget.used() < budget.total() / 10 * 9;
+        if self.is_draining() || !has_room || !self.bus.is_ready() {
+            return false;
+        }
+        let asked = tokio::time::timeout(STORE_ANSWERS_WITHIN, self.store.note(PUBLIC_URL));
+        matches!(asked.await, Ok(Ok(_)))
+    }
+
+    /// The base of websocket URLs at a node; without one, the URL that all nodes share.
+    pub(crate) fn base_of(&self, home: Option<&str>) -> String {
+        home.map_or_else(|| self.base.websocket.clone(), |home| home.replacen("http", "ws", 1))
     }
 }
 
@@ -255,27 +288,6 @@ impl Base {
         let websocket = http.replacen("http", "ws", 1);
         Ok(Self { http, websocket })
     }
-}
-
-/// Opens the database of a data directory, creating it if necessary.
-pub fn open_store(data: &DataDir) -> Result<SqliteStore, StartError> {
-    let path = data.prepare_database()?;
-    SqliteStore::open(&path).map_err(|source| StartError::Store { path, source })
-}
-
-/// Creates the first admin token; without one no other token could be created.
-fn first_admin_token(store: &SqliteStore, now: Seconds) -> Result<Option<String>, AdminError> {
-    if store.tokens()?.iter().any(|token| token.role == TokenRole::Admin) {
-        return Ok(None);
-    }
-    let new = NewToken {
-        role: TokenRole::Admin,
-        environment: None,
-        expires_in_seconds: None,
-        max_streams: None,
-        label: None,
-    };
-    Ok(Some(admin::create_token(store, &new, now)?.secret))
 }
 
 fn listen_hint(option: &str, error: &io::Error) -> String {

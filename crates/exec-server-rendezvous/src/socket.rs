@@ -352,7 +352,7 @@ mod tests {
         };
         let (ended, ()) = tokio::join!(socket, peer);
         assert_eq!(ended.end, SocketEnd::CloseUnsent(CloseReason::PingFlood));
-        assert!(bus.presence("env").await.is_none());
+        assert!(bus.presence("env").is_none());
     }
 
     #[tokio::test]

@@ -1,11 +1,14 @@
 //! Persistent state: environments, registrations, authorizations and tokens.
 //!
-//! The trait is blocking; [`Storage`] runs it on blocking threads. Every check-and-write is one statement or transaction,
-//! so that several nodes can share a store.
+//! Each operation is one round trip and one transaction, so that several nodes can share a store.
+//! [`SqliteStore`] is the embedded store of a single node, [`PostgresStore`] is shared by several. One test suite
+//! (`tests/it/rendezvous/store.rs` of the binary) runs on both.
 
-mod schema;
+mod postgres;
 mod sqlite;
 
+use std::error::Error;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use exec_server_relay::registry_types::PublicKey;
@@ -13,18 +16,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Seconds;
 use crate::secrets::Digest;
+use crate::signed_url::Claims;
 
+pub use postgres::{
+    ClaimId, ClaimRequest, ImportError, Located, NodeReport, NodeRow, OpenError, PostgresStore,
+    Renewal, StoreUrlError,
+};
 pub use sqlite::SqliteStore;
+
+/// Recording every use of a token would cost a write per request.
+const USE_NOTED_EVERY: Seconds = 60;
+
+/// Two executors with one name replace each other every second, so old registrations must be bounded.
+const KEPT_REGISTRATIONS: i64 = 16;
+
+/// Retention of replaced registrations and of revoked or expired tokens, for inspection.
+const KEPT_AFTER_THEIR_END: Seconds = 30 * 24 * 3600;
+
+/// Retention of deleted tokens, in which every process learns that they have ended.
+const KEPT_AFTER_DELETION: Seconds = 600;
+
+/// Used authorizations are kept this much beyond their expiry, because clocks of nodes differ.
+const PRUNED_AFTER_EXPIRY: Seconds = 60;
+
+/// The outcome of an operation, once the store has answered.
+pub type Query<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+
+/// The cause of a failure, in the words of the database.
+pub type Cause = Box<dyn Error + Send + Sync>;
 
 /// Why a store operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A concurrent update; nothing was written.
-    #[error("conflicting concurrent update")]
-    Conflict,
     /// A write failed, possibly temporarily; nothing was written.
     #[error("the database cannot be written: {0}")]
-    Unwritten(rusqlite::Error),
+    Unwritten(Cause),
     /// The database was written by a newer version of this program.
     #[error(
         "the database has schema version {found}, but this program supports only up to {known}; upgrade exec-server"
@@ -35,21 +61,25 @@ pub enum StoreError {
         /// Latest supported version.
         known: i64,
     },
-    /// SQLite reported an error.
+    /// The database reported an error.
     #[error("the database failed: {0}")]
-    Database(rusqlite::Error),
+    Database(Cause),
+    /// The database server cannot be reached, or the connection to it was lost.
+    #[error("{engine} at {address} cannot be reached: {why}")]
+    Unreachable {
+        /// The kind of database.
+        engine: &'static str,
+        /// Where it is, without a password.
+        address: String,
+        /// The cause.
+        why: String,
+    },
     /// A stored value is invalid.
     #[error("the database is corrupt: cannot read {0}")]
     Corrupt(&'static str),
-    /// The blocking task was cancelled or panicked.
+    /// The store has stopped.
     #[error("the database query was cancelled")]
     NotAsked,
-}
-
-impl From<rusqlite::Error> for StoreError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Database(error)
-    }
 }
 
 /// Role that a token grants.
@@ -145,8 +175,52 @@ pub struct NewRegistration {
     pub environment: String,
     /// Public key of the executor.
     pub executor_key: PublicKey,
-    /// Expected current generation; a different one is a conflict.
-    pub after: u64,
+    /// Registration of the executor that is attached now; with first-wins it keeps the environment.
+    pub attached: Option<String>,
+}
+
+/// Why a registration was not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotRegistered {
+    /// No token was ever made for the environment, or it was deleted.
+    UnknownEnvironment,
+    /// Another executor is attached, and the policy is first-wins.
+    Taken,
+}
+
+/// Why a websocket is not admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denial {
+    /// The token was revoked, deleted or has expired.
+    EndedToken,
+    /// The registration is not the current one.
+    OldRegistration,
+    /// The URL was used before.
+    UsedNonce,
+}
+
+/// An authorization to be stored.
+#[derive(Debug, Clone)]
+pub struct NewAuthorization {
+    /// What is authorized; its registration must be the current one.
+    pub authorization: Authorization,
+    /// Id of the token that asked for it.
+    pub token: String,
+    /// Expiry time.
+    pub expires: Seconds,
+    /// How many unused authorizations a token may have.
+    pub max_unused: u32,
+}
+
+/// Why an authorization was not stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotGranted {
+    /// The environment does not exist.
+    UnknownEnvironment,
+    /// The registration is not the current one.
+    OldRegistration,
+    /// The token has too many unused authorizations.
+    TooMany,
 }
 
 /// A single-use authorization of a harness key.
@@ -181,86 +255,79 @@ pub enum NotAuthorized {
 
 /// Persistent state of a rendezvous.
 pub trait Store: Send + Sync + 'static {
-    /// Finds a token by its digest and records its use.
-    fn use_token(&self, hash: &Digest, now: Seconds) -> Result<Option<Token>, StoreError>;
-    /// Finds a token by id.
-    fn token(&self, id: &str) -> Result<Option<Token>, StoreError>;
+    /// Finds a token by its digest, and records its use in the background.
+    fn authenticate(&self, hash: Digest, now: Seconds) -> Query<'_, Option<Token>>;
     /// All tokens.
-    fn tokens(&self) -> Result<Vec<Token>, StoreError>;
+    fn tokens(&self) -> Query<'_, Vec<Token>>;
     /// Adds a token, and its environment if necessary.
-    fn add_token(&self, token: &Token, hash: &Digest) -> Result<(), StoreError>;
+    fn add_token(&self, token: Token, hash: Digest) -> Query<'_, ()>;
     /// Revokes a token; returns whether it exists.
-    fn revoke_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
+    fn revoke_token(&self, id: String, now: Seconds) -> Query<'_, bool>;
     /// Deletes a token, which also ends it; returns whether it exists.
     ///
     /// The row stays, hidden and without its label, until [`Store::prune`]: other processes learn from it that the token
     /// has ended.
-    fn delete_token(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
+    fn delete_token(&self, id: String, now: Seconds) -> Query<'_, bool>;
     /// Tokens revoked since `since`, or expired between `since` and `now`.
-    fn ended_since(
-        &self,
-        since: Seconds,
-        now: Seconds,
-    ) -> Result<Vec<(String, TokenEnd)>, StoreError>;
+    fn ended_since(&self, since: Seconds, now: Seconds) -> Query<'_, Vec<(String, TokenEnd)>>;
 
     /// Finds an environment by id.
-    fn environment(&self, id: &str) -> Result<Option<Environment>, StoreError>;
+    fn environment(&self, id: String) -> Query<'_, Option<Environment>>;
     /// All environments.
-    fn environments(&self) -> Result<Vec<Environment>, StoreError>;
+    fn environments(&self) -> Query<'_, Vec<Environment>>;
     /// Sets the registration policy; returns whether the environment exists.
-    fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<bool, StoreError>;
-    /// Deletes an environment with its tokens and registrations; returns whether it exists.
-    fn delete_environment(&self, id: &str, now: Seconds) -> Result<bool, StoreError>;
+    fn set_policy(&self, id: String, policy: RegistrationPolicy) -> Query<'_, bool>;
+    /// Deletes an environment with its tokens and registrations; returns the ids of the tokens, if it exists.
+    fn delete_environment(&self, id: String, now: Seconds) -> Query<'_, Option<Vec<String>>>;
     /// Makes a registration the current one and returns its generation.
-    fn register(&self, new: &NewRegistration, now: Seconds) -> Result<u64, StoreError>;
+    fn register(&self, new: NewRegistration, now: Seconds)
+    -> Query<'_, Result<u64, NotRegistered>>;
 
-    /// Adds an authorization; returns false if the token already has `max_unused` unused ones.
-    fn add_authorization(
+    /// Checks token and registration of an executor's URL; returns the generation.
+    fn admit_executor(&self, claims: Claims, now: Seconds) -> Query<'_, Result<u64, Denial>>;
+    /// Checks token and registration of a harness's URL and consumes its nonce; returns the token's stream limit.
+    fn admit_harness(
         &self,
-        authorization: &Authorization,
-        token: &str,
-        expires: Seconds,
-        max_unused: u32,
-    ) -> Result<bool, StoreError>;
+        claims: Claims,
+        nonce: String,
+        now: Seconds,
+    ) -> Query<'_, Result<Option<u32>, Denial>>;
+    /// Stores an authorization for the current registration, which it returns.
+    fn authorize(&self, new: NewAuthorization) -> Query<'_, Result<Registration, NotGranted>>;
     /// Consumes an authorization that matches in every field and is current; otherwise returns why not.
     fn use_authorization(
         &self,
-        authorization: &Authorization,
+        asked: Authorization,
         now: Seconds,
-    ) -> Result<Result<(), NotAuthorized>, StoreError>;
-    /// Consumes a nonce; returns whether it was unused.
-    fn use_nonce(&self, nonce: &str, expires: Seconds) -> Result<bool, StoreError>;
+    ) -> Query<'_, Result<(), NotAuthorized>>;
 
     /// Reads a named value.
-    fn note(&self, name: &str) -> Result<Option<String>, StoreError>;
+    fn note(&self, name: &'static str) -> Query<'_, Option<String>>;
     /// Writes a named value.
-    fn set_note(&self, name: &str, value: &str) -> Result<(), StoreError>;
+    fn set_note(&self, name: &'static str, value: String) -> Query<'_, ()>;
     /// Whether the disk is so full that the database is open exclusively and most writes fail.
     fn is_cramped(&self) -> bool;
     /// Reopens the database in shared mode if there is space again; returns whether that happened.
-    fn recover(&self) -> Result<bool, StoreError>;
+    fn recover(&self) -> Query<'_, bool>;
     /// Deletes expired rows.
-    fn prune(&self, now: Seconds) -> Result<(), StoreError>;
+    fn prune(&self, now: Seconds) -> Query<'_, ()>;
 }
 
-/// Asynchronous access to a store.
-#[derive(Clone)]
-pub struct Storage(Arc<dyn Store>);
+/// A store that is shared by all connections.
+pub type SharedStore = Arc<dyn Store>;
 
-impl Storage {
-    /// Wraps a store.
-    pub fn new(store: impl Store) -> Self {
-        Self(Arc::new(store))
-    }
+/// Whether the use of a token was recorded a moment ago.
+fn is_use_noted(token: &Token, now: Seconds) -> bool {
+    token.last_used_at.is_some_and(|last| now < last + USE_NOTED_EVERY)
+}
 
-    /// Runs a query on a blocking thread.
-    pub async fn ask<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let store = self.0.clone();
-        let answer = tokio::task::spawn_blocking(move || question(&*store));
-        answer.await.unwrap_or(Err(StoreError::NotAsked))
+impl NewRegistration {
+    /// Whether another executor holds the environment; the same executor may always register again.
+    fn is_taken(&self, known: &Environment) -> bool {
+        let current = known.registration.as_ref();
+        let attached = current.filter(|current| self.attached.as_ref() == Some(&current.id));
+        known.policy == RegistrationPolicy::FirstWins
+            && attached.is_some_and(|attached| attached.executor_key != self.executor_key)
     }
 }
 
@@ -280,9 +347,27 @@ impl TokenRole {
             Self::Admin => "admin",
         }
     }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::Executor, Self::Harness, Self::Admin].into_iter().find(|role| role.name() == name)
+    }
 }
 
 impl NotAuthorized {
+    /// Explains why a stored authorization was not used: whether its environment, registration, key, use and expiry fit.
+    fn explain(found: Option<[bool; 5]>) -> Self {
+        match found {
+            None => Self::Unknown,
+            Some([false, ..]) => Self::OtherEnvironment,
+            Some([_, false, ..]) => Self::StaleRegistration,
+            Some([_, _, false, ..]) => Self::OtherKey,
+            Some([_, _, _, false, _]) => Self::Used,
+            Some([.., false]) => Self::Expired,
+            // Every field matches, so the registration has been replaced.
+            Some(_) => Self::StaleRegistration,
+        }
+    }
+
     /// Label in logs and metrics.
     pub fn name(self) -> &'static str {
         match self {
@@ -303,6 +388,10 @@ impl RegistrationPolicy {
             Self::NewestWins => "newest-wins",
             Self::FirstWins => "first-wins",
         }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::NewestWins, Self::FirstWins].into_iter().find(|policy| policy.name() == name)
     }
 }
 

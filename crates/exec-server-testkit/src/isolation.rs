@@ -7,9 +7,11 @@
 //! | ignored signals, as with `nohup` or `&` | default actions |
 
 use std::ffi::OsStr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::executor::binary;
 
@@ -79,4 +81,20 @@ fn is_ignored(signal: i32) -> bool {
 #[cfg(all(unix, not(target_os = "linux")))]
 fn is_ignored(_signal: i32) -> bool {
     false
+}
+
+/// A loopback address for a program that must know its port before it listens.
+///
+/// The port is below those that the kernel gives to other sockets, so that none of them takes it in between.
+pub fn free_address() -> SocketAddr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number =
+            std::process::id().wrapping_mul(61).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = u16::try_from(15_000 + number % 15_000).expect("it is below 30,000");
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }

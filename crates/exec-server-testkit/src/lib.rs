@@ -15,6 +15,7 @@
 //! | [`fifo`] | synchronises a test with a child process |
 //! | [`process_count`] | counts the descendants of a test, and waits for their exit |
 //! | [`rendezvous`] | a rendezvous for each test, and raw relay sockets |
+//! | [`postgres`] | a PostgreSQL server for a test, or a database of a shared one |
 //! | [`mock_idp`] | issues agent identities, and verifies their signatures |
 //! | [`harness`] | a harness that reaches an executor through a rendezvous |
 //! | [`mock_registry`] | a scripted registry and relay |
@@ -37,6 +38,8 @@ pub mod http;
 pub mod isolation;
 pub mod mock_idp;
 pub mod mock_registry;
+#[cfg(unix)]
+pub mod postgres;
 #[cfg(target_os = "linux")]
 pub mod process_count;
 pub mod raw;

@@ -8,7 +8,7 @@ use exec_server_relay::registry_types::{
     MLKEM768_PUBLIC_KEY_BYTES, PublicKey, SECURITY_PROFILE, X25519_PUBLIC_KEY_BYTES,
 };
 use exec_server_rendezvous::admin::{NewToken, create_token};
-use exec_server_rendezvous::store::{Storage, TokenRole};
+use exec_server_rendezvous::store::{SharedStore, Store, TokenRole};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, clock};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ pub struct TestRendezvous {
     url: String,
     address: std::net::SocketAddr,
     admin_token: String,
-    storage: Storage,
+    store: SharedStore,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
     _data: tempfile::TempDir,
@@ -51,12 +51,12 @@ impl TestRendezvous {
         let url = bound.base_url().to_owned();
         let address = bound.local_addr().expect("it is bound");
         let admin_token = bound.admin_token().expect("its data is new").to_owned();
-        let storage = bound.storage();
+        let store = bound.store();
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(bound.serve(async move {
             let _ = stopped.await;
         }));
-        Self { url, address, admin_token, storage, stop: Some(stop), task, _data: data }
+        Self { url, address, admin_token, store, stop: Some(stop), task, _data: data }
     }
 
     /// Its public URL.
@@ -75,8 +75,8 @@ impl TestRendezvous {
     }
 
     /// Its store.
-    pub fn storage(&self) -> &Storage {
-        &self.storage
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
     }
 
     /// A token for an environment.
@@ -94,10 +94,8 @@ impl TestRendezvous {
 
     /// A token with the given limits.
     pub async fn new_token(&self, new: NewToken) -> String {
-        let made = self
-            .storage
-            .ask(move |store| Ok(create_token(store, &new, clock::now()).expect("a valid token")));
-        made.await.expect("the store works").secret
+        let made = create_token(&*self.store, &new, clock::now()).await;
+        made.expect("a valid token, and the store works").secret
     }
 
     /// Stops it and waits for its end.

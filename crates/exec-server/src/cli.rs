@@ -40,6 +40,7 @@ mod limits;
 mod logs;
 mod lost_process;
 mod ls;
+pub mod nodes;
 mod output;
 mod parting;
 mod ps;

@@ -25,6 +25,9 @@ pub enum AttachError {
     /// [`SwitchboardLimits::streams_per_environment`] is reached.
     #[error("the environment has too many streams")]
     Full,
+    /// The node cannot find out whether the socket may be attached.
+    #[error("the node cannot reach its store")]
+    Unavailable,
     /// The token's own stream limit is reached.
     #[error("the token has too many streams")]
     TokenFull,

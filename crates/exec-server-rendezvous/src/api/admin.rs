@@ -7,7 +7,7 @@ use exec_server_transport::http_front::{Reply, json};
 use hyper::{Method, StatusCode};
 
 use super::{Asked, Refusal};
-use crate::admin::{self, EnvironmentChange, NewToken};
+use crate::admin::{self, EnvironmentChange, NewToken, NodeStatus, Nodes};
 use crate::presence;
 use crate::server::Rendezvous;
 use crate::store::TokenRole;
@@ -16,15 +16,14 @@ use crate::store::TokenRole;
 pub async fn tokens(asked: Asked<'_>) -> Result<Reply, Refusal> {
     asked.only(&[Method::GET, Method::POST])?;
     asked.authenticate(TokenRole::Admin, None).await?;
-    let storage = asked.rendezvous.storage.clone();
+    let store = asked.rendezvous.store.clone();
     if asked.request.method() == Method::GET {
-        let tokens = storage.ask(|store| store.tokens()).await?;
+        let tokens = store.tokens().await?;
         return Ok(json(StatusCode::OK, &serde_json::json!({ "tokens": tokens })));
     }
     let now = asked.rendezvous.config.clock.now();
     let new: NewToken = asked.body().await?;
-    let made = storage.ask(move |store| Ok(admin::create_token(store, &new, now)));
-    let made = made.await??;
+    let made = admin::create_token(&*store, &new, now).await?;
     tracing::info!(token = %made.token.id, role = made.token.role.name(), environment = made.token.environment, "token created");
     Ok(json(StatusCode::CREATED, &made))
 }
@@ -39,12 +38,12 @@ pub async fn token(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
         Some(_) => return Err(Refusal::Invalid("the only query is delete=true".to_owned())),
     };
     let rendezvous = asked.rendezvous;
-    let (ended, now) = (id.clone(), rendezvous.config.clock.now());
-    let is_there = rendezvous.storage.ask(move |store| match is_deleted {
-        true => store.delete_token(&ended, now),
-        false => store.revoke_token(&ended, now),
-    });
-    if !is_there.await? {
+    let now = rendezvous.config.clock.now();
+    let ending = match is_deleted {
+        true => rendezvous.store.delete_token(id.clone(), now),
+        false => rendezvous.store.revoke_token(id.clone(), now),
+    };
+    if !ending.await? {
         return Err(Refusal::NotFound);
     }
     rendezvous.bus.end_tokens(&BTreeMap::from([(id.clone(), CloseReason::Revoked)])).await;
@@ -60,35 +59,37 @@ pub async fn environments(asked: Asked<'_>) -> Result<Reply, Refusal> {
     Ok(json(StatusCode::OK, &presence::environments(asked.rendezvous).await?))
 }
 
+/// Lists the nodes of the cluster; a single node has none.
+pub async fn nodes(asked: Asked<'_>) -> Result<Reply, Refusal> {
+    asked.only(&[Method::GET])?;
+    asked.authenticate(TokenRole::Admin, None).await?;
+    let nodes = match &asked.rendezvous.cluster {
+        Some(store) => store.nodes().await?.into_iter().map(NodeStatus::from).collect(),
+        None => Vec::new(),
+    };
+    Ok(json(StatusCode::OK, &Nodes { nodes }))
+}
+
 /// Changes or deletes an environment.
 pub async fn environment(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
     asked.only(&[Method::PATCH, Method::DELETE])?;
     asked.authenticate(TokenRole::Admin, None).await?;
-    let storage = asked.rendezvous.storage.clone();
+    let store = asked.rendezvous.store.clone();
     if asked.request.method() == Method::DELETE {
         return delete_environment(asked.rendezvous, id).await;
     }
     let change: EnvironmentChange = asked.body().await?;
-    let name = id.clone();
-    if !storage.ask(move |store| store.set_policy(&name, change.policy)).await? {
+    if !store.set_policy(id.clone(), change.policy).await? {
         return Err(Refusal::NotFound);
     }
     Ok(json(StatusCode::OK, &serde_json::json!({ "id": id, "policy": change.policy })))
 }
 
 async fn delete_environment(rendezvous: &Rendezvous, id: String) -> Result<Reply, Refusal> {
-    let (deleted, now) = (id.clone(), rendezvous.config.clock.now());
-    let answer = rendezvous.storage.ask(move |store| {
-        let tokens = store.tokens()?;
-        Ok((store.delete_environment(&deleted, now)?, tokens))
-    });
-    let (is_there, tokens) = answer.await?;
-    if !is_there {
-        return Err(Refusal::NotFound);
-    }
-    // A token made in between is ended by the next search for ended tokens.
-    let of_it = tokens.into_iter().filter(|token| token.environment.as_ref() == Some(&id));
-    let ended = of_it.map(|token| (token.id, CloseReason::Revoked)).collect();
+    let now = rendezvous.config.clock.now();
+    let tokens = rendezvous.store.delete_environment(id.clone(), now).await?;
+    let tokens = tokens.ok_or(Refusal::NotFound)?;
+    let ended = tokens.into_iter().map(|token| (token, CloseReason::Revoked)).collect();
     rendezvous.bus.end_tokens(&ended).await;
     tracing::info!(environment = %id, "environment deleted");
     Ok(json(StatusCode::OK, &serde_json::json!({ "deleted": id })))

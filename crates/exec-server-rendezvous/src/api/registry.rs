@@ -6,7 +6,6 @@ use exec_server_relay::registry_types::{
     ConnectRequest, ConnectResponse, MAX_AUTHORIZATION_BYTES, RegisterRequest, RegisterResponse,
     SECURITY_PROFILE, ValidateRequest, ValidateResponse,
 };
-use exec_server_relay::switchboard::Presence;
 use exec_server_transport::http_front::{Reply, json};
 use hyper::{Method, StatusCode};
 
@@ -15,7 +14,7 @@ use crate::clock::Seconds;
 use crate::secrets::{key_digest, new_id, new_secret, sha256};
 use crate::signed_url::{Claims, SocketRole};
 use crate::store::{
-    Authorization, Environment, NewRegistration, NotAuthorized, Registration, RegistrationPolicy,
+    Authorization, NewAuthorization, NewRegistration, NotAuthorized, NotGranted, NotRegistered,
     TokenRole,
 };
 
@@ -28,22 +27,21 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     if request.security_profile != SECURITY_PROFILE {
         return Err(Refusal::Invalid(format!("the security profile must be {SECURITY_PROFILE}")));
     }
-    let id = environment.clone();
-    let stored = rendezvous.storage.ask(move |store| store.environment(&id)).await;
-    let stored = stored.map_err(|error| Refusal::unwritten(&error))?.ok_or(Refusal::NotFound)?;
-    let presence = rendezvous.bus.presence(&environment).await;
-    if is_taken(&stored, presence.as_ref(), &request) {
-        return Err(Refusal::Taken);
-    }
+    let presences = rendezvous.bus.presences(std::slice::from_ref(&environment)).await;
+    let presence = presences.map_err(|error| Refusal::unwritten(&error))?.remove(&environment);
     let new = NewRegistration {
         id: new_id("reg_"),
         environment: environment.clone(),
         executor_key: request.executor_public_key,
-        after: stored.generation,
+        attached: presence.map(|presence| presence.registration),
     };
     let registration = new.id.clone();
     let now = rendezvous.config.clock.now();
-    let generation = rendezvous.storage.ask(move |store| store.register(&new, now)).await?;
+    let generation = match rendezvous.store.register(new, now).await? {
+        Ok(generation) => generation,
+        Err(NotRegistered::UnknownEnvironment) => return Err(Refusal::NotFound),
+        Err(NotRegistered::Taken) => return Err(Refusal::Taken),
+    };
     rendezvous.bus.supersede(&environment, generation).await;
     let claims = Claims {
         environment: environment.clone(),
@@ -64,13 +62,6 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     ))
 }
 
-/// Whether another executor holds the environment; the same executor may always register again.
-fn is_taken(stored: &Environment, presence: Option<&Presence>, request: &RegisterRequest) -> bool {
-    let Some(current) = current_registration(stored, presence) else { return false };
-    stored.policy == RegistrationPolicy::FirstWins
-        && current.executor_key != request.executor_public_key
-}
-
 /// Gives a harness a websocket URL and an authorization for an executor.
 pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Refusal> {
     asked.only(&[Method::POST])?;
@@ -83,7 +74,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         presence = rendezvous.bus.await_presence(&environment, arrival) => presence,
         () = rendezvous.wait_for_draining() => return Err(Refusal::Draining),
     };
-    let presence = presence.ok_or(Refusal::Offline)?;
+    let presence = presence?.ok_or(Refusal::Offline)?;
     if presence.is_full {
         return Err(Refusal::Busy);
     }
@@ -93,22 +84,21 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
     // The authorization must not outlive its token.
     let expires = token.expires_at.map_or(expires, |end| end.min(expires));
     let (hash, harness_key) = (sha256(secret.as_bytes()), key_digest(&request.harness_public_key));
-    let (id, token_id) = (environment.clone(), token.id.clone());
-    let max_unused = rendezvous.config.limits.unused_authorizations;
-    let answer = rendezvous.storage.ask(move |store| {
-        let Some(stored) = store.environment(&id)? else { return Ok(Err(Refusal::NotFound)) };
-        let Some(current) = current_registration(&stored, Some(&presence)) else {
-            return Ok(Err(Refusal::Offline));
-        };
-        let registration = current.id.clone();
-        let authorization = Authorization { hash, environment: id, registration, harness_key };
-        if store.add_authorization(&authorization, &token_id, expires, max_unused)? {
-            Ok(Ok(current.clone()))
-        } else {
-            Ok(Err(Refusal::TooMany))
-        }
-    });
-    let current = answer.await??;
+    let base = rendezvous.base_of(presence.home.as_deref());
+    let (id, registration) = (environment.clone(), presence.registration);
+    let new = NewAuthorization {
+        authorization: Authorization { hash, environment: id, registration, harness_key },
+        token: token.id.clone(),
+        expires,
+        max_unused: rendezvous.config.limits.unused_authorizations,
+    };
+    let current = match rendezvous.store.authorize(new).await? {
+        Ok(current) => current,
+        Err(NotGranted::UnknownEnvironment) => return Err(Refusal::NotFound),
+        // The attached executor has been replaced, and the new one is not there yet.
+        Err(NotGranted::OldRegistration) => return Err(Refusal::Offline),
+        Err(NotGranted::TooMany) => return Err(Refusal::TooMany),
+    };
     let claims = Claims {
         environment: environment.clone(),
         registration: current.id.clone(),
@@ -122,7 +112,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         StatusCode::OK,
         &ConnectResponse {
             environment_id: environment,
-            url: rendezvous.keys.sign(&rendezvous.base.websocket, &claims),
+            url: rendezvous.keys.sign(&base, &claims),
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: current.id,
             executor_public_key: current.executor_key,
@@ -149,7 +139,7 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
             harness_key: key_digest(&request.harness_public_key),
         };
         let now = rendezvous.config.clock.now();
-        rendezvous.storage.ask(move |store| store.use_authorization(&authorization, now)).await?
+        rendezvous.store.use_authorization(authorization, now).await?
     };
     let (valid, reason) = (allowed.is_ok(), allowed.err().map(NotAuthorized::name));
     rendezvous.metrics.handshake(valid);
@@ -158,15 +148,6 @@ pub async fn validate(asked: Asked<'_>, environment: String) -> Result<Reply, Re
     }
     tracing::info!(%environment, %registration, stream_id, request_id, valid, reason, "harness validated");
     Ok(json(StatusCode::OK, &ValidateResponse { valid }))
-}
-
-/// The current registration, if its executor is attached.
-fn current_registration<'a>(
-    stored: &'a Environment,
-    presence: Option<&Presence>,
-) -> Option<&'a Registration> {
-    let attached = &presence?.registration;
-    stored.registration.as_ref().filter(|current| current.id == *attached)
 }
 
 fn seconds(duration: Duration) -> Seconds {

@@ -35,7 +35,7 @@ pub enum Refusal {
     TooMany,
     /// Another executor is attached, and the policy is first-wins.
     Taken,
-    /// A concurrent registration, or a failed write. Nothing was written.
+    /// A failed write. Nothing was written.
     Conflict,
     /// The rendezvous is shutting down. Nothing was written.
     Draining,
@@ -143,8 +143,9 @@ impl Refusal {
 impl From<StoreError> for Refusal {
     fn from(error: StoreError) -> Self {
         match error {
-            StoreError::Conflict => Self::Conflict,
-            error @ StoreError::Unwritten(_) => Self::unwritten(&error),
+            error @ (StoreError::Unwritten(_) | StoreError::Unreachable { .. }) => {
+                Self::unwritten(&error)
+            }
             error => {
                 tracing::error!(%error, "the store failed");
                 Self::Internal

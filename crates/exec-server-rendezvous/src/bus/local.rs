@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exec_server_relay::switchboard::{
-    AttachError, BufferBudget, CloseReason, Presence, RouteOutcome, SocketId, Switchboard,
-    SwitchboardLimits, Ticket,
+    AttachError, BufferBudget, CloseReason, RouteOutcome, SocketId, Switchboard, SwitchboardLimits,
+    Ticket,
 };
 
 use tokio::sync::Notify;
 
-use super::arrivals::{Arrivals, Waiting};
-use super::{Answer, Bus, Link, LinkState};
+use super::arrivals::{Arrivals, Waiting, WaitingGuard};
+use super::{Answer, Bus, Link, LinkState, Presence};
+use crate::clock::{self, Seconds};
+use crate::store::StoreError;
 
 /// Environments do not interact, so each shard has its own lock; more shards than cores keep contention low.
 const SHARDS: usize = 16;
@@ -55,30 +57,57 @@ impl LocalBus {
         Self { shards, hasher: RandomState::new(), budget, waiting: Waiting::default() }
     }
 
+    /// The attached executor of an environment.
+    pub fn presence(&self, environment: &str) -> Option<Presence> {
+        let found = self.shard(environment).with(|board| board.presence(environment))?;
+        let ago = found.since.elapsed().as_secs();
+        Some(Presence {
+            registration: found.registration,
+            since: clock::now() - Seconds::try_from(ago).unwrap_or(0),
+            streams: Some(found.streams),
+            is_full: found.is_full,
+            home: None,
+        })
+    }
+
+    /// Closes the executor of an environment.
+    pub fn close_executor(&self, environment: &str, why: CloseReason) {
+        self.shard(environment).with(|board| board.close_executor(environment, why));
+    }
+
+    /// A place among the waiting requests, unless all are taken.
+    pub fn enter_waiting(&self) -> Option<WaitingGuard<'_>> {
+        self.waiting.enter()
+    }
+
     fn shard(&self, environment: &str) -> &Arc<Shard> {
         &self.shards[self.hasher.hash_one(environment) as usize % SHARDS]
     }
 }
 
 impl Bus for LocalBus {
-    fn presence<'a>(&'a self, environment: &'a str) -> Answer<'a, Option<Presence>> {
-        let presence = self.shard(environment).with(|board| board.presence(environment));
-        Box::pin(std::future::ready(presence))
+    fn presences<'a>(
+        &'a self,
+        environments: &'a [String],
+    ) -> Answer<'a, Result<BTreeMap<String, Presence>, StoreError>> {
+        let found = environments.iter().filter_map(|id| Some((id.clone(), self.presence(id)?)));
+        Box::pin(std::future::ready(Ok(found.collect())))
     }
 
     fn await_presence<'a>(
         &'a self,
         environment: &'a str,
         time: Duration,
-    ) -> Answer<'a, Option<Presence>> {
-        let shard = self.shard(environment);
+    ) -> Answer<'a, Result<Option<Presence>, StoreError>> {
         Box::pin(async move {
-            if let Some(presence) = shard.with(|board| board.presence(environment)) {
-                return Some(presence);
+            let presence = self.presence(environment);
+            if presence.is_none()
+                && let Some(_guard) = self.enter_waiting()
+            {
+                self.shard(environment).wait_for_arrival(environment, time).await;
+                return Ok(self.presence(environment));
             }
-            let _guard = self.waiting.enter()?;
-            shard.wait_for_arrival(environment, time).await;
-            shard.with(|board| board.presence(environment))
+            Ok(presence)
         })
     }
 
@@ -129,6 +158,18 @@ impl Bus for LocalBus {
     fn counts(&self) -> (usize, usize) {
         let counts = self.shards.iter().map(|shard| shard.with(|board| board.counts()));
         counts.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+    }
+
+    fn leave(&self) -> Answer<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn members(&self) -> (usize, usize) {
+        (1, 0)
     }
 
     fn waiting(&self) -> usize {

@@ -113,6 +113,10 @@ Examples:
   exec-server doctor --json ws://127.0.0.1:7777
       what a server says about its machine";
 
+pub const NODES: &str = "\
+Examples:
+  EXEC_SERVER_ADMIN_TOKEN=xs_admin_… exec-server nodes --remote https://meet.example.org";
+
 pub const ENVIRONMENTS: &str = "\
 Examples:
   exec-server environments

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use exec_server::protocol::escape_untrusted::escape_untrusted;
 use exec_server_rendezvous::StartError;
 use exec_server_rendezvous::admin::{
-    self, AdminError, EnvironmentStatus, MadeToken, NewToken, PUBLIC_URL,
+    self, AdminError, EnvironmentStatus, MadeToken, NewToken, NodeStatus, PUBLIC_URL,
 };
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::data_dir::{DataDir, DataDirError};
+use exec_server_rendezvous::open_store;
 use exec_server_rendezvous::presence;
-use exec_server_rendezvous::server::open_store;
 use exec_server_rendezvous::store::{RegistrationPolicy, SqliteStore, Store, StoreError, Token};
 
 use remote::{RemoteError, RemoteRegistry};
@@ -66,6 +66,9 @@ pub enum RegistryError {
     /// The HTTP request failed or was rejected.
     #[error(transparent)]
     Remote(#[from] RemoteError),
+    /// No event loop can be made, such as without descriptors.
+    #[error("could not start the runtime")]
+    Runtime(#[source] io::Error),
     /// The object does not exist.
     #[error("there is no {0} `{1}`")]
     NotFound(&'static str, String),
@@ -76,14 +79,15 @@ pub enum Registry {
     /// Through its data directory.
     Local(SqliteStore, DataDir),
     /// Over HTTP.
-    Remote(RemoteRegistry),
+    Remote(Box<RemoteRegistry>),
 }
 
 impl RegistryArguments {
     /// Opens the selected rendezvous.
     pub fn open(&self) -> Result<Registry, RegistryError> {
         if let Some(url) = &self.remote {
-            return Ok(Registry::Remote(RemoteRegistry::new(url, self.ca_file.clone())?));
+            let remote = RemoteRegistry::new(url, self.ca_file.clone())?;
+            return Ok(Registry::Remote(Box::new(remote)));
         }
         let data = self.data.clone().or_else(default_data_dir).ok_or(RegistryError::Which)?;
         let data = DataDir::open(&data)?;
@@ -95,7 +99,7 @@ impl Registry {
     /// Creates a token.
     pub fn create_token(&self, new: &NewToken) -> Result<MadeToken, RegistryError> {
         Ok(match self {
-            Self::Local(store, _) => admin::create_token(store, new, clock::now())?,
+            Self::Local(store, _) => wait_for(admin::create_token(store, new, clock::now()))??,
             Self::Remote(remote) => remote.create_token(new)?,
         })
     }
@@ -103,7 +107,7 @@ impl Registry {
     /// Lists all tokens.
     pub fn tokens(&self) -> Result<Vec<Token>, RegistryError> {
         Ok(match self {
-            Self::Local(store, _) => store.tokens()?,
+            Self::Local(store, _) => wait_for(store.tokens())??,
             Self::Remote(remote) => remote.tokens()?,
         })
     }
@@ -111,7 +115,7 @@ impl Registry {
     /// Revokes a token.
     pub fn revoke_token(&self, id: &str) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store, _) => store.revoke_token(id, clock::now())?,
+            Self::Local(store, _) => wait_for(store.revoke_token(id.to_owned(), clock::now()))??,
             Self::Remote(remote) => remote.revoke_token(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
@@ -120,7 +124,7 @@ impl Registry {
     /// Deletes a token.
     pub fn delete_token(&self, id: &str) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store, _) => store.delete_token(id, clock::now())?,
+            Self::Local(store, _) => wait_for(store.delete_token(id.to_owned(), clock::now()))??,
             Self::Remote(remote) => remote.delete_token(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("token", id.to_owned()))
@@ -141,7 +145,7 @@ impl Registry {
                     }
                     _ => format!("{}: {error}", data.presence_socket().display()),
                 };
-                Ok((admin::stored_environments(store)?, Some(doubt)))
+                Ok((wait_for(admin::stored_environments(store))??, Some(doubt)))
             }
         }
     }
@@ -149,7 +153,7 @@ impl Registry {
     /// Sets which executor is kept when two register for one environment.
     pub fn set_policy(&self, id: &str, policy: RegistrationPolicy) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store, _) => store.set_policy(id, policy)?,
+            Self::Local(store, _) => wait_for(store.set_policy(id.to_owned(), policy))??,
             Self::Remote(remote) => remote.set_policy(id, policy)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
@@ -158,19 +162,35 @@ impl Registry {
     /// Deletes an environment with its tokens.
     pub fn delete_environment(&self, id: &str) -> Result<(), RegistryError> {
         let is_there = match self {
-            Self::Local(store, _) => store.delete_environment(id, clock::now())?,
+            Self::Local(store, _) => {
+                wait_for(store.delete_environment(id.to_owned(), clock::now()))??.is_some()
+            }
             Self::Remote(remote) => remote.delete_environment(id)?,
         };
         is_there.then_some(()).ok_or_else(|| RegistryError::NotFound("environment", id.to_owned()))
     }
 
+    /// The nodes of the cluster; a single rendezvous has none.
+    pub fn nodes(&self) -> Result<Vec<NodeStatus>, RegistryError> {
+        match self {
+            Self::Local(..) => Ok(Vec::new()),
+            Self::Remote(remote) => Ok(remote.nodes()?),
+        }
+    }
+
     /// Public URL of the rendezvous.
     pub fn url(&self) -> Result<String, RegistryError> {
         Ok(match self {
-            Self::Local(store, _) => store.note(PUBLIC_URL)?.unwrap_or_default(),
+            Self::Local(store, _) => wait_for(store.note(PUBLIC_URL))??.unwrap_or_default(),
             Self::Remote(remote) => remote.url().to_owned(),
         })
     }
+}
+
+/// Runs one operation of a store to its end.
+fn wait_for<T>(operation: impl Future<Output = T>) -> Result<T, RegistryError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    Ok(runtime.map_err(RegistryError::Runtime)?.block_on(operation))
 }
 
 /// Default data directory of a rendezvous.

@@ -1,5 +1,7 @@
 //! `exec-server rendezvous`: a registry and relay for executors and harnesses that cannot reach each other directly.
 
+mod store;
+
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -9,18 +11,23 @@ use std::time::Duration;
 
 use exec_server::logging::LogFormat;
 use exec_server_relay::registry_client::is_secure;
+use exec_server_rendezvous::bus::NodeConfig;
 use exec_server_rendezvous::clock::Clock;
-use exec_server_rendezvous::config::{Limits, Timings};
+use exec_server_rendezvous::config::{ClusterConfig, Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
 
 use crate::cli::limits::memory;
 use crate::cli::positive_duration;
 use crate::cli::registry::default_data_dir;
 use crate::cli::token::quoted;
+use store::{StoreCommand, StoreUrlSourceError};
 
 /// Arguments of `rendezvous`.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct RendezvousArguments {
+    #[command(subcommand)]
+    command: Option<StoreCommand>,
     /// Address to listen on: http://IP:PORT, or https:// with --tls-cert; ws:// and wss:// mean the same.
     ///
     /// Use a fixed port: executors reconnect to the same address after a restart.
@@ -30,6 +37,22 @@ pub struct RendezvousArguments {
     /// [default: EXEC_SERVER_RENDEZVOUS_DATA, or ~/.local/state/exec-server/rendezvous].
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
+    /// Keep all state in a PostgreSQL database that several nodes share: postgres://USER@HOST/DATABASE. A URL with a
+    /// password comes from EXEC_SERVER_STORE, or from the file that EXEC_SERVER_STORE_FILE names.
+    #[arg(long, value_name = "URL", conflicts_with = "data")]
+    store: Option<String>,
+    /// With --store: the name of this node, unique among all nodes.
+    #[arg(long, value_name = "NAME")]
+    node_id: Option<String>,
+    /// With --store: the URL that leads to this node alone; harnesses of its executors are sent there.
+    #[arg(long, value_name = "URL")]
+    node_url: Option<String>,
+    /// With --store: the name of the cluster; a node refuses the database of another one.
+    #[arg(long, value_name = "NAME", default_value = "main")]
+    cluster: String,
+    /// With --store: the file with the signing keys, the same on all nodes.
+    #[arg(long, value_name = "FILE")]
+    signing_keys: Option<PathBuf>,
     /// Public URL: the name of a proxy in front of the rendezvous, or of this machine.
     #[arg(long, value_name = "URL")]
     public_url: Option<String>,
@@ -74,6 +97,12 @@ enum RunError {
     NoCertificate,
     #[error("no data directory: HOME is not set; use --data DIR")]
     NoData,
+    #[error("a node of a cluster needs {0}")]
+    Incomplete(&'static str),
+    #[error("--node-url must be http://HOST or https://HOST, without query or fragment: {0}")]
+    NodeUrl(String),
+    #[error(transparent)]
+    StoreUrl(#[from] StoreUrlSourceError),
     #[error(transparent)]
     Start(#[from] StartError),
     #[error("could not set up the rendezvous")]
@@ -87,6 +116,9 @@ pub fn run(arguments: RendezvousArguments) -> ExitCode {
     exec_server_os::tune_allocator();
     exec_server_os::raise_open_file_limit();
     exec_server::logging::init(arguments.log_format);
+    if let Some(command) = arguments.command {
+        return store::run(command);
+    }
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => crate::fail(&error),
@@ -140,10 +172,32 @@ impl RendezvousArguments {
         if self.listen.is_tls && tls.is_none() {
             return Err(RunError::NoCertificate);
         }
-        let data = self.data.or_else(default_data_dir).ok_or(RunError::NoData)?;
+        let shared = match self.data {
+            Some(_) => None,
+            None => store::store_url(self.store)?,
+        };
+        let cluster = match shared {
+            None => None,
+            Some(store) => Some(ClusterConfig {
+                store,
+                node: NodeConfig {
+                    id: self.node_id.ok_or(RunError::Incomplete("--node-id NAME"))?,
+                    url: node_url(self.node_url)?,
+                },
+                name: self.cluster,
+                signing_keys: self.signing_keys.ok_or(RunError::Incomplete(
+                    "--signing-keys FILE, with one line: an id, a space, and 32 bytes in hex, such as of `openssl rand -hex 32`",
+                ))?,
+            }),
+        };
+        let data = match &cluster {
+            Some(_) => PathBuf::new(),
+            None => self.data.or_else(default_data_dir).ok_or(RunError::NoData)?,
+        };
         Ok(RendezvousConfig {
             listen: self.listen.address,
             data,
+            cluster,
             public_url: self.public_url,
             tls,
             metrics: self.metrics_listen,
@@ -180,6 +234,17 @@ fn buffer_budget(text: &str) -> Result<usize, String> {
 
 /// The share of a single stream.
 const LEAST_BUDGET: usize = 1024 * 1024;
+
+/// The URL of this node, without a slash at its end.
+fn node_url(given: Option<String>) -> Result<String, RunError> {
+    let given = given.ok_or(RunError::Incomplete("--node-url URL"))?;
+    let url = url::Url::parse(given.trim()).ok().filter(|url| {
+        let is_plain = url.query().is_none() && url.fragment().is_none();
+        matches!(url.scheme(), "http" | "https") && is_plain && url.username().is_empty()
+    });
+    let url = url.ok_or(RunError::NodeUrl(given))?;
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
 
 fn listen_address(text: &str) -> Result<ListenAddress, String> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));

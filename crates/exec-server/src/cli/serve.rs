@@ -23,6 +23,7 @@ use super::doctor::DoctorArguments;
 use super::environments::EnvironmentsArguments;
 use super::forward::ForwardArguments;
 use super::known_hosts::KnownHostsArguments;
+use super::nodes::NodesArguments;
 use super::reference_options::{ReferenceOptionError, ReferenceOptions};
 use super::rendezvous::RendezvousArguments;
 use super::sandbox::SandboxArguments;
@@ -211,12 +212,15 @@ pub enum Command {
     /// forwarded unread. Serves until SIGTERM or Ctrl-C.
     #[command(after_help = FORWARD_EXAMPLES)]
     Forward(Box<ForwardArguments>),
-    /// Create, list and revoke rendezvous tokens for executors, harnesses and admins.
+    /// Create, list, revoke and delete rendezvous tokens for executors, harnesses and admins.
     #[command(subcommand, after_help = examples::TOKEN)]
     Token(TokenCommand),
     /// List the environments of a rendezvous and whether their executors are online.
     #[command(after_help = examples::ENVIRONMENTS)]
     Environments(EnvironmentsArguments),
+    /// List the nodes of a rendezvous cluster with their state and load.
+    #[command(after_help = examples::NODES)]
+    Nodes(NodesArguments),
     /// List the remembered keys of executors, or forget one.
     #[command(after_help = examples::KNOWN_HOSTS)]
     KnownHosts(KnownHostsArguments),

@@ -6,6 +6,8 @@ mod agent_identity;
 mod certificates;
 #[cfg(target_os = "linux")]
 mod chaos;
+#[cfg(unix)]
+mod cluster;
 pub mod commands;
 mod crowd;
 mod deletion;
@@ -35,11 +37,12 @@ mod registry;
 mod relay;
 mod returning;
 mod routes;
+mod store;
 #[cfg(target_os = "linux")]
 mod trust;
 
 use exec_server_rendezvous::clock;
-use exec_server_rendezvous::store::{Store, TokenRole};
+use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::http::HttpReply;
 use exec_server_testkit::rendezvous::{public_key, upgrade_at};
 use exec_server_testkit::{RelaySocket, TestRendezvous};
@@ -91,11 +94,8 @@ async fn rejection(url: &str) -> (u16, String) {
 
 /// Revokes every token in the database, as another program would.
 pub async fn revoke_all(rendezvous: &TestRendezvous) {
-    let revoke = |store: &dyn Store| {
-        for token in store.tokens()? {
-            store.revoke_token(&token.id, clock::now())?;
-        }
-        Ok(())
-    };
-    rendezvous.storage().ask(revoke).await.expect("the store works");
+    let store = rendezvous.store();
+    for token in store.tokens().await.expect("the store works") {
+        store.revoke_token(token.id, clock::now()).await.expect("the store works");
+    }
 }

@@ -8,7 +8,9 @@ use exec_server::logging::chain;
 use exec_server::protocol::escape_untrusted::escape_untrusted;
 use exec_server_relay::registry_client::is_secure;
 use exec_server_relay::registry_types::RegistryFailureDetail;
-use exec_server_rendezvous::admin::{EnvironmentChange, EnvironmentStatus, MadeToken, NewToken};
+use exec_server_rendezvous::admin::{
+    EnvironmentChange, EnvironmentStatus, MadeToken, NewToken, NodeStatus, Nodes,
+};
 use exec_server_rendezvous::presence::Environments;
 use exec_server_rendezvous::store::{RegistrationPolicy, Token};
 use exec_server_transport::dial::{DialError, DialOptions};
@@ -188,6 +190,12 @@ impl RemoteRegistry {
         let answer: Option<Environments> =
             self.ask(Method::GET, "/admin/environments", Vec::new())?;
         Ok(answer.map(|it| it.environments).unwrap_or_default())
+    }
+
+    /// Lists the nodes of the cluster.
+    pub fn nodes(&self) -> Result<Vec<NodeStatus>, RemoteError> {
+        let answer: Option<Nodes> = self.ask(Method::GET, "/admin/nodes", Vec::new())?;
+        Ok(answer.map(|it| it.nodes).unwrap_or_default())
     }
 
     /// Sets the policy; returns whether the environment exists.

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use exec_server_rendezvous::clock;
-use exec_server_rendezvous::store::{Store, TokenRole};
+use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::http::request_with_body;
 use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
@@ -199,11 +199,10 @@ async fn a_token_in_a_file_can_be_replaced_before_the_old_one_is_revoked() {
     let builder = builder.env("EXEC_SERVER_REMOTE_TOKEN_FILE", &file);
     let mut executor = builder.piped_stderr().spawn();
     wait_until_attached(&mut executor).await;
-    let old = rendezvous.storage().ask(|store| store.tokens()).await.unwrap();
+    let old = rendezvous.store().tokens().await.unwrap();
     let old = old.into_iter().find(|token| token.role == TokenRole::Executor).unwrap();
     std::fs::write(&file, rendezvous.token(TokenRole::Executor, "env").await).unwrap();
-    let revoke = move |store: &dyn Store| store.revoke_token(&old.id, clock::now());
-    rendezvous.storage().ask(revoke).await.unwrap();
+    rendezvous.store().revoke_token(old.id, clock::now()).await.unwrap();
     wait_until_attached(&mut executor).await;
     let token = rendezvous.token(TokenRole::Harness, "env").await;
     let mut client = TestHarness::new(rendezvous.url(), "env", &token).client().await;

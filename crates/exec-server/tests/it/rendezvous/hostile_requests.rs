@@ -40,7 +40,7 @@ async fn a_request_that_never_ends_is_closed_and_writes_nothing() {
         assert!(heard.contains(answer), "{said}: {heard}");
     }))
     .await;
-    let stored = rendezvous.storage().ask(|store| store.environment("env")).await.unwrap().unwrap();
+    let stored = rendezvous.store().environment("env".to_owned()).await.unwrap().unwrap();
     assert_eq!(stored.generation, 0);
 }
 

@@ -203,7 +203,7 @@ async fn concurrent_registrations_succeed_or_report_that_nothing_was_written() {
             refused => assert_eq!(refused, (503, "registration_conflict".to_owned())),
         }
     }
-    let stored = rendezvous.storage().ask(|store| store.environment("env")).await.unwrap().unwrap();
+    let stored = rendezvous.store().environment("env".to_owned()).await.unwrap().unwrap();
     assert_eq!(stored.generation, registered);
     let current = stored.registration.unwrap().id;
     let is_current = |reply: &&exec_server_testkit::HttpReply| reply.body.contains(&current);
@@ -216,10 +216,8 @@ async fn concurrent_registrations_succeed_or_report_that_nothing_was_written() {
 async fn with_first_wins_another_executor_waits_until_the_first_is_gone() {
     let rendezvous = TestRendezvous::start().await;
     let env = env(&rendezvous, "env").await;
-    let first_wins = |store: &dyn exec_server_rendezvous::store::Store| {
-        store.set_policy("env", RegistrationPolicy::FirstWins)
-    };
-    assert!(rendezvous.storage().ask(first_wins).await.unwrap());
+    let first_wins = RegistrationPolicy::FirstWins;
+    assert!(rendezvous.store().set_policy("env".to_owned(), first_wins).await.unwrap());
     let executor = env.executor(&rendezvous).await;
     let taken =
         rendezvous.post("env/register", &env.executor, &register_body(&public_key(9))).await;

@@ -2,8 +2,6 @@
 
 use rusqlite::Connection;
 
-use super::StoreError;
-
 /// One migration per version; a released migration is never changed.
 const STEPS: [&str; 3] = [
     "
@@ -57,22 +55,24 @@ const STEPS: [&str; 3] = [
 ];
 
 /// Migrates a database to the current version; safe to run in several processes at once.
-pub fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
+///
+/// Returns the version of a database that is newer than the latest known one, with that.
+pub fn migrate(connection: &mut Connection) -> Result<Option<(i64, i64)>, rusqlite::Error> {
     let transaction =
         connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
     let found: i64 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
     let known = i64::try_from(STEPS.len()).expect("few steps");
     let Some(steps) = usize::try_from(found).ok().and_then(|done| STEPS.get(done..)) else {
-        return Err(StoreError::TooNew { found, known });
+        return Ok(Some((found, known)));
     };
     // An up-to-date database is not written to, because the disk may be full.
     if steps.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     for step in steps {
         transaction.execute_batch(step)?;
     }
     transaction.pragma_update(None, "user_version", known)?;
     transaction.commit()?;
-    Ok(())
+    Ok(None)
 }

@@ -1,0 +1,276 @@
+//! Operations of a cluster: leases of nodes, and claims of executors.
+//!
+//! A claim says at which node an executor is attached. (generation, sequence) is its fencing token: a newer one replaces
+//! an older one, and a release names the claim that it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_postgres::Row;
+
+use super::rows::count;
+use super::{Lane, Parameters, PostgresStore};
+use crate::clock::Seconds;
+use crate::membership::{LEASE, Lease};
+use crate::store::StoreError;
+
+/// The fencing token of an executor's place at a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ClaimId {
+    /// Generation of the registration.
+    pub generation: u64,
+    /// Orders the sockets of one registration.
+    pub sequence: u64,
+}
+
+/// An executor that attaches.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// Environment id.
+    pub environment: String,
+    /// Registration id.
+    pub registration: String,
+    /// Generation of the registration.
+    pub generation: u64,
+}
+
+/// Where an executor is, or was a moment ago.
+#[derive(Debug, Clone)]
+pub struct Located {
+    /// Environment id.
+    pub environment: String,
+    /// Registration id.
+    pub registration: String,
+    /// The claim.
+    pub claim: ClaimId,
+    /// When the executor attached, or left.
+    pub since: Seconds,
+    /// Whether the executor has left.
+    pub is_released: bool,
+    /// The lease of its node, if that epoch still has one.
+    pub lease: Option<Lease>,
+}
+
+/// A node as it describes itself.
+#[derive(Debug, Clone)]
+pub struct NodeReport {
+    /// Node id.
+    pub node: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Whether it is shutting down.
+    pub is_leaving: bool,
+    /// Attached executors.
+    pub executors: usize,
+    /// Attached harnesses.
+    pub streams: usize,
+}
+
+/// The answer to a renewal.
+#[derive(Debug)]
+pub struct Renewal {
+    /// Whether the lease is still this node's.
+    pub is_held: bool,
+    /// The time of the database.
+    pub time: Seconds,
+    /// Claims of this node that were replaced by another one.
+    pub superseded: Vec<(String, ClaimId)>,
+}
+
+/// A row of the list of nodes.
+#[derive(Debug, Clone)]
+pub struct NodeRow {
+    /// Its lease.
+    pub lease: Lease,
+    /// Version of the program.
+    pub version: String,
+    /// Attached executors.
+    pub executors: u64,
+    /// Attached harnesses.
+    pub streams: u64,
+}
+
+impl PostgresStore {
+    /// Takes a lease for a node and returns its new epoch; none while another process holds it.
+    pub async fn join(&self, node: &str, url: &str) -> Result<Option<u64>, StoreError> {
+        let join = "
+            INSERT INTO nodes AS n (id, epoch, url, state, version, executors, streams, renewed_at)
+            VALUES ($1, nextval('node_epochs'), $2, 'ready', $3, 0, 0, now())
+            ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, url = excluded.url, state = 'ready',
+                version = excluded.version, executors = 0, streams = 0, renewed_at = now()
+            WHERE n.state = 'left' OR n.renewed_at < now() - make_interval(secs => $4)
+            RETURNING epoch";
+        let version = env!("CARGO_PKG_VERSION");
+        let parameters: Parameters = &[&node, &url, &version, &LEASE.as_secs_f64()];
+        let row = self.row(Lane::Lease, join, parameters).await?;
+        row.map(|row| count(row.get(0))).transpose()
+    }
+
+    /// Renews the lease, and collects what others have to say to this node.
+    pub async fn renew(&self, report: &NodeReport) -> Result<Renewal, StoreError> {
+        let renew = "
+            WITH held AS (
+                UPDATE nodes SET renewed_at = now(), state = $3, executors = $4, streams = $5
+                WHERE id = $1 AND epoch = $2 RETURNING 1),
+                told AS (
+                    DELETE FROM superseded WHERE node = $1 AND epoch = $2
+                    RETURNING environment, generation, sequence)
+            SELECT EXISTS (SELECT 1 FROM held), extract(epoch FROM now())::bigint,
+                told.environment, told.generation, told.sequence
+            FROM (VALUES (1)) AS one LEFT JOIN told ON true";
+        let state = if report.is_leaving { "leaving" } else { "ready" };
+        let parameters: Parameters = &[
+            &report.node,
+            &number(report.epoch)?,
+            &state,
+            &number(report.executors as u64)?,
+            &number(report.streams as u64)?,
+        ];
+        let rows = self.rows(Lane::Lease, renew, parameters).await?;
+        let first = rows.first().ok_or(StoreError::NotAsked)?;
+        let (is_held, time) = (first.get(0), first.get(1));
+        let mut superseded = Vec::new();
+        for row in &rows {
+            if let Some(environment) = row.get::<_, Option<String>>(2) {
+                superseded.push((environment, read_claim(row, 3)?));
+            }
+        }
+        Ok(Renewal { is_held, time, superseded })
+    }
+
+    /// Ends the lease at once, so that the node can start again without waiting.
+    pub async fn leave(&self, node: &str, epoch: u64) -> Result<(), StoreError> {
+        let leave = "UPDATE nodes SET state = 'left' WHERE id = $1 AND epoch = $2";
+        self.rows(Lane::Lease, leave, &[&node, &number(epoch)?]).await.map(drop)
+    }
+
+    /// All nodes whose lease was renewed within the last day.
+    pub async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        let list = "
+            SELECT id, epoch, url, state, greatest(extract(epoch FROM now() - renewed_at), 0)::float8,
+                version, executors, streams
+            FROM nodes WHERE renewed_at > now() - interval '1 day' AND state <> 'left' ORDER BY id";
+        let rows = self.rows(Lane::Lease, list, &[]).await?;
+        let node = |row: &Row| {
+            let lease = read_lease(row, 0)?.ok_or(StoreError::Corrupt("a node"))?;
+            let (executors, streams) = (count(row.get(6))?, count(row.get(7))?);
+            Ok(NodeRow { lease, version: row.get(5), executors, streams })
+        };
+        rows.iter().map(node).collect()
+    }
+
+    /// Claims executors for a node; a claim fails if its registration is not the current one, or is older than the
+    /// one that is attached. The environments must differ.
+    pub async fn claim(
+        &self,
+        node: &str,
+        epoch: u64,
+        asked: &[ClaimRequest],
+    ) -> Result<Vec<Option<ClaimId>>, StoreError> {
+        let claim = "
+            WITH asked AS (
+                SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[])
+                    WITH ORDINALITY AS a (environment, generation, registration, place)),
+                good AS (
+                    SELECT a.*, nextval('claim_sequence') AS sequence FROM asked a
+                    JOIN environments e ON e.id = a.environment AND e.registration = a.registration),
+                before AS (
+                    SELECT p.* FROM presence p JOIN good ON good.environment = p.environment),
+                claimed AS (
+                    INSERT INTO presence AS p (environment, generation, sequence, registration, node, epoch, since)
+                    SELECT environment, generation, sequence, registration, $4, $5, extract(epoch FROM now())::bigint
+                    FROM good ORDER BY environment
+                    ON CONFLICT (environment) DO UPDATE SET generation = excluded.generation,
+                        sequence = excluded.sequence, registration = excluded.registration,
+                        node = excluded.node, epoch = excluded.epoch, since = excluded.since
+                    WHERE p.generation <= excluded.generation
+                    RETURNING p.environment, p.sequence),
+                told AS (
+                    INSERT INTO superseded (node, epoch, environment, generation, sequence)
+                    SELECT b.node, b.epoch, b.environment, b.generation, b.sequence
+                    FROM before b JOIN claimed ON claimed.environment = b.environment
+                    WHERE b.node <> '' AND b.node <> $4)
+            SELECT good.place, claimed.sequence FROM good JOIN claimed ON claimed.environment = good.environment";
+        let environments: Vec<&str> = asked.iter().map(|it| it.environment.as_str()).collect();
+        let registrations: Vec<&str> = asked.iter().map(|it| it.registration.as_str()).collect();
+        let generations = asked.iter().map(|it| number(it.generation));
+        let generations = generations.collect::<Result<Vec<_>, _>>()?;
+        let parameters: Parameters =
+            &[&environments, &generations, &registrations, &node, &number(epoch)?];
+        let mut claims = vec![None; asked.len()];
+        for row in self.rows(Lane::Quick, claim, parameters).await? {
+            let index = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
+            let asked = asked.get(index).ok_or(StoreError::Corrupt("a claim"))?;
+            let sequence = count(row.get(1))?;
+            claims[index] = Some(ClaimId { generation: asked.generation, sequence });
+        }
+        Ok(claims)
+    }
+
+    /// Ends a claim; a newer one stays.
+    pub async fn release(
+        &self,
+        node: &str,
+        environment: &str,
+        claim: ClaimId,
+    ) -> Result<(), StoreError> {
+        let release =
+            "UPDATE presence SET node = '', epoch = 0, since = extract(epoch FROM now())::bigint
+            WHERE environment = $1 AND generation = $2 AND sequence = $3 AND node = $4";
+        let (generation, sequence) = (number(claim.generation)?, number(claim.sequence)?);
+        let parameters: Parameters = &[&environment, &generation, &sequence, &node];
+        self.rows(Lane::Quick, release, parameters).await.map(drop)
+    }
+
+    /// Where executors are; environments without an entry are left out.
+    pub async fn locate(&self, environments: &[String]) -> Result<Vec<Located>, StoreError> {
+        let locate = "
+            SELECT n.id, n.epoch, n.url, n.state, greatest(extract(epoch FROM now() - n.renewed_at), 0)::float8,
+                p.environment, p.registration, p.generation, p.sequence, p.since, p.node
+            FROM presence p LEFT JOIN nodes n ON n.id = p.node AND n.epoch = p.epoch AND n.state <> 'left'
+            WHERE p.environment = ANY($1)";
+        let rows = self.rows(Lane::Quick, locate, &[&environments]).await?;
+        let located = |row: &Row| {
+            Ok(Located {
+                environment: row.get(5),
+                registration: row.get(6),
+                claim: read_claim(row, 7)?,
+                since: row.get(9),
+                is_released: row.get::<_, &str>(10).is_empty(),
+                lease: read_lease(row, 0)?,
+            })
+        };
+        rows.iter().map(located).collect()
+    }
+
+    /// Deletes entries of executors that left long ago, and messages to nodes that are gone.
+    pub async fn prune_presence(&self) -> Result<(), StoreError> {
+        let prune = "
+            WITH old AS (
+                DELETE FROM presence WHERE node = '' AND since < extract(epoch FROM now())::bigint - 60)
+            DELETE FROM superseded WHERE told_at < now() - interval '1 minute'";
+        self.rows(Lane::Quick, prune, &[]).await.map(drop)
+    }
+}
+
+/// Reads a lease from this column on; none if the node has none.
+fn read_lease(row: &Row, first: usize) -> Result<Option<Lease>, StoreError> {
+    let Some(node) = row.get::<_, Option<String>>(first) else { return Ok(None) };
+    let url: Arc<str> = row.get::<_, &str>(first + 2).into();
+    let age = Duration::try_from_secs_f64(row.get(first + 4));
+    Ok(Some(Lease {
+        node,
+        epoch: count(row.get(first + 1))?,
+        url,
+        is_leaving: row.get::<_, &str>(first + 3) == "leaving",
+        age: age.map_err(|_| StoreError::Corrupt("the age of a lease"))?,
+    }))
+}
+
+fn read_claim(row: &Row, first: usize) -> Result<ClaimId, StoreError> {
+    Ok(ClaimId { generation: count(row.get(first))?, sequence: count(row.get(first + 1))? })
+}
+
+fn number(count: u64) -> Result<i64, StoreError> {
+    i64::try_from(count).map_err(|_| StoreError::Corrupt("a number"))
+}

@@ -1,0 +1,181 @@
+//! A PostgreSQL server of Debian's package, private to the tests: its own data, loopback only, an unprivileged user.
+
+use std::fs;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::DEADLINE;
+use crate::isolation::free_address;
+
+/// Printed once where the tests are skipped.
+const MISSING: &str =
+    "tests with PostgreSQL are skipped: not installed (on Debian: apt-get install postgresql)";
+
+/// Settings of a server that lives for minutes: durability costs time and is not what is tested.
+const SETTINGS: [&str; 8] = [
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+    "fsync=off",
+    "full_page_writes=off",
+    "shared_buffers=32MB",
+    "max_connections=400",
+    "autovacuum=off",
+    "logging_collector=off",
+];
+
+/// A running PostgreSQL server; it ends with its value, and with the test program at the latest.
+pub struct Postgres {
+    programs: PathBuf,
+    data: tempfile::TempDir,
+    address: SocketAddr,
+    /// A shell that ends the server when its stdin is closed.
+    keeper: Option<Child>,
+}
+
+impl Postgres {
+    /// Starts a server with new data; none if PostgreSQL is not installed.
+    pub fn start() -> Option<Self> {
+        let Some(programs) = programs() else {
+            static SAID: OnceLock<()> = OnceLock::new();
+            SAID.get_or_init(|| {
+                // Past the capture of the test harness: a skipped test must be noticed.
+                let _ = writeln!(io::stderr(), "{MISSING}");
+            });
+            return None;
+        };
+        let data = tempfile::tempdir().expect("there is room for a directory");
+        let place = data.path().join("data");
+        fs::create_dir(&place).expect("the directory is new");
+        if let Some((user, group)) = servant() {
+            chown(data.path(), Some(user), Some(group)).expect("root may");
+            chown(&place, Some(user), Some(group)).expect("root may");
+        }
+        let mut initdb = command(&programs.join("initdb"));
+        initdb.args(["--username=postgres", "--auth=trust", "--no-sync", "--encoding=UTF8"]);
+        let made = initdb.args(["--locale=C", "--pgdata"]).arg(&place).output();
+        let made = made.expect("initdb can be started");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let mut server = Self { programs, data, address: free_address(), keeper: None };
+        server.resume();
+        Some(server)
+    }
+
+    /// A new database on a server that all tests of this program share.
+    pub fn shared_database() -> Option<String> {
+        Some(Self::shared()?.database())
+    }
+
+    /// Runs a statement on a database of the shared server.
+    pub fn run_shared_sql(url: &str, statement: &str) {
+        Self::shared().expect("the database was made there").run_sql(url, statement);
+    }
+
+    fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
+        SHARED.get_or_init(Self::start).as_ref()
+    }
+
+    /// Creates a database and returns its URL.
+    pub fn database(&self) -> String {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let name = format!("test{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        self.run_sql("postgres", &format!("CREATE DATABASE {name}"));
+        self.url(&name)
+    }
+
+    /// The URL of a database.
+    pub fn url(&self, name: &str) -> String {
+        format!("postgres://postgres@{}/{name}?sslmode=disable", self.address)
+    }
+
+    /// Runs a statement on a database, by name or URL.
+    pub fn run_sql(&self, database: &str, statement: &str) {
+        let name = database.rsplit('/').next().and_then(|it| it.split('?').next());
+        let name = name.unwrap_or(database);
+        let done = command(&self.programs.join("psql"))
+            .args(["--no-psqlrc", "--quiet", "--username=postgres", "--host=127.0.0.1"])
+            .arg(format!("--port={}", self.address.port()))
+            .args(["--set=ON_ERROR_STOP=1", "--dbname", name, "--command", statement])
+            .output()
+            .expect("psql can be started");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// Ends the server at once, as a crash does; its data stays.
+    pub fn crash(&mut self) {
+        if let Some(mut keeper) = self.keeper.take() {
+            drop(keeper.stdin.take());
+            keeper.wait().expect("the shell was started here");
+        }
+    }
+
+    /// Starts the server again on its data.
+    pub fn resume(&mut self) {
+        let script =
+            r#""$0" "$@" </dev/null & server=$!; cat >/dev/null; kill -QUIT $server; wait $server"#;
+        let mut shell = command(Path::new("/bin/sh"));
+        shell.args(["-c", script]).arg(self.programs.join("postgres")).arg("-D");
+        shell.arg(self.data.path().join("data")).arg("-p").arg(self.address.port().to_string());
+        shell.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        let keeper =
+            shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        self.keeper = Some(keeper.expect("a shell can be started"));
+        let deadline = Instant::now() + DEADLINE;
+        while !self.is_ready() {
+            assert!(Instant::now() < deadline, "PostgreSQL does not start");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn is_ready(&self) -> bool {
+        let asked = command(&self.programs.join("pg_isready"))
+            .args(["--quiet", "--host=127.0.0.1"])
+            .arg(format!("--port={}", self.address.port()))
+            .status();
+        asked.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        self.crash();
+    }
+}
+
+/// A command that runs as an unprivileged user: PostgreSQL refuses to run as root.
+fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir("/").env("LC_ALL", "C");
+    if let Some((user, group)) = servant() {
+        command.uid(user).gid(group);
+    }
+    command
+}
+
+/// The user and group to run as; none if this is not root.
+fn servant() -> Option<(u32, u32)> {
+    // The package makes the user; its home directory belongs to it.
+    let home = fs::metadata("/var/lib/postgresql").ok().filter(|home| home.uid() != 0);
+    let ids = home.map_or((65_534, 65_534), |home| (home.uid(), home.gid()));
+    rustix::process::geteuid().is_root().then_some(ids)
+}
+
+/// The directory with the programs of the newest installed version.
+fn programs() -> Option<PathBuf> {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let debian = versions.map(|version| version.path()).max_by_key(number);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = debian.map(|version| version.join("bin"));
+    let candidates = found.into_iter().chain(std::env::split_paths(&path).collect::<Vec<_>>());
+    candidates.into_iter().find(|place| {
+        ["initdb", "postgres", "psql", "pg_isready"].iter().all(|name| place.join(name).is_file())
+    })
+}
