@@ -56,6 +56,7 @@ suite() {
     (cd $sdk && PYTHONPATH=src "$place/bin/python" -m pytest -q -p no:cacheprovider -W default "${@:2}")
 }
 suite fsspec tests/adapters/test_fsspec.py
+suite openai-agents -o asyncio_mode=auto tests/adapters/test_openai_agents.py
 if [ "$minor" -ge 11 ]; then
     suite inspect -o asyncio_mode=auto tests/adapters/test_inspect.py
     suite deepagents-0.6 -o asyncio_mode=auto tests/adapters/test_deepagents.py
