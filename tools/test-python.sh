@@ -40,6 +40,11 @@ venv() {
     echo "$PWD/$place"
 }
 
+# A place of its own, so that two runs do not remove each other's files.
+temporary=$(mktemp -d)
+chmod 755 "$temporary"
+trap 'rm -rf "$temporary"' EXIT
+
 core=$(venv core) || skip "its test packages cannot be installed (no package registry?)"
 "$core/bin/python" $sdk/tools/unasync.py --check
 if command -v node >/dev/null; then
@@ -47,15 +52,16 @@ if command -v node >/dev/null; then
 else
     echo "the types of the Python SDK were not checked: no node" >&2
 fi
-(cd $sdk && PYTHONPATH=src "$core/bin/python" -m pytest -q -p no:cacheprovider tests)
+(cd $sdk && PYTHONPATH=src "$core/bin/python" -m pytest -q -p no:cacheprovider --basetemp "$temporary" tests)
 
 # Foreign suites, each with its own packages.
 suite() {
     local place
     place=$(venv "$1") || { echo "the suite of $1 was not run: its packages cannot be installed" >&2; return 0; }
-    (cd $sdk && PYTHONPATH=src "$place/bin/python" -m pytest -q -p no:cacheprovider -W default "${@:2}")
+    (cd $sdk && PYTHONPATH=src "$place/bin/python" -m pytest -q -p no:cacheprovider --basetemp "$temporary" -W default "${@:2}")
 }
 suite fsspec tests/adapters/test_fsspec.py
+suite openai-agents -o asyncio_mode=auto tests/adapters/test_openai_agents.py
 if [ "$minor" -ge 11 ]; then
     suite inspect -o asyncio_mode=auto tests/adapters/test_inspect.py
     suite deepagents-0.6 -o asyncio_mode=auto tests/adapters/test_deepagents.py

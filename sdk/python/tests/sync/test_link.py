@@ -138,6 +138,18 @@ def test_a_cut_is_not_seen_by_calls_and_processes(proxy: CuttingProxy) -> None:
         assert machine.session_id == session
 
 
+def test_a_command_whose_start_is_cut_runs_once_and_its_output_is_whole(proxy: CuttingProxy, place: str) -> None:
+    # Little more than a handshake, so that cuts fall into starts, replies and first events.
+    proxy.smallest, proxy.largest = 4_500, 9_000
+    proxy.is_cutting = True
+    with Machine.connect(proxy.url) as machine:
+        for number in range(40):
+            result = machine.run(f"echo {number} >> log; seq 1 200", shell=True, cwd=place)
+            assert result.stdout == "".join(f"{line}\n" for line in range(1, 201))
+    assert Path(place, "log").read_text() == "".join(f"{number}\n" for number in range(40))
+    assert proxy.cuts > 20
+
+
 def test_what_may_have_happened_is_said(proxy: CuttingProxy, place: str) -> None:
     with Machine.connect(proxy.url) as machine:
         # Enough for a handshake, and too little for the request.

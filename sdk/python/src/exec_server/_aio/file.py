@@ -31,9 +31,9 @@ async def open_file(
         raw = AsyncReadFile(session, path)
         await raw.start()
     else:
-        raw = AsyncWriteFile(session, path, kind)
         if kind == "x":
             await _check_absent(session, path)
+        raw = AsyncWriteFile(session, path, kind)
     return runtime.wrap_file(raw, kind, None if "b" in mode else encoding, errors, newline)
 
 
@@ -131,12 +131,12 @@ class AsyncWriteFile(runtime.FileBase):
         self.mode = kind + "b"
         self._session = session
         self._kind = kind
-        self._spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
         self._is_discarded = False
         if kind == "a" and not session.capabilities.get("fsAppend"):
             raise Unsupported("the server does not support appending to files")
         if kind == "x" and not session.capabilities.get("fsConditionalWrite"):
             raise Unsupported("the server does not support files that must be new")
+        self._spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
 
     def writable(self) -> bool:
         return True

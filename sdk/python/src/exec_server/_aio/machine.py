@@ -16,7 +16,7 @@ from .._types import Exit, ProcessInfo, Result
 from . import runtime
 from .files import AsyncFiles
 from .http import AsyncHttp
-from .link import Call
+from .link import Link
 from .process import AsyncProcess
 from .runtime import Opening, opening
 from .session import AsyncSession
@@ -391,7 +391,7 @@ class AsyncMachine:
         session.processes[process.id] = process
         session.owned.add(process.id)
         try:
-            call = await self._start_call(process, params)
+            link = await self._start_call(process, params)
         except BaseException as error:
             if isinstance(error, (RemoteError, SessionLost)):
                 session.owned.discard(process.id)
@@ -401,15 +401,17 @@ class AsyncMachine:
             raise
         process.is_started = True
         # Events of a connection that ended meanwhile were not recovered, because the process was not known as started.
-        if session.link is not call.link:
+        if session.link is not link:
             await session.recover(process)
         return process
 
-    async def _start_call(self, process: AsyncProcess, params: dict[str, Any]) -> Call:
+    async def _start_call(self, process: AsyncProcess, params: dict[str, Any]) -> Link | None:
+        """Starts the process; returns the first connection, over which its first events came."""
         session = self._session
-        path = params["argv"][0]
+        first: Link | None = None
         while True:
             call = await session.start_call("process/start", params, session_id=process.session_id)
+            first = first or call.link
             assert call.gate is not None
             await call.gate.wait()
             if isinstance(call.error, Ambiguous) and session.capabilities.get("processStartRetry"):
@@ -417,8 +419,8 @@ class AsyncMachine:
             if isinstance(call.error, ExecServerError):
                 raise call.error
             if call.error is not None:
-                raise remote_error(call.error, path)
-            return call
+                raise remote_error(call.error, params["argv"][0])
+            return first
 
     async def _feed(self, process: AsyncProcess, data: bytes) -> None:
         try:

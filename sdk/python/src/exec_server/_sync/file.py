@@ -32,9 +32,9 @@ def open_file(
         raw = ReadFile(session, path)
         raw.start()
     else:
-        raw = WriteFile(session, path, kind)
         if kind == "x":
             _check_absent(session, path)
+        raw = WriteFile(session, path, kind)
     return runtime.wrap_file(raw, kind, None if "b" in mode else encoding, errors, newline)
 
 
@@ -132,12 +132,12 @@ class WriteFile(runtime.FileBase):
         self.mode = kind + "b"
         self._session = session
         self._kind = kind
-        self._spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
         self._is_discarded = False
         if kind == "a" and not session.capabilities.get("fsAppend"):
             raise Unsupported("the server does not support appending to files")
         if kind == "x" and not session.capabilities.get("fsConditionalWrite"):
             raise Unsupported("the server does not support files that must be new")
+        self._spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
 
     def writable(self) -> bool:
         return True

@@ -17,7 +17,7 @@ from .._types import Exit, ProcessInfo, Result
 from . import runtime
 from .files import Files
 from .http import Http
-from .link import Call
+from .link import Link
 from .process import Process
 from .runtime import opening
 from .session import Session
@@ -392,7 +392,7 @@ class Machine:
         session.processes[process.id] = process
         session.owned.add(process.id)
         try:
-            call = self._start_call(process, params)
+            link = self._start_call(process, params)
         except BaseException as error:
             if isinstance(error, (RemoteError, SessionLost)):
                 session.owned.discard(process.id)
@@ -402,15 +402,17 @@ class Machine:
             raise
         process.is_started = True
         # Events of a connection that ended meanwhile were not recovered, because the process was not known as started.
-        if session.link is not call.link:
+        if session.link is not link:
             session.recover(process)
         return process
 
-    def _start_call(self, process: Process, params: dict[str, Any]) -> Call:
+    def _start_call(self, process: Process, params: dict[str, Any]) -> Link | None:
+        """Starts the process; returns the first connection, over which its first events came."""
         session = self._session
-        path = params["argv"][0]
+        first: Link | None = None
         while True:
             call = session.start_call("process/start", params, session_id=process.session_id)
+            first = first or call.link
             assert call.gate is not None
             call.gate.wait()
             if isinstance(call.error, Ambiguous) and session.capabilities.get("processStartRetry"):
@@ -418,8 +420,8 @@ class Machine:
             if isinstance(call.error, ExecServerError):
                 raise call.error
             if call.error is not None:
-                raise remote_error(call.error, path)
-            return call
+                raise remote_error(call.error, params["argv"][0])
+            return first
 
     def _feed(self, process: Process, data: bytes) -> None:
         try:
