@@ -30,8 +30,8 @@ pub async fn renew_certificates(certificates: Option<&Arc<Certificates>>, every:
     }
 }
 
-/// Memory of a connection, beside its queues.
-const CONNECTION_BYTES: usize = 18 * 1024;
+/// Memory of a connection that has carried much, beside its queues: its read and write buffers.
+const CONNECTION_BYTES: usize = 128 * 1024;
 
 /// Less than this is not worth a search of the heap.
 const WORTH_RELEASING: usize = 8 * 1024 * 1024;

@@ -47,9 +47,9 @@ impl BufferBudget {
     /// Bytes that one queue may hold now; none while the budget is spent.
     pub(super) fn share(&self) -> Option<usize> {
         let free = self.total.checked_sub(self.used()).filter(|free| *free > 0)?;
-        // Wide enough: both factors are below 2^48.
-        let share = (free as u128 * LARGEST_SHARE as u128 / self.total as u128) as usize;
-        Some(share.clamp(SMALLEST_SHARE, LARGEST_SHARE))
+        // The fourth power: two hundred stalled peers take a quarter of the budget and leave the rest to the others.
+        let share = (free as f64 / self.total as f64).powi(4) * LARGEST_SHARE as f64;
+        Some((share as usize).clamp(SMALLEST_SHARE, LARGEST_SHARE))
     }
 
     pub(super) fn take(&self, bytes: usize) {
@@ -72,9 +72,9 @@ mod tests {
     fn a_share_shrinks_as_the_budget_fills() {
         let budget = BufferBudget::new(4 * LARGEST_SHARE);
         assert_eq!(budget.share(), Some(LARGEST_SHARE));
-        budget.take(2 * LARGEST_SHARE);
-        assert_eq!(budget.share(), Some(LARGEST_SHARE / 2));
-        budget.take(2 * LARGEST_SHARE - 1);
+        budget.take(LARGEST_SHARE);
+        assert_eq!(budget.share(), Some(LARGEST_SHARE / 256 * 81));
+        budget.take(3 * LARGEST_SHARE - 1);
         assert_eq!(budget.share(), Some(SMALLEST_SHARE));
         budget.take(1);
         assert_eq!(budget.share(), None);
