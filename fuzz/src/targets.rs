@@ -99,6 +99,7 @@ pub fn envelope(data: &[u8]) {
         FsCloseParams,
         FsAppendParams,
         FsTruncateParams,
+        FsEditParams,
         FsCreateDirectoryParams,
         FsGetMetadataParams,
         FsCanonicalizeParams,

@@ -3,12 +3,12 @@
 use exec_server_core::listing::{BadListing, Listing};
 use exec_server_protocol::fs::{
     FsAppendParams, FsCanonicalizeParams, FsCanonicalizeResponse, FsCopyParams,
-    FsCreateDirectoryParams, FsDirectoryEntry, FsGetMetadataParams, FsGetMetadataResponse,
-    FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams, FsReadFileResponse,
-    FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams, FsSetPermissionsParams,
-    FsSymlinkParams, FsTruncateParams, FsWalkOptions, FsWalkParams, FsWalkResponse,
-    FsWatchMissingParams, FsWatchMissingResponse, FsWriteFileParams, FsWriteFileResponse, Sandbox,
-    SandboxText,
+    FsCreateDirectoryParams, FsDirectoryEntry, FsEditParams, FsEditResponse, FsGetMetadataParams,
+    FsGetMetadataResponse, FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams,
+    FsReadFileResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams,
+    FsSetPermissionsParams, FsSymlinkParams, FsTextEdit, FsTruncateParams, FsWalkOptions,
+    FsWalkParams, FsWalkResponse, FsWatchMissingParams, FsWatchMissingResponse, FsWriteFileParams,
+    FsWriteFileResponse, Sandbox, SandboxText,
 };
 use exec_server_protocol::limits::MAX_WHOLE_FILE_BYTES;
 use exec_server_protocol::methods::Method;
@@ -189,6 +189,33 @@ impl ExecutorFileSystem {
             if_match: None,
         };
         self.call(Method::FsTruncate, &params).await
+    }
+
+    /// Replaces pieces of text in a file, all of them or none.
+    ///
+    /// Text that is missing or not unique fails with an error whose [`edit_mismatch`](ExecServerError::edit_mismatch) says
+    /// how often it occurs, or where the most similar text is.
+    pub async fn edit(
+        &self,
+        path: impl Into<RemotePath>,
+        edits: Vec<FsTextEdit>,
+    ) -> Result<FsEditResponse, ExecServerError> {
+        self.edit_with(FsEditParams {
+            path: self.resolve(path).await?,
+            edits,
+            follow_symlinks: None,
+            sandbox: self.sandbox.clone(),
+            durability: None,
+            if_match: None,
+            dry_run: false,
+        })
+        .await
+    }
+
+    /// Edits a file with conditions and durability.
+    pub async fn edit_with(&self, params: FsEditParams) -> Result<FsEditResponse, ExecServerError> {
+        self.require(|can| can.fs_edit, "fs/edit").await?;
+        self.call(Method::FsEdit, &params).await
     }
 
     /// Creates a directory.

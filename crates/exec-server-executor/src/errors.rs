@@ -4,12 +4,13 @@ use std::io;
 
 use exec_server_core::phase::PhaseError;
 use exec_server_os::MOST_WORK;
-use exec_server_os::files::{FsError, Nature};
+use exec_server_os::files::{EditRefusal, FsError, Nature};
 use exec_server_os::limits::LimitUnavailable;
 use exec_server_os::sandbox::{BeyondLandlock, PolicyError};
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
+use exec_server_protocol::fs::{EditMismatch, NearestText};
 use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::{ForeignPath, PathUri, ToPathError};
@@ -389,8 +390,25 @@ fn files_error(error: &FsError) -> RpcError {
         FsError::SameFile => (InvalidRequest, "same_file"),
         FsError::NotCopyable(_) => return not_a_file(error, Nature::Special),
         FsError::VersionMismatch => (InvalidRequest, "version_mismatch"),
+        FsError::Edit(refusal) => return edit_error(error, refusal),
+        FsError::Binary(_) => (InvalidRequest, "binary_file"),
+        FsError::TooLargeToEdit => (InvalidRequest, "file_too_large"),
     };
     RpcError::new(code, kind, error.to_string())
+}
+
+fn edit_error(error: &FsError, refusal: &EditRefusal) -> RpcError {
+    let kind = if refusal.occurrences == 0 { "edit_not_found" } else { "edit_not_unique" };
+    let mut rpc = RpcError::new(ErrorCode::InvalidRequest, kind, error.to_string());
+    let nearest = refusal.nearest.as_ref();
+    rpc.data.get_or_insert_default().edit = Some(Box::new(EditMismatch {
+        index: refusal.index,
+        occurrences: refusal.occurrences,
+        lines: refusal.lines.clone(),
+        nearest: nearest
+            .map(|nearest| NearestText { line: nearest.line, text: nearest.text.clone() }),
+    }));
+    rpc
 }
 
 fn not_a_file(error: &FsError, nature: Nature) -> RpcError {

@@ -5,7 +5,7 @@
 use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_protocol::fs::{
     FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCloseParams, FsCopyParams,
-    FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadBlockParams,
+    FsCreateDirectoryParams, FsEditParams, FsGetMetadataParams, FsOpenParams, FsReadBlockParams,
     FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
     FsSetPermissionsParams, FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWatchMissingParams,
     FsWriteBlockParams, FsWriteFileParams,
@@ -43,6 +43,7 @@ fn find_in_file_call(method: Method, raw: &str, prefix: &str, found: &mut Vec<St
         Method::FsWriteFile => find::<FsWriteFileParams>,
         Method::FsAppend => find::<FsAppendParams>,
         Method::FsTruncate => find::<FsTruncateParams>,
+        Method::FsEdit => find::<FsEditParams>,
         Method::FsCreateDirectory => find::<FsCreateDirectoryParams>,
         Method::FsGetMetadata => find::<FsGetMetadataParams>,
         Method::FsCanonicalize => find::<FsCanonicalizeParams>,

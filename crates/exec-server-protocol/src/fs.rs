@@ -13,6 +13,7 @@ use serde_json::value::RawValue;
 use crate::path_uri::PathUri;
 
 mod data64;
+mod edit;
 mod handles;
 mod listing;
 mod metadata;
@@ -21,6 +22,9 @@ mod write;
 
 pub use crate::bytes64::Bytes64;
 pub use data64::Data64;
+pub use edit::{
+    EditMismatch, FsAppliedEdit, FsEditParams, FsEditResponse, FsTextEdit, NearestText,
+};
 pub use handles::{
     FsCloseParams, FsOpenParams, FsOpenResponse, FsReadBlockParams, FsReadBlockResponse,
     FsWriteBlockParams, OpenMode,

@@ -57,6 +57,12 @@ pub const MAX_DIRECTORY_ENTRIES: usize = 50_000;
 /// Entries of one detailed `fs/readDirectory` reply: twenty JSON values each stay under [`MAX_JSON_VALUES`].
 pub const MAX_DETAILED_ENTRIES: usize = 10_000;
 
+/// Replacements in one `fs/edit`.
+pub const MAX_TEXT_EDITS: usize = 1000;
+
+/// The largest file before and after `fs/edit`; each edit of it is one pass over the content in memory.
+pub const MAX_EDITED_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
 /// Levels below the root of one `fs/walk`.
 pub const MAX_WALK_DEPTH: u64 = 64;
 

@@ -107,6 +107,7 @@ methods! {
     FsWriteFile            "fs/writeFile"               FileSystem          Ordinary "New content for a file."
     FsAppend               "fs/append"                  FileSystem          Ordinary "Bytes behind the end of a file."
     FsTruncate             "fs/truncate"                FileSystem          Ordinary "A new length for a file."
+    FsEdit                 "fs/edit"                    FileSystem          Ordinary "Replaces pieces of text in a file."
     FsCreateDirectory      "fs/createDirectory"         FileSystem          Ordinary "A new directory."
     FsGetMetadata          "fs/getMetadata"             FileSystem          Ordinary "What is known about a path."
     FsCanonicalize         "fs/canonicalize"            FileSystem          Ordinary "A path without links."
@@ -136,6 +137,7 @@ impl Method {
                 | Self::FsWriteFile
                 | Self::FsAppend
                 | Self::FsTruncate
+                | Self::FsEdit
                 | Self::FsCreateDirectory
                 | Self::FsGetMetadata
                 | Self::FsCanonicalize

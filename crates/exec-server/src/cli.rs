@@ -5,7 +5,7 @@
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `examples` | parsing, shell completion, examples in `--help` |
 //! | `args` | argument parsers and options that several commands share |
-//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `info`, `doctor`, `sandbox`, … | the commands |
+//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `replace`, `info`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
 //! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
@@ -45,6 +45,7 @@ mod reattach;
 mod reference_options;
 mod registry;
 pub mod rendezvous;
+mod replace;
 mod replay;
 mod run;
 pub mod sandbox;
@@ -119,6 +120,11 @@ pub enum ClientCommand {
     /// Print files from a server.
     #[command(after_help = examples::CAT, after_long_help = examples::long(examples::CAT))]
     Cat(cat::CatArguments),
+    /// Replace a piece of text in a file on a server.
+    ///
+    /// The text must occur exactly once, unless --all is given; otherwise the file stays unchanged.
+    #[command(after_help = examples::REPLACE, after_long_help = examples::long(examples::REPLACE))]
+    Replace(replace::ReplaceArguments),
     /// Show the version, host and capabilities of a server.
     #[command(after_help = examples::INFO, after_long_help = examples::long(examples::INFO))]
     Info(info::InfoArguments),
@@ -195,6 +201,7 @@ async fn perform(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Cp(arguments) => cp::run(arguments).await,
         ClientCommand::Ls(arguments) => ls::run(arguments).await,
         ClientCommand::Cat(arguments) => cat::run(arguments).await,
+        ClientCommand::Replace(arguments) => replace::run(arguments).await,
         ClientCommand::Info(arguments) => info::run(arguments).await,
     }
 }

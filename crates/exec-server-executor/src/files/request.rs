@@ -5,17 +5,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use exec_server_os::files::{
-    Detail, FileAttributes, FsRequest, Links, Page, WriteOptions, decode_cursor,
+    Detail, FileAttributes, FsRequest, Links, Page, TextEdit, WriteOptions, decode_cursor,
 };
 use exec_server_protocol::fs::{
     Data64, Durability, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
-    FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,
-    FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSetPermissionsParams,
-    FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWriteBlockParams, FsWriteFileParams,
-    OpenMode, Sandbox,
+    FsCreateDirectoryParams, FsEditParams, FsGetMetadataParams, FsOpenParams,
+    FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
+    FsSetPermissionsParams, FsSymlinkParams, FsTextEdit, FsTruncateParams, FsWalkParams,
+    FsWriteBlockParams, FsWriteFileParams, OpenMode, Sandbox,
 };
 use exec_server_protocol::limits::{
-    MAX_BATCH_REQUESTS, MAX_DETAILED_ENTRIES, MAX_DIRECTORY_ENTRIES,
+    MAX_BATCH_REQUESTS, MAX_DETAILED_ENTRIES, MAX_DIRECTORY_ENTRIES, MAX_TEXT_EDITS,
 };
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
@@ -65,6 +65,7 @@ impl Decoder<'_> {
             }
             Method::FsAppend => plain(self.append(read(raw)?)?),
             Method::FsTruncate => plain(self.truncate(read(raw)?)?),
+            Method::FsEdit => plain(self.edit(read(raw)?)?),
             Method::FsCreateDirectory => plain(self.create_directory(read(raw)?)?),
             Method::FsGetMetadata => plain(self.metadata(read(raw)?)?),
             Method::FsCanonicalize => {
@@ -151,6 +152,28 @@ impl Decoder<'_> {
             links: links(params.follow_symlinks),
             size: params.size,
             options: change(params.durability, params.if_match, true),
+        })
+    }
+
+    fn edit(&self, params: FsEditParams) -> Result<FsRequest, RequestError> {
+        let wrong = |reason: &str| Err(RequestError::InvalidParams(reason.to_owned()));
+        if params.edits.is_empty() || params.edits.len() > MAX_TEXT_EDITS {
+            return wrong(&format!("fs/edit takes 1 to {MAX_TEXT_EDITS} edits"));
+        }
+        if params.edits.iter().any(|edit| edit.old.is_empty()) {
+            return wrong("`old` must not be empty; use fs/writeFile for a new file");
+        }
+        let edit = |edit: FsTextEdit| TextEdit {
+            old: edit.old,
+            new: edit.new,
+            replace_all: edit.replace_all,
+        };
+        Ok(FsRequest::Edit {
+            path: self.path(&params.path, &params.sandbox)?,
+            links: links(params.follow_symlinks),
+            edits: params.edits.into_iter().map(edit).collect(),
+            options: change(params.durability, params.if_match, true),
+            dry_run: params.dry_run,
         })
     }
 

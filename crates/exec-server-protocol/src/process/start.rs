@@ -80,6 +80,9 @@ pub struct ProcessStartParams {
     /// The user that the process runs as, if not the server's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Whether the answer has the `pid`.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub detailed: bool,
 }
 
 /// Result of `process/start`.
@@ -96,6 +99,9 @@ pub struct ProcessStartResponse {
     /// What limits the process, if anything does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsReport>,
+    /// The operating system's id of the root process, if asked for; the one on the host for a sandboxed process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
 }
 
 /// What confines a process, and what this machine could not add.

@@ -82,6 +82,12 @@ Examples:
   exec-server cat :/var/log/a.log :/var/log/b.log
   exec-server cat 'stdio:ssh host exec-server --listen stdio:/etc/hosts'";
 
+pub const REPLACE: &str = "\
+Examples:
+  exec-server replace box:/etc/app.conf 'port = 80' 'port = 8080'
+      changes nothing if the text is missing or not unique, and says where it is
+  exec-server replace --all --dry-run box:src/main.rs old_name new_name";
+
 pub const INFO: &str = "\
 Examples:
   exec-server info

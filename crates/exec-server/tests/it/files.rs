@@ -16,6 +16,7 @@ mod conditional;
 mod copying;
 mod copying_trees;
 mod crashing;
+mod editing;
 mod handles;
 mod keeping;
 mod large;

@@ -173,7 +173,11 @@ fn optional(method: Method) -> &'static [&'static str] {
         Method::FsRemove | Method::FsCreateDirectory => {
             &["sandbox", "recursive", "force", "followSymlinks"]
         }
-        Method::FsOpen | Method::FsWriteFile | Method::FsAppend | Method::FsTruncate => &[
+        Method::FsOpen
+        | Method::FsWriteFile
+        | Method::FsAppend
+        | Method::FsTruncate
+        | Method::FsEdit => &[
             "sandbox",
             "durability",
             "ifAbsent",
@@ -181,6 +185,7 @@ fn optional(method: Method) -> &'static [&'static str] {
             "detailed",
             "followSymlinks",
             "create",
+            "dryRun",
         ],
         method if method.name().starts_with("fs/") => {
             &["sandbox", "detailed", "followSymlinks", "noReplace", "present"]
@@ -238,6 +243,9 @@ fn fitting(method: Method) -> Value {
         Method::FsSymlink => json!({"path": "file:///nowhere/b", "target": "a"}),
         Method::FsSetPermissions => json!({"path": "file:///nowhere/a", "mode": 0o600}),
         Method::FsTruncate => json!({"path": "file:///nowhere/a", "size": 0}),
+        Method::FsEdit => {
+            json!({"path": "file:///nowhere/a", "edits": [{"old": "tent", "new": ""}]})
+        }
         Method::FsWriteFile | Method::FsAppend => {
             json!({"path": "file:///nowhere/a", "dataBase64": "YQ=="})
         }

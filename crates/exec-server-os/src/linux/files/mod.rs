@@ -5,6 +5,7 @@ mod cached;
 mod content;
 mod copy;
 mod copy_bytes;
+mod edit;
 mod entries;
 mod first_names;
 mod in_place;
@@ -45,6 +46,10 @@ pub fn perform(request: FsRequest) -> Result<FsReply, FsError> {
         FsRequest::Truncate { path, links, size, options } => {
             let response = content::truncate(&path, links, size, &options)?;
             FsReply::Written(response, Leftovers::default())
+        }
+        FsRequest::Edit { path, links, edits, options, dry_run } => {
+            let (response, leftovers) = edit::edit(&path, links, &edits, &options, dry_run)?;
+            FsReply::Edited(response, leftovers)
         }
         FsRequest::CreateDirectory { path, recursive, links } => {
             done(names::create_directory(&path, recursive, links))?

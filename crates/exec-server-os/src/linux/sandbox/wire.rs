@@ -12,7 +12,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::byte_fields;
-use crate::files::{FsError, FsRequest, Nature};
+use crate::files::{EditRefusal, FsError, FsRequest, Nature};
 
 /// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -67,6 +67,12 @@ pub enum WorkerError {
     NotCopyable(#[serde(with = "byte_fields::path")] PathBuf),
     /// See [`FsError::VersionMismatch`].
     VersionMismatch,
+    /// See [`FsError::Edit`].
+    Edit(Box<EditRefusal>),
+    /// See [`FsError::Binary`].
+    Binary(#[serde(with = "byte_fields::path")] PathBuf),
+    /// See [`FsError::TooLargeToEdit`].
+    TooLargeToEdit,
     /// See [`FsError::Incomplete`].
     Incomplete {
         /// Whether the operation was a removal; otherwise it was a copy.
@@ -105,6 +111,9 @@ impl From<FsError> for WorkerError {
             FsError::SameFile => Self::SameFile,
             FsError::NotCopyable(path) => Self::NotCopyable(path),
             FsError::VersionMismatch => Self::VersionMismatch,
+            FsError::Edit(refusal) => Self::Edit(refusal),
+            FsError::Binary(path) => Self::Binary(path),
+            FsError::TooLargeToEdit => Self::TooLargeToEdit,
             FsError::Incomplete { did, done, path, source } => Self::Incomplete {
                 removed: did == REMOVED,
                 done,
@@ -138,6 +147,9 @@ impl From<WorkerError> for FsError {
             WorkerError::SameFile => Self::SameFile,
             WorkerError::NotCopyable(path) => Self::NotCopyable(path),
             WorkerError::VersionMismatch => Self::VersionMismatch,
+            WorkerError::Edit(refusal) => Self::Edit(refusal),
+            WorkerError::Binary(path) => Self::Binary(path),
+            WorkerError::TooLargeToEdit => Self::TooLargeToEdit,
             WorkerError::Incomplete { removed, done, path, source } => Self::Incomplete {
                 did: if removed { REMOVED } else { COPIED },
                 done,

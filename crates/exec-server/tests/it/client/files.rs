@@ -1,11 +1,36 @@
 //! Files of a real server through the client.
 
-use exec_server::{ExecServerClient, ExecServerError, FsWalkOptions, Parents, Removal};
+use exec_server::{ExecServerClient, ExecServerError, FsTextEdit, FsWalkOptions, Parents, Removal};
 use exec_server_testkit::{DEADLINE, TestExecutor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::commands::connected;
+
+#[tokio::test]
+async fn text_is_edited_and_processes_have_pids() {
+    let server = TestExecutor::start().await;
+    let client = ExecServerClient::connect(server.url()).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    std::fs::write(&path, "a b a").unwrap();
+    let edit = |old: &str, replace_all| FsTextEdit {
+        old: old.to_owned(),
+        new: "c".to_owned(),
+        replace_all,
+    };
+    let name = path.to_str().unwrap();
+    let error = client.fs().edit(name, vec![edit("a", false)]).await.unwrap_err();
+    let mismatch = error.edit_mismatch().expect("it says why");
+    assert_eq!((mismatch.occurrences, error.kind()), (2, Some("edit_not_unique")));
+    let done = client.fs().edit(name, vec![edit("a", true), edit("b", false)]).await.unwrap();
+    assert_eq!((done.edits[0].replacements, done.size), (2, 5));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "c c c");
+    let child = client.command("sh").args(["-c", "echo $$"]).spawn().await.unwrap();
+    let pid = child.pid().expect("this server says so");
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!(output.stdout_text().trim(), pid.to_string());
+}
 
 #[tokio::test]
 async fn whole_files_and_names() {

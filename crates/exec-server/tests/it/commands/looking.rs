@@ -58,6 +58,31 @@ async fn several_paths_are_listed_and_what_is_missing_is_told() {
 }
 
 #[tokio::test]
+async fn a_piece_of_text_is_replaced_and_a_mistake_is_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestExecutor::start().await;
+    let file = directory.path().join("f");
+    std::fs::write(&file, "port = 80\n# port\n").unwrap();
+    let spot = format!("{}:{}", server.url(), file.display());
+    let tried = cli(&["replace", "-n", &spot, "= 80", "= 8080"]).await;
+    assert_eq!(tried, ran(0, "would replace 1 (first at line 1)\n", ""));
+    let replaced = cli(&["replace", &spot, "= 80", "= 8080"]).await;
+    assert_eq!(replaced, ran(0, "replaced 1 (first at line 1)\n", ""));
+    let twice = cli(&["replace", &spot, "port", "x"]).await;
+    assert_eq!(twice.code, 1);
+    assert!(twice.err.contains("occurs 2 times (lines 1, 2)"), "{}", twice.err);
+    let missing = cli(&["replace", &spot, "port=8080", "x"]).await;
+    assert_eq!(missing.code, 1);
+    assert!(missing.err.contains("line 1 reads:\nport = 8080"), "{}", missing.err);
+    let all = cli(&["replace", "--all", "--json", &spot, "port", "-p"]).await;
+    let all: Value = serde_json::from_str(&all.out).unwrap();
+    assert_eq!(all["edits"][0]["replacements"], 2);
+    let wrong = cli(&["replace", "--if-match", "x", &spot, "-p", ""]).await;
+    assert!(wrong.err.contains("ifMatch"), "{}", wrong.err);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "-p = 8080\n# -p\n");
+}
+
+#[tokio::test]
 async fn owners_have_names() {
     let server = TestExecutor::start().await;
     let spot = |path: &str| format!("{}:{path}", server.url());
