@@ -3,9 +3,10 @@
 use exec_server_core::listing::{BadListing, Listing};
 use exec_server_protocol::fs::{
     FsAppendParams, FsCanonicalizeParams, FsCanonicalizeResponse, FsCopyParams,
-    FsCreateDirectoryParams, FsDirectoryEntry, FsEditParams, FsEditResponse, FsGetMetadataParams,
-    FsGetMetadataResponse, FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams,
-    FsReadFileResponse, FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams,
+    FsCreateDirectoryParams, FsDirectoryEntry, FsEditParams, FsEditResponse, FsFindPage,
+    FsFindParams, FsGetMetadataParams, FsGetMetadataResponse, FsReadDirectoryParams,
+    FsReadDirectoryResponse, FsReadFileParams, FsReadFileResponse, FsReadLinkParams,
+    FsReadLinkResponse, FsRemoveParams, FsRenameParams, FsSearchPage, FsSearchParams,
     FsSetPermissionsParams, FsSymlinkParams, FsTextEdit, FsTruncateParams, FsWalkOptions,
     FsWalkParams, FsWalkResponse, FsWatchMissingParams, FsWatchMissingResponse, FsWriteFileParams,
     FsWriteFileResponse, Sandbox, SandboxText,
@@ -23,10 +24,12 @@ use crate::remote_path::RemotePath;
 
 mod answers;
 mod reading;
+mod searching;
 mod watching;
 mod writing;
 
 pub use reading::FileReadStream;
+pub use searching::{SearchPage, SearchPages};
 pub use watching::MissingWatch;
 pub use writing::FileWriteStream;
 
@@ -348,6 +351,34 @@ impl ExecutorFileSystem {
         let found: FsWalkResponse = self.call(Method::FsWalk, &params).await?;
         answers::check_walk(&params, &found)?;
         Ok(found)
+    }
+
+    /// Searches the content of a tree or a file; the pages are read one by one.
+    ///
+    /// The id and, unless `params` has one, the sandbox are set by this call.
+    pub async fn search(
+        &self,
+        mut params: FsSearchParams,
+    ) -> Result<SearchPages<FsSearchPage>, ExecServerError> {
+        self.require(|can| can.fs_search, "fs/search").await?;
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        params.search_id = Some(id.clone());
+        params.sandbox = params.sandbox.or_else(|| self.sandbox.clone());
+        SearchPages::start(&self.caller, Method::FsSearch, id, &params).await
+    }
+
+    /// Searches the names of a tree; the pages are read one by one.
+    ///
+    /// The id and, unless `params` has one, the sandbox are set by this call.
+    pub async fn find(
+        &self,
+        mut params: FsFindParams,
+    ) -> Result<SearchPages<FsFindPage>, ExecServerError> {
+        self.require(|can| can.fs_search, "fs/find").await?;
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        params.search_id = Some(id.clone());
+        params.sandbox = params.sandbox.or_else(|| self.sandbox.clone());
+        SearchPages::start(&self.caller, Method::FsFind, id, &params).await
     }
 
     /// Removes a file or a tree.

@@ -87,6 +87,7 @@ fn capabilities(mechanism: Mechanism) -> Capabilities {
         fs_append: true,
         fs_truncate: true,
         fs_edit: cfg!(target_os = "linux"),
+        fs_search: cfg!(target_os = "linux"),
         fs_rename: true,
         fs_symlink: true,
         fs_set_permissions: true,

@@ -159,6 +159,18 @@ pub enum RequestError {
     /// Earlier block writes failed, so the new content would have holes.
     #[error("{0} blocks could not be written, so the file was not changed")]
     BlocksMissing(usize),
+    /// The search id belongs to a search that has not ended.
+    #[error("search `{0}` already exists")]
+    DuplicateSearch(String),
+    #[error("unknown search `{0}`: it has ended, or was never started on this connection")]
+    UnknownSearch(String),
+    #[error(
+        "at most {} searches may be active per connection; read one to its end, or cancel it",
+        limits::MAX_SEARCHES
+    )]
+    TooManySearches,
+    #[error("the search was cancelled")]
+    SearchCancelled,
     #[error("fs/batch accepts at most {} requests", limits::MAX_BATCH_REQUESTS)]
     BatchTooLong,
     #[error("fs/batch does not accept `{0}`")]
@@ -268,6 +280,10 @@ impl RequestError {
             Self::BlockLength { .. } => (InvalidRequest, "block_length"),
             Self::BlockRange => (InvalidRequest, "block_range"),
             Self::BlocksMissing(_) => (Internal, "blocks_missing"),
+            Self::DuplicateSearch(_) => (InvalidRequest, "search_exists"),
+            Self::UnknownSearch(_) => (NotFound, "unknown_search"),
+            Self::TooManySearches => (InvalidRequest, "too_many_searches"),
+            Self::SearchCancelled => (InvalidRequest, "search_cancelled"),
             Self::BatchTooLong => (InvalidRequest, "batch_too_long"),
             Self::NotForBatch(_) => (InvalidParams, "not_for_batch"),
             Self::Http(error) => return http_error(error),
@@ -291,6 +307,7 @@ impl RequestError {
                 | Self::TooManyRequests
                 | Self::StdinOverloaded
                 | Self::TooManyExchanges
+                | Self::TooManySearches
                 | Self::HttpOverloaded
                 | Self::OutOfMemory(_)
                 | Self::NoReplyMemory(_)
@@ -392,6 +409,7 @@ fn files_error(error: &FsError) -> RpcError {
         FsError::VersionMismatch => (InvalidRequest, "version_mismatch"),
         FsError::Edit(refusal) => return edit_error(error, refusal),
         FsError::Binary(_) => (InvalidRequest, "binary_file"),
+        FsError::Pattern(_) => (ErrorCode::InvalidParams, "invalid_pattern"),
         FsError::TooLargeToEdit => (InvalidRequest, "file_too_large"),
     };
     RpcError::new(code, kind, error.to_string())

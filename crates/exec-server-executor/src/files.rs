@@ -13,7 +13,8 @@ use std::sync::Arc;
 use exec_server_os::files::{Blocking, FsError, FsReply, FsRequest, answer_from_cache, perform};
 use exec_server_os::sandbox::{Access, FilePolicy};
 use exec_server_protocol::fs::{
-    FsCloseParams, FsReadBlockParams, FsWatchMissingParams, FsWriteBlockParams,
+    FsCancelSearchParams, FsCloseParams, FsNextPageParams, FsReadBlockParams, FsWatchMissingParams,
+    FsWriteBlockParams,
 };
 
 use crate::dispatch::Caller;
@@ -28,6 +29,8 @@ mod answer;
 mod batch;
 mod handles;
 mod request;
+mod search;
+mod search_request;
 mod watch;
 mod workers;
 
@@ -35,8 +38,9 @@ use answer::Appended;
 use batch::BatchItem;
 use handles::{Handles, OpenCall};
 pub use request::decode;
+use search::{SearchCall, Searches};
 use watch::WatchSlot;
-use workers::Workers;
+use workers::{Warm, Workers};
 
 /// A file request with decoded params.
 #[derive(Debug)]
@@ -55,6 +59,12 @@ pub enum FileCall {
     Batch(Vec<BatchItem>),
     /// `fs/watchMissing`.
     WatchMissing(FsWatchMissingParams),
+    /// `fs/search` and `fs/find`.
+    Search(Box<SearchCall>),
+    /// `fs/nextPage`.
+    NextPage(FsNextPageParams),
+    /// `fs/cancelSearch`.
+    CancelSearch(FsCancelSearchParams),
 }
 
 /// A request about a path, with its reply options and policy.
@@ -73,6 +83,7 @@ pub struct Files {
     handles: Arc<Handles>,
     watch: WatchSlot,
     workers: Arc<Workers>,
+    searches: Searches,
 }
 
 /// Cached files up to this size are read on the connection's thread, which is faster than waking another thread.
@@ -95,6 +106,12 @@ impl Files {
             FileCall::WriteBlock(params) => self.handles.write_block(params, reply),
             FileCall::Close(params) => self.handles.close(params, reply),
             FileCall::Batch(items) => self.run_batch(caller, items, reply),
+            FileCall::Search(mut call) => {
+                let guard = call.policy.take().map(|policy| self.guard(caller, policy));
+                self.searches.start(caller.server, *call, guard, reply);
+            }
+            FileCall::NextPage(params) => self.searches.next_page(caller.server, params, reply),
+            FileCall::CancelSearch(params) => self.searches.cancel(params, reply),
             FileCall::WatchMissing(params) => self.watch.watch(caller.server, params, reply),
         }
     }
@@ -143,15 +160,24 @@ impl Guard {
             {
                 RequestError::FilesDenied(FsError::System(exec_server_os::access_denied()))
             }
-            error if is_refusal(&error) => RequestError::FilesDenied(error),
-            error => error.into(),
+            error => refusal(error),
         })
+    }
+
+    /// Starts a worker that serves only the caller.
+    async fn start_alone(&self) -> Result<Warm, RequestError> {
+        workers::start(&self.server, &self.session, &self.policy, Class::Read).await
     }
 
     fn forbids_change(&self, request: &FsRequest) -> bool {
         let FilePolicy::Restricted(rules) = &self.policy.policy().files else { return false };
         request.changes().into_iter().any(|path| rules.access(path) < Access::Write)
     }
+}
+
+/// The error of a worker; one that the policy caused is a denial.
+fn refusal(error: FsError) -> RequestError {
+    if is_refusal(&error) { RequestError::FilesDenied(error) } else { error.into() }
 }
 
 /// Whether the error code is one that the confinement produces.

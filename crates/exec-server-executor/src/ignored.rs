@@ -4,11 +4,12 @@
 
 use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_protocol::fs::{
-    FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCloseParams, FsCopyParams,
-    FsCreateDirectoryParams, FsEditParams, FsGetMetadataParams, FsOpenParams, FsReadBlockParams,
-    FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
-    FsSetPermissionsParams, FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWatchMissingParams,
-    FsWriteBlockParams, FsWriteFileParams,
+    FsAppendParams, FsBatchParams, FsCancelSearchParams, FsCanonicalizeParams, FsCloseParams,
+    FsCopyParams, FsCreateDirectoryParams, FsEditParams, FsFindParams, FsGetMetadataParams,
+    FsNextPageParams, FsOpenParams, FsReadBlockParams, FsReadDirectoryParams, FsReadFileParams,
+    FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSearchParams, FsSetPermissionsParams,
+    FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWatchMissingParams, FsWriteBlockParams,
+    FsWriteFileParams,
 };
 use exec_server_protocol::http::HttpRequestParams;
 use exec_server_protocol::methods::Method;
@@ -55,6 +56,10 @@ fn find_in_file_call(method: Method, raw: &str, prefix: &str, found: &mut Vec<St
         Method::FsSymlink => find::<FsSymlinkParams>,
         Method::FsReadLink => find::<FsReadLinkParams>,
         Method::FsSetPermissions => find::<FsSetPermissionsParams>,
+        Method::FsSearch => find::<FsSearchParams>,
+        Method::FsFind => find::<FsFindParams>,
+        Method::FsNextPage => find::<FsNextPageParams>,
+        Method::FsCancelSearch => find::<FsCancelSearchParams>,
         Method::FsWatchMissing => find::<FsWatchMissingParams>,
         _ => return,
     };

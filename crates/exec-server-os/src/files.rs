@@ -490,6 +490,9 @@ pub enum FsError {
     /// Edits apply to text only.
     #[error("path `{}` is a binary file: it contains NUL bytes; use fs/writeFile", .0.display())]
     Binary(PathBuf),
+    /// A pattern, a glob or a file type of a search is invalid.
+    #[error("{0}")]
+    Pattern(String),
     /// The file is, or would become, larger than the limit of `fs/edit`.
     #[error(
         "fs/edit handles files of up to {} bytes; use fs/open and fs/writeBlock",

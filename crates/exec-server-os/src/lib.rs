@@ -11,6 +11,7 @@
 //! | [`host`] | facts about this machine and its user |
 //! | [`users`] | names of users and groups |
 //! | [`mod@probe`] | results of probing the sandbox and limit features of this machine |
+//! | [`search`] | searches of trees by content and by name |
 //! | [`sandbox`] | compiled form of the sandbox policy of a request |
 //! | [`MissingWatch`] | reports when a missing path appears |
 //! | `linux` | the Linux implementation: clone, pipes, terminals, trees, cgroups, the guardian |
@@ -26,6 +27,7 @@ pub mod limits;
 pub mod peer;
 pub mod probe;
 pub mod sandbox;
+pub mod search;
 pub mod secret_names;
 pub mod spawn;
 pub mod users;

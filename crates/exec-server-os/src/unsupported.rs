@@ -175,6 +175,34 @@ pub mod files {
     }
 }
 
+pub mod search {
+    //! Searches of trees.
+
+    use crate::files::FsError;
+    use crate::search::{PageText, SearchSpec};
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum Search {}
+
+    impl Search {
+        /// Fails.
+        pub fn start(_spec: SearchSpec) -> Result<Self, FsError> {
+            Ok(super::unsupported("searches of trees")?)
+        }
+
+        /// Never called.
+        pub fn next_page(&self) -> PageText {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn cancel(&self) {
+            match *self {}
+        }
+    }
+}
+
 pub mod foreground {
     //! A command with the standard streams of this process.
 
@@ -683,6 +711,19 @@ pub mod sandbox {
         impl FileWorker {
             /// Never called.
             pub fn is_worn(&self) -> bool {
+                match *self {}
+            }
+
+            /// Never called.
+            pub async fn search(
+                &self,
+                _spec: crate::search::SearchSpec,
+            ) -> Result<crate::search::PageText, FsError> {
+                match *self {}
+            }
+
+            /// Never called.
+            pub async fn next_page(&self) -> Result<crate::search::PageText, FsError> {
                 match *self {}
             }
 

@@ -136,6 +136,7 @@ capabilities! {
     fs_append                 "`fs/append`."
     fs_truncate               "`fs/truncate`."
     fs_edit                   "`fs/edit`."
+    fs_search                 "`fs/search`, `fs/find`, `fs/nextPage` and `fs/cancelSearch`."
     fs_rename                 "`fs/rename`."
     fs_symlink                "`fs/symlink` and `fs/readLink`."
     fs_set_permissions        "`fs/setPermissions`."

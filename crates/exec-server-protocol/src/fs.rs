@@ -17,6 +17,7 @@ mod edit;
 mod handles;
 mod listing;
 mod metadata;
+mod search;
 mod watch;
 mod write;
 
@@ -34,6 +35,11 @@ pub use listing::{
     FsWalkOptions, FsWalkParams, FsWalkResponse, WalkKind,
 };
 pub use metadata::{FileKind, FsGetMetadataParams, FsGetMetadataResponse, MetadataDetails};
+pub use search::{
+    BinaryFiles, CaseMode, FoundKind, FsCancelSearchParams, FsCancelSearchResponse, FsFindPage,
+    FsFindParams, FsFoundEntry, FsNextPageParams, FsSearchFilter, FsSearchLimits, FsSearchMatch,
+    FsSearchPage, FsSearchParams, FsSearchState, Incomplete,
+};
 pub use watch::{FsMissingChangedNotification, FsWatchMissingParams, FsWatchMissingResponse};
 pub use write::{
     Durability, FsAppendParams, FsTruncateParams, FsWriteFileParams, FsWriteFileResponse,

@@ -113,6 +113,10 @@ methods! {
     FsCanonicalize         "fs/canonicalize"            FileSystem          Ordinary "A path without links."
     FsReadDirectory        "fs/readDirectory"           FileSystem          Ordinary "The names in a directory."
     FsWalk                 "fs/walk"                    FileSystem          Ordinary "The names in a tree."
+    FsSearch               "fs/search"                  FileSystem          Ordinary "Lines that match a pattern, in a tree or a file."
+    FsFind                 "fs/find"                    FileSystem          Ordinary "Names that match a pattern, in a tree."
+    FsNextPage             "fs/nextPage"                FileSystem          Ordinary "More of a search."
+    FsCancelSearch         "fs/cancelSearch"            FileSystem          Control  "The early end of a search."
     FsRemove               "fs/remove"                  FileSystem          Ordinary "Removes a file or a tree."
     FsCopy                 "fs/copy"                    FileSystem          Ordinary "Copies a file or a tree."
     FsRename               "fs/rename"                  FileSystem          Ordinary "A new name for a file or a tree."
@@ -143,6 +147,8 @@ impl Method {
                 | Self::FsCanonicalize
                 | Self::FsReadDirectory
                 | Self::FsWalk
+                | Self::FsSearch
+                | Self::FsFind
                 | Self::FsRemove
                 | Self::FsCopy
                 | Self::FsRename

@@ -5,7 +5,7 @@
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `examples` | parsing, shell completion, examples in `--help` |
 //! | `args` | argument parsers and options that several commands share |
-//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `replace`, `info`, `doctor`, `sandbox`, … | the commands |
+//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `replace`, `info`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
 //! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
@@ -28,9 +28,11 @@ mod escapes;
 mod examples;
 mod exec_options;
 mod failure;
+mod find;
 mod follow;
 mod format;
 pub mod forward;
+mod grep;
 mod info;
 mod input_queue;
 mod kill;
@@ -49,6 +51,7 @@ mod replace;
 mod replay;
 mod run;
 pub mod sandbox;
+mod search_options;
 mod serve;
 mod shell;
 mod signals;
@@ -120,6 +123,17 @@ pub enum ClientCommand {
     /// Print files from a server.
     #[command(after_help = examples::CAT, after_long_help = examples::long(examples::CAT))]
     Cat(cat::CatArguments),
+    /// Search the content of files on a server.
+    ///
+    /// Leaves out what .gitignore names, and names that begin with a dot. Exits with 0 if a line matches, 1 if none does,
+    /// 2 if something could not be searched.
+    #[command(after_help = examples::GREP, after_long_help = examples::long(examples::GREP))]
+    Grep(Box<grep::GrepArguments>),
+    /// Search for files by name on a server.
+    ///
+    /// Leaves out what .gitignore names, and names that begin with a dot.
+    #[command(after_help = examples::FIND, after_long_help = examples::long(examples::FIND))]
+    Find(Box<find::FindArguments>),
     /// Replace a piece of text in a file on a server.
     ///
     /// The text must occur exactly once, unless --all is given; otherwise the file stays unchanged.
@@ -201,6 +215,8 @@ async fn perform(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Cp(arguments) => cp::run(arguments).await,
         ClientCommand::Ls(arguments) => ls::run(arguments).await,
         ClientCommand::Cat(arguments) => cat::run(arguments).await,
+        ClientCommand::Grep(arguments) => grep::run(*arguments).await,
+        ClientCommand::Find(arguments) => find::run(*arguments).await,
         ClientCommand::Replace(arguments) => replace::run(arguments).await,
         ClientCommand::Info(arguments) => info::run(arguments).await,
     }

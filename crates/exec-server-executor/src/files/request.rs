@@ -42,16 +42,20 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<FileCall, Re
         }
         Method::FsClose => FileCall::Close(read(raw)?),
         Method::FsBatch => FileCall::Batch(decoder.batch(read(raw)?)?),
+        Method::FsSearch => FileCall::Search(Box::new(decoder.search(read(raw)?)?)),
+        Method::FsFind => FileCall::Search(Box::new(decoder.find(read(raw)?)?)),
+        Method::FsNextPage => FileCall::NextPage(read(raw)?),
+        Method::FsCancelSearch => FileCall::CancelSearch(read(raw)?),
         Method::FsWatchMissing => FileCall::WatchMissing(read(raw)?),
         method => FileCall::Path(decoder.path_call(method, raw)?),
     })
 }
 
-struct Decoder<'a> {
+pub(super) struct Decoder<'a> {
     native: NativePaths,
     sandboxes: &'a Sandboxes,
     /// The sandbox policy of the request that is being decoded; set by `path`.
-    policy: RefCell<Option<Arc<FilesPolicy>>>,
+    pub(super) policy: RefCell<Option<Arc<FilesPolicy>>>,
 }
 
 impl Decoder<'_> {
@@ -91,7 +95,7 @@ impl Decoder<'_> {
         })
     }
 
-    fn path(&self, uri: &PathUri, sandbox: &Sandbox) -> Result<PathBuf, RequestError> {
+    pub(super) fn path(&self, uri: &PathUri, sandbox: &Sandbox) -> Result<PathBuf, RequestError> {
         *self.policy.borrow_mut() = self.sandboxes.for_files(sandbox.as_ref())?;
         Ok(host_path(uri.to_posix(self.native)?))
     }

@@ -16,6 +16,7 @@ pub mod pipes;
 pub mod placeholders;
 pub mod process_tree;
 pub mod sandbox;
+pub mod search;
 pub mod signals;
 pub mod spawner;
 pub mod startup;

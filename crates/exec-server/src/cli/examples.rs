@@ -82,6 +82,20 @@ Examples:
   exec-server cat :/var/log/a.log :/var/log/b.log
   exec-server cat 'stdio:ssh host exec-server --listen stdio:/etc/hosts'";
 
+pub const GREP: &str = "\
+Examples:
+  exec-server grep TODO box:src
+  exec-server grep -F -C2 'fn main()' box:/srv/project
+  exec-server grep -il -T rust password box:/srv other:/srv
+  exec-server grep --hidden --no-ignore -g '*.conf' listen box:/etc";
+
+pub const FIND: &str = "\
+Examples:
+  exec-server find box:src
+  exec-server find -t f box:/srv '*.rs' 'docs/**/*.md'
+  exec-server find -0 --hidden box:. | xargs -0 ls -d
+  exec-server find --json box:/var/log '*.log'";
+
 pub const REPLACE: &str = "\
 Examples:
   exec-server replace box:/etc/app.conf 'port = 80' 'port = 8080'

@@ -57,6 +57,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "fsEdit",
         "fsOwnerNames",
         "fsRename",
+        "fsSearch",
         "fsSetPermissions",
         "fsSymlink",
         "fsTruncate",

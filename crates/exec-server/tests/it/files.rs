@@ -32,6 +32,7 @@ mod reading;
 mod removing;
 mod replacing;
 mod replacing_conditions;
+mod searching;
 mod stepping;
 pub mod surroundings;
 mod walking;

@@ -187,6 +187,19 @@ fn optional(method: Method) -> &'static [&'static str] {
             "create",
             "dryRun",
         ],
+        Method::FsSearch | Method::FsFind => &[
+            "sandbox",
+            "literal",
+            "case",
+            "word",
+            "before",
+            "filesOnly",
+            "binary",
+            "filter",
+            "kinds",
+            "limits",
+            "searchId",
+        ],
         method if method.name().starts_with("fs/") => {
             &["sandbox", "detailed", "followSymlinks", "noReplace", "present"]
         }
@@ -243,6 +256,11 @@ fn fitting(method: Method) -> Value {
         Method::FsSymlink => json!({"path": "file:///nowhere/b", "target": "a"}),
         Method::FsSetPermissions => json!({"path": "file:///nowhere/a", "mode": 0o600}),
         Method::FsTruncate => json!({"path": "file:///nowhere/a", "size": 0}),
+        Method::FsSearch => {
+            json!({"path": "file:///nowhere", "pattern": "o", "limits": {"timeoutMs": 1000}})
+        }
+        Method::FsFind => json!({"path": "file:///nowhere", "patterns": ["*"]}),
+        Method::FsNextPage | Method::FsCancelSearch => json!({"searchId": "s"}),
         Method::FsEdit => {
             json!({"path": "file:///nowhere/a", "edits": [{"old": "tent", "new": ""}]})
         }

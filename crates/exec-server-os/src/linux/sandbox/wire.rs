@@ -13,11 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::byte_fields;
 use crate::files::{EditRefusal, FsError, FsRequest, Nature};
+use crate::search::SearchSpec;
 
 /// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerRequest {
     Perform(FsRequest),
+    /// Starts a search and returns its first page.
+    Search(Box<SearchSpec>),
+    /// Returns the next page of the search.
+    NextPage,
     /// Publishes a staged file.
     Publish(u64),
     /// Discards a staged file.
@@ -33,6 +38,8 @@ pub enum WorkerReply {
     Opened,
     /// The id of a staged file; carries the file, which the server fills.
     Staged(u64),
+    /// A page of a search as JSON text for the client, and whether it is the last one.
+    Page(String, bool),
     Failed(WorkerError),
 }
 
@@ -69,6 +76,8 @@ pub enum WorkerError {
     VersionMismatch,
     /// See [`FsError::Edit`].
     Edit(Box<EditRefusal>),
+    /// See [`FsError::Pattern`].
+    Pattern(String),
     /// See [`FsError::Binary`].
     Binary(#[serde(with = "byte_fields::path")] PathBuf),
     /// See [`FsError::TooLargeToEdit`].
@@ -112,6 +121,7 @@ impl From<FsError> for WorkerError {
             FsError::NotCopyable(path) => Self::NotCopyable(path),
             FsError::VersionMismatch => Self::VersionMismatch,
             FsError::Edit(refusal) => Self::Edit(refusal),
+            FsError::Pattern(text) => Self::Pattern(text),
             FsError::Binary(path) => Self::Binary(path),
             FsError::TooLargeToEdit => Self::TooLargeToEdit,
             FsError::Incomplete { did, done, path, source } => Self::Incomplete {
@@ -148,6 +158,7 @@ impl From<WorkerError> for FsError {
             WorkerError::NotCopyable(path) => Self::NotCopyable(path),
             WorkerError::VersionMismatch => Self::VersionMismatch,
             WorkerError::Edit(refusal) => Self::Edit(refusal),
+            WorkerError::Pattern(text) => Self::Pattern(text),
             WorkerError::Binary(path) => Self::Binary(path),
             WorkerError::TooLargeToEdit => Self::TooLargeToEdit,
             WorkerError::Incomplete { removed, done, path, source } => Self::Incomplete {

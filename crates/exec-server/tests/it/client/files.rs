@@ -1,11 +1,39 @@
 //! Files of a real server through the client.
 
-use exec_server::{ExecServerClient, ExecServerError, FsTextEdit, FsWalkOptions, Parents, Removal};
+use exec_server::{
+    ExecServerClient, ExecServerError, FsSearchParams, FsTextEdit, FsWalkOptions, Parents, Removal,
+};
 use exec_server_testkit::{DEADLINE, TestExecutor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::commands::connected;
+
+#[tokio::test]
+async fn a_search_is_read_in_pages_and_ends_when_it_is_dropped() {
+    let server = TestExecutor::start().await;
+    let client = ExecServerClient::connect(server.url()).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("f"), "x\n".repeat(2500)).unwrap();
+    let path = client.fs().resolve(directory.path().to_str().unwrap()).await.unwrap();
+    let params: FsSearchParams =
+        serde_json::from_value(serde_json::json!({"path": path, "pattern": "x"})).unwrap();
+    let mut pages = client.fs().search(params.clone()).await.unwrap();
+    let mut lines = 0;
+    while let Some(page) = pages.next_page().await.unwrap() {
+        lines += page.matches.len();
+    }
+    assert_eq!(lines, 2500);
+    assert!(pages.next_page().await.unwrap().is_none());
+    // More than a connection may have at once, if a dropped one did not end.
+    for _ in 0..20 {
+        let mut pages = client.fs().search(params.clone()).await.unwrap();
+        assert!(pages.next_page().await.unwrap().is_some());
+    }
+    let params = serde_json::from_value(serde_json::json!({"path": path})).unwrap();
+    let page = client.fs().find(params).await.unwrap().next_page().await.unwrap().unwrap();
+    assert_eq!(page.entries.len(), 1);
+}
 
 #[tokio::test]
 async fn text_is_edited_and_processes_have_pids() {

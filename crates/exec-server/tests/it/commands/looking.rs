@@ -83,6 +83,36 @@ async fn a_piece_of_text_is_replaced_and_a_mistake_is_explained() {
 }
 
 #[tokio::test]
+async fn content_and_names_are_searched() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestExecutor::start().await;
+    std::fs::create_dir(directory.path().join("d")).unwrap();
+    std::fs::write(directory.path().join("d/a.rs"), "one\n\ttwo\u{1b}[2J\nthree\n").unwrap();
+    std::fs::write(directory.path().join("b"), "Two\0").unwrap();
+    let place = directory.path().display();
+    let spot = format!("{}:{place}", server.url());
+    let found = cli(&["grep", "-C1", "two", &spot]).await;
+    let expected =
+        format!("{place}/d/a.rs-1-one\n{place}/d/a.rs:2:\ttwo?[2J\n{place}/d/a.rs-3-three\n");
+    assert_eq!(found, ran(0, &expected, ""));
+    let found = cli(&["grep", "-i", "-m", "1", "TWO", &format!("{spot}/b")]).await;
+    assert_eq!(found, ran(0, &format!("{place}/b: binary file matches\n"), ""));
+    assert_eq!(cli(&["grep", "-F", "t.o", &spot]).await, ran(1, "", ""));
+    let found = cli(&["grep", "-l", "-T", "rust", "one", &spot]).await;
+    assert_eq!(found, ran(0, &format!("{place}/d/a.rs\n"), ""));
+    let json = cli(&["grep", "--json", "three", &spot]).await.out;
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["line"], 3);
+    let missing = cli(&["grep", "x", &format!("{spot}/no")]).await;
+    assert_eq!(missing.code, 2);
+    let wrong = cli(&["grep", "(", &spot]).await;
+    assert!(wrong.code == 2 && wrong.err.contains("regex"), "{}", wrong.err);
+    assert_eq!(cli(&["find", &spot, "*.rs"]).await, ran(0, &format!("{place}/d/a.rs\n"), ""));
+    assert_eq!(cli(&["find", "-t", "d", "-0", &spot]).await, ran(0, &format!("{place}/d\0"), ""));
+    let json = cli(&["find", "--json", &spot, "d/*"]).await.out;
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["size"], 19);
+}
+
+#[tokio::test]
 async fn owners_have_names() {
     let server = TestExecutor::start().await;
     let spot = |path: &str| format!("{}:{path}", server.url());

@@ -29,6 +29,8 @@ fn params_of(method: Method, path: &str, url: &str) -> Value {
             let options = json!({"maxDepth": 1, "maxDirectories": 9, "maxEntries": 9, "followDirectorySymlinks": false});
             json!({"path": path, "options": options})
         }
+        Method::FsSearch => json!({"path": path, "pattern": "."}),
+        Method::FsFind => json!({"path": path}),
         Method::FsRemove => json!({"path": path, "force": false}),
         Method::FsCopy => {
             json!({"sourcePath": path, "destinationPath": other, "recursive": false})
