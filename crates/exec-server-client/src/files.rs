@@ -8,8 +8,8 @@ use exec_server_protocol::fs::{
     FsReadDirectoryResponse, FsReadFileParams, FsReadFileResponse, FsReadLinkParams,
     FsReadLinkResponse, FsRemoveParams, FsRenameParams, FsSearchPage, FsSearchParams,
     FsSetPermissionsParams, FsSymlinkParams, FsTextEdit, FsTruncateParams, FsWalkOptions,
-    FsWalkParams, FsWalkResponse, FsWatchMissingParams, FsWatchMissingResponse, FsWriteFileParams,
-    FsWriteFileResponse, Sandbox, SandboxText,
+    FsWalkParams, FsWalkResponse, FsWatchMissingParams, FsWatchMissingResponse, FsWatchParams,
+    FsWatchResponse, FsWriteFileParams, FsWriteFileResponse, Sandbox, SandboxText,
 };
 use exec_server_protocol::limits::MAX_WHOLE_FILE_BYTES;
 use exec_server_protocol::methods::Method;
@@ -23,11 +23,13 @@ use crate::error::ExecServerError;
 use crate::remote_path::RemotePath;
 
 mod answers;
+mod changes;
 mod reading;
 mod searching;
 mod watching;
 mod writing;
 
+pub use changes::TreeWatch;
 pub use reading::FileReadStream;
 pub use searching::{SearchPage, SearchPages};
 pub use watching::MissingWatch;
@@ -379,6 +381,27 @@ impl ExecutorFileSystem {
         params.search_id = Some(id.clone());
         params.sandbox = params.sandbox.or_else(|| self.sandbox.clone());
         SearchPages::start(&self.caller, Method::FsFind, id, &params).await
+    }
+
+    /// Watches a path, and with `recursive` everything below it.
+    pub async fn watch(
+        &self,
+        path: impl Into<RemotePath>,
+        recursive: bool,
+    ) -> Result<TreeWatch, ExecServerError> {
+        self.require(|can| can.fs_watch, "fs/watch").await?;
+        if self.sandbox.is_some() {
+            return Err(ExecServerError::Unsupported("a watch under a sandbox"));
+        }
+        let params = FsWatchParams {
+            watch_id: uuid::Uuid::new_v4().simple().to_string(),
+            path: self.resolve(path).await?,
+            recursive,
+            coalesce_ms: None,
+        };
+        let connection = self.caller.connection().await?;
+        let answer: FsWatchResponse = self.call(Method::FsWatch, &params).await?;
+        Ok(TreeWatch::new(self.caller.clone(), connection, answer))
     }
 
     /// Removes a file or a tree.

@@ -78,6 +78,7 @@ fn capabilities(mechanism: Mechanism) -> Capabilities {
         linux_approved_root_write_preserves_restrictions: has_mounts,
         file_write_streaming: true,
         fs_watch_missing: true,
+        fs_watch: cfg!(target_os = "linux"),
         fs_atomic_write: true,
         fs_conditional_write: true,
         fs_owner_names: cfg!(target_os = "linux"),

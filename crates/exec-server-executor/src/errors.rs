@@ -8,6 +8,7 @@ use exec_server_os::files::{EditRefusal, FsError, Nature};
 use exec_server_os::limits::LimitUnavailable;
 use exec_server_os::sandbox::{BeyondLandlock, PolicyError};
 use exec_server_os::spawn::SpawnError;
+use exec_server_os::tree_watch::WatchError;
 use exec_server_protocol::base64::Base64Error;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
 use exec_server_protocol::fs::{EditMismatch, NearestText};
@@ -159,6 +160,14 @@ pub enum RequestError {
     /// Earlier block writes failed, so the new content would have holes.
     #[error("{0} blocks could not be written, so the file was not changed")]
     BlocksMissing(usize),
+    #[error("{0}")]
+    Watch(#[source] WatchError),
+    #[error("watch `{0}` already exists")]
+    DuplicateWatch(String),
+    #[error("unknown watch `{0}`")]
+    UnknownWatch(String),
+    #[error("at most {} watches may be active per session; end one first", limits::MAX_WATCHES)]
+    TooManyWatches,
     /// The search id belongs to a search that has not ended.
     #[error("search `{0}` already exists")]
     DuplicateSearch(String),
@@ -280,6 +289,10 @@ impl RequestError {
             Self::BlockLength { .. } => (InvalidRequest, "block_length"),
             Self::BlockRange => (InvalidRequest, "block_range"),
             Self::BlocksMissing(_) => (Internal, "blocks_missing"),
+            Self::Watch(error) => return watch_error(self, error),
+            Self::DuplicateWatch(_) => (InvalidRequest, "watch_exists"),
+            Self::UnknownWatch(_) => (NotFound, "unknown_watch"),
+            Self::TooManyWatches => (InvalidRequest, "too_many_watches"),
             Self::DuplicateSearch(_) => (InvalidRequest, "search_exists"),
             Self::UnknownSearch(_) => (NotFound, "unknown_search"),
             Self::TooManySearches => (InvalidRequest, "too_many_searches"),
@@ -415,6 +428,18 @@ fn files_error(error: &FsError) -> RpcError {
     RpcError::new(code, kind, error.to_string())
 }
 
+fn watch_error(error: &RequestError, source: &WatchError) -> RpcError {
+    let (kind, hint) = match source {
+        WatchError::Path(source) => return path_error(error, source),
+        WatchError::MachineLimit { hint, .. } => ("watch_limit", Some((*hint).to_owned())),
+        WatchError::TooManyDirectories => ("watch_limit", None),
+        WatchError::Silent(_) => ("unwatchable", None),
+    };
+    let mut rpc = RpcError::new(ErrorCode::InvalidRequest, kind, error.to_string());
+    rpc.data.get_or_insert_default().hint = hint;
+    rpc
+}
+
 fn edit_error(error: &FsError, refusal: &EditRefusal) -> RpcError {
     let kind = if refusal.occurrences == 0 { "edit_not_found" } else { "edit_not_unique" };
     let mut rpc = RpcError::new(ErrorCode::InvalidRequest, kind, error.to_string());
@@ -442,6 +467,10 @@ fn renamed(rpc: RpcError, kind: &str, error: &FsError) -> RpcError {
 
 /// Clients recognise a missing file and a denied access by the code, and all other failures by the errno.
 fn file_system_error(error: &FsError, source: &io::Error) -> RpcError {
+    path_error(error, source)
+}
+
+fn path_error(error: &impl std::fmt::Display, source: &io::Error) -> RpcError {
     let errno = exec_server_os::errno_name(source);
     let (code, kind) = match errno {
         Some("ENOENT") => (ErrorCode::NotFound, "not_found"),

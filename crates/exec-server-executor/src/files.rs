@@ -13,8 +13,8 @@ use std::sync::Arc;
 use exec_server_os::files::{Blocking, FsError, FsReply, FsRequest, answer_from_cache, perform};
 use exec_server_os::sandbox::{Access, FilePolicy};
 use exec_server_protocol::fs::{
-    FsCancelSearchParams, FsCloseParams, FsNextPageParams, FsReadBlockParams, FsWatchMissingParams,
-    FsWriteBlockParams,
+    FsCancelSearchParams, FsCloseParams, FsNextPageParams, FsReadBlockParams, FsReadChangesParams,
+    FsUnwatchParams, FsWatchMissingParams, FsWriteBlockParams,
 };
 
 use crate::dispatch::Caller;
@@ -31,6 +31,7 @@ mod handles;
 mod request;
 mod search;
 mod search_request;
+mod tree_watches;
 mod watch;
 mod workers;
 
@@ -39,6 +40,8 @@ use batch::BatchItem;
 use handles::{Handles, OpenCall};
 pub use request::decode;
 use search::{SearchCall, Searches};
+pub use tree_watches::TreeWatches;
+use tree_watches::WatchCall;
 use watch::WatchSlot;
 use workers::{Warm, Workers};
 
@@ -59,6 +62,12 @@ pub enum FileCall {
     Batch(Vec<BatchItem>),
     /// `fs/watchMissing`.
     WatchMissing(FsWatchMissingParams),
+    /// `fs/watch`.
+    Watch(WatchCall),
+    /// `fs/readChanges`.
+    ReadChanges(FsReadChangesParams),
+    /// `fs/unwatch`.
+    Unwatch(FsUnwatchParams),
     /// `fs/search` and `fs/find`.
     Search(Box<SearchCall>),
     /// `fs/nextPage`.
@@ -106,6 +115,13 @@ impl Files {
             FileCall::WriteBlock(params) => self.handles.write_block(params, reply),
             FileCall::Close(params) => self.handles.close(params, reply),
             FileCall::Batch(items) => self.run_batch(caller, items, reply),
+            FileCall::Watch(call) => {
+                TreeWatches::watch(caller.session.watches().clone(), call, reply)
+            }
+            FileCall::ReadChanges(params) => {
+                caller.session.watches().read(caller.server, params, reply);
+            }
+            FileCall::Unwatch(params) => caller.session.watches().unwatch(&params, reply),
             FileCall::Search(mut call) => {
                 let guard = call.policy.take().map(|policy| self.guard(caller, policy));
                 self.searches.start(caller.server, *call, guard, reply);

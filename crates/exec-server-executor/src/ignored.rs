@@ -6,10 +6,10 @@ use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_protocol::fs::{
     FsAppendParams, FsBatchParams, FsCancelSearchParams, FsCanonicalizeParams, FsCloseParams,
     FsCopyParams, FsCreateDirectoryParams, FsEditParams, FsFindParams, FsGetMetadataParams,
-    FsNextPageParams, FsOpenParams, FsReadBlockParams, FsReadDirectoryParams, FsReadFileParams,
-    FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSearchParams, FsSetPermissionsParams,
-    FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWatchMissingParams, FsWriteBlockParams,
-    FsWriteFileParams,
+    FsNextPageParams, FsOpenParams, FsReadBlockParams, FsReadChangesParams, FsReadDirectoryParams,
+    FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSearchParams,
+    FsSetPermissionsParams, FsSymlinkParams, FsTruncateParams, FsUnwatchParams, FsWalkParams,
+    FsWatchMissingParams, FsWatchParams, FsWriteBlockParams, FsWriteFileParams,
 };
 use exec_server_protocol::http::HttpRequestParams;
 use exec_server_protocol::methods::Method;
@@ -56,6 +56,9 @@ fn find_in_file_call(method: Method, raw: &str, prefix: &str, found: &mut Vec<St
         Method::FsSymlink => find::<FsSymlinkParams>,
         Method::FsReadLink => find::<FsReadLinkParams>,
         Method::FsSetPermissions => find::<FsSetPermissionsParams>,
+        Method::FsWatch => find::<FsWatchParams>,
+        Method::FsReadChanges => find::<FsReadChangesParams>,
+        Method::FsUnwatch => find::<FsUnwatchParams>,
         Method::FsSearch => find::<FsSearchParams>,
         Method::FsFind => find::<FsFindParams>,
         Method::FsNextPage => find::<FsNextPageParams>,

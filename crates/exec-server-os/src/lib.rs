@@ -12,6 +12,7 @@
 //! | [`users`] | names of users and groups |
 //! | [`mod@probe`] | results of probing the sandbox and limit features of this machine |
 //! | [`search`] | searches of trees by content and by name |
+//! | [`tree_watch`] | reports changes of trees |
 //! | [`sandbox`] | compiled form of the sandbox policy of a request |
 //! | [`MissingWatch`] | reports when a missing path appears |
 //! | `linux` | the Linux implementation: clone, pipes, terminals, trees, cgroups, the guardian |
@@ -30,6 +31,7 @@ pub mod sandbox;
 pub mod search;
 pub mod secret_names;
 pub mod spawn;
+pub mod tree_watch;
 pub mod users;
 
 mod byte_fields;

@@ -175,6 +175,47 @@ pub mod files {
     }
 }
 
+pub mod tree_watch {
+    //! Watches of trees.
+
+    use std::io;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use crate::tree_watch::{Changes, WatchError};
+
+    /// Never made here.
+    #[derive(Debug)]
+    pub enum TreeWatch {}
+
+    impl TreeWatch {
+        /// Fails.
+        pub fn start(_: &Path, _: bool, _: Duration) -> Result<Self, WatchError> {
+            Err(WatchError::Path(io::ErrorKind::Unsupported.into()))
+        }
+
+        /// Never called.
+        pub fn directories(&self) -> u64 {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn skipped(&self) -> u64 {
+            match *self {}
+        }
+
+        /// Never called.
+        pub fn changes_after(&self, _: u64) -> Changes {
+            match *self {}
+        }
+
+        /// Never called.
+        pub async fn wait_after(&self, _: u64) {
+            match *self {}
+        }
+    }
+}
+
 pub mod search {
     //! Searches of trees.
 

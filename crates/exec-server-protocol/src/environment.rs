@@ -127,6 +127,7 @@ capabilities! {
     linux_approved_root_write_preserves_restrictions "What a policy denies stays so in a sandbox that may write `/`."
     file_write_streaming      "`mode` in `fs/open`, and `fs/writeBlock`."
     fs_watch_missing          "`fs/watchMissing`."
+    fs_watch                  "`fs/watch`, `fs/readChanges` and `fs/unwatch`."
     fs_atomic_write           "New content appears at once or not at all; `durability`, and `discard` in `fs/close`."
     fs_conditional_write      "`ifAbsent` and `ifMatch` where content is written."
     fs_owner_names            "`ownerName` and `groupName` in detailed metadata."

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::path_uri::PathUri;
 
+mod changes;
 mod data64;
 mod edit;
 mod handles;
@@ -22,6 +23,10 @@ mod watch;
 mod write;
 
 pub use crate::bytes64::Bytes64;
+pub use changes::{
+    ChangeKind, FsChange, FsReadChangesParams, FsReadChangesResponse, FsUnwatchParams,
+    FsUnwatchResponse, FsWatchParams, FsWatchResponse,
+};
 pub use data64::Data64;
 pub use edit::{
     EditMismatch, FsAppliedEdit, FsEditParams, FsEditResponse, FsTextEdit, NearestText,

@@ -99,6 +99,21 @@ pub const DEFAULT_SEARCH_MS: u64 = 60_000;
 /// The longest time that a request may give a search, in milliseconds.
 pub const MAX_SEARCH_MS: u64 = 3_600_000;
 
+/// Watches of one session by `fs/watch`; each has a thread, and a user has 128 inotify instances.
+pub const MAX_WATCHES: usize = 32;
+
+/// Directories of one watch by `fs/watch`.
+pub const MAX_WATCHED_DIRECTORIES: usize = 100_000;
+
+/// How long changes are collected unless the request says otherwise, in milliseconds.
+pub const DEFAULT_COALESCE_MS: u64 = 50;
+
+/// The longest time that changes are collected, in milliseconds.
+pub const MAX_COALESCE_MS: u64 = 10_000;
+
+/// The longest wait of one `fs/readChanges`, in milliseconds.
+pub const MAX_CHANGES_WAIT_MS: u64 = 60_000;
+
 /// Levels below the root of one `fs/walk`.
 pub const MAX_WALK_DEPTH: u64 = 64;
 

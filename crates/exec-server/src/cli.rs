@@ -5,7 +5,7 @@
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `examples` | parsing, shell completion, examples in `--help` |
 //! | `args` | argument parsers and options that several commands share |
-//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `replace`, `info`, `doctor`, `sandbox`, … | the commands |
+//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `info`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
 //! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
@@ -62,6 +62,7 @@ mod timestamps;
 pub mod token;
 pub mod usage;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -134,6 +135,9 @@ pub enum ClientCommand {
     /// Leaves out what .gitignore names, and names that begin with a dot.
     #[command(after_help = examples::FIND, after_long_help = examples::long(examples::FIND))]
     Find(Box<find::FindArguments>),
+    /// Print the changes of a file or a directory on a server.
+    #[command(after_help = examples::WATCH, after_long_help = examples::long(examples::WATCH))]
+    Watch(watch::WatchArguments),
     /// Replace a piece of text in a file on a server.
     ///
     /// The text must occur exactly once, unless --all is given; otherwise the file stays unchanged.
@@ -217,6 +221,7 @@ async fn perform(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Cat(arguments) => cat::run(arguments).await,
         ClientCommand::Grep(arguments) => grep::run(*arguments).await,
         ClientCommand::Find(arguments) => find::run(*arguments).await,
+        ClientCommand::Watch(arguments) => watch::run(arguments).await,
         ClientCommand::Replace(arguments) => replace::run(arguments).await,
         ClientCommand::Info(arguments) => info::run(arguments).await,
     }

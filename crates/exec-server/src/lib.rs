@@ -90,7 +90,7 @@ pub use exec_server_client::{
     HttpClient, HttpResponseBodyStream, OnceDial, Output, Parents, ProcessEvent, ProcessEvents,
     ProcessExit, ProcessSession, RelayConnectArgs, RemoteExecServerClient,
     RemoteExecServerConnectArgs, RemoteExecServerSession, RemotePath, Removal, SearchPage,
-    SearchPages, SessionStatus, Stdin, StdioServer,
+    SearchPages, SessionStatus, Stdin, StdioServer, TreeWatch,
 };
 pub use exec_server_executor::{
     DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ExecServerRuntimePaths, ListenError,

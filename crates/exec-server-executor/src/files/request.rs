@@ -12,16 +12,18 @@ use exec_server_protocol::fs::{
     FsCreateDirectoryParams, FsEditParams, FsGetMetadataParams, FsOpenParams,
     FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
     FsSetPermissionsParams, FsSymlinkParams, FsTextEdit, FsTruncateParams, FsWalkParams,
-    FsWriteBlockParams, FsWriteFileParams, OpenMode, Sandbox,
+    FsWatchParams, FsWriteBlockParams, FsWriteFileParams, OpenMode, Sandbox,
 };
 use exec_server_protocol::limits::{
-    MAX_BATCH_REQUESTS, MAX_DETAILED_ENTRIES, MAX_DIRECTORY_ENTRIES, MAX_TEXT_EDITS,
+    MAX_BATCH_REQUESTS, MAX_DETAILED_ENTRIES, MAX_DIRECTORY_ENTRIES, MAX_SEARCH_ID_BYTES,
+    MAX_TEXT_EDITS,
 };
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
 
 use super::batch::BatchItem;
 use super::handles::OpenCall;
+use super::tree_watches::WatchCall;
 use super::{FileCall, PathCall};
 use crate::dispatch::read;
 use crate::environment::host_path;
@@ -42,6 +44,9 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<FileCall, Re
         }
         Method::FsClose => FileCall::Close(read(raw)?),
         Method::FsBatch => FileCall::Batch(decoder.batch(read(raw)?)?),
+        Method::FsWatch => FileCall::Watch(decoder.watch(read(raw)?)?),
+        Method::FsReadChanges => FileCall::ReadChanges(read(raw)?),
+        Method::FsUnwatch => FileCall::Unwatch(read(raw)?),
         Method::FsSearch => FileCall::Search(Box::new(decoder.search(read(raw)?)?)),
         Method::FsFind => FileCall::Search(Box::new(decoder.find(read(raw)?)?)),
         Method::FsNextPage => FileCall::NextPage(read(raw)?),
@@ -267,6 +272,19 @@ impl Decoder<'_> {
             mode: params.mode,
             modified_at_ms: params.modified_at_ms,
             links: links(params.follow_symlinks),
+        })
+    }
+
+    fn watch(&self, params: FsWatchParams) -> Result<WatchCall, RequestError> {
+        if params.watch_id.len() > MAX_SEARCH_ID_BYTES {
+            let reason = format!("watchId must not exceed {MAX_SEARCH_ID_BYTES} bytes");
+            return Err(RequestError::InvalidParams(reason));
+        }
+        Ok(WatchCall {
+            id: params.watch_id,
+            path: self.path(&params.path, &None)?,
+            recursive: params.recursive,
+            coalesce_ms: params.coalesce_ms,
         })
     }
 

@@ -21,6 +21,7 @@ pub mod signals;
 pub mod spawner;
 pub mod startup;
 pub mod temp_registry;
+pub mod tree_watch;
 
 mod child;
 mod file_lock;

@@ -96,6 +96,12 @@ Examples:
   exec-server find -0 --hidden box:. | xargs -0 ls -d
   exec-server find --json box:/var/log '*.log'";
 
+pub const WATCH: &str = "\
+Examples:
+  exec-server watch -r box:/srv/project
+  exec-server watch -1 box:/var/run/ready && echo changed
+  exec-server watch -r --json box:src | jq .path";
+
 pub const REPLACE: &str = "\
 Examples:
   exec-server replace box:/etc/app.conf 'port = 80' 'port = 8080'

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 mod attributes;
 mod batch;
 mod canonical;
+mod changes;
 mod conditional;
 mod copying;
 mod copying_trees;

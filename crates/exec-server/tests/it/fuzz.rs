@@ -256,6 +256,9 @@ fn fitting(method: Method) -> Value {
         Method::FsSymlink => json!({"path": "file:///nowhere/b", "target": "a"}),
         Method::FsSetPermissions => json!({"path": "file:///nowhere/a", "mode": 0o600}),
         Method::FsTruncate => json!({"path": "file:///nowhere/a", "size": 0}),
+        Method::FsWatch => json!({"watchId": "w", "path": "file:///nowhere", "recursive": true}),
+        Method::FsReadChanges => json!({"watchId": "w", "afterSeq": 0}),
+        Method::FsUnwatch => json!({"watchId": "w"}),
         Method::FsSearch => {
             json!({"path": "file:///nowhere", "pattern": "o", "limits": {"timeoutMs": 1000}})
         }

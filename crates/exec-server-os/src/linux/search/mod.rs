@@ -20,6 +20,7 @@ use crate::files::FsError;
 use crate::search::{PageText, Query, SearchSpec};
 use pages::Pager;
 use queue::Shared;
+pub use walk::path_uri;
 
 /// A running search.
 #[derive(Debug)]

@@ -3,11 +3,32 @@
 use exec_server::{
     ExecServerClient, ExecServerError, FsSearchParams, FsTextEdit, FsWalkOptions, Parents, Removal,
 };
-use exec_server_testkit::{DEADLINE, TestExecutor};
+use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::commands::connected;
+
+#[tokio::test]
+async fn a_watch_survives_a_cut_link() {
+    let server = TestExecutor::start().await;
+    let cable = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut watch = client.fs().watch(directory.path().to_str().unwrap(), true).await.unwrap();
+    assert_eq!(watch.answer().directories, 1);
+    for name in ["a", "b", "c"] {
+        std::fs::write(directory.path().join(name), "").unwrap();
+        let mut seen = false;
+        while !seen {
+            let changes = watch.next().await.unwrap().expect("the directory is there");
+            seen = changes.iter().any(|change| change.path.as_str().ends_with(name));
+        }
+        cable.cut();
+    }
+    directory.close().unwrap();
+    while watch.next().await.unwrap().is_some() {}
+}
 
 #[tokio::test]
 async fn a_search_is_read_in_pages_and_ends_when_it_is_dropped() {

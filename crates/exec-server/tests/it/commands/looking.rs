@@ -2,8 +2,9 @@
 
 use exec_server_testkit::TestExecutor;
 use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::{cli, ran};
+use super::{cli, command, finish, ran};
 
 #[tokio::test]
 async fn directories_are_listed_and_files_shown() {
@@ -110,6 +111,22 @@ async fn content_and_names_are_searched() {
     assert_eq!(cli(&["find", "-t", "d", "-0", &spot]).await, ran(0, &format!("{place}/d\0"), ""));
     let json = cli(&["find", "--json", &spot, "d/*"]).await.out;
     assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["size"], 19);
+}
+
+#[tokio::test]
+async fn changes_are_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestExecutor::start().await;
+    let place = directory.path().display().to_string();
+    let mut child =
+        command(&["watch", "-1", "-r", &format!("{}:{place}", server.url())]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let line = lines.next_line().await.unwrap();
+    assert_eq!(line, Some(format!("exec-server: watching {place}")));
+    std::fs::create_dir(directory.path().join("new")).unwrap();
+    assert_eq!(finish(child).await, ran(0, &format!("create {place}/new\n"), ""));
+    let missing = cli(&["watch", &format!("{}:{place}/no", server.url())]).await;
+    assert!(missing.code == 1 && missing.err.contains("No such file"), "{}", missing.err);
 }
 
 #[tokio::test]
