@@ -5,7 +5,7 @@
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `examples` | parsing, shell completion, examples in `--help` |
 //! | `args` | argument parsers and options that several commands share |
-//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `info`, `doctor`, `sandbox`, … | the commands |
+//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `mcp`, `info`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
 //! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
@@ -41,6 +41,7 @@ mod limits;
 mod logs;
 mod lost_process;
 mod ls;
+mod mcp;
 mod output;
 mod ps;
 mod reattach;
@@ -135,6 +136,11 @@ pub enum ClientCommand {
     /// Leaves out what .gitignore names, and names that begin with a dot.
     #[command(after_help = examples::FIND, after_long_help = examples::long(examples::FIND))]
     Find(Box<find::FindArguments>),
+    /// Serve MCP to an agent: tools for commands and files of a server.
+    ///
+    /// Speaks MCP over stdin and stdout, or over HTTP with --listen. Commands that the agent starts end with it.
+    #[command(after_help = examples::MCP, after_long_help = examples::long(examples::MCP))]
+    Mcp(Box<mcp::McpArguments>),
     /// Print the changes of a file or a directory on a server.
     #[command(after_help = examples::WATCH, after_long_help = examples::long(examples::WATCH))]
     Watch(watch::WatchArguments),
@@ -221,6 +227,7 @@ async fn perform(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Cat(arguments) => cat::run(arguments).await,
         ClientCommand::Grep(arguments) => grep::run(*arguments).await,
         ClientCommand::Find(arguments) => find::run(*arguments).await,
+        ClientCommand::Mcp(arguments) => mcp::run(*arguments).await,
         ClientCommand::Watch(arguments) => watch::run(arguments).await,
         ClientCommand::Replace(arguments) => replace::run(arguments).await,
         ClientCommand::Info(arguments) => info::run(arguments).await,

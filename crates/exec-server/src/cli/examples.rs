@@ -96,6 +96,14 @@ Examples:
   exec-server find -0 --hidden box:. | xargs -0 ls -d
   exec-server find --json box:/var/log '*.log'";
 
+pub const MCP: &str = "\
+Examples:
+  exec-server mcp box
+      started by an agent, which speaks MCP over its stdin and stdout
+  exec-server mcp --print-config claude --root /srv/project --sandbox workspace-write box
+      prints what to paste into the configuration of an agent: claude, codex, cursor or vscode
+  exec-server mcp --read-only --listen 127.0.0.1:7800 env:build-1";
+
 pub const WATCH: &str = "\
 Examples:
   exec-server watch -r box:/srv/project
