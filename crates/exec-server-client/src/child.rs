@@ -126,6 +126,11 @@ impl Child {
         self.session.id()
     }
 
+    /// The operating system's id of the process, on a server that reports it.
+    pub fn pid(&self) -> Option<u32> {
+        self.session.pid()
+    }
+
     /// The process with all operations of the protocol.
     pub fn session(&self) -> &ProcessSession {
         &self.session

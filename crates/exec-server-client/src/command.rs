@@ -246,6 +246,7 @@ impl Command {
             wait_when_detached: false,
             unique_id: false,
             user: None,
+            detailed: self.caller.capabilities().await?.process_pid,
         };
         if self.limits.is_some() {
             self.caller.require(|can| can.process_limits, "limits of processes").await?;

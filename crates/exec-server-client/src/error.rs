@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use exec_server_core::event_order::Gap;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
+use exec_server_protocol::fs::EditMismatch;
 use exec_server_protocol::process::ProcessId;
 use exec_server_transport::dial::{DialError, ServerUrlError};
 
@@ -184,6 +185,14 @@ impl ExecServerError {
                 | Self::SessionLost { .. }
                 | Self::TakenOver
         )
+    }
+
+    /// Why an edit did not fit the file, if that is the error.
+    pub fn edit_mismatch(&self) -> Option<&EditMismatch> {
+        match self {
+            Self::Server { data: Some(data), .. } => data.edit.as_deref(),
+            _ => None,
+        }
     }
 
     /// The stable identifier of a server's error, such as `not_found`.

@@ -3,12 +3,13 @@
 use exec_server_core::listing::{BadListing, Listing};
 use exec_server_protocol::fs::{
     FsAppendParams, FsCanonicalizeParams, FsCanonicalizeResponse, FsCopyParams,
-    FsCreateDirectoryParams, FsDirectoryEntry, FsGetMetadataParams, FsGetMetadataResponse,
-    FsReadDirectoryParams, FsReadDirectoryResponse, FsReadFileParams, FsReadFileResponse,
-    FsReadLinkParams, FsReadLinkResponse, FsRemoveParams, FsRenameParams, FsSetPermissionsParams,
-    FsSymlinkParams, FsTruncateParams, FsWalkOptions, FsWalkParams, FsWalkResponse,
-    FsWatchMissingParams, FsWatchMissingResponse, FsWriteFileParams, FsWriteFileResponse, Sandbox,
-    SandboxText,
+    FsCreateDirectoryParams, FsDirectoryEntry, FsEditParams, FsEditResponse, FsFindPage,
+    FsFindParams, FsGetMetadataParams, FsGetMetadataResponse, FsReadDirectoryParams,
+    FsReadDirectoryResponse, FsReadFileParams, FsReadFileResponse, FsReadLinkParams,
+    FsReadLinkResponse, FsRemoveParams, FsRenameParams, FsSearchPage, FsSearchParams,
+    FsSetPermissionsParams, FsSymlinkParams, FsTextEdit, FsTruncateParams, FsWalkOptions,
+    FsWalkParams, FsWalkResponse, FsWatchMissingParams, FsWatchMissingResponse, FsWatchParams,
+    FsWatchResponse, FsWriteFileParams, FsWriteFileResponse, Sandbox, SandboxText,
 };
 use exec_server_protocol::limits::MAX_WHOLE_FILE_BYTES;
 use exec_server_protocol::methods::Method;
@@ -22,11 +23,15 @@ use crate::error::ExecServerError;
 use crate::remote_path::RemotePath;
 
 mod answers;
+mod changes;
 mod reading;
+mod searching;
 mod watching;
 mod writing;
 
+pub use changes::TreeWatch;
 pub use reading::FileReadStream;
+pub use searching::{SearchPage, SearchPages};
 pub use watching::MissingWatch;
 pub use writing::FileWriteStream;
 
@@ -189,6 +194,33 @@ impl ExecutorFileSystem {
         self.call(Method::FsTruncate, &params).await
     }
 
+    /// Replaces pieces of text in a file, all of them or none.
+    ///
+    /// Text that is missing or not unique fails with an error whose [`edit_mismatch`](ExecServerError::edit_mismatch) says
+    /// how often it occurs, or where the most similar text is.
+    pub async fn edit(
+        &self,
+        path: impl Into<RemotePath>,
+        edits: Vec<FsTextEdit>,
+    ) -> Result<FsEditResponse, ExecServerError> {
+        self.edit_with(FsEditParams {
+            path: self.resolve(path).await?,
+            edits,
+            follow_symlinks: None,
+            sandbox: self.sandbox.clone(),
+            durability: None,
+            if_match: None,
+            dry_run: false,
+        })
+        .await
+    }
+
+    /// Edits a file with conditions and durability.
+    pub async fn edit_with(&self, params: FsEditParams) -> Result<FsEditResponse, ExecServerError> {
+        self.require(|can| can.fs_edit, "fs/edit").await?;
+        self.call(Method::FsEdit, &params).await
+    }
+
     /// Creates a directory.
     pub async fn create_directory(
         &self,
@@ -319,6 +351,55 @@ impl ExecutorFileSystem {
         let found: FsWalkResponse = self.call(Method::FsWalk, &params).await?;
         answers::check_walk(&params, &found)?;
         Ok(found)
+    }
+
+    /// Searches the content of a tree or a file; the pages are read one by one.
+    ///
+    /// The id and, unless `params` has one, the sandbox are set by this call.
+    pub async fn search(
+        &self,
+        mut params: FsSearchParams,
+    ) -> Result<SearchPages<FsSearchPage>, ExecServerError> {
+        self.require(|can| can.fs_search, "fs/search").await?;
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        params.search_id = Some(id.clone());
+        params.sandbox = params.sandbox.or_else(|| self.sandbox.clone());
+        SearchPages::start(&self.caller, Method::FsSearch, id, &params).await
+    }
+
+    /// Searches the names of a tree; the pages are read one by one.
+    ///
+    /// The id and, unless `params` has one, the sandbox are set by this call.
+    pub async fn find(
+        &self,
+        mut params: FsFindParams,
+    ) -> Result<SearchPages<FsFindPage>, ExecServerError> {
+        self.require(|can| can.fs_search, "fs/find").await?;
+        let id = uuid::Uuid::new_v4().simple().to_string();
+        params.search_id = Some(id.clone());
+        params.sandbox = params.sandbox.or_else(|| self.sandbox.clone());
+        SearchPages::start(&self.caller, Method::FsFind, id, &params).await
+    }
+
+    /// Watches a path, and with `recursive` everything below it.
+    pub async fn watch(
+        &self,
+        path: impl Into<RemotePath>,
+        recursive: bool,
+    ) -> Result<TreeWatch, ExecServerError> {
+        self.require(|can| can.fs_watch, "fs/watch").await?;
+        if self.sandbox.is_some() {
+            return Err(ExecServerError::Unsupported("a watch under a sandbox"));
+        }
+        let params = FsWatchParams {
+            watch_id: uuid::Uuid::new_v4().simple().to_string(),
+            path: self.resolve(path).await?,
+            recursive,
+            coalesce_ms: None,
+        };
+        let connection = self.caller.connection().await?;
+        let answer: FsWatchResponse = self.call(Method::FsWatch, &params).await?;
+        Ok(TreeWatch::new(self.caller.clone(), connection, answer))
     }
 
     /// Removes a file or a tree.

@@ -90,6 +90,7 @@ pub use exec_server_transport::proxy::Proxies;
 pub use exec_server_transport::websocket::UpgradeFailure;
 pub use files::{
     ExecutorFileSystem, FileReadStream, FileWriteStream, MissingWatch, Parents, Removal,
+    SearchPage, SearchPages, TreeWatch,
 };
 pub use front::ExecServerClient;
 pub use http::{HttpClient, HttpResponseBodyStream};

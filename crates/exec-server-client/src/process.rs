@@ -71,6 +71,11 @@ impl ProcessSession {
         &self.handle.answer
     }
 
+    /// The operating system's id of the root process; `None` if it was attached, or the server does not say.
+    pub fn pid(&self) -> Option<u32> {
+        self.handle.answer.pid
+    }
+
     /// All events of the process, from the first one.
     pub fn events(&self) -> ProcessEvents {
         self.events_after(0)

@@ -3,11 +3,13 @@
 use std::io;
 
 use exec_server_core::phase::PhaseError;
-use exec_server_fs::{FsError, Nature};
+use exec_server_fs::tree_watch::WatchError;
+use exec_server_fs::{EditRefusal, FsError, Nature};
 use exec_server_os::limits::LimitUnavailable;
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
+use exec_server_protocol::fs::{EditMismatch, NearestText};
 use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::{ForeignPath, PathUri, ToPathError};
@@ -158,6 +160,26 @@ pub enum RequestError {
     /// Earlier block writes failed, so the new content would have holes.
     #[error("{0} blocks could not be written, so the file was not changed")]
     BlocksMissing(usize),
+    #[error("{0}")]
+    Watch(#[source] WatchError),
+    #[error("watch `{0}` already exists")]
+    DuplicateWatch(String),
+    #[error("unknown watch `{0}`")]
+    UnknownWatch(String),
+    #[error("at most {} watches may be active per session; end one first", limits::MAX_WATCHES)]
+    TooManyWatches,
+    /// The search id belongs to a search that has not ended.
+    #[error("search `{0}` already exists")]
+    DuplicateSearch(String),
+    #[error("unknown search `{0}`: it has ended, or was never started on this connection")]
+    UnknownSearch(String),
+    #[error(
+        "at most {} searches may be active per connection; read one to its end, or cancel it",
+        limits::MAX_SEARCHES
+    )]
+    TooManySearches,
+    #[error("the search was cancelled")]
+    SearchCancelled,
     #[error("fs/batch accepts at most {} requests", limits::MAX_BATCH_REQUESTS)]
     BatchTooLong,
     #[error("fs/batch does not accept `{0}`")]
@@ -267,6 +289,14 @@ impl RequestError {
             Self::BlockLength { .. } => (InvalidRequest, "block_length"),
             Self::BlockRange => (InvalidRequest, "block_range"),
             Self::BlocksMissing(_) => (Internal, "blocks_missing"),
+            Self::Watch(error) => return watch_error(self, error),
+            Self::DuplicateWatch(_) => (InvalidRequest, "watch_exists"),
+            Self::UnknownWatch(_) => (NotFound, "unknown_watch"),
+            Self::TooManyWatches => (InvalidRequest, "too_many_watches"),
+            Self::DuplicateSearch(_) => (InvalidRequest, "search_exists"),
+            Self::UnknownSearch(_) => (NotFound, "unknown_search"),
+            Self::TooManySearches => (InvalidRequest, "too_many_searches"),
+            Self::SearchCancelled => (InvalidRequest, "search_cancelled"),
             Self::BatchTooLong => (InvalidRequest, "batch_too_long"),
             Self::NotForBatch(_) => (InvalidParams, "not_for_batch"),
             Self::Http(error) => return http_error(error),
@@ -290,6 +320,7 @@ impl RequestError {
                 | Self::TooManyRequests
                 | Self::StdinOverloaded
                 | Self::TooManyExchanges
+                | Self::TooManySearches
                 | Self::HttpOverloaded
                 | Self::OutOfMemory(_)
                 | Self::NoReplyMemory(_)
@@ -397,8 +428,38 @@ fn files_error(error: &FsError) -> RpcError {
         FsError::SameFile => (InvalidRequest, "same_file"),
         FsError::NotCopyable(_) => return not_a_file(error, Nature::Special),
         FsError::VersionMismatch => (InvalidRequest, "version_mismatch"),
+        FsError::Edit(refusal) => return edit_error(error, refusal),
+        FsError::Binary(_) => (InvalidRequest, "binary_file"),
+        FsError::Pattern(_) => (ErrorCode::InvalidParams, "invalid_pattern"),
+        FsError::TooLargeToEdit => (InvalidRequest, "file_too_large"),
     };
     RpcError::new(code, kind, error.to_string())
+}
+
+fn watch_error(error: &RequestError, source: &WatchError) -> RpcError {
+    let (kind, hint) = match source {
+        WatchError::Path(source) => return path_error(error, source),
+        WatchError::MachineLimit { hint, .. } => ("watch_limit", Some((*hint).to_owned())),
+        WatchError::TooManyDirectories => ("watch_limit", None),
+        WatchError::Silent(_) => ("unwatchable", None),
+    };
+    let mut rpc = RpcError::new(ErrorCode::InvalidRequest, kind, error.to_string());
+    rpc.data.get_or_insert_default().hint = hint;
+    rpc
+}
+
+fn edit_error(error: &FsError, refusal: &EditRefusal) -> RpcError {
+    let kind = if refusal.occurrences == 0 { "edit_not_found" } else { "edit_not_unique" };
+    let mut rpc = RpcError::new(ErrorCode::InvalidRequest, kind, error.to_string());
+    let nearest = refusal.nearest.as_ref();
+    rpc.data.get_or_insert_default().edit = Some(Box::new(EditMismatch {
+        index: refusal.index,
+        occurrences: refusal.occurrences,
+        lines: refusal.lines.clone(),
+        nearest: nearest
+            .map(|nearest| NearestText { line: nearest.line, text: nearest.text.clone() }),
+    }));
+    rpc
 }
 
 fn not_a_file(error: &FsError, nature: Nature) -> RpcError {
@@ -414,6 +475,10 @@ fn renamed(rpc: RpcError, kind: &str, error: &FsError) -> RpcError {
 
 /// Clients recognise a missing file and a denied access by the code, and all other failures by the errno.
 fn file_system_error(error: &FsError, source: &io::Error) -> RpcError {
+    path_error(error, source)
+}
+
+fn path_error(error: &impl std::fmt::Display, source: &io::Error) -> RpcError {
     let errno = exec_server_os::errno_name(source);
     let (code, kind) = match errno {
         Some("ENOENT") => (ErrorCode::NotFound, "not_found"),

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use exec_server_fs::{Blocking, FsError, FsReply, FsRequest, answer_from_cache, perform};
 use exec_server_protocol::fs::{
-    FsCloseParams, FsReadBlockParams, FsWatchMissingParams, FsWriteBlockParams,
+    FsCancelSearchParams, FsCloseParams, FsNextPageParams, FsReadBlockParams, FsReadChangesParams,
+    FsUnwatchParams, FsWatchMissingParams, FsWriteBlockParams,
 };
 use exec_server_sandbox::WorkerOutcome;
 use exec_server_sandbox::plan::{Class, FilesPolicy};
@@ -29,6 +30,9 @@ mod answer;
 mod batch;
 mod handles;
 mod request;
+mod search;
+mod search_request;
+mod tree_watches;
 mod watch;
 mod workers;
 
@@ -36,8 +40,11 @@ use answer::Appended;
 use batch::BatchItem;
 use handles::{Handles, OpenCall};
 pub use request::decode;
+use search::{SearchCall, Searches};
+pub use tree_watches::TreeWatches;
+use tree_watches::WatchCall;
 use watch::WatchSlot;
-use workers::Workers;
+use workers::{Warm, Workers};
 
 /// A file request with decoded params.
 #[derive(Debug)]
@@ -56,6 +63,18 @@ pub enum FileCall {
     Batch(Vec<BatchItem>),
     /// `fs/watchMissing`.
     WatchMissing(FsWatchMissingParams),
+    /// `fs/watch`.
+    Watch(WatchCall),
+    /// `fs/readChanges`.
+    ReadChanges(FsReadChangesParams),
+    /// `fs/unwatch`.
+    Unwatch(FsUnwatchParams),
+    /// `fs/search` and `fs/find`.
+    Search(Box<SearchCall>),
+    /// `fs/nextPage`.
+    NextPage(FsNextPageParams),
+    /// `fs/cancelSearch`.
+    CancelSearch(FsCancelSearchParams),
 }
 
 /// A request about a path, with its reply options and policy.
@@ -74,6 +93,7 @@ pub struct Files {
     handles: Arc<Handles>,
     watch: WatchSlot,
     workers: Arc<Workers>,
+    searches: Searches,
 }
 
 /// Cached files up to this size are read on the connection's thread, which is faster than waking another thread.
@@ -96,6 +116,19 @@ impl Files {
             FileCall::WriteBlock(params) => self.handles.write_block(params, reply),
             FileCall::Close(params) => self.handles.close(params, reply),
             FileCall::Batch(items) => self.run_batch(caller, items, reply),
+            FileCall::Watch(call) => {
+                TreeWatches::watch(caller.session.watches().clone(), call, reply)
+            }
+            FileCall::ReadChanges(params) => {
+                caller.session.watches().read(caller.server, params, reply);
+            }
+            FileCall::Unwatch(params) => caller.session.watches().unwatch(&params, reply),
+            FileCall::Search(mut call) => {
+                let guard = call.policy.take().map(|policy| self.guard(caller, policy));
+                self.searches.start(caller.server, *call, guard, reply);
+            }
+            FileCall::NextPage(params) => self.searches.next_page(caller.server, params, reply),
+            FileCall::CancelSearch(params) => self.searches.cancel(params, reply),
             FileCall::WatchMissing(params) => self.watch.watch(caller.server, params, reply),
         }
     }
@@ -152,15 +185,24 @@ impl Guard {
             {
                 RequestError::FilesDenied(FsError::System(exec_server_os::access_denied()))
             }
-            error if is_refusal(&error) => RequestError::FilesDenied(error),
-            error => error.into(),
+            error => refusal(error),
         })
+    }
+
+    /// Starts a worker that serves only the caller.
+    async fn start_alone(&self) -> Result<Warm, RequestError> {
+        workers::start(&self.server, &self.session, &self.policy, Class::Read).await
     }
 
     fn forbids_change(&self, request: &FsRequest) -> bool {
         let FilePolicy::Restricted(rules) = &self.policy.policy().files else { return false };
         request.changes().into_iter().any(|path| rules.access(path) < Access::Write)
     }
+}
+
+/// The error of a worker; one that the policy caused is a denial.
+fn refusal(error: FsError) -> RequestError {
+    if is_refusal(&error) { RequestError::FilesDenied(error) } else { error.into() }
 }
 
 /// Whether the error code is one that the confinement produces.

@@ -21,6 +21,7 @@ use tokio::task::JoinSet;
 
 use crate::auth::Principal;
 use crate::errors::RequestError;
+use crate::files::TreeWatches;
 use crate::process::{ClosedMark, Command, PreparedStart, ProcessHandle, Snapshots, run_process};
 use crate::reply::Reply;
 use crate::server::Server;
@@ -58,6 +59,7 @@ struct Shared {
     attached: watch::Sender<Option<Outbox>>,
     processes: Mutex<Processes>,
     snapshots: Snapshots,
+    watches: Arc<TreeWatches>,
     sandbox_network: SandboxNetwork,
 }
 
@@ -176,6 +178,7 @@ impl Sessions {
                 attached: watch::Sender::new(Some(outbox)),
                 processes: Mutex::default(),
                 snapshots: Snapshots::default(),
+                watches: Arc::default(),
                 sandbox_network: SandboxNetwork::default(),
             }),
         };
@@ -317,6 +320,11 @@ impl Session {
     pub fn check_holder(&self, connection: ConnectionId) -> Result<(), RequestError> {
         let holder = self.shared.connection.load(Ordering::Acquire);
         if holder == connection.0 { Ok(()) } else { Err(RequestError::SessionMoved) }
+    }
+
+    /// The watches of the session.
+    pub fn watches(&self) -> &Arc<TreeWatches> {
+        &self.shared.watches
     }
 
     /// Follows the outbox of the attached connection; `None` while detached.

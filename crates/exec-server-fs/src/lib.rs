@@ -1,4 +1,4 @@
-//! The file operations of exec-server: requests, staging, listing, walking, copying, watching.
+//! The file operations of exec-server: requests, staging, listing, walking, copying, searching, editing, watching.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -6,6 +6,8 @@
 //! | [`destination`] | local destination of a copy from a server: a directory, a pipe or a device |
 //! | [`byte_fields`] | paths as bytes, which need not be UTF-8, and serde helpers for them |
 //! | [`regular_file`] | reads small files that may be replaced by a pipe or a device at any time |
+//! | [`search`] | searches of trees by content and by name |
+//! | [`tree_watch`] | reports changes of trees |
 //! | [`MissingWatch`] | reports when a missing path appears |
 //! | `linux` | the implementation on Linux |
 //! | `unsupported` | entry points of other platforms, which return errors |
@@ -13,6 +15,8 @@
 pub mod byte_fields;
 pub mod destination;
 pub mod regular_file;
+pub mod search;
+pub mod tree_watch;
 
 mod missing_watch;
 mod request;

@@ -3,13 +3,15 @@
 //! Every path-based `fs/*` method is one [`FsRequest`]. This process executes it, or a sandboxed file worker does.
 //! [`perform`] may block; [`answer_from_cache`] never blocks and often has no answer.
 
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use exec_server_protocol::fs::{
-    Durability, FsCanonicalizeResponse, FsGetMetadataResponse, FsReadDirectoryResponse,
-    FsReadLinkResponse, FsWalkOptions, FsWalkResponse, FsWriteFileResponse,
+    Durability, FsCanonicalizeResponse, FsEditResponse, FsGetMetadataResponse,
+    FsReadDirectoryResponse, FsReadLinkResponse, FsWalkOptions, FsWalkResponse,
+    FsWriteFileResponse,
 };
 use exec_server_protocol::limits;
 use serde::{Deserialize, Serialize};
@@ -79,6 +81,20 @@ pub enum FsRequest {
         size: u64,
         /// Preconditions, durability and attributes.
         options: WriteOptions,
+    },
+    /// Replaces pieces of text in a file.
+    Edit {
+        /// The file.
+        #[serde(with = "byte_fields::path")]
+        path: PathBuf,
+        /// Whether symbolic links are followed.
+        links: Links,
+        /// Applied in this order, all of them or none.
+        edits: Vec<TextEdit>,
+        /// Preconditions and durability.
+        options: WriteOptions,
+        /// Whether the file stays unchanged.
+        dry_run: bool,
     },
     /// Creates a directory.
     CreateDirectory {
@@ -212,6 +228,7 @@ impl FsRequest {
             | Self::Write { path, .. }
             | Self::Append { path, .. }
             | Self::Truncate { path, .. }
+            | Self::Edit { path, .. }
             | Self::CreateDirectory { path, .. }
             | Self::Remove { path, .. }
             | Self::Symlink { path, .. }
@@ -237,6 +254,8 @@ pub enum FsReply {
     Staged(StagedFile),
     /// The content was written; the second field is to be dropped after the reply is sent.
     Written(FsWriteFileResponse, Leftovers),
+    /// Result of `fs/edit`; the second field is to be dropped after the reply is sent.
+    Edited(FsEditResponse, Leftovers),
     /// Result of `fs/getMetadata`.
     Metadata(FsGetMetadataResponse),
     /// Result of `fs/canonicalize`.
@@ -261,6 +280,7 @@ impl FsReply {
             Self::Done => return writer.write_all(b"{}"),
             Self::Text(text) => return writer.write_all(text.as_bytes()),
             Self::Written(response, _) => serde_json::to_writer(writer, response),
+            Self::Edited(response, _) => serde_json::to_writer(writer, response),
             Self::Metadata(response) => serde_json::to_writer(writer, response),
             Self::Canonical(response) => serde_json::to_writer(writer, response),
             Self::Listing(response) => serde_json::to_writer(writer, response),
@@ -330,6 +350,64 @@ pub struct FileAttributes {
     pub new_mode: Option<u32>,
     /// Modification time in Unix milliseconds.
     pub modified_at_ms: Option<i64>,
+}
+
+/// One replacement of `fs/edit`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextEdit {
+    /// The text to replace; not empty.
+    pub old: String,
+    /// The new text.
+    pub new: String,
+    /// Whether every occurrence is replaced; otherwise there must be exactly one.
+    pub replace_all: bool,
+}
+
+/// Why an edit does not fit the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EditRefusal {
+    /// The number of the edit, from 0.
+    pub index: u64,
+    /// How often its text occurs.
+    pub occurrences: u64,
+    /// The lines of the first occurrences, from 1.
+    pub lines: Vec<u64>,
+    /// The most similar place, if the text does not occur.
+    pub nearest: Option<Nearest>,
+}
+
+/// The place of a file that is most similar to a text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Nearest {
+    /// Its first line, from 1.
+    pub line: u64,
+    /// Its text, shortened.
+    pub text: String,
+}
+
+impl fmt::Display for EditRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = self.index + 1;
+        match (self.occurrences, &self.nearest) {
+            (0, Some(nearest)) => write!(
+                f,
+                "the text of edit {number} does not occur in the file; the most similar text is at line {}",
+                nearest.line
+            ),
+            (0, None) => write!(
+                f,
+                "the text of edit {number} does not occur in the file, and nothing in it is similar"
+            ),
+            (count, _) => {
+                let lines: Vec<String> = self.lines.iter().map(u64::to_string).collect();
+                write!(
+                    f,
+                    "the text of edit {number} occurs {count} times (lines {}); add lines around it, or set `replaceAll`",
+                    lines.join(", ")
+                )
+            }
+        }
+    }
 }
 
 /// One page of a directory listing, sorted by the bytes of the names.
@@ -412,6 +490,21 @@ pub enum FsError {
     /// The existing file has another version tag, or does not exist.
     #[error("the file is not the version that `ifMatch` names")]
     VersionMismatch,
+    /// An edit does not fit the file; nothing was changed.
+    #[error("{0}; the file is unchanged")]
+    Edit(Box<EditRefusal>),
+    /// Edits apply to text only.
+    #[error("path `{}` is a binary file: it contains NUL bytes; use fs/writeFile", .0.display())]
+    Binary(PathBuf),
+    /// A pattern, a glob or a file type of a search is invalid.
+    #[error("{0}")]
+    Pattern(String),
+    /// The file is, or would become, larger than the limit of `fs/edit`.
+    #[error(
+        "fs/edit handles files of up to {} bytes; use fs/open and fs/writeBlock",
+        limits::MAX_EDITED_FILE_BYTES
+    )]
+    TooLargeToEdit,
     /// An operation on a tree stopped before its end.
     #[error("{did} {done} entries, then failed at `{}`: {source}", .path.display())]
     Incomplete {

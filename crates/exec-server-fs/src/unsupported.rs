@@ -32,6 +32,62 @@ impl MissingWatch {
     }
 }
 
+pub mod tree_watch {
+    //! Watches of trees.
+
+    use std::future::Ready;
+    use std::io;
+    use std::path::Path;
+    use std::time::Duration;
+
+    use exec_server_os::never_made;
+
+    use crate::tree_watch::{Changes, WatchError};
+
+    never_made! {
+        TreeWatch {
+            fn directories(&self) -> u64;
+            fn skipped(&self) -> u64;
+            fn changes_after(&self, seq: u64) -> Changes;
+            fn wait_after(&self, seq: u64) -> Ready<()>;
+        }
+    }
+
+    impl TreeWatch {
+        /// Fails.
+        pub fn start(
+            _path: &Path,
+            _recursive: bool,
+            _window: Duration,
+        ) -> Result<Self, WatchError> {
+            Err(WatchError::Path(io::ErrorKind::Unsupported.into()))
+        }
+    }
+}
+
+pub mod search {
+    //! Searches of trees.
+
+    use exec_server_os::{never_made, unsupported};
+
+    use crate::request::FsError;
+    use crate::search::{PageText, SearchSpec};
+
+    never_made! {
+        Search {
+            fn next_page(&self) -> PageText;
+            fn cancel(&self) -> ();
+        }
+    }
+
+    impl Search {
+        /// Fails.
+        pub fn start(_spec: SearchSpec) -> Result<Self, FsError> {
+            Ok(unsupported("searches of trees")?)
+        }
+    }
+}
+
 /// Fails.
 pub fn perform(_request: FsRequest) -> Result<FsReply, FsError> {
     Ok(unsupported("access to files")?)

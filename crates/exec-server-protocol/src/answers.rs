@@ -37,6 +37,9 @@ pub struct ProcessStartAnswer {
     /// Omitted by older servers.
     #[serde(default)]
     pub sandbox: Option<SandboxReport>,
+    /// The operating system's id of the root process, if the server says so.
+    #[serde(default)]
+    pub pid: Option<u32>,
 }
 
 impl ProcessStartAnswer {

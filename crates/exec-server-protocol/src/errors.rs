@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::fs::EditMismatch;
 use crate::limits::MAX_ERROR_MESSAGE_BYTES;
 use crate::path_uri::PathUri;
 use crate::process::LimitName;
@@ -63,6 +64,9 @@ pub struct ErrorData {
     /// How to fix the error.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hint: Option<String>,
+    /// The edit that does not fit the file.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub edit: Option<Box<EditMismatch>>,
 }
 
 impl RpcError {

@@ -13,15 +13,25 @@ use serde_json::value::RawValue;
 use crate::errors::RpcError;
 use crate::path_uri::PathUri;
 
+mod changes;
 mod data64;
+mod edit;
 mod handles;
 mod listing;
 mod metadata;
+mod search;
 mod watch;
 mod write;
 
 pub use crate::bytes64::Bytes64;
+pub use changes::{
+    ChangeKind, FsChange, FsReadChangesParams, FsReadChangesResponse, FsUnwatchParams,
+    FsUnwatchResponse, FsWatchParams, FsWatchResponse,
+};
 pub use data64::Data64;
+pub use edit::{
+    EditMismatch, FsAppliedEdit, FsEditParams, FsEditResponse, FsTextEdit, NearestText,
+};
 pub use handles::{
     FsCloseParams, FsOpenParams, FsOpenResponse, FsReadBlockParams, FsReadBlockResponse,
     FsWriteBlockParams, OpenMode,
@@ -31,6 +41,11 @@ pub use listing::{
     FsWalkOptions, FsWalkParams, FsWalkResponse, WalkKind,
 };
 pub use metadata::{FileKind, FsGetMetadataParams, FsGetMetadataResponse, MetadataDetails};
+pub use search::{
+    BinaryFiles, CaseMode, FoundKind, FsCancelSearchParams, FsCancelSearchResponse, FsFindPage,
+    FsFindParams, FsFoundEntry, FsNextPageParams, FsSearchFilter, FsSearchLimits, FsSearchMatch,
+    FsSearchPage, FsSearchParams, FsSearchState, Incomplete,
+};
 pub use watch::{FsMissingChangedNotification, FsWatchMissingParams, FsWatchMissingResponse};
 pub use write::{
     Durability, FsAppendParams, FsTruncateParams, FsWriteFileParams, FsWriteFileResponse,

@@ -43,3 +43,8 @@ pub mod session;
 pub(crate) fn is_false(value: &bool) -> bool {
     !*value
 }
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
+pub(crate) fn is_zero(value: &u64) -> bool {
+    *value == 0
+}

@@ -69,6 +69,63 @@ pub const MAX_DIRECTORY_ENTRIES: usize = 50_000;
 /// Entries of one detailed `fs/readDirectory` reply: twenty JSON values each stay under [`MAX_JSON_VALUES`].
 pub const MAX_DETAILED_ENTRIES: usize = 10_000;
 
+/// Replacements in one `fs/edit`.
+pub const MAX_TEXT_EDITS: usize = 1000;
+
+/// The largest file before and after `fs/edit`; each edit of it is one pass over the content in memory.
+pub const MAX_EDITED_FILE_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Searches that one connection has at once; each has threads.
+pub const MAX_SEARCHES: usize = 8;
+
+/// Bytes in the name that a client gives to a search.
+pub const MAX_SEARCH_ID_BYTES: usize = 64;
+
+/// Bytes of a pattern or a glob, so that compiling it stays cheap.
+pub const MAX_PATTERN_BYTES: usize = 64 * 1024;
+
+/// Patterns, globs and types of one search.
+pub const MAX_SEARCH_GLOBS: usize = 1000;
+
+/// Matches or entries of one page unless the request says otherwise.
+pub const DEFAULT_PAGE_SIZE: usize = 1000;
+
+/// Matches or entries of one page: twenty JSON values each stay under [`MAX_JSON_VALUES`].
+pub const MAX_PAGE_SIZE: usize = 10_000;
+
+/// Text and paths of one page of a search.
+pub const MAX_PAGE_BYTES: usize = 1024 * 1024;
+
+/// Lines of context on each side of a match.
+pub const MAX_CONTEXT_LINES: u64 = 100;
+
+/// Bytes of a matching line in the result.
+pub const MAX_MATCH_TEXT_BYTES: usize = 2048;
+
+/// A search reports a longer line as an error instead of holding it in memory.
+pub const MAX_SEARCHED_LINE_BYTES: usize = 4 * 1024 * 1024;
+
+/// How long a search may take unless the request says otherwise, in milliseconds.
+pub const DEFAULT_SEARCH_MS: u64 = 60_000;
+
+/// The longest time that a request may give a search, in milliseconds.
+pub const MAX_SEARCH_MS: u64 = 3_600_000;
+
+/// Watches of one session by `fs/watch`; each has a thread, and a user has 128 inotify instances.
+pub const MAX_WATCHES: usize = 32;
+
+/// Directories of one watch by `fs/watch`.
+pub const MAX_WATCHED_DIRECTORIES: usize = 100_000;
+
+/// How long changes are collected unless the request says otherwise, in milliseconds.
+pub const DEFAULT_COALESCE_MS: u64 = 50;
+
+/// The longest time that changes are collected, in milliseconds.
+pub const MAX_COALESCE_MS: u64 = 10_000;
+
+/// The longest wait of one `fs/readChanges`, in milliseconds.
+pub const MAX_CHANGES_WAIT_MS: u64 = 60_000;
+
 /// Levels below the root of one `fs/walk`.
 pub const MAX_WALK_DEPTH: u64 = 64;
 

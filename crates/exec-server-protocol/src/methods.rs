@@ -193,6 +193,8 @@ methods! {
         "Bytes behind the end of a file."
     FsTruncate             "fs/truncate"                FileSystem          Ordinary Taken   fs_truncate             FsTruncateParams => FsWriteFileResponse,
         "A new length for a file."
+    FsEdit                 "fs/edit"                    FileSystem          Ordinary Taken   fs_edit                 FsEditParams => FsEditResponse,
+        "Replaces pieces of text in a file."
     FsCreateDirectory      "fs/createDirectory"         FileSystem          Ordinary Taken   _                       FsCreateDirectoryParams => Empty,
         "A new directory."
     FsGetMetadata          "fs/getMetadata"             FileSystem          Ordinary Taken   _                       FsGetMetadataParams => FsGetMetadataResponse,
@@ -203,6 +205,14 @@ methods! {
         "The names in a directory."
     FsWalk                 "fs/walk"                    FileSystem          Ordinary Taken   _                       FsWalkParams => FsWalkResponse,
         "The names in a tree."
+    FsSearch               "fs/search"                  FileSystem          Ordinary Taken   fs_search               FsSearchParams => FsSearchPage,
+        "Lines that match a pattern, in a tree or a file."
+    FsFind                 "fs/find"                    FileSystem          Ordinary Taken   fs_search               FsFindParams => FsFindPage,
+        "Names that match a pattern, in a tree."
+    FsNextPage             "fs/nextPage"                FileSystem          Ordinary Refused fs_search               FsNextPageParams => Value,
+        "More of a search."
+    FsCancelSearch         "fs/cancelSearch"            FileSystem          Control  Refused fs_search               FsCancelSearchParams => FsCancelSearchResponse,
+        "The early end of a search."
     FsRemove               "fs/remove"                  FileSystem          Ordinary Taken   _                       FsRemoveParams => Empty,
         "Removes a file or a tree."
     FsCopy                 "fs/copy"                    FileSystem          Ordinary Taken   _                       FsCopyParams => Empty,
@@ -219,6 +229,12 @@ methods! {
         "Many small lookups in one round trip."
     FsWatchMissing         "fs/watchMissing"            FileSystem          Ordinary Refused fs_watch_missing        FsWatchMissingParams => FsWatchMissingResponse,
         "Asks to be told when one of some paths appears."
+    FsWatch                "fs/watch"                   FileSystem          Ordinary Refused fs_watch                FsWatchParams => FsWatchResponse,
+        "Collects the changes of a file or a tree."
+    FsReadChanges          "fs/readChanges"             FileSystem          Ordinary Refused fs_watch                FsReadChangesParams => FsReadChangesResponse,
+        "Changes of a watch, with long poll."
+    FsUnwatch              "fs/unwatch"                 FileSystem          Control  Refused fs_watch                FsUnwatchParams => FsUnwatchResponse,
+        "The end of a watch."
     HttpRequest            "http/request"               Http                Control  Taken   _                       HttpRequestParams => HttpRequestResponse,
         "An exchange with another server."
     HttpRequestBody        "http/requestBody"           Http                Control  Refused _                       HttpRequestBodyParams => HttpRequestBodyResponse,

@@ -5,7 +5,7 @@
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `examples` | parsing, shell completion, examples in `--help` |
 //! | `args` | argument parsers and options that several commands share |
-//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `info`, `dial`, `doctor`, `sandbox`, … | the commands |
+//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `mcp`, `info`, `dial`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
 //! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
@@ -29,9 +29,11 @@ mod escapes;
 mod examples;
 mod exec_options;
 mod failure;
+mod find;
 mod follow;
 mod format;
 pub mod forward;
+mod grep;
 mod info;
 mod input_queue;
 mod kill;
@@ -40,6 +42,7 @@ mod limits;
 mod logs;
 mod lost_process;
 mod ls;
+mod mcp;
 pub mod nodes;
 mod output;
 mod parting;
@@ -48,9 +51,11 @@ mod reattach;
 mod reference_options;
 mod registry;
 pub mod rendezvous;
+mod replace;
 mod replay;
 mod run;
 pub mod sandbox;
+mod search_options;
 mod serve;
 mod shell;
 mod signals;
@@ -62,6 +67,7 @@ mod timestamps;
 pub mod token;
 pub mod usage;
 mod wait;
+mod watch;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -123,6 +129,30 @@ pub enum ClientCommand {
     /// Print files from a server.
     #[command(after_help = examples::CAT, after_long_help = examples::long(examples::CAT))]
     Cat(cat::CatArguments),
+    /// Search the content of files on a server.
+    ///
+    /// Leaves out what .gitignore names, and names that begin with a dot. Exits with 0 if a line matches, 1 if none does,
+    /// 2 if something could not be searched.
+    #[command(after_help = examples::GREP, after_long_help = examples::long(examples::GREP))]
+    Grep(Box<grep::GrepArguments>),
+    /// Search for files by name on a server.
+    ///
+    /// Leaves out what .gitignore names, and names that begin with a dot.
+    #[command(after_help = examples::FIND, after_long_help = examples::long(examples::FIND))]
+    Find(Box<find::FindArguments>),
+    /// Serve MCP to an agent: tools for commands and files of a server.
+    ///
+    /// Speaks MCP over stdin and stdout, or over HTTP with --listen. Commands that the agent starts end with it.
+    #[command(after_help = examples::MCP, after_long_help = examples::long(examples::MCP))]
+    Mcp(Box<mcp::McpArguments>),
+    /// Print the changes of a file or a directory on a server.
+    #[command(after_help = examples::WATCH, after_long_help = examples::long(examples::WATCH))]
+    Watch(watch::WatchArguments),
+    /// Replace a piece of text in a file on a server.
+    ///
+    /// The text must occur exactly once, unless --all is given; otherwise the file stays unchanged.
+    #[command(after_help = examples::REPLACE, after_long_help = examples::long(examples::REPLACE))]
+    Replace(replace::ReplaceArguments),
     /// Show the version, host and capabilities of a server.
     #[command(after_help = examples::INFO, after_long_help = examples::long(examples::INFO))]
     Info(info::InfoArguments),
@@ -206,6 +236,11 @@ async fn perform(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Cp(arguments) => cp::run(arguments).await,
         ClientCommand::Ls(arguments) => ls::run(arguments).await,
         ClientCommand::Cat(arguments) => cat::run(arguments).await,
+        ClientCommand::Grep(arguments) => grep::run(*arguments).await,
+        ClientCommand::Find(arguments) => find::run(*arguments).await,
+        ClientCommand::Mcp(arguments) => mcp::run(*arguments).await,
+        ClientCommand::Watch(arguments) => watch::run(arguments).await,
+        ClientCommand::Replace(arguments) => replace::run(arguments).await,
         ClientCommand::Info(arguments) => info::run(arguments).await,
         ClientCommand::Dial(arguments) => dial::run(arguments).await,
     }

@@ -89,8 +89,8 @@ pub use exec_server_client::{
     ExecServerError, ExecutorFileSystem, ExitStatus, FileReadStream, FileWriteStream, Gap,
     HttpClient, HttpResponseBodyStream, OnceDial, Output, Parents, ProcessEvent, ProcessEvents,
     ProcessExit, ProcessSession, RelayConnectArgs, RemoteExecServerClient,
-    RemoteExecServerConnectArgs, RemoteExecServerSession, RemotePath, Removal, SessionStatus,
-    Stdin, StdioServer,
+    RemoteExecServerConnectArgs, RemoteExecServerSession, RemotePath, Removal, SearchPage,
+    SearchPages, SessionStatus, Stdin, StdioServer, TreeWatch,
 };
 pub use exec_server_executor::{
     DEFAULT_LISTEN_URL, ExecServerListenUrlParseError, ExecServerRuntimePaths, ListenError,

@@ -5,16 +5,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use exec_server_fs::byte_fields::path_from_bytes;
-use exec_server_fs::{Detail, FileAttributes, FsRequest, Links, Page, WriteOptions, decode_cursor};
+use exec_server_fs::{
+    Detail, FileAttributes, FsRequest, Links, Page, TextEdit, WriteOptions, decode_cursor,
+};
 use exec_server_protocol::fs::{
     Data64, Durability, FsAppendParams, FsBatchParams, FsCanonicalizeParams, FsCopyParams,
-    FsCreateDirectoryParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams,
-    FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSetPermissionsParams,
-    FsSymlinkParams, FsTruncateParams, FsWalkParams, FsWriteBlockParams, FsWriteFileParams,
-    OpenMode, Sandbox,
+    FsCreateDirectoryParams, FsEditParams, FsGetMetadataParams, FsOpenParams,
+    FsReadDirectoryParams, FsReadFileParams, FsReadLinkParams, FsRemoveParams, FsRenameParams,
+    FsSetPermissionsParams, FsSymlinkParams, FsTextEdit, FsTruncateParams, FsWalkParams,
+    FsWatchParams, FsWriteBlockParams, FsWriteFileParams, OpenMode, Sandbox,
 };
 use exec_server_protocol::limits::{
-    MAX_BATCH_REQUESTS, MAX_DETAILED_ENTRIES, MAX_DIRECTORY_ENTRIES,
+    MAX_BATCH_REQUESTS, MAX_DETAILED_ENTRIES, MAX_DIRECTORY_ENTRIES, MAX_SEARCH_ID_BYTES,
+    MAX_TEXT_EDITS,
 };
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
@@ -22,6 +25,7 @@ use exec_server_sandbox::plan::{FilesPolicy, Sandboxes};
 
 use super::batch::BatchItem;
 use super::handles::OpenCall;
+use super::tree_watches::WatchCall;
 use super::{FileCall, PathCall};
 use crate::dispatch::read;
 use crate::errors::RequestError;
@@ -40,16 +44,23 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<FileCall, Re
         }
         Method::FsClose => FileCall::Close(read(raw)?),
         Method::FsBatch => FileCall::Batch(decoder.batch(read(raw)?)?),
+        Method::FsWatch => FileCall::Watch(decoder.watch(read(raw)?)?),
+        Method::FsReadChanges => FileCall::ReadChanges(read(raw)?),
+        Method::FsUnwatch => FileCall::Unwatch(read(raw)?),
+        Method::FsSearch => FileCall::Search(Box::new(decoder.search(read(raw)?)?)),
+        Method::FsFind => FileCall::Search(Box::new(decoder.find(read(raw)?)?)),
+        Method::FsNextPage => FileCall::NextPage(read(raw)?),
+        Method::FsCancelSearch => FileCall::CancelSearch(read(raw)?),
         Method::FsWatchMissing => FileCall::WatchMissing(read(raw)?),
         method => FileCall::Path(decoder.path_call(method, raw)?),
     })
 }
 
-struct Decoder<'a> {
+pub(super) struct Decoder<'a> {
     native: NativePaths,
     sandboxes: &'a Sandboxes,
     /// The sandbox policy of the request that is being decoded; set by `path`.
-    policy: RefCell<Option<Arc<FilesPolicy>>>,
+    pub(super) policy: RefCell<Option<Arc<FilesPolicy>>>,
 }
 
 impl Decoder<'_> {
@@ -63,6 +74,7 @@ impl Decoder<'_> {
             }
             Method::FsAppend => plain(self.append(read(raw)?)?),
             Method::FsTruncate => plain(self.truncate(read(raw)?)?),
+            Method::FsEdit => plain(self.edit(read(raw)?)?),
             Method::FsCreateDirectory => plain(self.create_directory(read(raw)?)?),
             Method::FsGetMetadata => plain(self.metadata(read(raw)?)?),
             Method::FsCanonicalize => {
@@ -88,7 +100,7 @@ impl Decoder<'_> {
         })
     }
 
-    fn path(&self, uri: &PathUri, sandbox: &Sandbox) -> Result<PathBuf, RequestError> {
+    pub(super) fn path(&self, uri: &PathUri, sandbox: &Sandbox) -> Result<PathBuf, RequestError> {
         *self.policy.borrow_mut() = self.sandboxes.for_files(sandbox.as_ref())?;
         Ok(path_from_bytes(uri.to_posix(self.native)?))
     }
@@ -149,6 +161,28 @@ impl Decoder<'_> {
             links: links(params.follow_symlinks),
             size: params.size,
             options: change(params.durability, params.if_match, true),
+        })
+    }
+
+    fn edit(&self, params: FsEditParams) -> Result<FsRequest, RequestError> {
+        let wrong = |reason: &str| Err(RequestError::InvalidParams(reason.to_owned()));
+        if params.edits.is_empty() || params.edits.len() > MAX_TEXT_EDITS {
+            return wrong(&format!("fs/edit takes 1 to {MAX_TEXT_EDITS} edits"));
+        }
+        if params.edits.iter().any(|edit| edit.old.is_empty()) {
+            return wrong("`old` must not be empty; use fs/writeFile for a new file");
+        }
+        let edit = |edit: FsTextEdit| TextEdit {
+            old: edit.old,
+            new: edit.new,
+            replace_all: edit.replace_all,
+        };
+        Ok(FsRequest::Edit {
+            path: self.path(&params.path, &params.sandbox)?,
+            links: links(params.follow_symlinks),
+            edits: params.edits.into_iter().map(edit).collect(),
+            options: change(params.durability, params.if_match, true),
+            dry_run: params.dry_run,
         })
     }
 
@@ -238,6 +272,19 @@ impl Decoder<'_> {
             mode: params.mode,
             modified_at_ms: params.modified_at_ms,
             links: links(params.follow_symlinks),
+        })
+    }
+
+    fn watch(&self, params: FsWatchParams) -> Result<WatchCall, RequestError> {
+        if params.watch_id.len() > MAX_SEARCH_ID_BYTES {
+            let reason = format!("watchId must not exceed {MAX_SEARCH_ID_BYTES} bytes");
+            return Err(RequestError::InvalidParams(reason));
+        }
+        Ok(WatchCall {
+            id: params.watch_id,
+            path: self.path(&params.path, &None)?,
+            recursive: params.recursive,
+            coalesce_ms: params.coalesce_ms,
         })
     }
 

@@ -37,10 +37,18 @@ struct Entry {
     used: Instant,
 }
 
+/// A worker that is ready, with what its view of the machine needs.
 #[derive(Debug)]
-struct Warm {
+pub struct Warm {
     worker: Arc<FileWorker>,
     _placeholders: Vec<Placeholder>,
+}
+
+impl Warm {
+    /// The worker.
+    pub fn worker(&self) -> &Arc<FileWorker> {
+        &self.worker
+    }
 }
 
 /// Enough, because a client uses few policies at a time.
@@ -92,7 +100,8 @@ impl Workers {
     }
 }
 
-async fn start(
+/// Starts a worker for a policy and class.
+pub async fn start(
     server: &Arc<Server>,
     session: &Session,
     policy: &Arc<FilesPolicy>,

@@ -19,6 +19,8 @@ pub struct ProcessConfig {
     pub argv: Vec<String>,
     pub cwd: PathUri,
     pub is_terminal: bool,
+    /// Whether the reply to the start has the process id.
+    pub is_detailed: bool,
     pub retain_bytes: usize,
     pub retain_closed: Duration,
     pub waits_when_detached: bool,
@@ -42,11 +44,12 @@ pub struct ProcessSandbox {
 
 impl ProcessConfig {
     /// The reply to the start request.
-    pub fn start_response(&self) -> ProcessStartResponse {
+    pub fn start_response(&self, pid: u32) -> ProcessStartResponse {
         let sandbox = self.sandbox.as_ref().map(|sandbox| sandbox.report.clone());
         let sandbox_type =
             if sandbox.is_some() { SandboxType::LinuxSeccomp } else { SandboxType::None };
         let limits = Some(&self.limits).filter(|limits| !limits.is_empty()).cloned();
-        ProcessStartResponse { process_id: self.id.clone(), sandbox_type, sandbox, limits }
+        let pid = self.is_detailed.then_some(pid);
+        ProcessStartResponse { process_id: self.id.clone(), sandbox_type, sandbox, limits, pid }
     }
 }

@@ -297,6 +297,7 @@ async fn plan(
         argv: params.argv,
         cwd: params.cwd,
         is_terminal: params.tty,
+        is_detailed: params.detailed,
         retain_bytes,
         retain_closed,
         waits_when_detached: params.wait_when_detached,

@@ -103,7 +103,7 @@ impl ProcessTask {
     }
 
     pub fn start_response(&self) -> ProcessStartResponse {
-        self.config.start_response()
+        self.config.start_response(self.child.pid)
     }
 
     /// Kills a process whose start was cancelled, and sends no event about it.

@@ -62,6 +62,7 @@ pub(crate) async fn run_session(
     };
     server.sessions.remove(session.id());
     commands.close();
+    session.watches().clear();
     end_processes(&session, reason, grace).await;
     tracing::debug!(session_id = session.id(), ?reason, "session ended");
     if let Some(done) = done {

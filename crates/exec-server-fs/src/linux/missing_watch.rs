@@ -262,7 +262,7 @@ impl Survey {
 }
 
 /// Whether files on this file system change without a system call on this machine; inotify reports only those.
-fn is_silent(file_system: u32) -> bool {
+pub(super) fn is_silent(file_system: u32) -> bool {
     // From linux/magic.h and the file systems' own sources.
     const PROC: u32 = 0x9fa0;
     const SYSFS: u32 = 0x6265_6572;

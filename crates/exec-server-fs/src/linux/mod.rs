@@ -6,6 +6,7 @@ mod content;
 mod copy;
 mod copy_bytes;
 pub mod destination;
+mod edit;
 mod entries;
 mod first_names;
 mod in_place;
@@ -17,9 +18,11 @@ mod open;
 mod path_locks;
 mod remove;
 mod resolve;
+pub mod search;
 mod stage;
 #[cfg(test)]
 mod testing;
+pub mod tree_watch;
 mod walk;
 
 pub use cached::{PathIdentity, answer_from_cache, identity_from_cache, identity_of};
@@ -48,6 +51,10 @@ pub fn perform(request: FsRequest) -> Result<FsReply, FsError> {
         FsRequest::Truncate { path, links, size, options } => {
             let response = content::truncate(&path, links, size, &options)?;
             FsReply::Written(response, Leftovers::default())
+        }
+        FsRequest::Edit { path, links, edits, options, dry_run } => {
+            let (response, leftovers) = edit::edit(&path, links, &edits, &options, dry_run)?;
+            FsReply::Edited(response, leftovers)
         }
         FsRequest::CreateDirectory { path, recursive, links } => {
             done(names::create_directory(&path, recursive, links))?

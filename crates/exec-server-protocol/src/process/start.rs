@@ -80,6 +80,9 @@ pub struct ProcessStartParams {
     /// User of the process; default: the server's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
+    /// Whether the answer has the `pid`.
+    #[serde(default, skip_serializing_if = "crate::is_false")]
+    pub detailed: bool,
 }
 
 /// Result of `process/start`.
@@ -96,6 +99,9 @@ pub struct ProcessStartResponse {
     /// The limits in force, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsReport>,
+    /// The operating system's id of the root process, if asked for; the one on the host for a sandboxed process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
 }
 
 /// Sandbox level of a process, and what this machine cannot enforce.

@@ -64,7 +64,7 @@ fn program_with(mode: NetworkMode, options: &FilterOptions, network: Action) -> 
     filter.finish()
 }
 
-/// The filter for the file worker, which starts no process and uses only its inherited descriptors.
+/// The filter for the file worker, which starts threads for a search but no process, and uses only its inherited descriptors.
 ///
 /// Access is checked at open, so attributes of open files may be changed also without namespaces.
 pub fn file_worker(alone: bool) -> Vec<SockFilter> {
@@ -75,6 +75,7 @@ pub fn file_worker(alone: bool) -> Vec<SockFilter> {
         filter.deny_times_of_names();
         filter.deny_what_namespaces_keep();
     }
+    filter.allow_threads_only();
     filter.deny_all(calls::NOT_FOR_FILES);
     filter.deny_all(calls::NOT_FOR_FILES_HERE);
     filter.judge_arguments(&options);
@@ -292,6 +293,18 @@ impl Filter {
         self.find(low);
         self.assembler.mark(not_below);
         self.find(high);
+    }
+
+    /// Allows a thread of this process and refuses a new process.
+    fn allow_threads_only(&mut self) {
+        self.rule(libc::SYS_clone, |rule, ends| {
+            rule.load_low(0);
+            rule.jump_if(Test::AnyBit(NEW_NAMESPACE), ends.deny);
+            rule.jump_if(Test::AnyBit(libc::CLONE_THREAD as u32), ends.allow);
+            rule.jump(ends.deny);
+        });
+        // Its flags are behind a pointer; runtimes fall back to `clone`.
+        self.number(libc::SYS_clone3, self.absent);
     }
 
     fn judge_arguments(&mut self, options: &FilterOptions) {

@@ -154,6 +154,10 @@ fn paths(current: &str) -> Option<Vec<CompletionCandidate>> {
     let options = match &command {
         ClientCommand::Ls(arguments) => arguments.options(),
         ClientCommand::Cat(arguments) => arguments.options(),
+        ClientCommand::Grep(arguments) => arguments.options(),
+        ClientCommand::Find(arguments) => arguments.options(),
+        ClientCommand::Watch(arguments) => arguments.options(),
+        ClientCommand::Replace(arguments) => arguments.options(),
         ClientCommand::Cp(arguments) => arguments.options(),
         _ => return None,
     };

@@ -82,6 +82,40 @@ Examples:
   exec-server cat :/var/log/a.log :/var/log/b.log
   exec-server cat 'stdio:ssh host exec-server --listen stdio:/etc/hosts'";
 
+pub const GREP: &str = "\
+Examples:
+  exec-server grep TODO box:src
+  exec-server grep -F -C2 'fn main()' box:/srv/project
+  exec-server grep -il -T rust password box:/srv other:/srv
+  exec-server grep --hidden --no-ignore -g '*.conf' listen box:/etc";
+
+pub const FIND: &str = "\
+Examples:
+  exec-server find box:src
+  exec-server find -t f box:/srv '*.rs' 'docs/**/*.md'
+  exec-server find -0 --hidden box:. | xargs -0 ls -d
+  exec-server find --json box:/var/log '*.log'";
+
+pub const MCP: &str = "\
+Examples:
+  exec-server mcp box
+      started by an agent, which speaks MCP over its stdin and stdout
+  exec-server mcp --print-config claude --root /srv/project --sandbox workspace-write box
+      prints what to paste into the configuration of an agent: claude, codex, cursor or vscode
+  exec-server mcp --read-only --listen 127.0.0.1:7800 env:build-1";
+
+pub const WATCH: &str = "\
+Examples:
+  exec-server watch -r box:/srv/project
+  exec-server watch -1 box:/var/run/ready && echo changed
+  exec-server watch -r --json box:src | jq .path";
+
+pub const REPLACE: &str = "\
+Examples:
+  exec-server replace box:/etc/app.conf 'port = 80' 'port = 8080'
+      changes nothing if the text is missing or not unique, and says where it is
+  exec-server replace --all --dry-run box:src/main.rs old_name new_name";
+
 pub const INFO: &str = "\
 Examples:
   exec-server info

@@ -140,6 +140,7 @@ impl ExecOptions {
             limits,
             unique_id: wanted.is_named && capabilities.process_unique_id,
             user,
+            detailed: false,
             output_retention: (waits && capabilities.process_output_retention)
                 .then_some(RETAINED_FOR_PIPES),
             wait_when_detached: waits,

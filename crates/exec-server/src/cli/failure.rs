@@ -242,6 +242,10 @@ fn client_hint(error: &ExecServerError) -> Option<String> {
         ExecServerError::Server { .. } => match error.kind()? {
             "program_not_found" => Some(PROGRAM_HINT.to_owned()),
             "name_in_use" => Some("`exec-server ps TARGET` lists what runs; `exec-server kill TARGET NAME` ends it".to_owned()),
+            "edit_not_found" => {
+                let nearest = error.edit_mismatch()?.nearest.as_ref()?;
+                Some(format!("line {} reads:\n{}", nearest.line, nearest.text))
+            }
             "cwd_not_found" => Some("-w DIR is a directory of the server".to_owned()),
             "session_attached" => Some("--take-over takes it from there".to_owned()),
             "sandbox_failed" | "sandbox_unsupported" => {

@@ -54,11 +54,14 @@ async fn every_announced_capability_is_there_and_no_other() {
         "fsConditionalWrite",
         "fsDetailedMetadata",
         "fsDirectoryPaging",
+        "fsEdit",
         "fsOwnerNames",
         "fsRename",
+        "fsSearch",
         "fsSetPermissions",
         "fsSymlink",
         "fsTruncate",
+        "fsWatch",
         "fsWatchMissing",
         "fsWriteAttributes",
         "httpBodyLimit",
@@ -74,6 +77,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "processList",
         "processOutputRetention",
         "processOutputTimes",
+        "processPid",
         "processReadUntil",
         "processResize",
         "processSandboxReport",
@@ -94,7 +98,7 @@ async fn every_announced_capability_is_there_and_no_other() {
     ];
     assert_eq!(announced, expected);
     // A capability that is not announced does not exist.
-    for method in ["fs/watch", "network/policyRequest"] {
+    for method in ["fs/chown", "network/policyRequest"] {
         let error = client.call(method, json!({})).await.unwrap_err();
         assert_eq!(error["code"], -32601, "{method}");
     }

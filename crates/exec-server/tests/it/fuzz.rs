@@ -173,7 +173,11 @@ fn optional(method: Method) -> &'static [&'static str] {
         Method::FsRemove | Method::FsCreateDirectory => {
             &["sandbox", "recursive", "force", "followSymlinks"]
         }
-        Method::FsOpen | Method::FsWriteFile | Method::FsAppend | Method::FsTruncate => &[
+        Method::FsOpen
+        | Method::FsWriteFile
+        | Method::FsAppend
+        | Method::FsTruncate
+        | Method::FsEdit => &[
             "sandbox",
             "durability",
             "ifAbsent",
@@ -181,6 +185,20 @@ fn optional(method: Method) -> &'static [&'static str] {
             "detailed",
             "followSymlinks",
             "create",
+            "dryRun",
+        ],
+        Method::FsSearch | Method::FsFind => &[
+            "sandbox",
+            "literal",
+            "case",
+            "word",
+            "before",
+            "filesOnly",
+            "binary",
+            "filter",
+            "kinds",
+            "limits",
+            "searchId",
         ],
         method if method.name().starts_with("fs/") => {
             &["sandbox", "detailed", "followSymlinks", "noReplace", "present"]
@@ -238,6 +256,17 @@ fn fitting(method: Method) -> Value {
         Method::FsSymlink => json!({"path": "file:///nowhere/b", "target": "a"}),
         Method::FsSetPermissions => json!({"path": "file:///nowhere/a", "mode": 0o600}),
         Method::FsTruncate => json!({"path": "file:///nowhere/a", "size": 0}),
+        Method::FsWatch => json!({"watchId": "w", "path": "file:///nowhere", "recursive": true}),
+        Method::FsReadChanges => json!({"watchId": "w", "afterSeq": 0}),
+        Method::FsUnwatch => json!({"watchId": "w"}),
+        Method::FsSearch => {
+            json!({"path": "file:///nowhere", "pattern": "o", "limits": {"timeoutMs": 1000}})
+        }
+        Method::FsFind => json!({"path": "file:///nowhere", "patterns": ["*"]}),
+        Method::FsNextPage | Method::FsCancelSearch => json!({"searchId": "s"}),
+        Method::FsEdit => {
+            json!({"path": "file:///nowhere/a", "edits": [{"old": "tent", "new": ""}]})
+        }
         Method::FsWriteFile | Method::FsAppend => {
             json!({"path": "file:///nowhere/a", "dataBase64": "YQ=="})
         }

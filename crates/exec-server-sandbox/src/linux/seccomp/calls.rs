@@ -80,14 +80,8 @@ pub const CONNECTING: &[c_long] = &[libc::SYS_connect, libc::SYS_bind];
 pub const LISTENING: &[c_long] = &[libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
 
 /// Not used by the file worker: programs, processes, new sockets.
-pub const NOT_FOR_FILES: &[c_long] = &[
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_clone,
-    libc::SYS_clone3,
-    libc::SYS_socket,
-    libc::SYS_socketpair,
-];
+pub const NOT_FOR_FILES: &[c_long] =
+    &[libc::SYS_execve, libc::SYS_execveat, libc::SYS_socket, libc::SYS_socketpair];
 
 /// Not used by the file worker; specific to this architecture.
 #[cfg(target_arch = "x86_64")]

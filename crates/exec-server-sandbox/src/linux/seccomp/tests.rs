@@ -327,6 +327,14 @@ fn the_file_worker_starts_nothing_and_keeps_to_its_socket() {
     {
         assert_eq!(of(*number), DENIED.code(), "{number}");
     }
+    let clone = |flags: i32| evaluate(&program, &call(ARCH, libc::SYS_clone, &[flags as u64]));
+    let thread = libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND;
+    assert_eq!(clone(thread), ALLOWED.code());
+    for process in [libc::SIGCHLD, libc::CLONE_VM | libc::CLONE_VFORK, thread | libc::CLONE_NEWUSER]
+    {
+        assert_eq!(clone(process), DENIED.code(), "{process:#x}");
+    }
+    assert_eq!(of(libc::SYS_clone3), Action::Errno(libc::ENOSYS).code());
     let needed = [libc::SYS_openat2, libc::SYS_statx, libc::SYS_sendmsg, libc::SYS_renameat2];
     for number in needed {
         assert_eq!(of(number), ALLOWED.code(), "{number}");

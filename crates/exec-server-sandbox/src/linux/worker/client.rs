@@ -17,6 +17,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Mutex;
 
 use super::wire::{Arrived, Arriving, Outgoing, WorkerReply, WorkerRequest};
+use exec_server_fs::search::{PageText, SearchSpec};
+
 use crate::children::WorkerOutcome;
 
 /// A file worker process in a sandbox; it exits when this is dropped.
@@ -59,6 +61,7 @@ impl FileWorker {
         match reply {
             WorkerReply::Text(text) => Ok(WorkerOutcome::Reply(FsReply::Text(text))),
             WorkerReply::Failed(error) => Err(error.into()),
+            WorkerReply::Page(..) => Err(broken("the reply belongs to another request").into()),
             WorkerReply::Opened => {
                 let file = file()?;
                 check_access(&file, OFlags::RDONLY)?;
@@ -70,6 +73,24 @@ impl FileWorker {
                 let file = OpenFile::checked(file)?.into_file();
                 Ok(WorkerOutcome::Staged(ConfinedFile { file, id, worker: self.clone() }))
             }
+        }
+    }
+
+    /// Starts a search inside the sandbox and returns its first page; the worker then serves this search only.
+    pub async fn search(&self, spec: SearchSpec) -> Result<PageText, FsError> {
+        self.page(&WorkerRequest::Search(Box::new(spec))).await
+    }
+
+    /// The next page of the search.
+    pub async fn next_page(&self) -> Result<PageText, FsError> {
+        self.page(&WorkerRequest::NextPage).await
+    }
+
+    async fn page(&self, request: &WorkerRequest) -> Result<PageText, FsError> {
+        match self.call(request).await?.0 {
+            WorkerReply::Page(text, done) => Ok(PageText { text, done }),
+            WorkerReply::Failed(error) => Err(error.into()),
+            _ => Err(broken("the reply belongs to another request").into()),
         }
     }
 
@@ -139,7 +160,7 @@ impl ConfinedFile {
         match self.worker.call(&request).await?.0 {
             WorkerReply::Text(text) => Ok(FsReply::Text(text)),
             WorkerReply::Failed(error) => Err(error.into()),
-            WorkerReply::Opened | WorkerReply::Staged(_) => {
+            WorkerReply::Opened | WorkerReply::Staged(_) | WorkerReply::Page(..) => {
                 Err(broken("the reply belongs to another request").into())
             }
         }

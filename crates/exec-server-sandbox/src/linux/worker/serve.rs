@@ -2,15 +2,23 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
 
 use exec_server_fs::{FsError, FsReply, StagedFile, perform};
 
 use super::wire::{Arriving, Outgoing, WorkerError, WorkerReply, WorkerRequest};
+use exec_server_fs::search::{Search, SearchSpec};
 
 /// Serves until the server closes the socket.
 pub fn serve(socket: BorrowedFd) -> io::Result<()> {
-    let mut worker = Worker { staged: BTreeMap::new(), next: 0 };
+    let mut worker = Worker {
+        staged: BTreeMap::new(),
+        next: 0,
+        search: None,
+        socket: socket.try_clone_to_owned()?,
+    };
     loop {
         let Some(frame) = Arriving::default().receive(socket)? else {
             return Err(io::Error::other("the socket of a worker must be blocking"));
@@ -27,11 +35,16 @@ struct Worker {
     /// Staged files that the server fills and the worker publishes.
     staged: BTreeMap<u64, StagedFile>,
     next: u64,
+    /// The search that the server reads page by page.
+    search: Option<Search>,
+    socket: OwnedFd,
 }
 
 impl Worker {
     fn handle(&mut self, request: WorkerRequest) -> (WorkerReply, Option<std::fs::File>) {
         let outcome = match request {
+            WorkerRequest::Search(spec) => return self.start_search(*spec),
+            WorkerRequest::NextPage => return self.next_page(),
             WorkerRequest::Perform(request) => perform(request),
             WorkerRequest::Publish(id) => self.take(id).and_then(|staged| {
                 let (response, leftovers) = staged.publish()?;
@@ -67,10 +80,44 @@ impl Worker {
         }
     }
 
+    fn start_search(&mut self, spec: SearchSpec) -> (WorkerReply, Option<std::fs::File>) {
+        let started = exit_with(&self.socket).map_err(FsError::System);
+        match started.and_then(|()| Search::start(spec)) {
+            Ok(search) => {
+                self.search = Some(search);
+                self.next_page()
+            }
+            Err(error) => (WorkerReply::Failed(error.into()), None),
+        }
+    }
+
+    fn next_page(&mut self) -> (WorkerReply, Option<std::fs::File>) {
+        let reply = match &self.search {
+            Some(search) => {
+                let page = search.next_page();
+                WorkerReply::Page(page.text, page.done)
+            }
+            None => WorkerReply::Failed(io::Error::from_raw_os_error(libc::EBADF).into()),
+        };
+        (reply, None)
+    }
+
     fn take(&mut self, id: u64) -> Result<StagedFile, FsError> {
         let staged = self.staged.remove(&id);
         staged.ok_or_else(|| FsError::System(io::Error::from_raw_os_error(libc::EBADF)))
     }
+}
+
+/// Ends this process when the server closes the socket, also during the wait for a page.
+fn exit_with(socket: &OwnedFd) -> io::Result<()> {
+    let socket = socket.try_clone()?;
+    let wait = move || {
+        let mut fds = [PollFd::new(&socket, PollFlags::empty())];
+        // Without events, only a hangup or an error ends the wait.
+        while let Err(rustix::io::Errno::INTR) = poll(&mut fds, None) {}
+        std::process::exit(0);
+    };
+    std::thread::Builder::new().name("hangup".to_owned()).spawn(wait).map(drop)
 }
 
 impl From<io::Error> for WorkerError {

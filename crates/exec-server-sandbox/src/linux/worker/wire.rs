@@ -12,12 +12,17 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use exec_server_fs::byte_fields;
-use exec_server_fs::{FsError, FsRequest, Nature};
+use exec_server_fs::search::SearchSpec;
+use exec_server_fs::{EditRefusal, FsError, FsRequest, Nature};
 
 /// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum WorkerRequest {
     Perform(FsRequest),
+    /// Starts a search and returns its first page.
+    Search(Box<SearchSpec>),
+    /// Returns the next page of the search.
+    NextPage,
     /// Publishes a staged file.
     Publish(u64),
     /// Discards a staged file.
@@ -33,6 +38,8 @@ pub enum WorkerReply {
     Opened,
     /// The id of a staged file; carries the file, which the server fills.
     Staged(u64),
+    /// A page of a search as JSON text for the client, and whether it is the last one.
+    Page(String, bool),
     Failed(WorkerError),
 }
 
@@ -67,6 +74,14 @@ pub enum WorkerError {
     NotCopyable(#[serde(with = "byte_fields::path")] PathBuf),
     /// See [`FsError::VersionMismatch`].
     VersionMismatch,
+    /// See [`FsError::Edit`].
+    Edit(Box<EditRefusal>),
+    /// See [`FsError::Pattern`].
+    Pattern(String),
+    /// See [`FsError::Binary`].
+    Binary(#[serde(with = "byte_fields::path")] PathBuf),
+    /// See [`FsError::TooLargeToEdit`].
+    TooLargeToEdit,
     /// See [`FsError::Incomplete`].
     Incomplete {
         /// Whether the operation was a removal; otherwise it was a copy.
@@ -105,6 +120,10 @@ impl From<FsError> for WorkerError {
             FsError::SameFile => Self::SameFile,
             FsError::NotCopyable(path) => Self::NotCopyable(path),
             FsError::VersionMismatch => Self::VersionMismatch,
+            FsError::Edit(refusal) => Self::Edit(refusal),
+            FsError::Pattern(text) => Self::Pattern(text),
+            FsError::Binary(path) => Self::Binary(path),
+            FsError::TooLargeToEdit => Self::TooLargeToEdit,
             FsError::Incomplete { did, done, path, source } => Self::Incomplete {
                 removed: did == REMOVED,
                 done,
@@ -138,6 +157,10 @@ impl From<WorkerError> for FsError {
             WorkerError::SameFile => Self::SameFile,
             WorkerError::NotCopyable(path) => Self::NotCopyable(path),
             WorkerError::VersionMismatch => Self::VersionMismatch,
+            WorkerError::Edit(refusal) => Self::Edit(refusal),
+            WorkerError::Pattern(text) => Self::Pattern(text),
+            WorkerError::Binary(path) => Self::Binary(path),
+            WorkerError::TooLargeToEdit => Self::TooLargeToEdit,
             WorkerError::Incomplete { removed, done, path, source } => Self::Incomplete {
                 did: if removed { REMOVED } else { COPIED },
                 done,

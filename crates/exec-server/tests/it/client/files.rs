@@ -1,11 +1,85 @@
 //! Files of a real server through the client.
 
-use exec_server::{ExecServerClient, ExecServerError, FsWalkOptions, Parents, Removal};
-use exec_server_testkit::{DEADLINE, TestExecutor};
+use exec_server::{
+    ExecServerClient, ExecServerError, FsSearchParams, FsTextEdit, FsWalkOptions, Parents, Removal,
+};
+use exec_server_testkit::{DEADLINE, FaultProxy, TestExecutor};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::commands::connected;
+
+#[tokio::test]
+async fn a_watch_survives_a_cut_link() {
+    let server = TestExecutor::start().await;
+    let cable = FaultProxy::to(server.url()).await;
+    let client = ExecServerClient::connect(cable.url()).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut watch = client.fs().watch(directory.path().to_str().unwrap(), true).await.unwrap();
+    assert_eq!(watch.answer().directories, 1);
+    for name in ["a", "b", "c"] {
+        std::fs::write(directory.path().join(name), "").unwrap();
+        let mut seen = false;
+        while !seen {
+            let changes = watch.next().await.unwrap().expect("the directory is there");
+            seen = changes.iter().any(|change| change.path.as_str().ends_with(name));
+        }
+        cable.cut();
+    }
+    directory.close().unwrap();
+    while watch.next().await.unwrap().is_some() {}
+}
+
+#[tokio::test]
+async fn a_search_is_read_in_pages_and_ends_when_it_is_dropped() {
+    let server = TestExecutor::start().await;
+    let client = ExecServerClient::connect(server.url()).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("f"), "x\n".repeat(2500)).unwrap();
+    let path = client.fs().resolve(directory.path().to_str().unwrap()).await.unwrap();
+    let params: FsSearchParams =
+        serde_json::from_value(serde_json::json!({"path": path, "pattern": "x"})).unwrap();
+    let mut pages = client.fs().search(params.clone()).await.unwrap();
+    let mut lines = 0;
+    while let Some(page) = pages.next_page().await.unwrap() {
+        lines += page.matches.len();
+    }
+    assert_eq!(lines, 2500);
+    assert!(pages.next_page().await.unwrap().is_none());
+    // More than a connection may have at once, if a dropped one did not end.
+    for _ in 0..20 {
+        let mut pages = client.fs().search(params.clone()).await.unwrap();
+        assert!(pages.next_page().await.unwrap().is_some());
+    }
+    let params = serde_json::from_value(serde_json::json!({"path": path})).unwrap();
+    let page = client.fs().find(params).await.unwrap().next_page().await.unwrap().unwrap();
+    assert_eq!(page.entries.len(), 1);
+}
+
+#[tokio::test]
+async fn text_is_edited_and_processes_have_pids() {
+    let server = TestExecutor::start().await;
+    let client = ExecServerClient::connect(server.url()).await.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("f");
+    std::fs::write(&path, "a b a").unwrap();
+    let edit = |old: &str, replace_all| FsTextEdit {
+        old: old.to_owned(),
+        new: "c".to_owned(),
+        replace_all,
+    };
+    let name = path.to_str().unwrap();
+    let error = client.fs().edit(name, vec![edit("a", false)]).await.unwrap_err();
+    let mismatch = error.edit_mismatch().expect("it says why");
+    assert_eq!((mismatch.occurrences, error.kind()), (2, Some("edit_not_unique")));
+    let done = client.fs().edit(name, vec![edit("a", true), edit("b", false)]).await.unwrap();
+    assert_eq!((done.edits[0].replacements, done.size), (2, 5));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "c c c");
+    let child = client.command("sh").args(["-c", "echo $$"]).spawn().await.unwrap();
+    let pid = child.pid().expect("this server says so");
+    let output = child.wait_with_output().await.unwrap();
+    assert_eq!(output.stdout_text().trim(), pid.to_string());
+}
 
 #[tokio::test]
 async fn whole_files_and_names() {

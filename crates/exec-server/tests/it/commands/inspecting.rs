@@ -2,8 +2,9 @@
 
 use exec_server_testkit::TestExecutor;
 use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader};
 
-use super::{cli, ran};
+use super::{cli, command, finish, ran};
 
 #[tokio::test]
 async fn directories_are_listed_and_files_shown() {
@@ -55,6 +56,77 @@ async fn several_paths_are_listed_and_missing_ones_are_reported() {
     assert_eq!((shown.code, shown.out.as_str()), (1, "one\none\n"));
     assert!(shown.err.contains(&format!("{place}/no: No such file")), "{}", shown.err);
     assert!(shown.err.contains(&format!("{place}/d: ")), "{}", shown.err);
+}
+
+#[tokio::test]
+async fn a_piece_of_text_is_replaced_and_a_mistake_is_explained() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestExecutor::start().await;
+    let file = directory.path().join("f");
+    std::fs::write(&file, "port = 80\n# port\n").unwrap();
+    let spot = format!("{}:{}", server.url(), file.display());
+    let tried = cli(&["replace", "-n", &spot, "= 80", "= 8080"]).await;
+    assert_eq!(tried, ran(0, "would replace 1 (first at line 1)\n", ""));
+    let replaced = cli(&["replace", &spot, "= 80", "= 8080"]).await;
+    assert_eq!(replaced, ran(0, "replaced 1 (first at line 1)\n", ""));
+    let twice = cli(&["replace", &spot, "port", "x"]).await;
+    assert_eq!(twice.code, 1);
+    assert!(twice.err.contains("occurs 2 times (lines 1, 2)"), "{}", twice.err);
+    let missing = cli(&["replace", &spot, "port=8080", "x"]).await;
+    assert_eq!(missing.code, 1);
+    assert!(missing.err.contains("line 1 reads:\nport = 8080"), "{}", missing.err);
+    let all = cli(&["replace", "--all", "--json", &spot, "port", "-p"]).await;
+    let all: Value = serde_json::from_str(&all.out).unwrap();
+    assert_eq!(all["edits"][0]["replacements"], 2);
+    let wrong = cli(&["replace", "--if-match", "x", &spot, "-p", ""]).await;
+    assert!(wrong.err.contains("ifMatch"), "{}", wrong.err);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "-p = 8080\n# -p\n");
+}
+
+#[tokio::test]
+async fn content_and_names_are_searched() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestExecutor::start().await;
+    std::fs::create_dir(directory.path().join("d")).unwrap();
+    std::fs::write(directory.path().join("d/a.rs"), "one\n\ttwo\u{1b}[2J\nthree\n").unwrap();
+    std::fs::write(directory.path().join("b"), "Two\0").unwrap();
+    let place = directory.path().display();
+    let spot = format!("{}:{place}", server.url());
+    let found = cli(&["grep", "-C1", "two", &spot]).await;
+    let expected =
+        format!("{place}/d/a.rs-1-one\n{place}/d/a.rs:2:\ttwo?[2J\n{place}/d/a.rs-3-three\n");
+    assert_eq!(found, ran(0, &expected, ""));
+    let found = cli(&["grep", "-i", "-m", "1", "TWO", &format!("{spot}/b")]).await;
+    assert_eq!(found, ran(0, &format!("{place}/b: binary file matches\n"), ""));
+    assert_eq!(cli(&["grep", "-F", "t.o", &spot]).await, ran(1, "", ""));
+    let found = cli(&["grep", "-l", "-T", "rust", "one", &spot]).await;
+    assert_eq!(found, ran(0, &format!("{place}/d/a.rs\n"), ""));
+    let json = cli(&["grep", "--json", "three", &spot]).await.out;
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["line"], 3);
+    let missing = cli(&["grep", "x", &format!("{spot}/no")]).await;
+    assert_eq!(missing.code, 2);
+    let wrong = cli(&["grep", "(", &spot]).await;
+    assert!(wrong.code == 2 && wrong.err.contains("regex"), "{}", wrong.err);
+    assert_eq!(cli(&["find", &spot, "*.rs"]).await, ran(0, &format!("{place}/d/a.rs\n"), ""));
+    assert_eq!(cli(&["find", "-t", "d", "-0", &spot]).await, ran(0, &format!("{place}/d\0"), ""));
+    let json = cli(&["find", "--json", &spot, "d/*"]).await.out;
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["size"], 19);
+}
+
+#[tokio::test]
+async fn changes_are_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = TestExecutor::start().await;
+    let place = directory.path().display().to_string();
+    let mut child =
+        command(&["watch", "-1", "-r", &format!("{}:{place}", server.url())]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let line = lines.next_line().await.unwrap();
+    assert_eq!(line, Some(format!("exec-server: watching {place}")));
+    std::fs::create_dir(directory.path().join("new")).unwrap();
+    assert_eq!(finish(child).await, ran(0, &format!("create {place}/new\n"), ""));
+    let missing = cli(&["watch", &format!("{}:{place}/no", server.url())]).await;
+    assert!(missing.code == 1 && missing.err.contains("No such file"), "{}", missing.err);
 }
 
 #[tokio::test]

@@ -5,6 +5,18 @@ use exec_server_testkit::{TestClient, TestExecutor};
 use serde_json::{Value, json};
 
 #[tokio::test]
+async fn the_reply_has_the_pid_if_it_is_asked_for() {
+    let server = TestExecutor::start().await;
+    let mut client = server.client().await;
+    let started = client.start("p", &["cat"], json!({"pipeStdin": true, "detailed": true})).await;
+    let pid = started.unwrap()["pid"].clone();
+    let list = client.call("process/list", json!({})).await.unwrap();
+    assert_eq!(list["processes"][0]["pid"], pid);
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap();
+    assert_eq!(comm.trim(), "cat");
+}
+
+#[tokio::test]
 async fn output_exit_and_close_arrive_in_order() {
     let server = TestExecutor::start().await;
     let mut client = server.client().await;

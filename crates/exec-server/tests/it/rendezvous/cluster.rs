@@ -6,9 +6,9 @@ use exec_server_relay::frame::RelayBody;
 use exec_server_rendezvous::store::PostgresStore;
 use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::http::{HttpReply, request_with_body};
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::postgres::Postgres;
 use exec_server_testkit::rendezvous::{connect_body, public_key, register_body};
-use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::{DEADLINE, RelaySocket, Relayed};
 use serde_json::{Value, json};
 

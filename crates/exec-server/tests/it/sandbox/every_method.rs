@@ -21,11 +21,16 @@ fn params_of(method: Method, path: &str, url: &str) -> Value {
         Method::FsWriteFile => json!({"path": path, "dataBase64": data}),
         Method::FsAppend => json!({"path": path, "dataBase64": data}),
         Method::FsTruncate => json!({"path": path, "size": 0}),
+        Method::FsEdit => {
+            json!({"path": path, "edits": [{"old": "t", "new": "evil", "replaceAll": true}]})
+        }
         Method::FsCreateDirectory => json!({"path": other}),
         Method::FsWalk => {
             let options = json!({"maxDepth": 1, "maxDirectories": 9, "maxEntries": 9, "followDirectorySymlinks": false});
             json!({"path": path, "options": options})
         }
+        Method::FsSearch => json!({"path": path, "pattern": "."}),
+        Method::FsFind => json!({"path": path}),
         Method::FsRemove => json!({"path": path, "force": false}),
         Method::FsCopy => {
             json!({"sourcePath": path, "destinationPath": other, "recursive": false})

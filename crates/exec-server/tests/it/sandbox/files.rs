@@ -45,6 +45,49 @@ async fn files_of_the_workspace_are_read_and_written_and_others_only_read() {
 }
 
 #[tokio::test]
+async fn edits_and_searches_are_confined_like_reads_and_writes() {
+    let desk = &mut FsFixture::new().await;
+    let policy = furnish(desk);
+    let more = json!({"sandbox": policy});
+    desk.put("work/f", "inside text");
+    let edit = |old: &str| json!({"sandbox": policy, "edits": [{"old": old, "new": "content"}]});
+    let done = desk.call("fs/edit", "work/f", edit("text")).await.unwrap();
+    assert_eq!((desk.get("work/f"), &done["size"]), (b"inside content".to_vec(), &json!(14)));
+    let missing = desk.call("fs/edit", "work/f", edit("insid content")).await.unwrap_err();
+    assert_eq!(missing["data"]["edit"]["nearest"]["line"], 1, "{missing}");
+    denied(desk.call("fs/edit", "outside/f", edit("outside")).await);
+    assert_eq!(desk.get("outside/f"), b"outside");
+
+    // Only what the policy shows is found, in pages, by a worker of its own.
+    let hidden = with_entries(
+        &[&desk.path("work")],
+        "restricted",
+        &[special("minimal", "read"), special("project_roots", "write")],
+    );
+    desk.put("work/lines", "line\n".repeat(3000));
+    let params = json!({"pattern": ".", "sandbox": hidden, "searchId": "s"});
+    let mut page = desk.call("fs/search", "work", params).await.unwrap();
+    let mut lines = page["matches"].as_array().unwrap().len();
+    while page["done"] == false {
+        page = desk.client.call("fs/nextPage", json!({"searchId": "s"})).await.unwrap();
+        lines += page["matches"].as_array().unwrap().len();
+    }
+    assert_eq!(lines, 3001, "{page}");
+    let find = json!({"patterns": ["f", "lines"], "sandbox": hidden});
+    let page = desk.call("fs/find", "work", find).await.unwrap();
+    assert_eq!(page["entries"].as_array().unwrap().len(), 2, "{page}");
+    let outside = json!({"pattern": ".", "sandbox": hidden});
+    assert!(desk.call("fs/search", "outside", outside).await.is_err());
+    let wrong = json!({"pattern": "(", "sandbox": hidden});
+    let error = desk.call("fs/search", "work", wrong).await.unwrap_err();
+    assert_eq!(error["data"]["kind"], "invalid_pattern", "{error}");
+    let page = desk.call("fs/search", "", json!({"pattern": "outside", "sandbox": policy})).await;
+    assert_eq!(page.unwrap()["matches"].as_array().unwrap().len(), 1);
+    let page = desk.call("fs/find", "outside", more).await.unwrap();
+    assert_eq!(page["entries"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn only_a_refusal_counts_as_denied() {
     let fixture = &mut FsFixture::new().await;
     let policy = furnish(fixture);

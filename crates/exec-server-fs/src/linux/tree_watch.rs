@@ -1,0 +1,114 @@
+//! Watches a directory or a tree with inotify, on a thread of its own.
+//!
+//! ```text
+//! inotify ─events▶ Tree (paths of watches) ─▶ Staged (one window) ─commit▶ Log ─▶ reader
+//! ```
+//!
+//! Owner: the session. A change is readable when its window has passed; the log is bounded, and a reader that is
+//! too slow gets one `rescan` instead. Dropping the [`TreeWatch`] ends the thread.
+
+mod log;
+mod staged;
+mod tree;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::tree_watch::{Changes, WatchError};
+use log::Log;
+use staged::Staged;
+use tree::{Flow, Tree};
+
+/// A running watch.
+#[derive(Debug)]
+pub struct TreeWatch {
+    log: Arc<Log>,
+    directories: u64,
+    skipped: u64,
+    /// Closing it ends the thread.
+    _stop: OwnedFd,
+}
+
+impl TreeWatch {
+    /// Sets the watches and starts the thread; blocks on the disk for a large tree.
+    pub fn start(root: &Path, recursive: bool, window: Duration) -> Result<Self, WatchError> {
+        let tree = Tree::new(root, recursive)?;
+        let (directories, skipped) = (tree.directories(), tree.skipped());
+        let log = Arc::new(Log::new(root));
+        let (stopped, stop) =
+            pipe_with(PipeFlags::CLOEXEC).map_err(|errno| WatchError::Path(errno.into()))?;
+        let thread_log = log.clone();
+        std::thread::Builder::new()
+            .name("watch".to_owned())
+            .spawn(move || run(tree, &stopped, &thread_log, window))
+            .map_err(WatchError::Path)?;
+        Ok(Self { log, directories, skipped, _stop: stop })
+    }
+
+    /// How many directories are watched at the start.
+    pub fn directories(&self) -> u64 {
+        self.directories
+    }
+
+    /// How many directories could not be read.
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+
+    /// The changes after `seq`; those up to `seq` are forgotten.
+    pub fn changes_after(&self, seq: u64) -> Changes {
+        self.log.read_after(seq)
+    }
+
+    /// Waits until there is a change after `seq`, or the watch has ended.
+    pub async fn wait_after(&self, seq: u64) {
+        self.log.wait_after(seq).await;
+    }
+}
+
+fn run(mut tree: Tree, stopped: &OwnedFd, log: &Log, window: Duration) {
+    let mut staged = Staged::default();
+    let mut due: Option<Instant> = None;
+    loop {
+        let left = due.map(|due| due.saturating_duration_since(Instant::now()));
+        let left = left.map(|left| Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let events = {
+            let mut fds = [
+                PollFd::from_borrowed_fd(tree.inotify(), PollFlags::IN),
+                PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::empty()),
+            ];
+            match poll(&mut fds, left.as_ref()) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(_) => return log.end(),
+            }
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            fds[0].revents()
+        };
+        let flow = if events.is_empty() { Flow::Continue } else { tree.read(&mut staged) };
+        if !staged.is_empty() {
+            due.get_or_insert_with(|| Instant::now() + window);
+        }
+        let is_due = due.is_some_and(|due| Instant::now() >= due);
+        if is_due || flow == Flow::Ended {
+            due = None;
+            tree.forget(&staged.moved_away());
+            log.commit(&mut staged);
+        }
+        if flow == Flow::Ended {
+            return log.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

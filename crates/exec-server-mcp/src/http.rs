@@ -1,0 +1,148 @@
+//! The streamable HTTP transport: one endpoint, `/mcp`, on a loopback address or behind a token.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::McpServer;
+
+/// The path of the endpoint.
+pub const ENDPOINT: &str = "/mcp";
+
+/// Connections at once; each has little memory, and an agent needs a few.
+const MAX_CONNECTIONS: usize = 256;
+
+/// A bound endpoint.
+pub struct HttpEndpoint {
+    listener: TcpListener,
+    token: Option<String>,
+}
+
+/// Why an address is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The network reaches the address, and there is no token.
+    #[error("{0} is not a loopback address, so that a token is needed")]
+    NeedsToken(SocketAddr),
+    /// The address cannot be bound.
+    #[error("cannot listen on {0}")]
+    Bind(SocketAddr, #[source] std::io::Error),
+}
+
+type Body = BoxBody<Bytes, Infallible>;
+
+impl HttpEndpoint {
+    /// Binds an address; with a token, requests need it as their bearer token.
+    pub async fn bind(address: SocketAddr, token: Option<String>) -> Result<Self, BindError> {
+        if !address.ip().is_loopback() && token.is_none() {
+            return Err(BindError::NeedsToken(address));
+        }
+        let listener =
+            TcpListener::bind(address).await.map_err(|error| BindError::Bind(address, error))?;
+        Ok(Self { listener, token })
+    }
+
+    /// The URL to give to clients.
+    pub fn url(&self) -> std::io::Result<String> {
+        Ok(format!("http://{}{ENDPOINT}", self.listener.local_addr()?))
+    }
+
+    /// What a page of this very address has as its origin; every other page is refused.
+    fn own_origins(&self) -> Vec<String> {
+        let Ok(address) = self.listener.local_addr() else { return Vec::new() };
+        let port = address.port();
+        ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("http://{host}:{port}")).to_vec()
+    }
+
+    /// Serves until the future is dropped.
+    pub async fn serve(self, server: McpServer) {
+        // With a token a request proves itself, so that it may name the machine as it likes.
+        let mut config = StreamableHttpServerConfig::default()
+            .enforce_origin_validation()
+            .with_allowed_origins(self.own_origins());
+        if self.token.is_some() {
+            config = config.disable_allowed_hosts();
+        }
+        let sessions = Arc::new(LocalSessionManager::default());
+        let service = StreamableHttpService::new(move || Ok(server.clone()), sessions, config);
+        let token: Option<Arc<str>> = self.token.map(Into::into);
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let slot = slots.clone().acquire_owned().await.expect("it is never closed");
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "could not accept a connection");
+                    continue;
+                }
+            };
+            let (service, token) = (service.clone(), token.clone());
+            tokio::spawn(async move {
+                serve_connection(stream, service, token).await;
+                drop(slot);
+            });
+        }
+    }
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    service: StreamableHttpService<McpServer, LocalSessionManager>,
+    token: Option<Arc<str>>,
+) {
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let (service, token) = (service.clone(), token.clone());
+        async move { Ok::<_, Infallible>(handle(request, &service, token.as_deref()).await) }
+    });
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "a connection ended");
+    }
+}
+
+async fn handle(
+    request: Request<Incoming>,
+    service: &StreamableHttpService<McpServer, LocalSessionManager>,
+    token: Option<&str>,
+) -> Response<Body> {
+    if request.uri().path() != ENDPOINT {
+        return refusal(StatusCode::NOT_FOUND, "the endpoint is /mcp");
+    }
+    if token.is_some_and(|token| !has_token(&request, token)) {
+        return refusal(StatusCode::UNAUTHORIZED, "a bearer token is needed");
+    }
+    service.handle(request).await
+}
+
+fn has_token(request: &Request<Incoming>, token: &str) -> bool {
+    let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let given = given.and_then(|value| value.split_once(' '));
+    given.is_some_and(|(scheme, given)| {
+        scheme.eq_ignore_ascii_case("bearer") && is_same(given.trim().as_bytes(), token.as_bytes())
+    })
+}
+
+/// Compares in a time that does not depend on where the first difference is.
+fn is_same(given: &[u8], token: &[u8]) -> bool {
+    let differences = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
+    given.len() == token.len() && differences == 0
+}
+
+fn refusal(status: StatusCode, text: &'static str) -> Response<Body> {
+    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())).boxed());
+    *response.status_mut() = status;
+    response
+}

@@ -1,0 +1,126 @@
+//! The tools about commands.
+
+use exec_server_testkit::{FaultProxy, TestExecutor, eventually};
+use serde_json::json;
+
+use crate::agent::{Agent, result};
+
+#[tokio::test]
+async fn a_command_ends_within_its_call_or_goes_on() {
+    let server = TestExecutor::start().await;
+    let mut agent = Agent::start(&server, &[]).await;
+    let done = agent
+        .call("run_command", json!({"command": "echo out; echo err >&2; exit 3"}))
+        .await
+        .unwrap();
+    assert_eq!((&done["running"], &done["exit_code"]), (&json!(false), &json!(3)));
+    assert_eq!(done["output"].as_str().unwrap().lines().count(), 2);
+    // It stays readable.
+    let again = agent.call("read_output", json!({"process_id": done["process_id"]})).await.unwrap();
+    assert_eq!(again["output"], done["output"]);
+    let command = json!({"command": "echo begin; sleep 1000", "yield_ms": 50});
+    let goes_on = agent.call("run_command", command).await.unwrap();
+    assert_eq!(goes_on["running"], true);
+    let id = &goes_on["process_id"];
+    let read = json!({"process_id": id, "offset": 0, "wait_ms": 30_000});
+    assert_eq!(agent.call("read_output", read).await.unwrap()["output"], "begin\n");
+    let listed = agent.call("list_processes", json!({})).await.unwrap();
+    assert_eq!(listed["processes"].as_array().unwrap().len(), 2);
+    let stopped = agent.call("stop_process", json!({"process_id": id})).await.unwrap();
+    assert_eq!((&stopped["running"], &stopped["signal"]), (&json!(false), &json!("SIGTERM")));
+    let missing = agent.call("read_output", json!({"process_id": "p99"})).await.unwrap_err();
+    assert!(missing.contains("list_processes"), "{missing}");
+}
+
+#[tokio::test]
+async fn no_call_waits_for_another() {
+    let server = TestExecutor::start().await;
+    let mut agent = Agent::start(&server, &[]).await;
+    let slow = json!({"name": "run_command", "arguments": {"command": "read line; echo got $line", "stdin": true, "yield_ms": 50_000}});
+    let slow = agent.ask("tools/call", slow).await;
+    let mut quick = Vec::new();
+    for number in 0..10 {
+        let arguments = json!({"command": format!("echo {number}")});
+        let params = json!({"name": "run_command", "arguments": arguments});
+        quick.push((number, agent.ask("tools/call", params).await));
+    }
+    for (number, id) in quick {
+        let data = result(&agent.reply(id).await).unwrap();
+        assert_eq!(data["output"], format!("{number}\n"));
+    }
+    let listed = agent.call("list_processes", json!({})).await.unwrap();
+    let waits = listed["processes"].as_array().unwrap().iter().find(|it| it["running"] == true);
+    let id = &waits.expect("one waits for input")["process_id"];
+    agent.call("write_input", json!({"process_id": id, "text": "it\n"})).await.unwrap();
+    assert_eq!(result(&agent.reply(slow).await).unwrap()["output"], "got it\n");
+}
+
+#[tokio::test]
+async fn input_is_refused_where_it_was_not_asked_for() {
+    let server = TestExecutor::start().await;
+    let mut agent = Agent::start(&server, &[]).await;
+    let done = agent.call("run_command", json!({"command": "cat; echo end"})).await.unwrap();
+    assert_eq!(done["output"], "end\n");
+    let goes_on =
+        agent.call("run_command", json!({"command": "sleep 1000", "yield_ms": 0})).await.unwrap();
+    let input = json!({"process_id": goes_on["process_id"], "text": "x"});
+    let refused = agent.call("write_input", input).await.unwrap_err();
+    assert!(refused.contains("stdin: true"), "{refused}");
+    let wrong = agent.call("run_command", json!({"comand": "x"})).await.unwrap_err();
+    assert!(wrong.contains("comand"), "{wrong}");
+}
+
+#[tokio::test]
+async fn much_output_is_shortened_and_can_be_read_by_offset() {
+    let server = TestExecutor::start().await;
+    let mut agent = Agent::start(&server, &["--max-output", "2000"]).await;
+    let done = agent
+        .call("run_command", json!({"command": "seq -w 1 100000", "yield_ms": 50_000}))
+        .await
+        .unwrap();
+    assert_eq!((&done["total_bytes"], &done["all_available"]), (&json!(700_000), &json!(true)));
+    assert_eq!(done["omitted_bytes"], 698_000);
+    let output = done["output"].as_str().unwrap();
+    assert!(output.starts_with("000001\n") && output.ends_with("100000\n"), "{output}");
+    let middle = json!({"process_id": done["process_id"], "offset": 350_000, "max_bytes": 14});
+    let middle = agent.call("read_output", middle).await.unwrap();
+    assert_eq!(
+        (&middle["output"], &middle["next_offset"]),
+        (&json!("050001\n050002\n"), &json!(350_014))
+    );
+}
+
+#[tokio::test]
+async fn a_cut_link_is_resumed_below() {
+    let server = TestExecutor::start().await;
+    let cable = FaultProxy::to(server.url()).await;
+    let mut agent = Agent::start_silently(&[cable.url()]);
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    agent.request("initialize", params).await;
+    agent.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+    let command = json!({"command": "for i in 1 2 3; do read line; echo $line; done", "stdin": true, "yield_ms": 0});
+    let started = agent.call("run_command", command).await.unwrap();
+    for number in 1..=3 {
+        cable.cut();
+        let input = json!({"process_id": started["process_id"], "text": format!("line {number}\n"), "yield_ms": 30_000});
+        let data = agent.call("write_input", input).await.unwrap();
+        assert_eq!(data["output"], format!("line {number}\n"));
+    }
+}
+
+#[tokio::test]
+async fn commands_end_with_the_end_of_input() {
+    let server = TestExecutor::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("pid");
+    let mut agent = Agent::start(&server, &[]).await;
+    let command = format!("echo $$ > {}; exec sleep 1000", file.display());
+    agent.call("run_command", json!({"command": command, "yield_ms": 0})).await.unwrap();
+    let read = || std::fs::read_to_string(&file).unwrap_or_default();
+    eventually("the command has started", || read().ends_with('\n')).await;
+    let pid = read().trim().to_owned();
+    drop(agent.stdin.take());
+    assert!(agent.child.wait().await.unwrap().success());
+    eventually("the command ends", || !std::path::Path::new(&format!("/proc/{pid}")).exists())
+        .await;
+}

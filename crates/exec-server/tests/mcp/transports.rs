@@ -1,0 +1,158 @@
+//! Both eras of the protocol over both transports, and the configuration of clients.
+
+use exec_server_testkit::executor::binary;
+use exec_server_testkit::{DEADLINE, TestExecutor};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::Child;
+use tokio::time::timeout;
+
+use crate::agent::{Agent, mcp, result};
+
+/// What every request of 2026-07-28 carries.
+fn meta() -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    })
+}
+
+#[tokio::test]
+async fn a_client_without_a_handshake_is_served_over_stdio() {
+    let server = TestExecutor::start().await;
+    let mut agent = Agent::start_silently(&[server.url()]);
+    let found = agent.request("server/discover", json!({"_meta": meta()})).await;
+    let versions = found["result"]["supportedVersions"].as_array().expect("a list").clone();
+    assert!(
+        versions.contains(&json!("2026-07-28")) && versions.contains(&json!("2025-11-25")),
+        "{found}"
+    );
+    assert!(
+        found["result"]["instructions"].as_str().unwrap().contains("Commands run in"),
+        "{found}"
+    );
+    let arguments = json!({"command": "echo hi"});
+    let params = json!({"name": "run_command", "arguments": arguments, "_meta": meta()});
+    let answer = agent.request("tools/call", params).await;
+    assert_eq!(answer["result"]["resultType"], "complete", "{answer}");
+    assert_eq!(result(&answer).unwrap()["output"], "hi\n");
+}
+
+/// An MCP server over HTTP, and its address.
+pub async fn listening(server: &TestExecutor, more: &[&str]) -> (Child, String) {
+    let arguments = [&["--listen", "127.0.0.1:0"], more, &[server.url()]].concat();
+    let mut child = mcp(&arguments).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line =
+        timeout(DEADLINE, lines.next_line()).await.expect("in time").unwrap().expect("a URL");
+    let address = line.strip_prefix("http://").and_then(|rest| rest.strip_suffix("/mcp"));
+    (child, address.expect("a URL of the endpoint").to_owned())
+}
+
+/// Posts a message; the status and the body of the answer.
+async fn post(address: &str, headers: &[(&str, &str)], message: &Value) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let body = message.to_string();
+    let mut text = format!(
+        "POST /mcp HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\nconnection: close\r\n\
+         accept: application/json, text/event-stream\r\ncontent-length: {}\r\n",
+        body.len()
+    );
+    for (name, value) in headers {
+        text.push_str(&format!("{name}: {value}\r\n"));
+    }
+    stream.write_all(format!("{text}\r\n{body}").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    timeout(DEADLINE, stream.read_to_string(&mut answer)).await.expect("in time").unwrap();
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    (status, answer)
+}
+
+fn call(command: &str) -> Value {
+    let arguments = json!({ "command": command });
+    let params = json!({"name": "run_command", "arguments": arguments, "_meta": meta()});
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+}
+
+const CURRENT: [(&str, &str); 3] = [
+    ("mcp-protocol-version", "2026-07-28"),
+    ("mcp-method", "tools/call"),
+    ("mcp-name", "run_command"),
+];
+
+#[tokio::test]
+async fn both_eras_are_served_over_http() {
+    let server = TestExecutor::start().await;
+    let (_child, address) = listening(&server, &[]).await;
+    let (status, answer) = post(&address, &CURRENT, &call("echo $((40 + 2))")).await;
+    assert!(status == 200 && answer.contains("42"), "{answer}");
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    let initialize = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+    let mut stream = TcpStream::connect(&address).await.unwrap();
+    let body = initialize.to_string();
+    let text = format!(
+        "POST /mcp HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+         accept: application/json, text/event-stream\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(text.as_bytes()).await.unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    let mut session = None;
+    while let Some(line) = timeout(DEADLINE, lines.next_line()).await.expect("in time").unwrap() {
+        if let Some(id) = line.to_lowercase().strip_prefix("mcp-session-id: ") {
+            session = Some(id.to_owned());
+        }
+        if line.contains("serverInfo") {
+            break;
+        }
+    }
+    let session = session.expect("the older era has sessions");
+    let headers = [("mcp-session-id", session.as_str()), ("mcp-protocol-version", "2025-11-25")];
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    assert_eq!(post(&address, &headers, &initialized).await.0, 202);
+}
+
+#[tokio::test]
+async fn strangers_are_refused_over_http() {
+    let server = TestExecutor::start().await;
+    let (_child, address) = listening(&server, &[]).await;
+    let evil = [&CURRENT[..], &[("origin", "http://evil.example")]].concat();
+    assert_eq!(post(&address, &evil, &call("id")).await.0, 403);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("token");
+    std::fs::write(&file, "0123456789abcdef\n").unwrap();
+    let (_child, address) =
+        listening(&server, &["--http-token-file", file.to_str().unwrap()]).await;
+    assert_eq!(post(&address, &CURRENT, &call("id")).await.0, 401);
+    let wrong = [&CURRENT[..], &[("authorization", "Bearer 0123456789abcdeX")]].concat();
+    assert_eq!(post(&address, &wrong, &call("id")).await.0, 401);
+    let right = [&CURRENT[..], &[("authorization", "Bearer 0123456789abcdef")]].concat();
+    assert_eq!(post(&address, &right, &call("id")).await.0, 200);
+    let open = mcp(&["--listen", "0.0.0.0:0", server.url()]).output().await.unwrap();
+    assert!(!open.status.success() && String::from_utf8_lossy(&open.stderr).contains("token"));
+}
+
+#[tokio::test]
+async fn configurations_name_this_program_and_its_arguments() {
+    for client in ["claude", "cursor", "vscode", "codex"] {
+        let output = mcp(&["--print-config", client, "--read-only", "ws://127.0.0.1:1"])
+            .output()
+            .await
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let entry = match client {
+            "codex" => {
+                let parsed: toml::Value = toml::from_str(&text).unwrap();
+                serde_json::to_value(&parsed["mcp_servers"]["exec-server"]).unwrap()
+            }
+            "vscode" => {
+                serde_json::from_str::<Value>(&text).unwrap()["servers"]["exec-server"].clone()
+            }
+            _ => serde_json::from_str::<Value>(&text).unwrap()["mcpServers"]["exec-server"].clone(),
+        };
+        assert_eq!(entry["args"], json!(["mcp", "--read-only", "ws://127.0.0.1:1"]), "{text}");
+        assert_eq!(entry["command"], json!(binary()));
+    }
+}
