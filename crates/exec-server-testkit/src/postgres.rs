@@ -111,16 +111,20 @@ impl Postgres {
     /// Ends the server at once, as a crash does; its data stays.
     pub fn crash(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
-            drop(keeper.stdin.take());
+            if let Some(mut stdin) = keeper.stdin.take() {
+                stdin.write_all(b"keep").expect("the shell reads");
+            }
             keeper.wait().expect("the shell was started here");
         }
     }
 
     /// Starts the server again on its data.
     pub fn resume(&mut self) {
-        let script =
-            r#""$0" "$@" </dev/null & server=$!; cat >/dev/null; kill -QUIT $server; wait $server"#;
+        // A shared server lives in a static, which is never dropped, so the shell removes its data.
+        let script = r#""$0" "$@" </dev/null & server=$!
+            word=$(cat); kill -QUIT $server; wait $server; [ "$word" = keep ] || rm -rf "$DATA""#;
         let mut shell = command(Path::new("/bin/sh"));
+        shell.env("DATA", self.data.path());
         shell.args(["-c", script]).arg(self.programs.join("postgres")).arg("-D");
         shell.arg(self.data.path().join("data")).arg("-p").arg(self.address.port().to_string());
         shell.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
