@@ -20,14 +20,16 @@ mod paths;
 mod processes;
 mod tools;
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use exec_server_client::{ExecServerClient, ExecServerError, ExecutorFileSystem};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::sandbox::SandboxParams;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, Implementation, ListToolsResult,
-    PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceExt};
 use rmcp::{ErrorData, ServerHandler};
@@ -54,6 +56,9 @@ pub struct McpOptions {
 
 /// Bytes of output in one answer: about 10,000 tokens.
 const DEFAULT_MAX_OUTPUT: usize = 40_000;
+
+/// How often a call with a progress token reports the seconds that it has taken.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why an MCP server could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -160,14 +165,35 @@ impl ServerHandler for McpServer {
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         if self.get_tool(&request.name).is_none() {
             let text = format!("there is no tool `{}`", request.name);
             return Err(ErrorData::invalid_params(text, None));
         }
         let arguments = request.arguments.unwrap_or_default();
-        Ok(call::call(&self.shared, &request.name, arguments).await.into())
+        let progress_token = context.meta.get_progress_token();
+        let started = Instant::now();
+        let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
+        tick.tick().await;
+        let mut call = pin!(call::call(&self.shared, &request.name, arguments));
+        loop {
+            tokio::select! {
+                biased;
+                result = &mut call => return Ok(result.into()),
+                () = context.ct.cancelled() => {
+                    let text = "the call was cancelled; a command that it started goes on";
+                    return Err(ErrorData::internal_error(text, None));
+                }
+                _ = tick.tick(), if progress_token.is_some() => {
+                    let Some(token) = progress_token.clone() else { continue };
+                    let seconds = started.elapsed().as_secs_f64();
+                    let progress = ProgressNotificationParam::new(token, seconds);
+                    // A client that is gone needs no progress.
+                    let _ = context.peer.notify_progress(progress).await;
+                }
+            }
+        }
     }
 }
 

@@ -46,6 +46,11 @@ impl OutputLog {
         self.total
     }
 
+    /// The memory of what is kept.
+    pub fn retained_bytes(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
     /// Whether every byte is still here.
     pub fn is_complete(&self) -> bool {
         !self.has_gap && (self.head.len() + self.tail.len()) as u64 == self.total

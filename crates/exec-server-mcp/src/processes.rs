@@ -27,10 +27,14 @@ const INPUT_YIELD_MS: u64 = 1_000;
 const AFTER_EXIT: Duration = Duration::from_millis(250);
 /// Between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
-/// Finished commands are kept at least this long.
+/// Finished commands are kept this long, within the two bounds below.
 const KEPT: Duration = Duration::from_secs(600);
-/// Commands that run or are kept; each has up to 8 MiB of output.
-const MAX_PROCESSES: usize = 64;
+/// Commands that run at once.
+const MAX_RUNNING: usize = 64;
+/// Finished commands that are kept.
+const MAX_FINISHED: usize = 1000;
+/// Output of finished commands that is kept; one has up to 8 MiB.
+const MAX_FINISHED_BYTES: usize = 256 * 1024 * 1024;
 
 /// The commands of one MCP server.
 #[derive(Default)]
@@ -224,24 +228,32 @@ impl Processes {
         process
     }
 
-    /// Forgets old finished commands; an error if too many run.
+    /// Forgets finished commands that are old or too many; an error if too many run.
     fn make_room(&self) -> Result<(), ToolError> {
         let mut table = self.lock();
-        while table.processes.len() >= MAX_PROCESSES {
-            let ended = table
-                .processes
-                .iter()
-                .filter_map(|(number, process)| process.lock().ended.map(|ended| (ended, *number)));
-            match ended.min() {
-                Some((ended, number)) if ended.elapsed() >= KEPT => {
-                    table.processes.remove(&number);
-                }
-                _ => {
-                    return Err(ToolError(format!(
-                        "{MAX_PROCESSES} commands run or have ended within the last 10 minutes; stop some with stop_process"
-                    )));
-                }
+        let mut finished: Vec<(Instant, u64, usize)> = table
+            .processes
+            .iter()
+            .filter_map(|(number, process)| {
+                let state = process.lock();
+                state.ended.map(|ended| (ended, *number, state.log.retained_bytes()))
+            })
+            .collect();
+        if table.processes.len() - finished.len() >= MAX_RUNNING {
+            return Err(ToolError(format!(
+                "{MAX_RUNNING} commands are running; stop some with stop_process"
+            )));
+        }
+        finished.sort_unstable();
+        let mut bytes: usize = finished.iter().map(|(.., bytes)| bytes).sum();
+        let mut count = finished.len();
+        for (ended, number, size) in finished {
+            let is_old = ended.elapsed() >= KEPT;
+            if !(is_old || count > MAX_FINISHED || bytes > MAX_FINISHED_BYTES) {
+                break;
             }
+            table.processes.remove(&number);
+            (count, bytes) = (count - 1, bytes - size);
         }
         Ok(())
     }

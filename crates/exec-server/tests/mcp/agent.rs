@@ -85,6 +85,19 @@ impl Agent {
         }
     }
 
+    /// The next notification of this kind.
+    pub async fn notification(&mut self, method: &str) -> Value {
+        loop {
+            let line = timeout(DEADLINE, self.lines.next_line()).await.expect("one in time");
+            let line = line.expect("stdout can be read").expect("the server runs");
+            let message: Value = serde_json::from_str(&line).expect("only messages are on stdout");
+            if message["method"] == method {
+                return message;
+            }
+            self.waiting.push(message);
+        }
+    }
+
     /// A reply that has come already.
     pub fn try_reply(&mut self, id: i64) -> Option<Value> {
         let place = self.waiting.iter().position(|message| message["id"] == id)?;

@@ -124,3 +124,44 @@ async fn commands_end_with_the_end_of_input() {
     eventually("the command ends", || !std::path::Path::new(&format!("/proc/{pid}")).exists())
         .await;
 }
+
+#[tokio::test]
+async fn a_long_call_reports_progress_and_a_cancelled_one_leaves_its_command() {
+    let server = TestExecutor::start().await;
+    let mut agent = Agent::start(&server, &[]).await;
+    let arguments =
+        json!({"command": "read line; echo got $line", "stdin": true, "yield_ms": 50_000});
+    let params =
+        json!({"name": "run_command", "arguments": arguments, "_meta": {"progressToken": "t"}});
+    let id = agent.ask("tools/call", params).await;
+    let progress = agent.notification("notifications/progress").await;
+    assert_eq!(progress["params"]["progressToken"], "t", "{progress}");
+    let cancel =
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+    agent.send(&cancel).await;
+    let input = json!({"process_id": "p1", "text": "it\n", "yield_ms": 30_000});
+    assert_eq!(agent.call("write_input", input).await.unwrap()["output"], "got it\n");
+}
+
+#[tokio::test]
+async fn a_thousand_calls_survive_cut_links_between_them() {
+    let server = TestExecutor::start().await;
+    let cable = FaultProxy::to(server.url()).await;
+    let mut agent = Agent::start_silently(&[cable.url()]);
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    agent.request("initialize", params).await;
+    agent.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
+    for number in 0..1000 {
+        if number % 50 == 0 {
+            cable.cut();
+        }
+        let done = match number % 10 {
+            0 => agent.call("run_command", json!({"command": format!("echo {number}")})).await,
+            _ => agent.call("file_info", json!({"path": "/"})).await,
+        };
+        let done = done.unwrap_or_else(|error| panic!("{number}: {error}"));
+        assert!(number % 10 != 0 || done["output"] == format!("{number}\n"), "{done}");
+    }
+    let listed = agent.call("list_processes", json!({})).await.unwrap();
+    assert_eq!(listed["processes"].as_array().unwrap().len(), 100);
+}

@@ -151,8 +151,7 @@ async fn files_are_for_those_who_have_initialized() {
 #[tokio::test]
 async fn methods_outside_the_table_are_unknown() {
     on_each_file_system(async |fixture| {
-        for method in
-            ["fs/watch", "fs/unwatch", "fs/stat", "fs/unwatchMissing", "fs/readfile", "fs/"]
+        for method in ["fs/chown", "fs/grep", "fs/stat", "fs/unwatchMissing", "fs/readfile", "fs/"]
         {
             let error = fixture.call(method, "", json!({})).await.unwrap_err();
             let text = format!("unknown method `{method}`");
