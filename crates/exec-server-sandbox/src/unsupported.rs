@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use exec_server_fs::search::{PageText, SearchSpec};
 use exec_server_fs::{FsError, FsReply, FsRequest};
 use exec_server_os::limits::{Means, SandboxMeans};
 use exec_server_os::spawn::{ExitStatus, SpawnError, SpawnRequest};
@@ -22,6 +23,8 @@ never_made! {
     PendingStart {}
     FileWorker {
         fn is_worn(&self) -> bool;
+        fn search(&self, spec: SearchSpec) -> Ready<Result<PageText, FsError>>;
+        fn next_page(&self) -> Ready<Result<PageText, FsError>>;
     }
     ConfinedFile {
         fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
