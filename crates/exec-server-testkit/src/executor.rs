@@ -1,7 +1,7 @@
 //! Starts a separate server process for each test.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
 #[cfg(unix)]
@@ -249,6 +249,15 @@ pub fn binary() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");
     let folder = test.ancestors().nth(2).expect("tests live two levels below the programs");
     folder.join(format!("exec-server{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// Copies a program that the test then executes.
+///
+/// Another process does it: a child that a concurrent test forks would inherit a descriptor that is open for writing, and
+/// executing the copy would fail with `ETXTBSY` until that child executes its own program.
+pub fn copy_program(from: &Path, to: &Path) {
+    let status = std::process::Command::new("cp").arg(from).arg(to).status();
+    assert!(status.expect("cp is there").success(), "{} can be copied", from.display());
 }
 
 /// Whether all threads of a process are in one of these states.

@@ -1,7 +1,9 @@
 //! Processes that outlive a server and its guardian are ended by the next server, also where `/proc` conceals them.
 
 use std::os::unix::fs::{PermissionsExt, lchown};
+use std::path::Path;
 
+use exec_server_testkit::executor::copy_program;
 use exec_server_testkit::process_count::state;
 use exec_server_testkit::{TestExecutor, eventually};
 use serde_json::json;
@@ -14,7 +16,7 @@ async fn a_process_that_is_not_dumpable_is_ended_as_well() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let (program, own) = (dir.path().join("sleep"), dir.path().join("state"));
-    std::fs::copy("/bin/sleep", &program).unwrap();
+    copy_program(Path::new("/bin/sleep"), &program);
     std::fs::set_permissions(&program, PermissionsExt::from_mode(0o111)).unwrap();
     std::fs::create_dir(&own).unwrap();
     if rustix::process::geteuid().is_root() {

@@ -4,8 +4,10 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use exec_server_testkit::executor::copy_program;
 use exec_server_testkit::fs_fixture::{FsFixture, code, kind, on_each_file_system};
 use rustix::fs::OFlags;
 use serde_json::json;
@@ -234,7 +236,7 @@ async fn the_links_in_proc_lead_to_files_without_a_name() {
 async fn a_running_program_is_replaced() {
     on_each_file_system(async |fixture| {
         let path = fixture.path("program");
-        std::fs::copy("/bin/sleep", &path).unwrap();
+        copy_program(Path::new("/bin/sleep"), &path);
         set_mode(&path, 0o751);
         symlink("program", fixture.path("link")).unwrap();
         let mut command = tokio::process::Command::new(&path);

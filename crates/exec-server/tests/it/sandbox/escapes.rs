@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use exec_server_testkit::TestExecutor;
 use exec_server_testkit::client::start_params;
-use exec_server_testkit::executor::binary;
+use exec_server_testkit::executor::{binary, copy_program};
 use exec_server_testkit::isolation::isolate;
 
 use super::attempt::command;
@@ -180,7 +180,7 @@ async fn the_program_of_the_server_cannot_be_reached_through_the_launcher() {
     as_each_user(async |fixture| {
         // It belongs to the user, as in a per-user installation.
         let program = fixture.root().join("exec-server");
-        std::fs::copy(binary(), &program).unwrap();
+        copy_program(&binary(), &program);
         fixture.give(&program);
         let mut builder = TestExecutor::builder();
         *builder.command() = tokio::process::Command::new(&program);
