@@ -20,8 +20,8 @@ use super::temp_registry;
 use super::{check, reap_until};
 use crate::guardian::Guardian;
 
-/// Signals that the guardian passes on to the server.
-const PASSED_ON: [libc::c_int; 7] = [
+/// Signals that the guardian passes on to the server, and a foreground process to its command.
+pub const PASSED_ON: [libc::c_int; 7] = [
     libc::SIGTERM,
     libc::SIGINT,
     libc::SIGHUP,

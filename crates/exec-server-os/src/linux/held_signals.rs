@@ -7,6 +7,7 @@ use std::io;
 
 use super::check;
 use super::exit_watch::{own_peak, reap};
+use super::guardian::PASSED_ON;
 use super::process_tree::ProcessTree;
 use crate::spawn::{ExitStatus, SpawnError};
 
@@ -17,17 +18,6 @@ pub struct HeldSignals {
     parent: u32,
 }
 
-const HELD: [libc::c_int; 8] = [
-    libc::SIGTERM,
-    libc::SIGINT,
-    libc::SIGHUP,
-    libc::SIGQUIT,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGWINCH,
-    libc::SIGCHLD,
-];
-
 impl HeldSignals {
     /// Blocks the signals; must be called before any thread is started, and after the guardian was entered.
     pub fn hold() -> io::Result<Self> {
@@ -35,7 +25,8 @@ impl HeldSignals {
         let set = unsafe {
             let mut set = std::mem::zeroed();
             libc::sigemptyset(&raw mut set);
-            for signal in HELD {
+            // The end of a child is awaited as a signal as well.
+            for signal in PASSED_ON.into_iter().chain([libc::SIGCHLD]) {
                 libc::sigaddset(&raw mut set, signal);
             }
             check(libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()))?;
