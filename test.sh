@@ -16,7 +16,7 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 # The same code as on other platforms, whose compilers need not be installed.
 RUSTC_WORKSPACE_WRAPPER="$PWD/tools/as-other-platform.sh" cargo check --locked -p exec-server
-cargo test --workspace --locked
+tools/test-rust.sh
 tools/test-as-user.sh
 tools/test-python.sh
 # The seeds were replayed above; new inputs are looked for where a fuzzer is installed.
