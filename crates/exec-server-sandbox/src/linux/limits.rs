@@ -63,18 +63,22 @@ const WATCHES: [(&str, &str); 2] = [
 /// Watches inside also count for the user outside, so one sandbox could otherwise use all of them. Where `/proc/sys` is
 /// not writable, as in many containers, there is no bound.
 pub fn bound_watches() {
-    static SHARES: OnceLock<[Option<u64>; 2]> = OnceLock::new();
-    let shares = SHARES.get_or_init(|| {
-        WATCHES.map(|(_, of_machine)| {
-            let text = fs::read_to_string(of_machine).ok()?;
-            Some((text.trim().parse::<u64>().ok()? / SHARE_OF_WATCHES).max(1))
-        })
-    });
-    for ((path, _), share) in WATCHES.iter().zip(shares) {
+    for ((path, _), share) in WATCHES.iter().zip(watch_shares()) {
         if let Some(share) = share {
-            let _ = fs::write(path, share.to_string());
+            let _ = fs::write(path, share);
         }
     }
+}
+
+/// The bounds of one sandbox. The zygote calls this first, so that its launchers inherit the result.
+pub fn watch_shares() -> &'static [Option<String>; 2] {
+    static SHARES: OnceLock<[Option<String>; 2]> = OnceLock::new();
+    SHARES.get_or_init(|| {
+        WATCHES.map(|(_, of_machine)| {
+            let text = fs::read_to_string(of_machine).ok()?;
+            Some((text.trim().parse::<u64>().ok()? / SHARE_OF_WATCHES).max(1).to_string())
+        })
+    })
 }
 
 /// Ids below this one are not reused after the first wrap-around.

@@ -72,6 +72,7 @@ pub fn run_zygote() -> i32 {
     // On failure fewer descriptors can be in flight, and a start that exceeds the limit reports it.
     let _ = limits::raise_open_files();
     rootfs::remember_names();
+    limits::watch_shares();
     seccomp::build_ahead();
     let server = rustix::process::getppid();
     loop {
