@@ -134,7 +134,7 @@ impl Launchers {
             preparation: spec.preparation,
             has_network: spec.network.is_some(),
         });
-        match self.ask(&request, &fds, stack) {
+        match self.ask(&request, &fds, stack, || end_stray(tag)) {
             Ok((ZygoteReply::Launched(pid), mut fds)) if fds.len() == 1 => {
                 let pidfd = fds.remove(0);
                 let parts = Launched { pid, pidfd, report, refused, another: None, inside: None };
@@ -146,38 +146,54 @@ impl Launchers {
                 Err(refusal(ZygoteReply::Failed(failure)))
             }
             Ok((answer, _)) => Err(refusal(answer)),
-            Err(error) => {
-                end_stray(tag);
-                Err(error)
-            }
+            Err(error) => Err(error),
         }
     }
 
     /// Creates a network namespace for isolated sandboxes.
     pub fn make_network(&mut self, stack: &mut ChildStack) -> Result<IsolatedNetns, SpawnError> {
-        let (answer, fds) = self.ask(&ZygoteRequest::MakeNetwork, &[], stack)?;
+        let (answer, fds) = self.ask(&ZygoteRequest::MakeNetwork, &[], stack, || {})?;
         match (answer, <[OwnedFd; 2]>::try_from(fds)) {
             (ZygoteReply::Network, Ok([users, network])) => Ok(IsolatedNetns { users, network }),
             (answer, _) => Err(refusal(answer)),
         }
     }
 
+    /// Sends a request to the zygote, and once more to a new one if it is killed meanwhile. `undo` ends what a killed
+    /// zygote may have started for the request.
     fn ask(
         &mut self,
         request: &ZygoteRequest,
         fds: &[BorrowedFd],
         stack: &mut ChildStack,
+        undo: impl Fn(),
     ) -> Result<(ZygoteReply, Vec<OwnedFd>), SpawnError> {
-        let zygote = match self.zygote.take() {
-            Some(zygote) if packet::send(&zygote.socket, request, fds).is_ok() => zygote,
-            // There is no zygote yet, or it has exited.
-            _ => {
-                let zygote = Zygote::start(stack)?;
-                packet::send(&zygote.socket, request, fds).map_err(failed)?;
-                zygote
+        if let Some(zygote) = self.zygote.take() {
+            match zygote.ask(request, fds) {
+                Ok(packet) => return self.accept(zygote, packet),
+                Err(_) => {
+                    // Dropping it waits for its end, so it starts nothing afterwards.
+                    drop(zygote);
+                    undo();
+                }
             }
-        };
-        let packet = packet::receive(&zygote.socket).map_err(failed)?;
+        }
+        let zygote = Zygote::start(stack)?;
+        match zygote.ask(request, fds) {
+            Ok(packet) => self.accept(zygote, packet),
+            Err(error) => {
+                drop(zygote);
+                undo();
+                Err(failed(error))
+            }
+        }
+    }
+
+    fn accept(
+        &mut self,
+        zygote: Zygote,
+        packet: packet::Packet,
+    ) -> Result<(ZygoteReply, Vec<OwnedFd>), SpawnError> {
         self.zygote = Some(zygote);
         Ok((packet.decode().map_err(failed)?, packet.fds))
     }
@@ -243,6 +259,11 @@ impl Zygote {
         let (stdio, limits) = ([theirs.as_fd(), null, null], Rlimits::default());
         let (_, pidfd) = execute(&program, stdio, &[], None, &limits, tag, stack)?;
         Ok(Self { pidfd, socket })
+    }
+
+    fn ask(&self, request: &ZygoteRequest, fds: &[BorrowedFd]) -> io::Result<packet::Packet> {
+        packet::send(&self.socket, request, fds)?;
+        packet::receive(&self.socket)
     }
 }
 
