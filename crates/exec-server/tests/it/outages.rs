@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use exec_server::{ExecServerClient, Stdin};
 use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::reference::{
     ClientTarget, ReferenceClient, ReferenceVersion, Run, Scenario, ToolCall,
 };
@@ -21,7 +22,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::reference_client::blocking;
-use crate::remote_client::recovering::free_address;
 use crate::remote_client::{args, connect};
 use crate::rendezvous::executor::{join, wait_for_presence};
 

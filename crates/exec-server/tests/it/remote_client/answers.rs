@@ -7,6 +7,7 @@ use exec_server::{ExecServerClient, ProcessEvent, Stdin};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::web::{Visit, WebRequest, answer};
 use exec_server_testkit::{DEADLINE, TestRendezvous, Web};
 use serde_json::json;
@@ -15,7 +16,6 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::recovering::free_address;
 use super::{args, connect};
 use crate::rendezvous::executor::join;
 

@@ -6,6 +6,7 @@ use exec_server::ExecServerClient;
 use exec_server_relay::frame::RelayBody;
 use exec_server_relay::registry_types::{ConnectResponse, SECURITY_PROFILE};
 use exec_server_rendezvous::store::TokenRole;
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::mock_registry::switch;
 use exec_server_testkit::rendezvous::public_key;
 use exec_server_testkit::web::{Visit, WebRequest, answer};
@@ -99,7 +100,7 @@ async fn a_wrong_token_or_registry_is_reported_at_once_with_a_hint() {
 async fn a_rendezvous_that_is_away_is_tried_again_and_then_named() {
     let state = tempfile::tempdir().unwrap();
     // No process listens on a port that was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let child = command(&["info", "--remote", &format!("http://{free}"), "env:env"], state.path())
         .env("EXEC_SERVER_REMOTE_TOKEN", "t")
         .spawn()

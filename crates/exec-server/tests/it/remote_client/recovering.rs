@@ -1,8 +1,7 @@
 //! Reconnects through a relay, after breaks at every place of the link.
 
-use std::net::{SocketAddr, TcpListener};
-
 use exec_server::{ExecServerClient, ProcessEvent, Stdin};
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::{DEADLINE, FaultProxy, TestRendezvous};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
@@ -10,11 +9,6 @@ use tokio::time::timeout;
 use super::{RelayFixture, args, connect};
 use crate::rendezvous::commands::Program;
 use crate::rendezvous::executor::{join, wait_for_presence};
-
-/// An address where no process listened a moment ago.
-pub fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Runs an exchange during which `event` happens; no byte is lost or repeated.
 pub async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut(u32)) {

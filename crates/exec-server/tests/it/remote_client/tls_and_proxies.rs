@@ -5,12 +5,13 @@ use std::path::PathBuf;
 use exec_server::ExecServerClient;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::tunnel::{Tunnels, strip_path};
 use exec_server_testkit::{MockRegistry, TestHarness, TestRendezvous, eventually};
 use exec_server_transport::proxy::Proxies;
 use tempfile::TempDir;
 
-use super::recovering::{free_address, talk_across};
+use super::recovering::talk_across;
 use super::{args, command, connect, finish};
 use crate::rendezvous::executor::{join, join_with};
 

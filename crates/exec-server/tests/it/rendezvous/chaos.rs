@@ -8,6 +8,7 @@ use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::fault_proxy::{Ending, Toward};
 use exec_server_testkit::harness::{receive, send};
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::{DEADLINE, FaultProxy, TestHarness, TestRendezvous, eventually};
 use serde_json::{Value, json};
 
@@ -82,7 +83,7 @@ struct Fixture {
 
 impl Fixture {
     async fn start() -> Self {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let free = free_address();
         let proxy = FaultProxy::to(&format!("ws://{free}")).await;
         let public = proxy.url().replacen("ws", "http", 1);
         let rendezvous = TestRendezvous::start_with(|config| {

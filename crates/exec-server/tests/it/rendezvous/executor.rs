@@ -8,6 +8,7 @@ use exec_server_rendezvous::clock;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
 use exec_server_testkit::{TestHarness, TestRendezvous};
 use serde_json::{Value, json};
@@ -113,7 +114,7 @@ async fn it_waits_for_a_rendezvous_that_is_not_there_yet() {
 async fn sigterm_ends_it_with_0_while_it_waits_for_a_rendezvous() {
     let state = tempfile::tempdir().unwrap();
     // No process listens on a port that was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let mut executor = join(&format!("http://{free}"), state.path(), "t").piped_stderr().spawn();
     while !executor.next_stderr_line().await.expect("it runs").contains("trying again") {}
     executor.signal(Signal::TERM);

@@ -12,6 +12,7 @@ use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::fault_proxy::Ending;
 use exec_server_testkit::harness::{client_over, receive, send};
 use exec_server_testkit::http::upgrade;
+use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
 use exec_server_testkit::{DEADLINE, FaultProxy, TestClient, TestHarness, TestRendezvous};
 use futures_util::{SinkExt, StreamExt};
@@ -221,7 +222,7 @@ async fn a_harness_that_disconnects_closes_only_its_own_connection() {
 
 #[tokio::test]
 async fn an_unreachable_server_is_reported_and_found_later() {
-    let address = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let address = free_address();
     let mut fixture = Fixture::start(&format!("ws://{address}")).await;
     let stream = fixture.harness.open().await.expect("the forwarder itself is there");
     let mut client = client_over(stream).await;
