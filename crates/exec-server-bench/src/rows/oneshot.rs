@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::{Client, Event, Launch};
-use crate::bench::failure::Result;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::{ms, percentile, us};
+use crate::client::{Client, Event, Launch};
+use crate::failure::Result;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::{ms, percentile, us};
 
 /// From the start of `true` to its close.
 pub const P50: &str = "oneshot.p50";

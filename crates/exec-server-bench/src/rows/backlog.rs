@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::Group;
-use crate::bench::client::Event;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::ms;
+use crate::client::Event;
+use crate::failure::{Failure, Result};
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::ms;
 
 const ANSWERED: &str = "backlog.answered";
 const TIME: &str = "backlog.time";

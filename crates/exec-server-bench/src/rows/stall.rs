@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use super::Group;
 use super::rpc::round_trips;
-use crate::bench::client::{Client, Launch};
-use crate::bench::contestant::Server;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::ledger::Content;
-use crate::bench::one_core::OneCore;
-use crate::bench::process_tree;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Effort, Readings, Scene};
-use crate::bench::stats::{mib, percentile};
+use crate::client::{Client, Launch};
+use crate::contestant::Server;
+use crate::failure::{Failure, Result};
+use crate::ledger::Content;
+use crate::one_core::OneCore;
+use crate::process_tree;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Effort, Readings, Scene};
+use crate::stats::{mib, percentile};
 
 const GROWTH: &str = "stall.growth";
 const CALM: &str = "stall.calm-p50";

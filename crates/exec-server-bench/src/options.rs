@@ -11,7 +11,6 @@ use super::failure::{Failure, Result};
 use super::rows::{GROUPS, Group};
 use super::scene::Effort;
 use super::websocket::QuickAck;
-use crate::check::cargo;
 
 /// The options of `cargo xtask bench`.
 #[derive(Args)]
@@ -91,7 +90,7 @@ impl Options {
 
 fn build_ours() -> Result<Contestant> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let status = Command::new(cargo())
+    let status = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
         .args(["build", "--release", "-p", "exec-server", "--bin", "exec-server"])
         .current_dir(&root)
         .status()?;

@@ -153,7 +153,7 @@ fn ticks(count: u64) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::warden;
+    use crate::warden;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
     use std::time::Instant;

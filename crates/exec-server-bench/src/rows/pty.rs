@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::{Client, Event, Launch, Stdio};
-use crate::bench::failure::Result;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::{ms, percentile};
+use crate::client::{Client, Event, Launch, Stdio};
+use crate::failure::Result;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::{ms, percentile};
 
 const P50: &str = "pty.p50";
 const P95: &str = "pty.p95";

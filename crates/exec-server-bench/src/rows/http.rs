@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::Client;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::one_core::OneCore;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Pace, Readings, Scene};
-use crate::bench::stats::{percentile, us};
-use crate::bench::web::Web;
-use crate::bench::wire;
+use crate::client::Client;
+use crate::failure::{Failure, Result};
+use crate::one_core::OneCore;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Pace, Readings, Scene};
+use crate::stats::{percentile, us};
+use crate::web::Web;
+use crate::wire;
 
 const SMALL_P50: &str = "http.small-p50";
 const SMALL_P95: &str = "http.small-p95";

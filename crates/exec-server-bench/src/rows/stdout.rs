@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::Launch;
-use crate::bench::failure::Result;
-use crate::bench::ledger::Content;
-use crate::bench::process_tree::Usage;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::transfer::Transfer;
+use crate::client::Launch;
+use crate::failure::Result;
+use crate::ledger::Content;
+use crate::process_tree::Usage;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::transfer::Transfer;
 
 const ONE: &str = "stdout.one";
 const ONE_CPU: &str = "stdout.cpu";

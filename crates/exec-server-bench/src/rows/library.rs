@@ -7,12 +7,12 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::oneshot::run_once;
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::Launch;
-use crate::bench::contestant::Seat;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::{ms, percentile};
+use crate::client::Launch;
+use crate::contestant::Seat;
+use crate::failure::{Failure, Result};
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::{ms, percentile};
 
 const CLIENT: &str = "library.oneshot";
 const BARE: &str = "library.oneshot-bare";

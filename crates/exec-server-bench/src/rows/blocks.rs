@@ -8,15 +8,15 @@ use std::time::Instant;
 use serde::de::IgnoredAny;
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::Client;
-use crate::bench::contestant::Server;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::scratch::{pattern, uri};
-use crate::bench::stats::mib;
-use crate::bench::transfer::Transfer;
-use crate::bench::wire;
+use crate::client::Client;
+use crate::contestant::Server;
+use crate::failure::{Failure, Result};
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::scratch::{pattern, uri};
+use crate::stats::mib;
+use crate::transfer::Transfer;
+use crate::wire;
 
 const ONE: &str = "blocks.one";
 const ONE_CPU: &str = "blocks.one-cpu";

@@ -8,14 +8,14 @@ use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
 use exec_server_relay::registry_types::PublicKey;
 
 use super::Group;
-use crate::bench::contestant::Seat;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::relay::BenchRendezvous;
-use crate::bench::relayed::path_of;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene, USUAL_TIME};
-use crate::bench::stats::mib;
-use crate::bench::websocket::WebSocket;
+use crate::contestant::Seat;
+use crate::failure::{Failure, Result};
+use crate::relay::BenchRendezvous;
+use crate::relayed::path_of;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene, USUAL_TIME};
+use crate::stats::mib;
+use crate::websocket::WebSocket;
 
 const HARNESSES: &str = "stuck.harnesses";
 const HARNESSES_LEFT: &str = "stuck.harnesses-left";

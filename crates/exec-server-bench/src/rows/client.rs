@@ -6,13 +6,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::Group;
-use crate::bench::contestant::Seat;
-use crate::bench::failure::Result;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::scratch::pattern;
-use crate::bench::ssh::{Link, Ssh, run};
-use crate::bench::stats::{ms, percentile};
+use crate::contestant::Seat;
+use crate::failure::Result;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::scratch::pattern;
+use crate::ssh::{Link, Ssh, run};
+use crate::stats::{ms, percentile};
 
 const RUN: &str = "client.run";
 const SSH: &str = "client.ssh";

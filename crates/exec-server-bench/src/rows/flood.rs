@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::rpc::round_trips;
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::{Client, Launch};
-use crate::bench::failure::{Failure, Result};
-use crate::bench::ledger::Content;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::percentile;
+use crate::client::{Client, Launch};
+use crate::failure::{Failure, Result};
+use crate::ledger::Content;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::percentile;
 
 const SAME_P50: &str = "flood.same-p50";
 const SAME_P95: &str = "flood.same-p95";

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::{Client, Event, Launch, Stdio};
-use crate::bench::failure::{Failure, Result};
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
+use crate::client::{Client, Event, Launch, Stdio};
+use crate::failure::{Failure, Result};
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
 
 const RATE: &str = "stdin.rate";
 
@@ -101,7 +101,9 @@ struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("xtask-bench-stdin-{}", std::process::id())))
+        Scratch(
+            std::env::temp_dir().join(format!("exec-server-bench-stdin-{}", std::process::id())),
+        )
     }
 }
 

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::{Client, Event};
-use crate::bench::failure::Result;
-use crate::bench::one_core::OneCore;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Pace, Readings, Scene};
-use crate::bench::stats::{percentile, us};
+use crate::client::{Client, Event};
+use crate::failure::Result;
+use crate::one_core::OneCore;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Pace, Readings, Scene};
+use crate::stats::{percentile, us};
 
 const P50: &str = "rpc.p50";
 const P95: &str = "rpc.p95";

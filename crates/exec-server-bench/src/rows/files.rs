@@ -7,15 +7,15 @@ use serde::de::IgnoredAny;
 
 use super::rpc::paced_trips;
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::Client;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::one_core::OneCore;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Pace, Readings, Scene};
-use crate::bench::scratch::{pattern, uri};
-use crate::bench::stats::{percentile, us};
-use crate::bench::transfer::Transfer;
-use crate::bench::wire;
+use crate::client::Client;
+use crate::failure::{Failure, Result};
+use crate::one_core::OneCore;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Pace, Readings, Scene};
+use crate::scratch::{pattern, uri};
+use crate::stats::{percentile, us};
+use crate::transfer::Transfer;
+use crate::wire;
 
 pub const READ_P50: &str = "files.read-p50";
 const READ_P95: &str = "files.read-p95";

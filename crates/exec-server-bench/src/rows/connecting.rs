@@ -4,10 +4,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use super::Group;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::{ms, percentile};
+use crate::failure::{Failure, Result};
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::{ms, percentile};
 
 const FIRST: &str = "connecting.first";
 const MEDIAN: &str = "connecting.median";

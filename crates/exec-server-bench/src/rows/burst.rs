@@ -6,10 +6,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::retry_on_intr;
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::{Client, Launch};
-use crate::bench::failure::{Failure, Result};
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene, USUAL_TIME};
+use crate::client::{Client, Launch};
+use crate::failure::{Failure, Result};
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene, USUAL_TIME};
 
 const ONE: &str = "burst.one";
 const FIFTY: &str = "burst.fifty";

@@ -4,13 +4,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::Group;
-use crate::bench::client::{Client, Event, Launch};
-use crate::bench::contestant::Server;
-use crate::bench::failure::Result;
-use crate::bench::ledger::Content;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::kib;
+use crate::client::{Client, Event, Launch};
+use crate::contestant::Server;
+use crate::failure::Result;
+use crate::ledger::Content;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::kib;
 
 const PROCESS: &str = "idle.process";
 const THREADS: &str = "idle.threads";

@@ -7,15 +7,15 @@ use base64_turbo::STANDARD;
 
 use super::http::{Answer, params};
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::Client;
-use crate::bench::contestant::Seat;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::mib;
-use crate::bench::transfer::Transfer;
-use crate::bench::web::Web;
-use crate::bench::wire;
+use crate::client::Client;
+use crate::contestant::Seat;
+use crate::failure::{Failure, Result};
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::mib;
+use crate::transfer::Transfer;
+use crate::web::Web;
+use crate::wire;
 
 const STREAM: &str = "http.stream";
 const STREAM_CPU: &str = "http.stream-cpu";

@@ -1,49 +1,21 @@
-//! Measures exec-server against a peer and against the minimal server.
+//! Runs the rounds of the benchmark.
 //!
 //! Every measurement gets a fresh server. The contestants take turns within each round, in reversed order every other
 //! time, so that a changing machine load affects them equally; figures are medians over all turns.
-
-mod client;
-mod contestant;
-mod failure;
-mod fault_proxy;
-mod ledger;
-mod machine;
-mod one_core;
-mod options;
-mod process_tree;
-mod relay;
-mod relayed;
-mod report;
-mod results;
-mod row;
-mod rows;
-mod scene;
-mod scratch;
-mod ssh;
-mod stats;
-mod table;
-mod transfer;
-mod transport;
-mod warden;
-mod web;
-mod websocket;
-mod wire;
 
 use std::process::ExitCode;
 
 use rustix::process::{Resource, Rlimit};
 
-pub use options::Options;
-pub use warden::run_warden;
-
-use contestant::Contestant;
-use failure::{Failure, Result};
-use results::Results;
-use rows::Group;
-use scene::{Readings, Scene};
-use scratch::Scratch;
-use warden::Warden;
+use crate::contestant::Contestant;
+use crate::failure::{Failure, Result};
+use crate::options::Options;
+use crate::results::Results;
+use crate::rows::Group;
+use crate::scene::{Readings, Scene};
+use crate::scratch::Scratch;
+use crate::warden::Warden;
+use crate::{machine, report};
 
 /// Enough for 500 processes with three descriptors each.
 const DESCRIPTORS: u64 = 16_384;

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::failure::Result;
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Readings, Scene};
-use crate::bench::stats::{mib, ms, percentile};
+use crate::failure::Result;
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Readings, Scene};
+use crate::stats::{mib, ms, percentile};
 
 const LISTENING: &str = "startup.listening";
 const INITIALIZED: &str = "startup.initialized";

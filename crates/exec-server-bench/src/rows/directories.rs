@@ -8,13 +8,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{EVERY_ROUND, Group};
-use crate::bench::client::Client;
-use crate::bench::failure::{Failure, Result};
-use crate::bench::row::{Bar, Better, Of, Row, Unit};
-use crate::bench::scene::{Pace, Readings, Scene};
-use crate::bench::scratch::uri;
-use crate::bench::stats::{ms, percentile};
-use crate::bench::wire::{self, Incoming};
+use crate::client::Client;
+use crate::failure::{Failure, Result};
+use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::scene::{Pace, Readings, Scene};
+use crate::scratch::uri;
+use crate::stats::{ms, percentile};
+use crate::wire::{self, Incoming};
 
 const LISTING: &str = "directories.listing";
 const WALK: &str = "directories.walk";
