@@ -14,9 +14,12 @@ from exec_server import (
     Change,
     Edit,
     EditMismatch,
+    ExecServerError,
     InvalidPattern,
     MachineClosed,
+    RemoteError,
     SearchLost,
+    Unsupported,
     VersionMismatch,
 )
 
@@ -241,3 +244,22 @@ async def test_an_edit_that_does_not_fit_says_why(machine: AsyncMachine, place: 
     assert raised.value.occurrences == 0 and raised.value.nearest_line == 2
     assert raised.value.nearest_text is not None and "two" in raised.value.nearest_text
     assert await machine.fs.read_text(path) == "one\ntwo\none\n"
+
+
+async def test_files_can_be_confined_by_a_policy(machine: AsyncMachine, place: str) -> None:
+    try:
+        await machine.run(["true"], sandbox="read-only", check=True)
+    except ExecServerError as error:
+        pytest.skip(f"no sandbox here: {error}")
+    await machine.fs.write_text(place + "/file", "old")
+    confined = machine.fs.with_sandbox("read-only", cwd=place)
+    assert await confined.read_text(place + "/file") == "old"
+    assert [match.text for match in await confined.search("old", place).all()] == ["old"]
+    with pytest.raises(RemoteError) as raised:
+        await confined.write_text(place + "/file", "new")
+    assert raised.value.sandbox_denied
+    with pytest.raises(RemoteError):
+        await confined.edit(place + "/file", "old", "new")
+    with pytest.raises(Unsupported):
+        await confined.watch(place)
+    assert await machine.fs.read_text(place + "/file") == "old"

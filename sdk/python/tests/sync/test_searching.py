@@ -15,9 +15,12 @@ from exec_server import (
     Change,
     Edit,
     EditMismatch,
+    ExecServerError,
     InvalidPattern,
     MachineClosed,
+    RemoteError,
     SearchLost,
+    Unsupported,
     VersionMismatch,
 )
 
@@ -240,3 +243,22 @@ def test_an_edit_that_does_not_fit_says_why(machine: Machine, place: str) -> Non
     assert raised.value.occurrences == 0 and raised.value.nearest_line == 2
     assert raised.value.nearest_text is not None and "two" in raised.value.nearest_text
     assert machine.fs.read_text(path) == "one\ntwo\none\n"
+
+
+def test_files_can_be_confined_by_a_policy(machine: Machine, place: str) -> None:
+    try:
+        machine.run(["true"], sandbox="read-only", check=True)
+    except ExecServerError as error:
+        pytest.skip(f"no sandbox here: {error}")
+    machine.fs.write_text(place + "/file", "old")
+    confined = machine.fs.with_sandbox("read-only", cwd=place)
+    assert confined.read_text(place + "/file") == "old"
+    assert [match.text for match in confined.search("old", place).all()] == ["old"]
+    with pytest.raises(RemoteError) as raised:
+        confined.write_text(place + "/file", "new")
+    assert raised.value.sandbox_denied
+    with pytest.raises(RemoteError):
+        confined.edit(place + "/file", "old", "new")
+    with pytest.raises(Unsupported):
+        confined.watch(place)
+    assert machine.fs.read_text(place + "/file") == "old"

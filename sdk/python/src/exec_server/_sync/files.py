@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .._errors import RemoteError
 from .._protocol import decode, edited_of, encode, entry_of, from_uri, stat_of, to_uri, written_of
+from .._protocol import sandbox as sandbox_of
 from .._types import Edit, Edited, Entry, Progress, Stat, Written
 from .blocks import BLOCK_BYTES, read_blocks, write_blocks
+from .confined import Confined
 from .file import open_file
 from .runtime import closing, opening
 from .searching import Searching, RemotePath
+from .session import Session
 from .transfer import download, upload
 
 _WHOLE_BYTES = 32 * 1024 * 1024
@@ -24,6 +27,15 @@ _PAGE = 2000
 
 class Files(Searching):
     """`machine.fs`: paths are absolute, or begin in the working directory of the server; `~/` is the user's home."""
+
+    def with_sandbox(
+        self, policy: str | Mapping[str, Any], *, cwd: RemotePath | None = None, network: bool = False
+    ) -> Files:
+        """The same files, each call restricted to what a policy of `run` allows; `cwd` is its workspace."""
+        directory = self._session.cwd if cwd is None else self._session.absolute(cwd)
+        found = sandbox_of(policy, directory, network)
+        assert found is not None
+        return Files(cast("Session", Confined(self._session, found)))
 
     # Content
 
