@@ -107,6 +107,7 @@ class CuttingProxy:
         self.destination = (host, port)
         self.cuts = 0
         self.is_cutting = False
+        self.most_cuts: int | None = None
         self.smallest, self.largest = 200, 300_000
         self._only = only
         self._random = random.Random(seed)
@@ -179,6 +180,8 @@ class CuttingProxy:
                 if self.is_cutting and may_cut[0] and len(data) >= budget[0]:
                     sink.sendall(data[: budget[0]])
                     self.cuts += 1
+                    if self.cuts == self.most_cuts:
+                        self.is_cutting = False
                     break
                 budget[0] -= len(data) if self.is_cutting and may_cut[0] else 0
                 sink.sendall(data)

@@ -16,13 +16,16 @@ from ._errors import (
     Ambiguous,
     AuthError,
     CommandError,
+    EditMismatch,
     ExecServerError,
+    InvalidPattern,
     LinkError,
     MachineClosed,
     OutputLost,
     ProgramNotFound,
     RemoteError,
     RemoteFileError,
+    SearchLost,
     SessionLost,
     StdinClosed,
     TakenOver,
@@ -31,32 +34,64 @@ from ._errors import (
     VersionMismatch,
 )
 from ._find_binary import find_binary
-from ._types import Entry, Exit, Output, ProcessInfo, Progress, Response, Result, Stat, Usage, Written
+from ._types import (
+    AppliedEdit,
+    Change,
+    Edit,
+    Edited,
+    Entry,
+    Exit,
+    Found,
+    Match,
+    Output,
+    ProcessInfo,
+    Progress,
+    Response,
+    Result,
+    Stat,
+    Unreadable,
+    Usage,
+    Written,
+)
 
 if TYPE_CHECKING:
     from ._aio.files import AsyncFiles
     from ._aio.machine import AsyncMachine
     from ._aio.process import AsyncProcess
+    from ._aio.search import AsyncSearch
+    from ._aio.watch import AsyncWatch
     from ._sync.files import Files
     from ._sync.machine import Machine
     from ._sync.process import Process
+    from ._sync.search import Search
+    from ._sync.watch import Watch
 
     __version__: str
 
 __all__ = [
     "Ambiguous",
+    "AppliedEdit",
     "AsyncFiles",
     "AsyncMachine",
     "AsyncProcess",
+    "AsyncSearch",
+    "AsyncWatch",
     "AuthError",
+    "Change",
     "CommandError",
+    "Edit",
+    "EditMismatch",
+    "Edited",
     "Entry",
     "ExecServerError",
     "Exit",
     "Files",
+    "Found",
+    "InvalidPattern",
     "LinkError",
     "Machine",
     "MachineClosed",
+    "Match",
     "Output",
     "OutputLost",
     "Process",
@@ -67,14 +102,18 @@ __all__ = [
     "RemoteFileError",
     "Response",
     "Result",
+    "Search",
+    "SearchLost",
     "SessionLost",
     "Stat",
     "StdinClosed",
     "TakenOver",
     "TimeoutExpired",
+    "Unreadable",
     "Unsupported",
     "Usage",
     "VersionMismatch",
+    "Watch",
     "Written",
     "find_binary",
 ]
@@ -84,9 +123,13 @@ _LAZY = {
     "AsyncFiles": "_aio.files",
     "AsyncMachine": "_aio.machine",
     "AsyncProcess": "_aio.process",
+    "AsyncSearch": "_aio.search",
+    "AsyncWatch": "_aio.watch",
     "Files": "_sync.files",
     "Machine": "_sync.machine",
     "Process": "_sync.process",
+    "Search": "_sync.search",
+    "Watch": "_sync.watch",
 }
 
 

@@ -37,6 +37,10 @@ class Ambiguous(LinkError):
     """The connection broke before the answer; the call may or may not have been executed, and was not repeated."""
 
 
+class SearchLost(LinkError):
+    """The connection broke between two pages of a search; start it again."""
+
+
 class Unsupported(ExecServerError):
     """The server does not have the capability that a call needs."""
 
@@ -111,6 +115,28 @@ class VersionMismatch(RemoteError):
     """The file is no longer the version that `if_match` names."""
 
 
+class EditMismatch(RemoteError, ValueError):
+    """The text of an edit does not occur, or not exactly once; the file is unchanged."""
+
+    def __init__(self, message: str, *, code: int, data: dict[str, Any] | None = None) -> None:
+        super().__init__(message, code=code, data=data)
+        raw = self.data.get("edit")
+        facts = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+        nearest = cast("dict[str, Any]", facts.get("nearest") or {})
+        self.index: int = facts.get("index", 0)
+        """The number of the edit, from 0."""
+        self.occurrences: int = facts.get("occurrences", 0)
+        self.lines: list[int] = facts.get("lines", [])
+        """The lines of the first occurrences, from 1."""
+        self.nearest_line: int | None = nearest.get("line")
+        """The line of the most similar text, if the text does not occur."""
+        self.nearest_text: str | None = nearest.get("text")
+
+
+class InvalidPattern(RemoteError, ValueError):
+    """The pattern, a glob or a file type of a search cannot be used."""
+
+
 class CommandError(ExecServerError):
     """A command failed and `check` was asked for; `result` has its output."""
 
@@ -141,6 +167,12 @@ class TimeoutExpired(ExecServerError, TimeoutError):
         return self.result.stderr
 
 
+_OWN: dict[str, type[RemoteError]] = {
+    "version_mismatch": VersionMismatch,
+    "edit_not_found": EditMismatch,
+    "edit_not_unique": EditMismatch,
+    "invalid_pattern": InvalidPattern,
+}
 _BY_KIND: dict[str, type[RemoteFileError]] = {
     "program_not_found": ProgramNotFound,
     "program_not_executable": RemotePermissionError,
@@ -167,8 +199,9 @@ def remote_error(error: dict[str, Any], path: str | None = None) -> RemoteError:
     raw = error.get("data")
     data = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     kind, name = data.get("kind"), data.get("errno")
-    if kind == "version_mismatch":
-        return VersionMismatch(message, code=code, data=data)
+    special = _OWN.get(str(kind))
+    if special is not None:
+        return special(message, code=code, data=data)
     found = _BY_KIND.get(str(kind)) or _BY_ERRNO.get(str(name))
     # A server without `error.data` tells a missing file by its code alone.
     if found is None and code == _NOT_FOUND and path is not None:

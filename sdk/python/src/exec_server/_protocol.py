@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from ._types import Entry, Exit, ProcessInfo, Stat, Usage, Written
+from ._types import AppliedEdit, Change, Edited, Entry, Exit, Found, Match, ProcessInfo, Stat, Usage, Written
 
 _SAFE = "/!$&'()*+,-.:;=@[]^_|~"
 _OPAQUE = "file:///%00/bad/path/"
@@ -237,3 +237,70 @@ def entry_of(directory: str, item: Mapping[str, Any]) -> Entry:
 def written_of(item: Mapping[str, Any]) -> Written:
     """The result of a write."""
     return Written(item.get("versionTag"), item.get("size"), bool(item.get("inPlace")))
+
+
+def match_of(item: Mapping[str, Any]) -> Match:
+    """A line of `fs/search`."""
+    raw = item.get("textBase64")
+    return Match(
+        path=from_uri(item["path"]),
+        line=item["line"],
+        text=item["text"],
+        ranges=[(begin, end) for begin, end in item["ranges"]],
+        offset=item["offset"],
+        before=item.get("before", ()),
+        after=item.get("after", ()),
+        raw=item["text"].encode() if raw is None else decode(raw),
+        cut_before=item.get("cutBefore") or 0,
+        cut_after=item.get("cutAfter") or 0,
+    )
+
+
+def found_of(item: Mapping[str, Any]) -> Found:
+    """An entry of `fs/find`."""
+    modified = item.get("modifiedAtMs")
+    return Found(
+        from_uri(item["path"]), item["kind"], item.get("size"), None if modified is None else modified / 1000
+    )
+
+
+def change_of(item: Mapping[str, Any]) -> Change:
+    """A change of `fs/readChanges`."""
+    old = item.get("from")
+    return Change(item["kind"], from_uri(item["path"]), None if old is None else from_uri(old), item["seq"])
+
+
+def edited_of(item: Mapping[str, Any]) -> Edited:
+    """The result of `fs/edit`."""
+    edits = [AppliedEdit(edit["replacements"], edit["line"]) for edit in item["edits"]]
+    return Edited(edits, item["size"], item.get("versionTag"), bool(item.get("inPlace")))
+
+
+def search_filter(
+    globs: Sequence[str], types: Sequence[str], hidden: bool, ignore: bool, max_depth: int | None, max_size: int | None
+) -> dict[str, Any]:
+    """Which entries a search looks at."""
+    return {
+        "globs": _texts(globs, "globs"),
+        "types": _texts(types, "types"),
+        "hidden": hidden,
+        "ignore": ignore,
+        "maxDepth": max_depth,
+        "maxFileBytes": max_size,
+    }
+
+
+def search_limits(max_matches: int | None, max_bytes: int | None, timeout: float | None) -> dict[str, Any]:
+    """The bounds of a search."""
+    given = {
+        "maxMatches": max_matches,
+        "maxBytes": max_bytes,
+        "timeoutMs": None if timeout is None else max(int(timeout * 1000), 1),
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _texts(given: Sequence[str], name: str) -> list[str]:
+    if isinstance(given, str):
+        raise TypeError(f"{name} is a list of texts, not one text")
+    return list(given)

@@ -150,6 +150,91 @@ class Written:
 
 
 @dataclass(frozen=True)
+class Match:
+    """A line that a search has found."""
+
+    path: str
+    line: int
+    """From 1."""
+    text: str
+    """The line without its end; bytes that are not UTF-8 are replaced, and a long line is shortened."""
+    ranges: Sequence[tuple[int, int]]
+    """Where the matches begin and end in the whole line, in bytes."""
+    offset: int
+    """Where the line begins in the file, in bytes."""
+    before: Sequence[str]
+    after: Sequence[str]
+    raw: bytes
+    """The bytes of `text`."""
+    cut_before: int
+    """Bytes of the line that are missing before `text`."""
+    cut_after: int
+    """Bytes of the line that are missing after `text`."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A name that a search has found."""
+
+    path: str
+    kind: str
+    """`file`, `directory`, `symlink` or `other`."""
+    size: int | None
+    modified: float | None
+    """Unix seconds."""
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A path that a search could not read."""
+
+    path: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change below a watched path."""
+
+    kind: str
+    """`create`, `write`, `remove`, `rename`, `chmod`, or `rescan`: changes were lost, look again at all below `path`."""
+    path: str
+    old_path: str | None
+    """The name before a rename."""
+    seq: int
+    """From 1, without gaps."""
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One replacement of text; `old` must occur exactly once unless `replace_all` is set."""
+
+    old: str
+    new: str
+    replace_all: bool = False
+
+
+@dataclass(frozen=True)
+class AppliedEdit:
+    """What one edit did."""
+
+    replacements: int
+    line: int
+    """The line of the first replacement, from 1."""
+
+
+@dataclass(frozen=True)
+class Edited:
+    """A file after its edits."""
+
+    edits: Sequence[AppliedEdit]
+    size: int
+    version: str | None
+    """None after a dry run."""
+    in_place: bool
+
+
+@dataclass(frozen=True)
 class Progress:
     """How far an upload or download is."""
 

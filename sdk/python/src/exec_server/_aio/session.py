@@ -103,6 +103,8 @@ class AsyncSession:
         self._relief = runtime.Notifier()
         self._count = threading.Lock()
         self._behind: deque[AsyncProcess] = deque()
+        self.leftovers: deque[tuple[Link | None, str, dict[str, Any]]] = deque()
+        """Searches and watches that were dropped without a close: their connection or none for any, and the call."""
 
     # Opening and closing
 
@@ -236,6 +238,17 @@ class AsyncSession:
         """A consumer has read output."""
         if self._is_paused:
             self._relief.notify()
+
+    async def drop_leftovers(self) -> None:
+        """Ends what was dropped without a close; a search of an old connection is gone already."""
+        while self.leftovers:
+            link, method, params = self.leftovers.popleft()
+            live = await self._live()
+            if link is None or link is live:
+                try:
+                    await live.start_call(Call(method, lambda call: None), params)
+                except LinkError:
+                    return
 
     async def _live(self) -> Link:
         while True:

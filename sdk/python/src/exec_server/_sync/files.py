@@ -4,30 +4,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .._errors import RemoteError
-from .._protocol import decode, encode, entry_of, from_uri, stat_of, to_uri, written_of
-from .._types import Entry, Progress, Stat, Written
+from .._protocol import decode, edited_of, encode, entry_of, from_uri, stat_of, to_uri, written_of
+from .._protocol import sandbox as sandbox_of
+from .._types import Edit, Edited, Entry, Progress, Stat, Written
 from .blocks import BLOCK_BYTES, read_blocks, write_blocks
+from .confined import Confined
 from .file import open_file
 from .runtime import closing, opening
+from .searching import Searching, RemotePath
 from .session import Session
 from .transfer import download, upload
 
-RemotePath = str | os.PathLike[str]
 _WHOLE_BYTES = 32 * 1024 * 1024
 """Content up to this size goes in one message; a message has at most 64 MiB, and base64 adds a third."""
 _PAGE = 2000
 
 
-class Files:
+class Files(Searching):
     """`machine.fs`: paths are absolute, or begin in the working directory of the server; `~/` is the user's home."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def with_sandbox(
+        self, policy: str | Mapping[str, Any], *, cwd: RemotePath | None = None, network: bool = False
+    ) -> Files:
+        """The same files, each call restricted to what a policy of `run` allows; `cwd` is its workspace."""
+        directory = self._session.cwd if cwd is None else self._session.absolute(cwd)
+        found = sandbox_of(policy, directory, network)
+        assert found is not None
+        return Files(cast("Session", Confined(self._session, found)))
 
     # Content
 
@@ -135,6 +143,40 @@ class Files:
         if self._session.capabilities.get("fsDetailedMetadata"):
             options["detailed"] = True
         return options
+
+    def edit(
+        self,
+        path: RemotePath,
+        old: str | Sequence[Edit],
+        new: str | None = None,
+        *,
+        replace_all: bool = False,
+        if_match: str | None = None,
+        dry_run: bool = False,
+    ) -> Edited:
+        """Replaces `old`, which must occur exactly once, or with `replace_all` at least once, by `new`.
+
+        A list of `Edit` is applied in its order, all or none. Text that does not fit raises `EditMismatch`. Never
+        repeated: `Ambiguous` if the connection broke before the answer.
+        """
+        self._session.require("fsEdit", "editing files")
+        where = self._session.absolute(path)
+        if isinstance(old, str):
+            if new is None:
+                raise TypeError("an edit needs the new text")
+            edits: Sequence[Edit] = [Edit(old, new, replace_all)]
+        else:
+            if new is not None or replace_all:
+                raise TypeError("a list of edits has its own new texts and its own replace_all")
+            edits = old
+        params: dict[str, Any] = {
+            "path": to_uri(where),
+            "edits": [{"old": edit.old, "new": edit.new, "replaceAll": edit.replace_all} for edit in edits],
+            "dryRun": dry_run,
+        }
+        if if_match is not None:
+            params["ifMatch"] = if_match
+        return edited_of(self._session.call("fs/edit", params, path=where))
 
     # Metadata
 

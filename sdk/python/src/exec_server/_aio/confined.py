@@ -1,0 +1,39 @@
+"""File calls under a sandbox policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .._errors import Unsupported
+from .link import Call
+from .session import AsyncSession
+
+# These name a handle or a search, whose first request had the policy.
+_WITHOUT = {"fs/readBlock", "fs/writeBlock", "fs/close", "fs/nextPage", "fs/cancelSearch"}
+
+
+class AsyncConfined:
+    """A session whose file calls have a sandbox policy; everything else is that of the session."""
+
+    def __init__(self, session: AsyncSession, policy: Mapping[str, Any]) -> None:
+        self._session = session
+        self._policy = policy
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    async def call(self, method: str, params: dict[str, Any] | None, **options: Any) -> Any:
+        """Calls a method of the session."""
+        return await self._session.call(method, self._confined(method, params), **options)
+
+    async def start_call(self, method: str, params: dict[str, Any] | None, **options: Any) -> Call:
+        """Sends a request of the session."""
+        return await self._session.start_call(method, self._confined(method, params), **options)
+
+    def _confined(self, method: str, params: dict[str, Any] | None) -> dict[str, Any] | None:
+        if method in _WITHOUT:
+            return params
+        if not method.startswith("fs/") or method == "fs/watch":
+            raise Unsupported(f"`{method}` cannot be confined by a sandbox")
+        return {**(params or {}), "sandbox": self._policy}
