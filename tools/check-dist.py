@@ -161,7 +161,7 @@ def check_sbom() -> None:
 def check_rpm() -> None:
     content = one("*.rpm").read_bytes()
     check(content[:4] == b"\xed\xab\xee\xdb", "the rpm has no lead")
-    check(f"exec-server-{VERSION}".encode() in content[:96], "the rpm is another version")
+    check(f"exec-server\0{VERSION}\0".encode() in content, "the rpm is another version")
 
 
 program = check_image()
