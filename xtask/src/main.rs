@@ -2,6 +2,7 @@
 
 mod bench;
 mod check;
+mod dist;
 mod fuzz;
 mod test;
 
@@ -26,6 +27,8 @@ enum Task {
     Bench(bench::Options),
     /// Fuzz the parsers of untrusted input
     Fuzz(fuzz::Options),
+    /// Make the artefacts of a release: archives, packages, image, checksums
+    Dist(dist::Options),
 }
 
 fn main() -> ExitCode {
@@ -34,5 +37,6 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Dist(options) => dist::run_task(&options),
     }
 }
