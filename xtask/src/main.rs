@@ -5,6 +5,7 @@ mod bench;
 mod check;
 mod frame;
 mod fuzz;
+mod schema;
 mod test;
 
 use std::os::unix::process::CommandExt;
@@ -27,6 +28,8 @@ enum Task {
     Test(test::Options),
     /// Measure exec-server against a peer and against a minimal server
     Bench(bench::Options),
+    /// Write docs/protocol.schema.json and the generated part of docs/protocol.md
+    Schema,
     /// Fuzz the parsers of untrusted input
     Fuzz(fuzz::Options),
     /// Run the minimal server, the baseline of the benchmark
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Task::Bench(_) if cfg!(debug_assertions) => rerun_optimised(),
         Task::Bench(options) => bench::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Schema => schema::run(),
         Task::BareServer => bare::run(),
         Task::Warden => bench::run_warden(),
     }

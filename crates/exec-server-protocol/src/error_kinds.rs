@@ -40,7 +40,7 @@ macro_rules! error_kinds {
 
 error_kinds! {
     MalformedMessage       "malformed_message"        "The message is not a JSON-RPC message of this protocol; the reply has the id -1."
-    UnknownNotification    "unknown_notification"     "Clients send no notification but `initialized`; the connection closes."
+    UnknownNotification    "unknown_notification"     "Clients send no notification but `initialized`; the reply has the id -1."
     UnknownMethod          "unknown_method"           "The server has no such method."
     InvalidParams          "invalid_params"           "The params cannot be decoded, or contradict each other."
     Lifecycle              "lifecycle"                "The method is not allowed before `initialize` or `initialized`, or `initialize` came twice."

@@ -90,6 +90,11 @@ pub fn document() -> Value {
     for (name, description, schema) in messages {
         definitions.insert(name, description, schema);
     }
+    definitions.insert(
+        "TraceContext",
+        "A trace context of a request; its content is ignored.",
+        trace(),
+    );
     // The order of members must not depend on the features of serde_json in this build.
     sorted(json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -219,15 +224,21 @@ fn request(name: &str, params: &Value, id: &Value) -> Value {
     let is_optional = params == &reference_to("NoParams");
     let required: &[&str] =
         if is_optional { &["id", "method"] } else { &["id", "method", "params"] };
-    let trace = json!({
-        "type": ["object", "null"],
-        "description": "A trace context; ignored.",
-        "properties": {"traceparent": {"type": ["string", "null"]}, "tracestate": {"type": ["string", "null"]}},
-    });
     json!({
         "type": "object",
-        "properties": {"jsonrpc": {}, "id": id, "method": {"const": name}, "params": params, "trace": trace},
+        "properties": {"jsonrpc": {}, "id": id, "method": {"const": name}, "params": params, "trace": reference_to("TraceContext")},
         "required": required,
+    })
+}
+
+fn trace() -> Value {
+    let text = |description: &str| json!({"type": ["string", "null"], "description": description});
+    json!({
+        "type": ["object", "null"],
+        "properties": {
+            "traceparent": text("As in the W3C recommendation."),
+            "tracestate": text("As in the W3C recommendation."),
+        },
     })
 }
 
