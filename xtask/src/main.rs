@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod dist;
 mod fuzz;
+mod schema;
 mod test;
 
 use std::process::ExitCode;
@@ -25,6 +26,8 @@ enum Task {
     Test(test::Options),
     /// Measure exec-server against a peer and against a minimal server
     Bench(bench::Options),
+    /// Write docs/protocol.schema.json and the generated part of docs/protocol.md
+    Schema,
     /// Fuzz the parsers of untrusted input
     Fuzz(fuzz::Options),
     /// Make the artefacts of a release: archives, packages, image, checksums
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Schema => schema::run(),
         Task::Dist(options) => dist::run_task(&options),
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use exec_server_core::event_order::{NeededRead, ProcessEvent, ProcessExit};
 use exec_server_protocol::answers::{ProcessExitedEvent, ProcessOutputEvent};
 use exec_server_protocol::envelope::{self, Incoming, RequestId};
+use exec_server_protocol::error_kinds::ErrorKind;
 use exec_server_protocol::errors::{ErrorCode, RpcError};
 use exec_server_protocol::fs::FsMissingChangedNotification;
 use exec_server_protocol::http::HttpBodyDeltaNotification;
@@ -82,7 +83,7 @@ fn handle_message(shared: &Arc<Shared>, message: InMessage) -> Result<(), String
         }
         Incoming::Request { id, method, .. } => {
             let text = format!("this client does not implement `{method}`");
-            let error = RpcError::new(ErrorCode::MethodNotFound, "method_not_found", text);
+            let error = RpcError::new(ErrorCode::MethodNotFound, ErrorKind::UnknownMethod, text);
             shared.outbox.push_reply(envelope::error(&id, &error));
             return Ok(());
         }

@@ -8,6 +8,7 @@ use exec_server_fs::{EditRefusal, FsError, Nature};
 use exec_server_os::limits::LimitUnavailable;
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
+use exec_server_protocol::error_kinds::ErrorKind as Kind;
 use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
 use exec_server_protocol::fs::{EditMismatch, NearestText};
 use exec_server_protocol::http::HttpErrorKind;
@@ -222,52 +223,55 @@ impl RequestError {
             Internal, InvalidParams, InvalidRequest, MethodNotFound, NotFound, SessionAttached,
         };
         let (code, kind) = match self {
-            Self::Malformed(_) => (InvalidRequest, "malformed_message"),
-            Self::UnknownNotification(_) => (InvalidRequest, "unknown_notification"),
+            Self::Malformed(_) => (InvalidRequest, Kind::MalformedMessage),
+            Self::UnknownNotification(_) => (InvalidRequest, Kind::UnknownNotification),
             Self::UnknownMethod(_) | Self::UnimplementedMethod(_) => {
-                (MethodNotFound, "unknown_method")
+                (MethodNotFound, Kind::UnknownMethod)
             }
-            Self::InvalidParams(_) => (InvalidParams, "invalid_params"),
-            Self::Phase(_) => (InvalidRequest, "lifecycle"),
-            Self::Cwd { .. } | Self::Path(_) => (InvalidParams, "invalid_path"),
-            Self::UnknownSession(_) => (InvalidRequest, "unknown_session"),
-            Self::SessionAttached(_) => (SessionAttached, "session_attached"),
-            Self::SessionMoved => (InvalidRequest, "session_moved"),
-            Self::TooManySessions(_) => (InvalidRequest, "too_many_sessions"),
-            Self::TooManyProcesses(_) => (InvalidRequest, "too_many_processes"),
-            Self::TooManyRequests => (InvalidRequest, "too_many_requests"),
-            Self::DuplicateProcess(_) => (InvalidRequest, "process_exists"),
-            Self::NameInUse { .. } => (InvalidRequest, "name_in_use"),
-            Self::UnknownProcess(_) => (InvalidRequest, "unknown_process"),
-            Self::StartCancelled(_) => (InvalidRequest, "start_cancelled"),
+            Self::InvalidParams(_) => (InvalidParams, Kind::InvalidParams),
+            Self::Phase(_) => (InvalidRequest, Kind::Lifecycle),
+            Self::Cwd { .. } | Self::Path(_) => (InvalidParams, Kind::InvalidPath),
+            Self::UnknownSession(_) => (InvalidRequest, Kind::UnknownSession),
+            Self::SessionAttached(_) => (SessionAttached, Kind::SessionAttached),
+            Self::SessionMoved => (InvalidRequest, Kind::SessionMoved),
+            Self::TooManySessions(_) => (InvalidRequest, Kind::TooManySessions),
+            Self::TooManyProcesses(_) => (InvalidRequest, Kind::TooManyProcesses),
+            Self::TooManyRequests => (InvalidRequest, Kind::TooManyRequests),
+            Self::DuplicateProcess(_) => (InvalidRequest, Kind::ProcessExists),
+            Self::NameInUse { .. } => (InvalidRequest, Kind::NameInUse),
+            Self::UnknownProcess(_) => (InvalidRequest, Kind::UnknownProcess),
+            Self::StartCancelled(_) => (InvalidRequest, Kind::StartCancelled),
             Self::Spawn(error) => return spawn_error(error),
             Self::CwdUnusable { source, .. } => {
                 let kind = cwd_kind(source);
                 return system_error(kind, self, source);
             }
             Self::SandboxUnsupported | Self::BeyondLandlock(_) => {
-                (InvalidParams, "sandbox_unsupported")
+                (InvalidParams, Kind::SandboxUnsupported)
             }
-            Self::Policy(error) => (policy_code(error), "sandbox_policy"),
-            Self::PatternTooWide(_) | Self::PolicyTooCostly => (InvalidRequest, "sandbox_policy"),
+            Self::Policy(error) => (policy_code(error), Kind::SandboxPolicy),
+            Self::PatternTooWide(_) | Self::PolicyTooCostly => {
+                (InvalidRequest, Kind::SandboxPolicy)
+            }
             Self::SandboxSetUp { source, .. } => {
-                return system_error("sandbox_failed", self, source);
+                return system_error(Kind::SandboxFailed, self, source);
             }
             Self::Limit(error) => {
-                let mut rpc = RpcError::new(InvalidRequest, "limit_unavailable", self.to_string());
+                let mut rpc =
+                    RpcError::new(InvalidRequest, Kind::LimitUnavailable, self.to_string());
                 let data = rpc.data.get_or_insert_default();
                 data.limit = Some(error.limit);
                 data.hint = Some(error.hint.to_owned());
                 return rpc;
             }
-            Self::Unsupported(_) => (InvalidParams, "unsupported"),
-            Self::Signal(error) => return system_error("signal_failed", self, error),
-            Self::Resize(error) => return system_error("resize_failed", self, error),
-            Self::NoTerminal(_) => (InvalidRequest, "no_terminal"),
-            Self::StdinOverloaded => (Internal, "stdin_overloaded"),
-            Self::TooManyRoots => (InvalidRequest, "too_many_roots"),
-            Self::Config(_) => (Internal, "config_unreadable"),
-            Self::ForeignPath(_) => (InvalidRequest, "foreign_path"),
+            Self::Unsupported(_) => (InvalidParams, Kind::Unsupported),
+            Self::Signal(error) => return system_error(Kind::SignalFailed, self, error),
+            Self::Resize(error) => return system_error(Kind::ResizeFailed, self, error),
+            Self::NoTerminal(_) => (InvalidRequest, Kind::NoTerminal),
+            Self::StdinOverloaded => (Internal, Kind::StdinOverloaded),
+            Self::TooManyRoots => (InvalidRequest, Kind::TooManyRoots),
+            Self::Config(_) => (Internal, Kind::ConfigUnreadable),
+            Self::ForeignPath(_) => (InvalidRequest, Kind::ForeignPath),
             Self::Files(error) => return files_error(error),
             Self::FilesDenied(error) => {
                 let mut rpc = files_error(error);
@@ -275,37 +279,37 @@ impl RequestError {
                 return rpc;
             }
             Self::NetworkDenied => {
-                let kind = HttpErrorKind::Forbidden.name();
+                let kind = HttpErrorKind::Forbidden.into();
                 let mut rpc = RpcError::new(InvalidRequest, kind, self.to_string());
                 rpc.data.get_or_insert_default().sandbox_denied = Some(true);
                 return rpc;
             }
-            Self::Content { .. } => (InvalidRequest, "invalid_base64"),
-            Self::FileTooLarge => (InvalidRequest, "file_too_large"),
-            Self::HandleIdTooLong => (InvalidRequest, "handle_id_too_long"),
-            Self::DuplicateHandle(_) => (InvalidRequest, "handle_exists"),
-            Self::TooManyHandles => (InvalidRequest, "too_many_handles"),
-            Self::UnknownHandle(_) => (NotFound, "unknown_handle"),
-            Self::BlockLength { .. } => (InvalidRequest, "block_length"),
-            Self::BlockRange => (InvalidRequest, "block_range"),
-            Self::BlocksMissing(_) => (Internal, "blocks_missing"),
+            Self::Content { .. } => (InvalidRequest, Kind::InvalidBase64),
+            Self::FileTooLarge => (InvalidRequest, Kind::FileTooLarge),
+            Self::HandleIdTooLong => (InvalidRequest, Kind::HandleIdTooLong),
+            Self::DuplicateHandle(_) => (InvalidRequest, Kind::HandleExists),
+            Self::TooManyHandles => (InvalidRequest, Kind::TooManyHandles),
+            Self::UnknownHandle(_) => (NotFound, Kind::UnknownHandle),
+            Self::BlockLength { .. } => (InvalidRequest, Kind::BlockLength),
+            Self::BlockRange => (InvalidRequest, Kind::BlockRange),
+            Self::BlocksMissing(_) => (Internal, Kind::BlocksMissing),
             Self::Watch(error) => return watch_error(self, error),
-            Self::DuplicateWatch(_) => (InvalidRequest, "watch_exists"),
-            Self::UnknownWatch(_) => (NotFound, "unknown_watch"),
-            Self::TooManyWatches => (InvalidRequest, "too_many_watches"),
-            Self::DuplicateSearch(_) => (InvalidRequest, "search_exists"),
-            Self::UnknownSearch(_) => (NotFound, "unknown_search"),
-            Self::TooManySearches => (InvalidRequest, "too_many_searches"),
-            Self::SearchCancelled => (InvalidRequest, "search_cancelled"),
-            Self::BatchTooLong => (InvalidRequest, "batch_too_long"),
-            Self::NotForBatch(_) => (InvalidParams, "not_for_batch"),
+            Self::DuplicateWatch(_) => (InvalidRequest, Kind::WatchExists),
+            Self::UnknownWatch(_) => (NotFound, Kind::UnknownWatch),
+            Self::TooManyWatches => (InvalidRequest, Kind::TooManyWatches),
+            Self::DuplicateSearch(_) => (InvalidRequest, Kind::SearchExists),
+            Self::UnknownSearch(_) => (NotFound, Kind::UnknownSearch),
+            Self::TooManySearches => (InvalidRequest, Kind::TooManySearches),
+            Self::SearchCancelled => (InvalidRequest, Kind::SearchCancelled),
+            Self::BatchTooLong => (InvalidRequest, Kind::BatchTooLong),
+            Self::NotForBatch(_) => (InvalidParams, Kind::NotForBatch),
             Self::Http(error) => return http_error(error),
-            Self::DuplicateExchange(_) => (InvalidParams, "request_exists"),
-            Self::TooManyExchanges => (InvalidRequest, "too_many_requests"),
-            Self::HttpOverloaded => (Internal, "http_overloaded"),
-            Self::OutOfMemory(_) | Self::NoReplyMemory(_) => (Internal, "out_of_memory"),
-            Self::ReplyTooLarge(_) => (Internal, "reply_too_large"),
-            Self::Abandoned => (Internal, "internal"),
+            Self::DuplicateExchange(_) => (InvalidParams, Kind::RequestExists),
+            Self::TooManyExchanges => (InvalidRequest, Kind::TooManyRequests),
+            Self::HttpOverloaded => (Internal, Kind::HttpOverloaded),
+            Self::OutOfMemory(_) | Self::NoReplyMemory(_) => (Internal, Kind::OutOfMemory),
+            Self::ReplyTooLarge(_) => (Internal, Kind::ReplyTooLarge),
+            Self::Abandoned => (Internal, Kind::Internal),
         };
         let error = RpcError::new(code, kind, self.to_string());
         if self.is_retryable() { error.retryable() } else { error }
@@ -349,24 +353,24 @@ fn policy_code(error: &PolicyError) -> ErrorCode {
     }
 }
 
-fn cwd_kind(source: &io::Error) -> &'static str {
-    if source.kind() == io::ErrorKind::NotFound { "cwd_not_found" } else { "cwd_unusable" }
+fn cwd_kind(source: &io::Error) -> Kind {
+    if source.kind() == io::ErrorKind::NotFound { Kind::CwdNotFound } else { Kind::CwdUnusable }
 }
 
 fn spawn_error(error: &SpawnError) -> RpcError {
     let kind = match error {
-        SpawnError::NoProgram => "missing_program",
-        SpawnError::NulByte(_) => "nul_byte",
+        SpawnError::NoProgram => Kind::MissingProgram,
+        SpawnError::NulByte(_) => Kind::NulByte,
         SpawnError::Cwd(source) => cwd_kind(source),
         SpawnError::Program(source) if source.kind() == io::ErrorKind::NotFound => {
-            "program_not_found"
+            Kind::ProgramNotFound
         }
         SpawnError::Program(source) if source.kind() == io::ErrorKind::PermissionDenied => {
-            "program_not_executable"
+            Kind::ProgramNotExecutable
         }
-        SpawnError::Program(_) => "program_unusable",
-        SpawnError::Sandbox { .. } => "sandbox_failed",
-        SpawnError::Prepare { .. } => "spawn_failed",
+        SpawnError::Program(_) => Kind::ProgramUnusable,
+        SpawnError::Sandbox { .. } => Kind::SandboxFailed,
+        SpawnError::Prepare { .. } => Kind::SpawnFailed,
     };
     let errno = match error {
         SpawnError::NoProgram | SpawnError::NulByte(_) => None,
@@ -399,7 +403,7 @@ const NAMESPACE_STEPS: [&str; 5] =
 /// The kinds are the names of the reference protocol, which are not in `snake_case`.
 fn http_error(error: &HttpError) -> RpcError {
     let errno = error.system().and_then(exec_server_os::errno_name);
-    RpcError::new(ErrorCode::Internal, error.kind().name(), error.to_string()).with_errno(errno)
+    RpcError::new(ErrorCode::Internal, error.kind().into(), error.to_string()).with_errno(errno)
 }
 
 fn files_error(error: &FsError) -> RpcError {
@@ -407,31 +411,31 @@ fn files_error(error: &FsError) -> RpcError {
     let (code, kind) = match error {
         FsError::System(source) => return file_system_error(error, source),
         FsError::ShortWrite { source, .. } => {
-            return renamed(file_system_error(error, source), "short_write", error);
+            return renamed(file_system_error(error, source), Kind::ShortWrite, error);
         }
         FsError::Incomplete { done, path, source, .. } => {
-            let mut rpc = renamed(files_error(source), "incomplete", error);
+            let mut rpc = renamed(files_error(source), Kind::Incomplete, error);
             let data = rpc.data.get_or_insert_default();
             data.completed = Some(*done);
             data.failed_path = Some(path_uri(path));
             return rpc;
         }
         FsError::NotAFile(_, nature) => return not_a_file(error, *nature),
-        FsError::IsLink => (InvalidRequest, "is_symlink"),
-        FsError::NoName => (InvalidRequest, "no_name"),
-        FsError::DirectoryExists => (Internal, "already_exists"),
-        FsError::RecursiveWithoutLinks => (Internal, "unsupported"),
-        FsError::WalkLimitsZero | FsError::WalkLimitsExceeded => (InvalidRequest, "walk_limits"),
-        FsError::TooManyEntries(..) => (Internal, "too_many_entries"),
-        FsError::DirectoryNeedsRecursive => (InvalidRequest, "needs_recursive"),
-        FsError::IntoItself => (InvalidRequest, "into_itself"),
-        FsError::SameFile => (InvalidRequest, "same_file"),
+        FsError::IsLink => (InvalidRequest, Kind::IsSymlink),
+        FsError::NoName => (InvalidRequest, Kind::NoName),
+        FsError::DirectoryExists => (Internal, Kind::AlreadyExists),
+        FsError::RecursiveWithoutLinks => (Internal, Kind::Unsupported),
+        FsError::WalkLimitsZero | FsError::WalkLimitsExceeded => (InvalidRequest, Kind::WalkLimits),
+        FsError::TooManyEntries(..) => (Internal, Kind::TooManyEntries),
+        FsError::DirectoryNeedsRecursive => (InvalidRequest, Kind::NeedsRecursive),
+        FsError::IntoItself => (InvalidRequest, Kind::IntoItself),
+        FsError::SameFile => (InvalidRequest, Kind::SameFile),
         FsError::NotCopyable(_) => return not_a_file(error, Nature::Special),
-        FsError::VersionMismatch => (InvalidRequest, "version_mismatch"),
+        FsError::VersionMismatch => (InvalidRequest, Kind::VersionMismatch),
         FsError::Edit(refusal) => return edit_error(error, refusal),
-        FsError::Binary(_) => (InvalidRequest, "binary_file"),
-        FsError::Pattern(_) => (ErrorCode::InvalidParams, "invalid_pattern"),
-        FsError::TooLargeToEdit => (InvalidRequest, "file_too_large"),
+        FsError::Binary(_) => (InvalidRequest, Kind::BinaryFile),
+        FsError::Pattern(_) => (ErrorCode::InvalidParams, Kind::InvalidPattern),
+        FsError::TooLargeToEdit => (InvalidRequest, Kind::FileTooLarge),
     };
     RpcError::new(code, kind, error.to_string())
 }
@@ -439,9 +443,9 @@ fn files_error(error: &FsError) -> RpcError {
 fn watch_error(error: &RequestError, source: &WatchError) -> RpcError {
     let (kind, hint) = match source {
         WatchError::Path(source) => return path_error(error, source),
-        WatchError::MachineLimit { hint, .. } => ("watch_limit", Some((*hint).to_owned())),
-        WatchError::TooManyDirectories => ("watch_limit", None),
-        WatchError::Silent(_) => ("unwatchable", None),
+        WatchError::MachineLimit { hint, .. } => (Kind::WatchLimit, Some((*hint).to_owned())),
+        WatchError::TooManyDirectories => (Kind::WatchLimit, None),
+        WatchError::Silent(_) => (Kind::Unwatchable, None),
     };
     let mut rpc = RpcError::new(ErrorCode::InvalidRequest, kind, error.to_string());
     rpc.data.get_or_insert_default().hint = hint;
@@ -449,7 +453,7 @@ fn watch_error(error: &RequestError, source: &WatchError) -> RpcError {
 }
 
 fn edit_error(error: &FsError, refusal: &EditRefusal) -> RpcError {
-    let kind = if refusal.occurrences == 0 { "edit_not_found" } else { "edit_not_unique" };
+    let kind = if refusal.occurrences == 0 { Kind::EditNotFound } else { Kind::EditNotUnique };
     let mut rpc = RpcError::new(ErrorCode::InvalidRequest, kind, error.to_string());
     let nearest = refusal.nearest.as_ref();
     rpc.data.get_or_insert_default().edit = Some(Box::new(EditMismatch {
@@ -463,13 +467,13 @@ fn edit_error(error: &FsError, refusal: &EditRefusal) -> RpcError {
 }
 
 fn not_a_file(error: &FsError, nature: Nature) -> RpcError {
-    RpcError::new(ErrorCode::InvalidRequest, "not_a_file", error.to_string())
+    RpcError::new(ErrorCode::InvalidRequest, Kind::NotAFile, error.to_string())
         .with_errno(Some(nature.errno_name()))
 }
 
 /// Keeps the code and the errno of `rpc`, with the kind and the message of the enclosing error.
-fn renamed(rpc: RpcError, kind: &str, error: &FsError) -> RpcError {
-    let data = rpc.data.map(|data| ErrorData { kind: kind.to_owned(), ..data });
+fn renamed(rpc: RpcError, kind: Kind, error: &FsError) -> RpcError {
+    let data = rpc.data.map(|data| ErrorData { kind: kind.name().to_owned(), ..data });
     RpcError { message: error.to_string(), data, ..rpc }
 }
 
@@ -481,22 +485,22 @@ fn file_system_error(error: &FsError, source: &io::Error) -> RpcError {
 fn path_error(error: &impl std::fmt::Display, source: &io::Error) -> RpcError {
     let errno = exec_server_os::errno_name(source);
     let (code, kind) = match errno {
-        Some("ENOENT") => (ErrorCode::NotFound, "not_found"),
-        Some("EACCES" | "EPERM") => (ErrorCode::InvalidRequest, "permission_denied"),
-        Some("EINVAL") => (ErrorCode::InvalidRequest, "invalid_argument"),
-        Some("EEXIST") => (ErrorCode::Internal, "already_exists"),
-        Some("ENOTDIR") => (ErrorCode::Internal, "not_a_directory"),
-        Some("EISDIR") => (ErrorCode::Internal, "is_a_directory"),
-        Some("ENOTEMPTY") => (ErrorCode::Internal, "directory_not_empty"),
-        Some("EROFS") => (ErrorCode::Internal, "read_only_file_system"),
-        Some("ENOSPC" | "EDQUOT") => (ErrorCode::Internal, "no_space"),
-        Some("EXDEV") => (ErrorCode::Internal, "other_file_system"),
-        _ => (ErrorCode::Internal, "file_system"),
+        Some("ENOENT") => (ErrorCode::NotFound, Kind::NotFound),
+        Some("EACCES" | "EPERM") => (ErrorCode::InvalidRequest, Kind::PermissionDenied),
+        Some("EINVAL") => (ErrorCode::InvalidRequest, Kind::InvalidArgument),
+        Some("EEXIST") => (ErrorCode::Internal, Kind::AlreadyExists),
+        Some("ENOTDIR") => (ErrorCode::Internal, Kind::NotADirectory),
+        Some("EISDIR") => (ErrorCode::Internal, Kind::IsADirectory),
+        Some("ENOTEMPTY") => (ErrorCode::Internal, Kind::DirectoryNotEmpty),
+        Some("EROFS") => (ErrorCode::Internal, Kind::ReadOnlyFileSystem),
+        Some("ENOSPC" | "EDQUOT") => (ErrorCode::Internal, Kind::NoSpace),
+        Some("EXDEV") => (ErrorCode::Internal, Kind::OtherFileSystem),
+        _ => (ErrorCode::Internal, Kind::FileSystem),
     };
     RpcError::new(code, kind, error.to_string()).with_errno(errno)
 }
 
-fn system_error(kind: &str, error: &RequestError, source: &io::Error) -> RpcError {
+fn system_error(kind: Kind, error: &RequestError, source: &io::Error) -> RpcError {
     RpcError::new(ErrorCode::Internal, kind, error.to_string())
         .with_errno(exec_server_os::errno_name(source))
 }

@@ -19,18 +19,13 @@ const MAX_NAME_CHARS: usize = 128;
 /// The unknown members as paths below the params, such as `limits.memory`.
 pub fn members(method: Method, raw: &str) -> Vec<String> {
     let mut found = Vec::new();
-    if is_reported(method) {
+    if method.reports_ignored() {
         find(method, raw, "", &mut found);
     }
     if method == Method::FsBatch {
         find_in_batch(raw, &mut found);
     }
     found
-}
-
-fn is_reported(method: Method) -> bool {
-    method.family() == Family::FileSystem
-        || matches!(method, Method::ProcessStart | Method::HttpRequest)
 }
 
 fn find_in_batch(raw: &str, found: &mut Vec<String>) {

@@ -10,12 +10,21 @@ use serde::{Deserialize, Serialize};
 use crate::path_uri::PathUri;
 use crate::process::SandboxReport;
 
+mod installed;
+
+pub use installed::{
+    CapabilitiesResponse, DiscoveryRoot, InstalledPlugin, SkillDependencies, SkillPolicy,
+    SkillSummary, ToolDependency,
+};
+
 /// Result of `environment/info`; also part of the `initialize` result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentInfo {
     /// The user's shell.
     pub shell: ShellInfo,
+    /// The version of the server.
     #[serde(default)]
     pub executor_version: Option<String>,
     /// The same for every server on one machine.
@@ -24,6 +33,7 @@ pub struct EnvironmentInfo {
     /// The server's working directory.
     #[serde(default)]
     pub cwd: Option<PathUri>,
+    /// The home directory of the server's user.
     #[serde(default)]
     pub user_home_dir: Option<PathUri>,
     /// `linux`, `macos` or `windows`.
@@ -54,8 +64,10 @@ pub struct EnvironmentInfo {
 
 /// The machine and the user of a server; unknown facts are omitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostInfo {
+    /// The name of the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// The release of the kernel.
@@ -77,9 +89,11 @@ pub struct HostInfo {
 
 /// A shell by its kind and its program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShellInfo {
     /// `zsh`, `bash`, `powershell`, `sh` or `cmd`.
     pub name: String,
+    /// The program.
     pub path: String,
 }
 
@@ -87,6 +101,7 @@ macro_rules! capabilities {
     ($($field:ident $doc:literal)*) => {
         /// Optional features of a server; a missing member is false.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "camelCase", default)]
         pub struct Capabilities {
             $(#[doc = $doc] #[serde(skip_serializing_if = "crate::is_false")] pub $field: bool,)*
@@ -152,6 +167,7 @@ capabilities! {
 
 /// Result of `environment/status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnvironmentStatusResponse {
     /// Always `ready`.
     pub status: EnvironmentStatus,
@@ -159,6 +175,7 @@ pub struct EnvironmentStatusResponse {
 
 /// Whether the environment can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum EnvironmentStatus {
     /// The environment can be used.
@@ -167,6 +184,7 @@ pub enum EnvironmentStatus {
 
 /// Params of `environmentConfig/read`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentConfigReadParams {
     /// The directory whose settings are requested.
@@ -179,11 +197,13 @@ pub struct EnvironmentConfigReadParams {
 
 /// Result of `environmentConfig/read`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvironmentConfigReadResponse {
     pub user_home_dir: Option<PathUri>,
     /// Directory of the configuration files.
     pub codex_home_dir: PathUri,
+    /// The name of the machine.
     pub hostname: Option<String>,
     /// The selected configuration.
     pub config: ConfigLayers,
@@ -193,6 +213,7 @@ pub struct EnvironmentConfigReadResponse {
 
 /// Layers of settings, weakest first.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigLayers {
     pub layers: Vec<ConfigLayer>,
@@ -202,34 +223,40 @@ pub struct ConfigLayers {
 
 /// One file's settings, reduced to the selected keys.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigLayer {
     /// Name of the layer for display.
     pub source: String,
     /// Base directory of relative paths in the layer.
     pub base_dir: PathUri,
+    /// The selected settings.
     pub toml: String,
 }
 
 /// Params of `capabilityRoots/discoverV1`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CapabilityRootsParams {
     pub roots: Vec<CapabilityRoot>,
 }
 
 /// A directory that is searched for plugins and skills.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CapabilityRoot {
     /// The client's key, repeated in the result.
     pub id: String,
     pub path: PathUri,
     /// The sandbox policy of the search.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::fs::Sandbox"))]
     pub sandbox: Option<serde_json::Value>,
 }
 
 /// Result of `capabilityRoots/discoverV1`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CapabilityRootsResponse {
     /// One result per root, in the order of the request.
     pub roots: Vec<DiscoveredRoot>,
@@ -237,6 +264,7 @@ pub struct CapabilityRootsResponse {
 
 /// Plugins and skills below one root.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredRoot {
     pub id: String,
@@ -255,6 +283,7 @@ pub struct DiscoveredRoot {
 
 /// A plugin: its manifest and related files.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DiscoveredPlugin {
     pub manifest: DiscoveredFile,
@@ -264,6 +293,7 @@ pub struct DiscoveredPlugin {
 
 /// A skill: its instructions and metadata.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoveredSkill {
     pub instructions: DiscoveredFile,
     /// Content of its metadata file.
@@ -272,6 +302,7 @@ pub struct DiscoveredSkill {
 
 /// A file and its text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoveredFile {
     pub path: PathUri,
     pub contents: String,
@@ -279,6 +310,7 @@ pub struct DiscoveredFile {
 
 /// Params of `capabilities/discoverV2`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CapabilitiesParams {
     /// The directory whose capabilities are requested.
     pub cwd: PathUri,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::error_kinds::ErrorKind;
 use crate::fs::EditMismatch;
 use crate::limits::MAX_ERROR_MESSAGE_BYTES;
 use crate::path_uri::PathUri;
@@ -25,8 +26,35 @@ pub enum ErrorCode {
     SessionAttached = -32010,
 }
 
+impl ErrorCode {
+    /// Every code.
+    pub const ALL: [Self; 6] = [
+        Self::InvalidRequest,
+        Self::MethodNotFound,
+        Self::InvalidParams,
+        Self::Internal,
+        Self::NotFound,
+        Self::SessionAttached,
+    ];
+
+    /// What the code means.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::InvalidRequest => {
+                "The message is malformed, or the request does not fit the state of the server."
+            }
+            Self::MethodNotFound => "No such method.",
+            Self::InvalidParams => "The params do not match the method.",
+            Self::Internal => "The operation failed on the server.",
+            Self::NotFound => "The file, directory or handle does not exist.",
+            Self::SessionAttached => "The session is attached to another, live connection.",
+        }
+    }
+}
+
 /// The `error` member of a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RpcError {
     /// Error class; see [`ErrorCode`].
     pub code: i64,
@@ -39,9 +67,10 @@ pub struct RpcError {
 
 /// Machine-readable details of an error.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorData {
-    /// Stable name of this error, in `snake_case`.
+    /// Stable name of this error; see the table of kinds.
     pub kind: String,
     /// The operating system's name of the error, such as `ENOENT`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -71,7 +100,7 @@ pub struct ErrorData {
 
 impl RpcError {
     /// An error of `code` whose `data.kind` is `kind`.
-    pub fn new(code: ErrorCode, kind: &str, message: impl Into<String>) -> Self {
+    pub fn new(code: ErrorCode, kind: ErrorKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > MAX_ERROR_MESSAGE_BYTES {
             message.truncate(message.floor_char_boundary(MAX_ERROR_MESSAGE_BYTES));
@@ -81,7 +110,7 @@ impl RpcError {
         Self {
             code: code as i64,
             message,
-            data: Some(ErrorData { kind: kind.to_owned(), ..ErrorData::default() }),
+            data: Some(ErrorData { kind: kind.name().to_owned(), ..ErrorData::default() }),
         }
     }
 

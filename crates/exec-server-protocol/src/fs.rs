@@ -43,8 +43,8 @@ pub use listing::{
 pub use metadata::{FileKind, FsGetMetadataParams, FsGetMetadataResponse, MetadataDetails};
 pub use search::{
     BinaryFiles, CaseMode, FoundKind, FsCancelSearchParams, FsCancelSearchResponse, FsFindPage,
-    FsFindParams, FsFoundEntry, FsNextPageParams, FsSearchFilter, FsSearchLimits, FsSearchMatch,
-    FsSearchPage, FsSearchParams, FsSearchState, Incomplete,
+    FsFindParams, FsFoundEntry, FsNextPageParams, FsNextPageResponse, FsSearchFilter,
+    FsSearchLimits, FsSearchMatch, FsSearchPage, FsSearchParams, FsSearchState, Incomplete,
 };
 pub use watch::{FsMissingChangedNotification, FsWatchMissingParams, FsWatchMissingResponse};
 pub use write::{
@@ -80,6 +80,7 @@ impl PartialEq for SandboxText {
 
 /// Params of `fs/readFile`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadFileParams {
     pub path: PathUri,
@@ -95,6 +96,7 @@ pub struct FsReadFileParams {
 
 /// Result of `fs/readFile`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadFileResponse {
     pub data_base64: Bytes64,
@@ -105,6 +107,7 @@ pub struct FsReadFileResponse {
 
 /// Params of `fs/createDirectory`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCreateDirectoryParams {
     pub path: PathUri,
@@ -120,6 +123,7 @@ pub struct FsCreateDirectoryParams {
 
 /// Params of `fs/canonicalize`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsCanonicalizeParams {
     pub path: PathUri,
     #[serde(default)]
@@ -128,6 +132,7 @@ pub struct FsCanonicalizeParams {
 
 /// Result of `fs/canonicalize`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsCanonicalizeResponse {
     /// The absolute path without links.
     pub path: PathUri,
@@ -135,6 +140,7 @@ pub struct FsCanonicalizeResponse {
 
 /// Params of `fs/remove`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsRemoveParams {
     pub path: PathUri,
@@ -153,6 +159,7 @@ pub struct FsRemoveParams {
 
 /// Params of `fs/copy`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCopyParams {
     pub source_path: PathUri,
@@ -165,6 +172,7 @@ pub struct FsCopyParams {
 
 /// Params of `fs/rename`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsRenameParams {
     pub source_path: PathUri,
@@ -178,6 +186,7 @@ pub struct FsRenameParams {
 
 /// Params of `fs/symlink`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSymlinkParams {
     pub path: PathUri,
@@ -196,6 +205,7 @@ pub struct FsSymlinkParams {
 
 /// Params of `fs/readLink`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadLinkParams {
     pub path: PathUri,
     #[serde(default)]
@@ -204,6 +214,7 @@ pub struct FsReadLinkParams {
 
 /// Result of `fs/readLink`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadLinkResponse {
     /// Target of the link; lossy if it is not UTF-8.
@@ -215,6 +226,7 @@ pub struct FsReadLinkResponse {
 
 /// Params of `fs/setPermissions`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSetPermissionsParams {
     pub path: PathUri,
@@ -232,6 +244,7 @@ pub struct FsSetPermissionsParams {
 
 /// Params of `fs/batch`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsBatchParams {
     /// The lookups: `fs/readFile`, `fs/getMetadata`, `fs/canonicalize`, `fs/readDirectory` and `fs/readLink`.
     pub requests: Vec<FsBatchRequest>,
@@ -239,19 +252,25 @@ pub struct FsBatchParams {
 
 /// One lookup of `fs/batch`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsBatchRequest {
+    /// The method of the lookup.
     pub method: String,
+    /// Params of the method.
+    #[cfg_attr(feature = "schema", schemars(with = "serde_json::Value"))]
     pub params: Box<serde_json::value::RawValue>,
 }
 
 /// Result of `fs/batch`: one for each lookup, in the same order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsBatchResponse {
     pub results: Vec<FsBatchResult>,
 }
 
 /// Result or error of one lookup.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum FsBatchResult {
     Result(serde_json::Value),

@@ -14,6 +14,7 @@ use crate::{base64, json, params};
 
 /// Params of `http/request`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestParams {
     /// Any HTTP token; sent unchanged.
@@ -68,8 +69,10 @@ impl HttpRequestParams {
 
 /// A header of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestHeader {
+    /// The name.
     pub name: String,
     /// The value, or the prefix of the variable's value.
     pub value: String,
@@ -87,6 +90,7 @@ impl HttpRequestHeader {
 
 /// How redirects are handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum RedirectPolicy {
     /// Follows up to `MAX_HTTP_REDIRECTS` redirects.
@@ -98,8 +102,10 @@ pub enum RedirectPolicy {
 
 /// Result of `http/request`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestResponse {
+    /// The status code.
     pub status: u16,
     /// Headers in the order in which they were received.
     pub headers: Vec<HttpResponseHeader>,
@@ -112,6 +118,7 @@ pub struct HttpRequestResponse {
 
 /// A response header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpResponseHeader {
     /// The name, in lower case.
@@ -140,6 +147,7 @@ impl HttpResponseHeader {
 
 /// Params of `http/request/bodyDelta`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpBodyDeltaNotification {
     pub request_id: String,
@@ -156,6 +164,7 @@ pub struct HttpBodyDeltaNotification {
 
 /// Why an exchange failed: `error.data.kind` of the reply, and `errorKind` of the last delta.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum HttpErrorKind {
     /// `timeoutMs` has passed.
@@ -191,6 +200,21 @@ impl HttpErrorKind {
         Self::Cancelled,
         Self::Forbidden,
     ];
+
+    /// What the kind means.
+    pub fn description(self) -> &'static str {
+        match self {
+            Self::Timeout => "`timeoutMs` of the exchange has passed.",
+            Self::Dns => "The host name did not resolve.",
+            Self::Connect => "The connection was refused, or closed before the response began.",
+            Self::Tls => "The certificate was rejected, or the TLS handshake failed.",
+            Self::Redirect => "Too many redirects, or a redirect to a forbidden destination.",
+            Self::Body => "The response was truncated or is not valid HTTP.",
+            Self::TooLarge => "The response exceeds `maxBodyBytes` or the limit of a reply.",
+            Self::Cancelled => "`http/cancel` ended the exchange.",
+            Self::Forbidden => "The egress policy or the sandbox forbids the destination.",
+        }
+    }
 
     /// The name on the wire.
     pub fn name(self) -> &'static str {
@@ -241,6 +265,7 @@ impl BodyDeltaEncoder {
 
 /// Params of `http/requestBody`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestBodyParams {
     pub request_id: String,
@@ -280,6 +305,7 @@ impl HttpRequestBodyParams {
 
 /// Result of `http/requestBody`: sent once there is room for more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpRequestBodyResponse {
     /// False if the other side has answered and accepts no more of the body.
@@ -288,6 +314,7 @@ pub struct HttpRequestBodyResponse {
 
 /// Params of `http/cancel`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpCancelParams {
     pub request_id: String,
@@ -295,6 +322,7 @@ pub struct HttpCancelParams {
 
 /// Result of `http/cancel`; the exchange itself ends with [`HttpErrorKind::Cancelled`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HttpCancelResponse {
     /// Whether an exchange with this id was in progress.

@@ -6,6 +6,7 @@ use crate::environment::EnvironmentInfo;
 
 /// Params of `initialize`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeParams {
     /// A name for logs; may be empty.
@@ -27,6 +28,7 @@ pub struct InitializeParams {
 
 /// Optional features of a client; a missing member is false.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientCapabilities {
     /// The client handles `ignored` in replies, which names the request members that the server ignored.
@@ -45,6 +47,7 @@ impl ClientCapabilities {
 
 /// Result of `initialize`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct InitializeResponse {
     /// The session that this connection is now attached to.

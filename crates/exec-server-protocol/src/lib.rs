@@ -11,6 +11,7 @@
 //! | [`base64`], [`hex`] | byte-to-text encodings |
 //! | [`duration`] | durations in milliseconds |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
+//! | [`error_kinds`] | the table of errors: names and meanings |
 //! | [`errors`] | codes and the shape of `error.data` |
 //! | [`escape_untrusted`] | escaping of untrusted text |
 //! | [`limits`] | numbers that both ends rely on, each with its reason |
@@ -24,6 +25,7 @@ pub mod duration;
 pub mod encode;
 pub mod envelope;
 pub mod environment;
+pub mod error_kinds;
 pub mod errors;
 pub mod escape_untrusted;
 pub mod fs;
@@ -37,6 +39,8 @@ pub mod params;
 pub mod path_uri;
 pub mod process;
 pub mod sandbox;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod session;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]

@@ -1,12 +1,11 @@
 //! The table of methods: name, family, lane, sandbox, capability, params and result of every request that the server knows.
 
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use crate::environment::{
-    Capabilities, CapabilitiesParams, CapabilityRootsParams, CapabilityRootsResponse,
-    EnvironmentConfigReadParams, EnvironmentConfigReadResponse, EnvironmentInfo,
-    EnvironmentStatusResponse,
+    Capabilities, CapabilitiesParams, CapabilitiesResponse, CapabilityRootsParams,
+    CapabilityRootsResponse, EnvironmentConfigReadParams, EnvironmentConfigReadResponse,
+    EnvironmentInfo, EnvironmentStatusResponse,
 };
 use crate::fs::*;
 use crate::http::{
@@ -82,8 +81,20 @@ pub trait MethodVisitor {
     type Output;
 
     /// Runs with the types of the params and the result.
-    fn visit<Params: DeserializeOwned, Response: DeserializeOwned>(self) -> Self::Output;
+    fn visit<Params: Payload, Response: Payload>(self) -> Self::Output;
 }
+
+/// The params or the result of a method.
+#[cfg(not(feature = "schema"))]
+pub trait Payload: DeserializeOwned {}
+#[cfg(not(feature = "schema"))]
+impl<T: DeserializeOwned> Payload for T {}
+
+/// The params or the result of a method.
+#[cfg(feature = "schema")]
+pub trait Payload: DeserializeOwned + schemars::JsonSchema {}
+#[cfg(feature = "schema")]
+impl<T: DeserializeOwned + schemars::JsonSchema> Payload for T {}
 
 macro_rules! methods {
     ($($variant:ident $name:literal $family:ident $lane:ident $sandbox:ident $capability:tt $params:ty => $response:ty, $doc:literal)*) => {
@@ -121,6 +132,11 @@ macro_rules! methods {
                 member == SandboxMember::Taken
             }
 
+            /// What the method does, in a few words.
+            pub fn description(self) -> &'static str {
+                match self { $(Self::$variant => $doc,)* }
+            }
+
             /// Whether a server with these capabilities has the method.
             pub fn is_announced_by(self, capabilities: &Capabilities) -> bool {
                 match self { $(Self::$variant => capability!(capabilities $capability),)* }
@@ -132,6 +148,14 @@ macro_rules! methods {
             }
         }
     };
+}
+
+impl Method {
+    /// Whether the result lists unknown members of the params, for a client that asks for it.
+    pub fn reports_ignored(self) -> bool {
+        self.family() == Family::FileSystem
+            || matches!(self, Self::ProcessStart | Self::HttpRequest)
+    }
 }
 
 /// `_` stands for a method that every server has.
@@ -155,7 +179,7 @@ methods! {
         "Selected settings of the machine's user."
     CapabilityRootsV1      "capabilityRoots/discoverV1" CapabilityDiscovery Ordinary Refused _                       CapabilityRootsParams => CapabilityRootsResponse,
         "Plugins and skills below given directories."
-    CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary Refused capability_discovery_v2 CapabilitiesParams => Value,
+    CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary Refused capability_discovery_v2 CapabilitiesParams => CapabilitiesResponse,
         "Plugins and skills installed on the machine."
     ProcessStart           "process/start"              Exec                Ordinary Taken   _                       ProcessStartParams => ProcessStartResponse,
         "Starts a process."
@@ -209,7 +233,7 @@ methods! {
         "Lines that match a pattern, in a tree or a file."
     FsFind                 "fs/find"                    FileSystem          Ordinary Taken   fs_search               FsFindParams => FsFindPage,
         "Names that match a pattern, in a tree."
-    FsNextPage             "fs/nextPage"                FileSystem          Ordinary Refused fs_search               FsNextPageParams => Value,
+    FsNextPage             "fs/nextPage"                FileSystem          Ordinary Refused fs_search               FsNextPageParams => FsNextPageResponse,
         "More of a search."
     FsCancelSearch         "fs/cancelSearch"            FileSystem          Control  Refused fs_search               FsCancelSearchParams => FsCancelSearchResponse,
         "The early end of a search."

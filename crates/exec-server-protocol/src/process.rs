@@ -28,6 +28,7 @@ pub type ProcessId = Arc<str>;
 
 /// Where output came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum OutputStream {
     /// The child's stdout pipe.
@@ -51,6 +52,7 @@ impl OutputStream {
 
 /// Params of `process/output`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessOutputNotification {
     pub process_id: ProcessId,
@@ -62,6 +64,7 @@ pub struct ProcessOutputNotification {
 
 /// Params of `process/exited`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessExitedNotification {
     pub process_id: ProcessId,
@@ -79,6 +82,7 @@ pub struct ProcessExitedNotification {
 
 /// Params of `process/closed`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessClosedNotification {
     pub process_id: ProcessId,
@@ -88,6 +92,7 @@ pub struct ProcessClosedNotification {
 
 /// How a process ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ExitDetails {
     /// The signal that ended it, such as `SIGKILL`.
@@ -104,6 +109,7 @@ pub struct ExitDetails {
 
 /// Why a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ExitReason {
     /// The process exited on its own.
@@ -124,6 +130,7 @@ pub enum ExitReason {
 
 /// Resources that a process and its waited-for children used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceUsage {
     /// CPU time in user mode.
@@ -137,6 +144,7 @@ pub struct ResourceUsage {
 
 /// Params of `process/read`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessReadParams {
     pub process_id: ProcessId,
@@ -162,6 +170,7 @@ pub struct ProcessReadParams {
 
 /// The state of a process that a read waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ReadUntil {
     /// The root process has exited.
@@ -172,6 +181,7 @@ pub enum ReadUntil {
 
 /// One retained piece of output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OutputChunk {
     pub seq: u64,
     pub stream: OutputStream,
@@ -183,6 +193,7 @@ pub struct OutputChunk {
 
 /// Result of `process/read`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessReadResponse {
     /// Retained output after the cursor.
@@ -209,6 +220,7 @@ pub struct ProcessReadResponse {
 
 /// Output that was evicted before it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OutputGap {
     /// Bytes of this process that were evicted so far.
@@ -219,6 +231,7 @@ pub struct OutputGap {
 
 /// Params of `process/write`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessWriteParams {
     pub process_id: ProcessId,
@@ -230,6 +243,7 @@ pub struct ProcessWriteParams {
 
 /// Result of `process/write` and `process/closeStdin`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessWriteResponse {
     /// The outcome.
     pub status: WriteStatus,
@@ -237,6 +251,7 @@ pub struct ProcessWriteResponse {
 
 /// The outcome of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum WriteStatus {
     /// Queued for the child, now or by an earlier write with the same id.
@@ -251,6 +266,7 @@ pub enum WriteStatus {
 
 /// Params of `process/signal`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSignalParams {
     pub process_id: ProcessId,
@@ -262,6 +278,7 @@ pub struct ProcessSignalParams {
 
 /// A signal by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs, reason = "each is the POSIX signal of its name")]
 pub enum ProcessSignal {
@@ -279,6 +296,7 @@ pub enum ProcessSignal {
 
 /// Params of `process/terminate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessTerminateParams {
     pub process_id: ProcessId,
@@ -292,6 +310,7 @@ pub struct ProcessTerminateParams {
 
 /// Result of `process/terminate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessTerminateResponse {
     /// Whether the root process was still running.
     pub running: bool,
@@ -299,6 +318,7 @@ pub struct ProcessTerminateResponse {
 
 /// Params of `process/resize`; the size may also come as `size`, as in `process/start`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", try_from = "ResizeShape")]
 pub struct ProcessResizeParams {
     pub process_id: ProcessId,
@@ -307,6 +327,7 @@ pub struct ProcessResizeParams {
 }
 
 #[derive(Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct ResizeShape {
     process_id: ProcessId,
@@ -337,6 +358,7 @@ impl TryFrom<ResizeShape> for ProcessResizeParams {
 
 /// Params of `process/closeStdin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessCloseStdinParams {
     pub process_id: ProcessId,
@@ -344,10 +366,12 @@ pub struct ProcessCloseStdinParams {
 
 /// An empty result object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Empty {}
 
 /// Result of `process/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessListResponse {
     /// The session's processes, by id.
     pub processes: Vec<ProcessSummary>,
@@ -355,6 +379,7 @@ pub struct ProcessListResponse {
 
 /// One process of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessSummary {
     pub process_id: ProcessId,

@@ -30,6 +30,7 @@ pub use permissions::{
 /// Older spellings are accepted: `sandboxPolicy` in place of `permissions`, and a bare tagged policy.
 // `remote` keeps the derived code apart, so that the older spellings can be rewritten before it runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(remote = "Self", rename_all = "camelCase")]
 pub struct SandboxParams {
     pub permissions: PermissionProfile,
@@ -104,6 +105,7 @@ impl SandboxParams {
 
 /// Directories that the entries of a policy refer to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyContext {
     /// Base directory of relative patterns.
@@ -116,6 +118,7 @@ pub struct PolicyContext {
 
 /// Why a client requests a different sandbox than usual.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxOverride {
     /// No override.
@@ -129,6 +132,7 @@ pub enum SandboxOverride {
 
 /// Windows mechanism of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WindowsSandboxLevel {
     /// No enforcement.
@@ -143,6 +147,7 @@ pub enum WindowsSandboxLevel {
 
 /// How Windows handles the proxy settings of its sandbox users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum ProxySettingsMode {
     /// Sets them as the policy requires.

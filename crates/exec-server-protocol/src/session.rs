@@ -14,6 +14,7 @@ pub const SESSION_MOVED_CLOSE_CODE: u16 = 4001;
 
 /// Result of `session/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionListResponse {
     /// The sessions that the caller's credential may use, oldest first.
     pub sessions: Vec<SessionSummary>,
@@ -21,6 +22,7 @@ pub struct SessionListResponse {
 
 /// One session of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSummary {
     pub session_id: String,
@@ -38,6 +40,7 @@ pub struct SessionSummary {
 
 /// Params of `session/setLinger`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSetLingerParams {
     /// How long processes keep running after the connection is lost.
@@ -46,6 +49,7 @@ pub struct SessionSetLingerParams {
 
 /// Result of `session/setLinger`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SessionSetLingerResponse {
     /// The effective value, capped by the server.

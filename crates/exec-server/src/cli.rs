@@ -56,6 +56,7 @@ mod replace;
 mod replay;
 mod run;
 pub mod sandbox;
+pub mod schema;
 mod search_options;
 mod serve;
 mod shell;

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Some(cli::Command::Sandbox(arguments)) => return cli::sandbox::run(arguments),
         Some(cli::Command::Client(command)) => return cli::run(command),
         Some(cli::Command::Completions { shell }) => return cli::completion::print_script(shell),
+        Some(cli::Command::Schema(arguments)) => return cli::schema::run(&arguments),
         Some(cli::Command::Complete(arguments)) => return cli::completion::run(arguments),
         Some(cli::Command::Man { directory }) => return cli::manual::write(&directory),
         Some(cli::Command::Rendezvous(arguments)) => return cli::rendezvous::run(*arguments),

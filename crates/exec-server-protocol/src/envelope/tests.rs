@@ -76,7 +76,12 @@ fn a_trace_of_the_wrong_type_spoils_the_message() {
 fn sent_messages_have_their_members_in_the_usual_order() {
     let id = RequestId::String("a\"b".into());
     assert_eq!(response(&id, &serde_json::json!({"x": 1})), r#"{"id":"a\"b","result":{"x":1}}"#);
-    let refusal = RpcError::new(ErrorCode::SessionAttached, "session_attached", "no").retryable();
+    let refusal = RpcError::new(
+        ErrorCode::SessionAttached,
+        crate::error_kinds::ErrorKind::SessionAttached,
+        "no",
+    )
+    .retryable();
     assert_eq!(
         error(&MALFORMED_ID, &refusal),
         r#"{"error":{"code":-32010,"message":"no","data":{"kind":"session_attached","retryable":true}},"id":-1}"#

@@ -11,6 +11,7 @@ use crate::path_uri::PathUri;
 
 /// Params of `fs/watch`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWatchParams {
     /// The client's key of the watch, unique in its session.
@@ -27,6 +28,7 @@ pub struct FsWatchParams {
 
 /// Result of `fs/watch`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWatchResponse {
     pub watch_id: String,
@@ -39,6 +41,7 @@ pub struct FsWatchResponse {
 
 /// Params of `fs/readChanges`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadChangesParams {
     pub watch_id: String,
@@ -52,6 +55,7 @@ pub struct FsReadChangesParams {
 
 /// Result of `fs/readChanges`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadChangesResponse {
     pub changes: Vec<FsChange>,
     /// Whether the watch has ended, because its path was removed or moved.
@@ -60,6 +64,7 @@ pub struct FsReadChangesResponse {
 
 /// A change below a watched path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsChange {
     /// From 1, without gaps.
     pub seq: u64,
@@ -72,11 +77,14 @@ pub struct FsChange {
 
 /// What happened to a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum ChangeKind {
+    /// A new name, also by a move into what is watched.
     Create,
     /// New content.
     Write,
+    /// A name is gone, also by a move out of what is watched.
     Remove,
     /// Within what is watched; a move into it is a create, a move out of it a remove.
     Rename,
@@ -88,6 +96,7 @@ pub enum ChangeKind {
 
 /// Params of `fs/unwatch`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsUnwatchParams {
     pub watch_id: String,
@@ -95,6 +104,7 @@ pub struct FsUnwatchParams {
 
 /// Result of `fs/unwatch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsUnwatchResponse {
     /// Whether there was such a watch.
     pub watching: bool,

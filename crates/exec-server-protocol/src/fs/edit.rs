@@ -12,6 +12,7 @@ use crate::path_uri::PathUri;
 
 /// Params of `fs/edit`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsEditParams {
     pub path: PathUri,
@@ -35,10 +36,12 @@ pub struct FsEditParams {
 
 /// One replacement of text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsTextEdit {
     /// Must occur exactly once, unless `replaceAll` is set.
     pub old: String,
+    /// The text that replaces it.
     pub new: String,
     /// Whether every occurrence is replaced; at least one is required.
     #[serde(default, skip_serializing_if = "crate::is_false")]
@@ -47,6 +50,7 @@ pub struct FsTextEdit {
 
 /// Result of `fs/edit`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsEditResponse {
     /// What each edit did, in the order of the request.
@@ -63,7 +67,9 @@ pub struct FsEditResponse {
 
 /// What one edit did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsAppliedEdit {
+    /// How many occurrences were replaced.
     pub replacements: u64,
     /// The line of the first replacement, from 1, when this edit was applied.
     pub line: u64,
@@ -71,6 +77,7 @@ pub struct FsAppliedEdit {
 
 /// `error.data.edit` of an edit that does not fit the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EditMismatch {
     /// The number of the edit in the request, from 0.
     pub index: u64,
@@ -85,6 +92,7 @@ pub struct EditMismatch {
 
 /// The place of a file that is most similar to a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NearestText {
     /// Its first line, from 1.
     pub line: u64,

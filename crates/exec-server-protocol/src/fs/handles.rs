@@ -13,6 +13,7 @@ use crate::{base64, json, params};
 
 /// Purpose of a handle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum OpenMode {
     /// Read the existing content.
@@ -24,6 +25,7 @@ pub enum OpenMode {
 
 /// Params of `fs/open`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsOpenParams {
     /// Chosen by the client.
@@ -59,6 +61,7 @@ pub struct FsOpenParams {
 
 /// Result of `fs/open`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsOpenResponse {
     /// Chosen by the client.
@@ -73,6 +76,7 @@ pub struct FsOpenResponse {
 
 /// Params of `fs/readBlock`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadBlockParams {
     pub handle_id: String,
@@ -84,6 +88,7 @@ pub struct FsReadBlockParams {
 
 /// Result of `fs/readBlock`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadBlockResponse {
     pub chunk: Bytes64,
     /// Whether the file ended within the block.
@@ -92,6 +97,7 @@ pub struct FsReadBlockResponse {
 
 /// Params of `fs/writeBlock`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteBlockParams {
     pub handle_id: String,
@@ -126,6 +132,7 @@ impl FsWriteBlockParams {
 
 /// Params of `fs/close`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCloseParams {
     pub handle_id: String,

@@ -12,6 +12,7 @@ use crate::path_uri::PathUri;
 
 /// Params of `fs/readDirectory`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsReadDirectoryParams {
     pub path: PathUri,
     #[serde(default)]
@@ -29,6 +30,7 @@ pub struct FsReadDirectoryParams {
 
 /// Result of `fs/readDirectory`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsReadDirectoryResponse {
     pub entries: Vec<FsDirectoryEntry>,
@@ -39,6 +41,7 @@ pub struct FsReadDirectoryResponse {
 
 /// One entry of a directory.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsDirectoryEntry {
     /// The name; lossy if it is not UTF-8.
@@ -60,6 +63,7 @@ pub struct FsDirectoryEntry {
 
 /// Params of `fs/walk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsWalkParams {
     /// Root of the walk.
     pub path: PathUri,
@@ -71,6 +75,7 @@ pub struct FsWalkParams {
 
 /// Limits of `fs/walk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWalkOptions {
     /// Levels below the root's children.
@@ -88,6 +93,7 @@ pub struct FsWalkOptions {
 
 /// Result of `fs/walk`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsWalkResponse {
     /// Entries level by level, sorted within each directory.
     pub entries: Vec<FsWalkEntry>,
@@ -99,6 +105,7 @@ pub struct FsWalkResponse {
 
 /// One entry of `fs/walk`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsWalkEntry {
     pub path: PathUri,
     pub kind: WalkKind,
@@ -106,6 +113,7 @@ pub struct FsWalkEntry {
 
 /// Kinds of entries in `fs/walk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum WalkKind {
     /// A regular file.
@@ -116,6 +124,7 @@ pub enum WalkKind {
 
 /// One entry that `fs/walk` could not read.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsWalkError {
     pub path: PathUri,
     pub message: String,

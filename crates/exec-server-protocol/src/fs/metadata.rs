@@ -12,6 +12,7 @@ use crate::path_uri::PathUri;
 
 /// Params of `fs/getMetadata`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsGetMetadataParams {
     pub path: PathUri,
@@ -27,6 +28,7 @@ pub struct FsGetMetadataParams {
 
 /// Result of `fs/getMetadata`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsGetMetadataResponse {
     pub is_directory: bool,
@@ -46,6 +48,7 @@ pub struct FsGetMetadataResponse {
 
 /// Additional members of a detailed `fs/getMetadata`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct MetadataDetails {
     pub kind: FileKind,
@@ -75,6 +78,7 @@ pub struct MetadataDetails {
 
 /// File types.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum FileKind {
     /// A regular file.

@@ -12,6 +12,7 @@ use crate::path_uri::PathUri;
 
 /// Params of `fs/search`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSearchParams {
     /// A directory, or one file.
@@ -51,6 +52,7 @@ pub struct FsSearchParams {
 
 /// Params of `fs/find`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsFindParams {
     /// The directory to search; it is not part of the result.
@@ -80,6 +82,7 @@ pub struct FsFindParams {
 
 /// Which entries of a tree a search looks at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", default)]
 pub struct FsSearchFilter {
     /// Globs as in `.gitignore`: only what they match; with `!` in front, not what they match.
@@ -111,6 +114,7 @@ impl Default for FsSearchFilter {
 
 /// Bounds of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSearchLimits {
     /// Matches or entries of the whole search; without a `searchId` at most one page.
@@ -129,10 +133,13 @@ pub struct FsSearchLimits {
 
 /// How letters are compared.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum CaseMode {
+    /// Upper and lower case differ.
     #[default]
     Sensitive,
+    /// Upper and lower case are the same.
     Insensitive,
     /// Insensitive unless the pattern has an upper-case letter.
     Smart,
@@ -140,6 +147,7 @@ pub enum CaseMode {
 
 /// What happens with files that contain NUL bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum BinaryFiles {
     /// They are counted.
@@ -153,10 +161,14 @@ pub enum BinaryFiles {
 
 /// The kind of an entry that `fs/find` found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum FoundKind {
+    /// A regular file.
     File,
+    /// A directory.
     Directory,
+    /// A symbolic link.
     Symlink,
     /// A pipe, a socket or a device.
     Other,
@@ -164,6 +176,7 @@ pub enum FoundKind {
 
 /// Result of `fs/search`, and of `fs/nextPage` for such a search.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSearchPage {
     pub matches: Vec<FsSearchMatch>,
@@ -179,6 +192,7 @@ pub struct FsSearchPage {
 
 /// Result of `fs/find`, and of `fs/nextPage` for such a search.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsFindPage {
     pub entries: Vec<FsFoundEntry>,
@@ -188,6 +202,7 @@ pub struct FsFindPage {
 
 /// How far a search has come.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSearchState {
     /// Whether this is the last page.
@@ -210,15 +225,20 @@ pub struct FsSearchState {
 
 /// The limit that ended a search early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Incomplete {
+    /// The number of matches or entries.
     MaxMatches,
+    /// The bytes of text and paths.
     MaxBytes,
+    /// The time.
     Timeout,
 }
 
 /// A line with a match.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsSearchMatch {
     pub path: PathUri,
@@ -249,6 +269,7 @@ pub struct FsSearchMatch {
 
 /// An entry of a tree.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsFoundEntry {
     pub path: PathUri,
@@ -263,13 +284,24 @@ pub struct FsFoundEntry {
 
 /// Params of `fs/nextPage`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsNextPageParams {
     pub search_id: String,
 }
 
+/// Result of `fs/nextPage`: a page of the method that began the search.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(untagged)]
+pub enum FsNextPageResponse {
+    Search(FsSearchPage),
+    Find(FsFindPage),
+}
+
 /// Params of `fs/cancelSearch`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsCancelSearchParams {
     pub search_id: String,
@@ -277,6 +309,7 @@ pub struct FsCancelSearchParams {
 
 /// Result of `fs/cancelSearch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FsCancelSearchResponse {
     /// Whether there was such a search.
     pub cancelled: bool,

@@ -15,11 +15,13 @@ use crate::{json, params};
 
 /// What is synced to disk before the reply to a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Durability {
     /// Nothing: content survives a crash of the server, but not always a crash of the machine.
     #[default]
     None,
+    /// The content.
     Data,
     /// The content, its attributes and its name.
     Full,
@@ -27,6 +29,7 @@ pub enum Durability {
 
 /// Params of `fs/writeFile`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileParams {
     pub path: PathUri,
@@ -86,6 +89,7 @@ impl FsWriteFileParams {
 
 /// Result of `fs/writeFile`, `fs/append`, `fs/truncate`, and of `fs/close` after new content.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWriteFileResponse {
     /// Whether the file was written in place, so that a reader could see partial content.
@@ -101,6 +105,7 @@ pub struct FsWriteFileResponse {
 
 /// Params of `fs/append`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsAppendParams {
     pub path: PathUri,
@@ -124,6 +129,7 @@ pub struct FsAppendParams {
 
 /// Params of `fs/truncate`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsTruncateParams {
     pub path: PathUri,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Resource limits of a process and its descendants; a missing member is not limited by the request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct ProcessLimits {
     /// Memory of the tree, including page cache and memory file systems; swap is not allowed.
@@ -36,6 +37,7 @@ pub struct ProcessLimits {
 
 /// The name of a limit, as on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum LimitName {
     /// Memory of the tree.
@@ -124,6 +126,7 @@ impl ProcessLimits {
 
 /// The limits in force, in the reply to `process/start`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LimitsReport {
     /// The effective limits, including server defaults.
     pub applied: ProcessLimits,
@@ -133,6 +136,7 @@ pub struct LimitsReport {
 
 /// The mechanism that enforces a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum LimitHolder {
     /// A cgroup (version 2) for this process.

@@ -15,6 +15,7 @@ use crate::path_uri::PathUri;
 
 /// Params of `process/start`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessStartParams {
     /// The client's key for the process.
@@ -36,6 +37,7 @@ pub struct ProcessStartParams {
     #[serde(default)]
     pub arg0: Option<String>,
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schemars(with = "crate::fs::Sandbox"))]
     pub sandbox: Option<serde_json::Value>,
     /// Used only together with `sandbox`.
     #[serde(default)]
@@ -43,7 +45,7 @@ pub struct ProcessStartParams {
     /// Used only together with `sandbox`.
     #[serde(default)]
     pub managed_network: Option<serde_json::Value>,
-    /// A proxy for this process alone.
+    /// A proxy for this process alone; refused as `unsupported`.
     #[serde(default)]
     pub network_proxy: Option<serde_json::Value>,
     /// A login shell whose profile is evaluated once and cached.
@@ -61,7 +63,7 @@ pub struct ProcessStartParams {
     /// Maximum time without output.
     #[serde(default)]
     pub idle_timeout_ms: Option<u64>,
-    /// Bytes of output that are retained for late readers.
+    /// Bytes of output that are retained for late readers; default 1 MiB.
     #[serde(default)]
     pub output_retention: Option<u64>,
     /// Resource limits.
@@ -87,6 +89,7 @@ pub struct ProcessStartParams {
 
 /// Result of `process/start`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessStartResponse {
     /// The client's key, repeated.
@@ -106,6 +109,7 @@ pub struct ProcessStartResponse {
 
 /// Sandbox level of a process, and what this machine cannot enforce.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SandboxReport {
     /// The overall level.
     pub level: String,
@@ -117,6 +121,7 @@ pub struct SandboxReport {
 
 /// Sandbox of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SandboxType {
     /// No sandbox.
@@ -127,6 +132,7 @@ pub enum SandboxType {
 
 /// Which variables a process inherits from the server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct EnvPolicy {
     /// The set to start from.
@@ -201,6 +207,7 @@ const SECRET_PATTERNS: [&str; 30] = [
 
 /// The set that an [`EnvPolicy`] starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EnvInherit {
     /// The server's whole environment.
@@ -213,10 +220,12 @@ pub enum EnvInherit {
 
 /// Ids of the request that started a process.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ProcessMetadata {
     /// A UUID; the child sees it as `CODEX_THREAD_ID`.
     #[serde(default, deserialize_with = "optional_uuid")]
+    #[cfg_attr(feature = "schema", schemars(extend("format" = "uuid")))]
     pub thread_id: Option<String>,
     /// The child sees it as `CODEX_TOOL_CALL_ID`.
     #[serde(default)]
@@ -233,6 +242,7 @@ fn optional_uuid<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<St
 
 /// A login shell whose profile is evaluated once per scope and cached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ShellSnapshot {
     /// Starts with the same scope share a snapshot.
@@ -242,6 +252,7 @@ pub struct ShellSnapshot {
 
 /// A shell by its kind and its program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SnapshotShell {
     /// `bash`, `zsh` or `sh`.
     pub name: String,
@@ -251,6 +262,7 @@ pub struct SnapshotShell {
 
 /// The size of a terminal in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TerminalSize {
     pub rows: u16,
     pub cols: u16,

@@ -15,6 +15,7 @@ use crate::path_uri::PathUri;
 ///
 /// The last four variants are older forms, which early protocol versions sent as `sandboxPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "kebab-case")]
 pub enum PermissionProfile {
     /// This server enforces the rules.
@@ -60,6 +61,7 @@ impl PermissionProfile {
 
 /// Members of the older form `workspace-write`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WorkspaceWrite {
     /// Writable directories beside the project.
     #[serde(default)]
@@ -77,6 +79,7 @@ pub struct WorkspaceWrite {
 
 /// Network mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
     /// No network.
@@ -94,6 +97,7 @@ impl From<bool> for Network {
 
 /// File access.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum FilePermissions {
     /// Only what the entries allow.
@@ -110,6 +114,7 @@ pub enum FilePermissions {
 
 /// One file rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FileEntry {
     pub path: EntryPath,
     /// Access to the matched files.
@@ -128,6 +133,7 @@ impl FileEntry {
 
 /// Access to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum EntryAccess {
     /// Read.
@@ -141,18 +147,23 @@ pub enum EntryAccess {
 
 /// Files that a rule matches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum EntryPath {
     /// A path and everything below it.
     Path { path: PathUri },
     /// All paths that a pattern matches.
-    GlobPattern { pattern: String },
+    GlobPattern {
+        /// The pattern.
+        pattern: String,
+    },
     /// A named location.
     Special { value: SpecialPath },
 }
 
 /// A named location.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum SpecialPath {
     /// The whole file system.
@@ -172,6 +183,7 @@ pub enum SpecialPath {
     SlashTmp,
     /// A location that only newer clients know; it may be skipped.
     Unknown {
+        /// The name of the location.
         path: String,
         /// A path below it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -181,6 +193,7 @@ pub enum SpecialPath {
 
 /// Handling of missing files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum MissingPathBehavior {
     /// The rule is skipped.

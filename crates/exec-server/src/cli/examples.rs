@@ -147,6 +147,12 @@ Examples:
   exec-server doctor --json ws://127.0.0.1:7777
       what a server says about its machine";
 
+pub const SCHEMA: &str = "\
+Examples:
+  exec-server schema > protocol.schema.json
+  exec-server schema --format markdown
+      the same as tables";
+
 pub const NODES: &str = "\
 Examples:
   EXEC_SERVER_ADMIN_TOKEN=xs_admin_… exec-server nodes --remote https://meet.example.org";

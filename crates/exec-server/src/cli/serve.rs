@@ -27,6 +27,7 @@ use super::nodes::NodesArguments;
 use super::reference_options::{ReferenceOptionError, ReferenceOptions};
 use super::rendezvous::RendezvousArguments;
 use super::sandbox::SandboxArguments;
+use super::schema::SchemaArguments;
 use super::stdin_option::StdinOption;
 use super::token::TokenCommand;
 use super::{ClientCommand, completion, examples};
@@ -224,6 +225,9 @@ pub enum Command {
     /// List the remembered keys of executors, or forget one.
     #[command(after_help = examples::KNOWN_HOSTS)]
     KnownHosts(KnownHostsArguments),
+    /// Print the JSON Schema of the protocol.
+    #[command(after_help = examples::SCHEMA)]
+    Schema(SchemaArguments),
     /// Print a shell completion script.
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {

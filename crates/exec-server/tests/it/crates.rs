@@ -44,6 +44,13 @@ fn a_client_compiles_nothing_of_the_server() {
 }
 
 #[test]
+fn the_schema_is_compiled_only_for_those_who_ask_for_it() {
+    for package in ["exec-server-protocol", "exec-server-client", "exec-server-executor"] {
+        check_free_of(package, &[], &["schemars"]);
+    }
+}
+
+#[test]
 fn processes_know_no_files_and_neither_knows_the_sandbox() {
     let above = ["exec-server-sandbox", "exec-server-executor", "landlock"];
     check_free_of("exec-server-os", &[], &above);

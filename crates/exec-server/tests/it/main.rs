@@ -37,6 +37,8 @@ mod outages;
 mod process_limits;
 #[cfg(target_os = "linux")]
 mod processes;
+#[cfg(target_os = "linux")]
+mod protocol;
 mod reads;
 #[cfg(unix)]
 mod reference_client;

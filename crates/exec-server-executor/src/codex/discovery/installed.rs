@@ -7,95 +7,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use exec_server_protocol::environment::{
-    CapabilityRoot, DiscoveredFile, DiscoveredPlugin, DiscoveredRoot, DiscoveredSkill,
+    CapabilitiesResponse, CapabilityRoot, DiscoveredFile, DiscoveredRoot, DiscoveredSkill,
+    DiscoveryRoot, InstalledPlugin, SkillSummary,
 };
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
-use serde::Serialize;
 
 use super::manifest::{PluginNames, plugin_names};
 use super::{discover_root, skill_text};
 use crate::codex::config::ConfigPaths;
 use crate::environment::path_uri;
-
-/// Result of `capabilities/discoverV2`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct CapabilitiesResponse {
-    /// The installed plugins, ordered by id.
-    pub plugins: Vec<InstalledPlugin>,
-    /// Skills outside of plugins.
-    pub skills: Vec<SkillSummary>,
-    pub warnings: Vec<String>,
-}
-
-/// An installed plugin.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct InstalledPlugin {
-    /// `NAME@MARKETPLACE`.
-    pub id: String,
-    pub display_name: String,
-    /// Always `None`: the plugin's key at a remote marketplace is not known here.
-    pub remote_plugin_id: Option<String>,
-    pub version: String,
-    pub root: PathUri,
-    pub files: DiscoveredPlugin,
-    pub skills: Vec<SkillSummary>,
-}
-
-/// A skill, without its instructions.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SkillSummary {
-    /// `NAME`, or `PLUGIN:NAME` for a skill of a plugin.
-    pub name: String,
-    pub description: String,
-    pub short_description: Option<String>,
-    pub path: PathUri,
-    /// `None` for the skills of a plugin.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub discovery_root: Option<DiscoveryRoot>,
-    pub dependencies: Option<SkillDependencies>,
-    pub policy: Option<SkillPolicy>,
-}
-
-/// A directory where skills are installed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct DiscoveryRoot {
-    pub id: String,
-    pub path: PathUri,
-}
-
-/// The dependencies of a skill.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct SkillDependencies {
-    pub tools: Vec<ToolDependency>,
-}
-
-/// A tool that a skill needs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ToolDependency {
-    /// Such as `mcp`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    pub value: String,
-    pub description: Option<String>,
-    /// The transport of an MCP server.
-    pub transport: Option<String>,
-    pub command: Option<String>,
-    pub url: Option<String>,
-    pub oauth_callback_port: Option<u16>,
-}
-
-/// The usage policy of a skill.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SkillPolicy {
-    /// Whether a model may select the skill without a request of the user.
-    pub allow_implicit_invocation: Option<bool>,
-    /// The products that may use the skill; an empty list means all.
-    pub products: Vec<String>,
-}
 
 /// Searches the install directories of plugins and skills.
 pub fn discover_installed(paths: &ConfigPaths) -> CapabilitiesResponse {

@@ -3,7 +3,7 @@
 use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value};
 
-use super::installed::{SkillDependencies, SkillPolicy, ToolDependency};
+use exec_server_protocol::environment::{SkillDependencies, SkillPolicy, ToolDependency};
 
 /// The front matter of a skill.
 #[derive(Debug, Clone, PartialEq, Eq)]
