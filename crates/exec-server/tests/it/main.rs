@@ -71,4 +71,6 @@ mod terminals;
 mod trees;
 #[cfg(target_os = "linux")]
 mod unread;
+#[cfg(target_os = "linux")]
+mod users;
 mod wire;
