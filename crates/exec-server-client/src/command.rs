@@ -10,6 +10,7 @@ use exec_server_protocol::process::{
     EnvInherit, EnvPolicy, OutputStream, ProcessId, ProcessLimits, ProcessStartParams, TerminalSize,
 };
 use exec_server_protocol::sandbox::SandboxParams;
+use exec_server_protocol::user::UserName;
 
 use crate::caller::Caller;
 use crate::child::{Child, ExitStatus, Output};
@@ -38,6 +39,7 @@ pub struct Command {
     idle_timeout: Option<Duration>,
     retention: Option<u64>,
     limits: Option<ProcessLimits>,
+    user: Option<UserName>,
     kill_on_drop: bool,
 }
 
@@ -68,6 +70,7 @@ impl Command {
             idle_timeout: None,
             retention: None,
             limits: None,
+            user: None,
             kill_on_drop: false,
         }
     }
@@ -99,6 +102,13 @@ impl Command {
     /// Sets resource limits for the command and its descendants; a limit that the server cannot enforce is an error.
     pub fn limits(&mut self, limits: ProcessLimits) -> &mut Self {
         self.limits = Some(limits);
+        self
+    }
+
+    /// Runs the command as this user of the server's machine, a name or a number, with its groups. The inherited `HOME`,
+    /// `USER`, `LOGNAME` and `SHELL` are those of the user.
+    pub fn user(&mut self, user: impl Into<UserName>) -> &mut Self {
+        self.user = Some(user.into());
         self
     }
 
@@ -245,11 +255,14 @@ impl Command {
             closed_retention_ms: None,
             wait_when_detached: false,
             unique_id: false,
-            user: None,
+            user: self.user.clone(),
             detailed: self.caller.capabilities().await?.process_pid,
         };
         if self.limits.is_some() {
             self.caller.require(|can| can.process_limits, "limits of processes").await?;
+        }
+        if self.user.is_some() {
+            self.caller.require(|can| can.process_user, "processes of other users").await?;
         }
         if self.timeout.is_some() || self.idle_timeout.is_some() {
             self.caller.require(|can| can.process_timeouts, "time limits of processes").await?;

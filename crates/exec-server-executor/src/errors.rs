@@ -80,6 +80,16 @@ pub enum RequestError {
     StartCancelled(String),
     #[error("{0}")]
     Spawn(#[from] SpawnError),
+    #[error("unknown user `{0}`: /etc/passwd of the server has no such name or number")]
+    UnknownUser(String),
+    /// The server may not change users.
+    #[error(
+        "this server cannot run as the user `{0}`: it needs root, or the capabilities CAP_SETUID, CAP_SETGID, CAP_KILL and \
+         CAP_CHOWN, to change users"
+    )]
+    UserUnavailable(String),
+    #[error("could not look up the user `{user}`: {source}")]
+    Users { user: String, source: io::Error },
     #[error("could not enter the working directory `{path}`: {source}")]
     CwdUnusable { path: String, source: io::Error },
     /// The request has a sandbox that this server cannot enforce.
@@ -242,6 +252,9 @@ impl RequestError {
             Self::UnknownProcess(_) => (InvalidRequest, Kind::UnknownProcess),
             Self::StartCancelled(_) => (InvalidRequest, Kind::StartCancelled),
             Self::Spawn(error) => return spawn_error(error),
+            Self::UnknownUser(_) => (InvalidParams, Kind::UnknownUser),
+            Self::UserUnavailable(_) => (InvalidRequest, Kind::UserUnavailable),
+            Self::Users { source, .. } => return system_error(Kind::UsersUnreadable, self, source),
             Self::CwdUnusable { source, .. } => {
                 let kind = cwd_kind(source);
                 return system_error(kind, self, source);
@@ -361,6 +374,7 @@ fn spawn_error(error: &SpawnError) -> RpcError {
     let kind = match error {
         SpawnError::NoProgram => Kind::MissingProgram,
         SpawnError::NulByte(_) => Kind::NulByte,
+        SpawnError::User(_) => Kind::UserUnavailable,
         SpawnError::Cwd(source) => cwd_kind(source),
         SpawnError::Program(source) if source.kind() == io::ErrorKind::NotFound => {
             Kind::ProgramNotFound
@@ -374,7 +388,8 @@ fn spawn_error(error: &SpawnError) -> RpcError {
     };
     let errno = match error {
         SpawnError::NoProgram | SpawnError::NulByte(_) => None,
-        SpawnError::Cwd(source)
+        SpawnError::User(source)
+        | SpawnError::Cwd(source)
         | SpawnError::Program(source)
         | SpawnError::Sandbox { source, .. }
         | SpawnError::Prepare { source, .. } => exec_server_os::errno_name(source),
@@ -393,7 +408,11 @@ fn spawn_error(error: &SpawnError) -> RpcError {
         ),
         _ => error.to_string(),
     };
-    RpcError::new(ErrorCode::Internal, kind, message).with_errno(errno)
+    let code = match error {
+        SpawnError::User(_) => ErrorCode::InvalidRequest,
+        _ => ErrorCode::Internal,
+    };
+    RpcError::new(code, kind, message).with_errno(errno)
 }
 
 /// The set-up steps that fail on a machine that forbids user namespaces or restricts them.

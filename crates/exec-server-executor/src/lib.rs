@@ -35,6 +35,7 @@ mod sandbox;
 mod session_list;
 mod sessions;
 mod shell_snapshot;
+mod user;
 
 pub use config::ServerConfig;
 pub use listen::{ListenError, Listener};

@@ -152,6 +152,7 @@ impl SandboxCommand {
             tag: TreeTag::new(0),
             extra_input: None,
             limits,
+            user: None,
         }
     }
 }

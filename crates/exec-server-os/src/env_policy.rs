@@ -7,6 +7,7 @@ use std::ffi::{OsStr, OsString};
 
 use exec_server_protocol::process::{Env, EnvInherit, EnvPolicy, ProcessMetadata};
 
+use crate::accounts::Account;
 use crate::secret_names::is_secret_name;
 
 /// Variables of `inherit: core`, compared without case.
@@ -31,6 +32,18 @@ pub const NEVER_PASSED: [&str; 10] = [
     "OPENAI_IDENTITY_TOKEN_FILE",
     "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
 ];
+/// Variables that name the session or the files of the server's user, which no other user inherits.
+const OF_ONE_USER: [&str; 9] = [
+    "DBUS_SESSION_BUS_ADDRESS",
+    "MAIL",
+    "SSH_AUTH_SOCK",
+    "XAUTHORITY",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_RUNTIME_DIR",
+    "XDG_STATE_HOME",
+];
 const EXIT_ON_STDIN_CLOSE: &str = "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE";
 const THREAD_ID: &str = "CODEX_THREAD_ID";
 const TOOL_CALL_ID: &str = "CODEX_TOOL_CALL_ID";
@@ -44,6 +57,8 @@ pub struct EnvRequest<'a> {
     pub env: &'a Env,
     /// Thread and tool call ids of the request.
     pub metadata: Option<&'a ProcessMetadata>,
+    /// The user of the child, if the request names one.
+    pub user: Option<&'a Account>,
 }
 
 /// Computes the child's environment; `server` is the environment of the server itself.
@@ -53,7 +68,13 @@ pub fn child_environment(
 ) -> Vec<(OsString, OsString)> {
     let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
     if let Some(policy) = request.policy {
-        env.extend(server.into_iter().filter(|(name, _)| is_inherited(policy, name)));
+        let mut inherited: BTreeMap<OsString, OsString> = server.into_iter().collect();
+        if let Some(user) = request.user {
+            inherited.retain(|name, _| !OF_ONE_USER.iter().any(|own| name == own));
+            let of_user = user.variables().into_iter();
+            inherited.extend(of_user.map(|(name, value)| (name.into(), value.to_owned())));
+        }
+        env.extend(inherited.into_iter().filter(|(name, _)| is_inherited(policy, name)));
         env.extend(policy.set.iter().map(|(name, value)| (name.into(), value.into())));
         if !policy.include_only.is_empty() {
             env.retain(|name, _| matches_any(&policy.include_only, name));
@@ -155,6 +176,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::accounts::Credentials;
 
     fn policy(inherit: EnvInherit) -> EnvPolicy {
         EnvPolicy {
@@ -171,7 +193,8 @@ mod tests {
         let server = server.iter().map(|(name, value)| (name.into(), value.into()));
         let env =
             env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let child = child_environment(server, EnvRequest { policy, env: &env, metadata: None });
+        let request = EnvRequest { policy, env: &env, metadata: None, user: None };
+        let child = child_environment(server, request);
         let shown: Vec<String> = child
             .iter()
             .map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy()))
@@ -242,7 +265,8 @@ mod tests {
             ("CODEX_TOOL_CALL_ID".into(), "claim".into()),
         ]);
         let child = |metadata: &ProcessMetadata| {
-            child_environment([], EnvRequest { policy: None, env: &env, metadata: Some(metadata) })
+            let metadata = Some(metadata);
+            child_environment([], EnvRequest { policy: None, env: &env, metadata, user: None })
         };
         assert!(child(&ProcessMetadata::default()).is_empty());
         let known = ProcessMetadata { thread_id: Some("t".into()), tool_call_id: Some("c".into()) };
@@ -250,6 +274,34 @@ mod tests {
             child(&known),
             [("CODEX_THREAD_ID".into(), "t".into()), ("CODEX_TOOL_CALL_ID".into(), "c".into())]
         );
+    }
+
+    #[test]
+    fn another_user_inherits_its_own_home_and_nothing_of_the_server_user() {
+        let account = Account {
+            name: "ann".to_owned(),
+            credentials: Credentials { uid: 1, gid: 1, groups: vec![1] },
+            home: "/home/ann".into(),
+            shell: "/bin/zsh".into(),
+        };
+        let server = [("HOME", "/root"), ("XDG_RUNTIME_DIR", "/run/user/0"), ("LANG", "C")];
+        let show = |policy: Option<&EnvPolicy>, env: &[(&str, &str)]| {
+            let env = env.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let request = EnvRequest { policy, env: &env, metadata: None, user: Some(&account) };
+            let server = server.iter().map(|(name, value)| (name.into(), value.into()));
+            let child = child_environment(server, request);
+            let shown = |(name, value): &(OsString, OsString)| {
+                format!("{}={}", name.to_string_lossy(), value.to_string_lossy())
+            };
+            child.iter().map(shown).collect::<Vec<_>>().join(" ")
+        };
+        let all = policy(EnvInherit::All);
+        let own = "HOME=/home/ann LANG=C LOGNAME=ann SHELL=/bin/zsh USER=ann";
+        assert_eq!(show(Some(&all), &[]), own);
+        assert_eq!(show(Some(&policy(EnvInherit::Core)), &[]), own);
+        assert_eq!(show(Some(&all), &[("HOME", "/tmp")]), own.replace("/home/ann", "/tmp"));
+        assert_eq!(show(Some(&policy(EnvInherit::None)), &[]), "");
+        assert_eq!(show(None, &[("A", "1")]), "A=1");
     }
 
     #[test]
@@ -278,7 +330,7 @@ mod tests {
         let all = policy(EnvInherit::All);
         let child = child_environment(
             server,
-            EnvRequest { policy: Some(&all), env: &Env::new(), metadata: None },
+            EnvRequest { policy: Some(&all), env: &Env::new(), metadata: None, user: None },
         );
         assert_eq!(child[0].1, odd);
     }

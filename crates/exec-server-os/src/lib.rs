@@ -8,11 +8,13 @@
 //! | [`limits`] | chooses the mechanism for each resource limit |
 //! | [`host`] | facts about this machine and its user |
 //! | [`users`] | names of users and groups |
+//! | [`accounts`] | users with their groups, home and shell |
 //! | [`probe`] | results of probing which limits can be enforced |
 //! | [`peer`] | the peer process of a connection, and the mark by which a sandboxed one is recognised |
 //! | `linux` | the Linux implementation: clone, pipes, terminals, trees, cgroups, the guardian |
 //! | `unsupported` | entry points of other platforms, which return errors |
 
+pub mod accounts;
 pub mod env_policy;
 pub mod host;
 pub mod limits;
@@ -36,6 +38,7 @@ pub use tree_tag::TreeTag;
 #[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
 pub use linux::{
     cgroup::CgroupParent,
+    credentials::can_change_users,
     exit_watch::ExitWatch,
     guardian::enter_guardian,
     held_signals::{HeldSignals, ignore_stops},

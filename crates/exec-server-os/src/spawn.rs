@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use exec_server_protocol::process::TerminalSize;
 
+use crate::accounts::Credentials;
 use crate::limits::LimitPlan;
 use crate::{ChildInput, ChildOutput, ExitWatch, ProcessTree, TreeTag};
 
@@ -29,6 +30,8 @@ pub struct SpawnRequest {
     pub extra_input: Option<Vec<u8>>,
     /// Resource limits, already resolved to the mechanism that enforces each of them.
     pub limits: LimitPlan,
+    /// Another user than that of this process.
+    pub user: Option<Credentials>,
 }
 
 /// Kind of a child's standard streams.
@@ -97,6 +100,9 @@ pub enum SpawnError {
     /// exec takes C strings, which cannot contain a NUL byte.
     #[error("nul byte found in {0}")]
     NulByte(&'static str),
+    /// This process may not change to the user of the request.
+    #[error("could not change to the user: {0}")]
+    User(#[source] io::Error),
     /// chdir failed in the child.
     #[error("could not enter the working directory: {0}")]
     Cwd(#[source] io::Error),

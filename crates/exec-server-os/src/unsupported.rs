@@ -244,6 +244,11 @@ pub fn end_all_trees(_is_mine: impl Fn(TreeTag) -> bool) -> usize {
 /// There are no stop signals.
 pub fn ignore_stops() {}
 
+/// No other users.
+pub fn can_change_users() -> bool {
+    false
+}
+
 /// Memory is as open as the system leaves it.
 pub fn conceal_memory() {}
 

@@ -7,6 +7,7 @@
 //! | [`initialize`], [`session`], [`process`], [`fs`], [`http`], [`environment`] | payloads by method family |
 //! | [`answers`] | lenient reply types for clients of older servers |
 //! | [`sandbox`] | sandbox policies |
+//! | [`user`] | the user that a request runs as |
 //! | [`encode`] | hand-written encoders for hot messages |
 //! | [`base64`], [`hex`] | byte-to-text encodings |
 //! | [`duration`] | durations in milliseconds |
@@ -42,6 +43,7 @@ pub mod sandbox;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod session;
+pub mod user;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]
 pub(crate) fn is_false(value: &bool) -> bool {

@@ -30,6 +30,8 @@ pub struct ProcessConfig {
     /// Shared with the handles of the process; only the process task sets it.
     pub has_exited: Arc<AtomicBool>,
     pub limits: LimitsReport,
+    /// The user, if the request names one.
+    pub user: Option<String>,
     pub sandbox: Option<ProcessSandbox>,
 }
 

@@ -107,6 +107,7 @@ async fn capture(
         tag,
         extra_input: None,
         limits: server.least_limits,
+        user: None,
     };
     let mut spawned = server.spawner.spawn(request).await.ok()?;
     let captured = tokio::time::timeout(CAPTURE_TIME, read_output(&mut spawned)).await;

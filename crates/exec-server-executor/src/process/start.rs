@@ -20,9 +20,9 @@ use exec_server_protocol::limits::{
 use exec_server_protocol::process::{
     LimitName, LimitsReport, ProcessId, ProcessLimits, ProcessStartParams, ProcessTerminateResponse,
 };
-use exec_server_sandbox::SandboxedChild;
 use exec_server_sandbox::plan::{Confinement, RetryBudget};
 use exec_server_sandbox::policy::Policy;
+use exec_server_sandbox::{SandboxNetwork, SandboxedChild};
 use tokio::sync::mpsc;
 
 use super::config::{ProcessConfig, ProcessSandbox};
@@ -34,6 +34,7 @@ use crate::sandbox::in_time;
 use crate::server::Server;
 use crate::sessions::Session;
 use crate::shell_snapshot;
+use crate::user::RequestUser;
 
 /// A start request that has been checked and is ready to run.
 #[derive(Debug)]
@@ -77,11 +78,6 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
     if params.network_proxy.is_some() {
         return Err(RequestError::Unsupported(
             "networkProxy is not supported by this server (capability networkProxyLaunch)",
-        ));
-    }
-    if params.user.is_some() {
-        return Err(RequestError::Unsupported(
-            "user is not supported by this server (capability processUser)",
         ));
     }
     let policy = server.sandboxes.for_process(params.sandbox.as_ref(), &params.cwd)?;
@@ -150,7 +146,12 @@ pub async fn run_process(
         let Some(policy) = policy else {
             return Ok((server.spawner.spawn(request).await?, config));
         };
-        let (spawned, sandboxed) = start_confined(&server, &session, &policy, &request).await?;
+        // A network belongs to the user that has made it.
+        let network = match &request.user {
+            None => session.sandbox_network(),
+            Some(_) => SandboxNetwork::default(),
+        };
+        let (spawned, sandboxed) = start_confined(&server, &network, &policy, &request).await?;
         if !sandboxed.placeholders.is_empty() {
             // This event loop removes the placeholders, and must not wait for the mounts over them.
             spawned.exit.release_mounts();
@@ -210,14 +211,14 @@ const MAX_SHOWN_CHARS: usize = 200;
 
 async fn start_confined(
     server: &Arc<Server>,
-    session: &Session,
+    network: &SandboxNetwork,
     policy: &Policy,
     request: &SpawnRequest,
 ) -> Result<(Spawned, ProcessSandbox), RequestError> {
     let mut retries = RetryBudget::default();
     loop {
         let (planner, policy, request) = (server.clone(), policy.clone(), request.clone());
-        let network = session.sandbox_network();
+        let network = network.clone();
         // Reads the disk, so it runs on a thread that may block.
         let submit = move || {
             let Confinement { mut setup, placeholders } = planner.sandboxes.confine(&policy)?;
@@ -247,12 +248,17 @@ async fn plan(
     tag: TreeTag,
 ) -> Result<(SpawnRequest, Option<Policy>, ProcessConfig), RequestError> {
     let params = start.params;
+    let user = match &params.user {
+        Some(user) => Some(RequestUser::find(user).await?),
+        None => None,
+    };
     let env = child_environment(
         std::env::vars_os(),
         EnvRequest {
             policy: params.env_policy.as_ref(),
             env: &params.env,
             metadata: params.metadata.as_ref(),
+            user: user.as_ref().map(|user| &user.account),
         },
     );
     let stdio = if params.tty {
@@ -262,8 +268,9 @@ async fn plan(
         Stdio::Pipes { stdin }
     };
     let restored = match &params.shell_snapshot {
-        // A capture runs the shell that the request names, which must not happen outside of its sandbox.
-        Some(_) if start.policy.is_none() => {
+        // A capture runs the shell that the request names, which must not happen outside of its sandbox or as the
+        // server's user.
+        Some(_) if start.policy.is_none() && user.is_none() => {
             let capture = session.tag_child(server);
             session.snapshots().restore(server, &params, &start.cwd, &env, capture).await
         }
@@ -280,7 +287,11 @@ async fn plan(
     }
     let limits = start.limits;
     let cwd = start.cwd;
-    let request = SpawnRequest { program, argv, env, cwd, stdio, tag, extra_input, limits };
+    let (user_name, user) = match user {
+        Some(RequestUser { account, credentials }) => (Some(account.name), credentials),
+        None => (None, None),
+    };
+    let request = SpawnRequest { program, argv, env, cwd, stdio, tag, extra_input, limits, user };
     let wanted = params.output_retention.map_or(DEFAULT_RETAINED_OUTPUT_BYTES, |bytes| {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     });
@@ -306,6 +317,7 @@ async fn plan(
         client: session.client(),
         has_exited: start.exit_note,
         limits: start.limits_report,
+        user: user_name,
         sandbox: None,
     };
     Ok((request, start.policy, config))

@@ -3,14 +3,22 @@
 //! The clone uses `CLONE_VM | CLONE_VFORK`: no page table is copied, so the cost of a start does not depend on the size
 //! of the server. The calling thread is suspended until the child has executed its program or exited. Until then the
 //! child must not allocate, lock, or unwind; it only makes system calls on data that the parent has prepared.
+//!
+//! A child of another user gets a copy of the memory instead: that user can stop the child before its exec, which must
+//! not suspend the calling thread for good, and must not share a page with the server.
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use super::check;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::PipeFlags;
+
+use super::standard_streams::move_up;
 use super::startup::Resource;
+use super::{check, credentials};
+use crate::accounts::Credentials;
 use crate::spawn::SpawnError;
 
 /// Input of the child, prepared before the clone because the child cannot allocate.
@@ -42,6 +50,8 @@ pub(super) struct ChildPlan<'a> {
     pub oom_score: &'a [u8],
     /// Identifies the child and its descendants; see `process_tree`.
     pub tag: libc::rlimit,
+    /// The user of the child, if it is another one.
+    pub user: Option<&'a Credentials>,
     pub server_pid: libc::pid_t,
 }
 
@@ -87,14 +97,32 @@ enum Step {
     ParentDeath,
     Cgroup,
     Limits,
+    User,
     Cwd,
     Exec,
+}
+
+impl Step {
+    const ALL: [Self; 10] = [
+        Self::None,
+        Self::Session,
+        Self::Terminal,
+        Self::Stdio,
+        Self::ParentDeath,
+        Self::Cgroup,
+        Self::Limits,
+        Self::User,
+        Self::Cwd,
+        Self::Exec,
+    ];
 }
 
 struct Shared<'a, 'b> {
     plan: &'a mut ChildPlan<'b>,
     failure: Failure,
     has_oom_score: bool,
+    /// Takes the failure of a child that does not share the memory.
+    report: Option<RawFd>,
 }
 
 /// Starts the child and returns its pid and pidfd.
@@ -102,8 +130,11 @@ pub(super) fn clone_child(
     plan: &mut ChildPlan,
     stack: &mut ChildStack,
 ) -> Result<(libc::pid_t, OwnedFd), SpawnError> {
+    if plan.user.is_some() {
+        return fork_child(plan, stack);
+    }
     let failure = Failure { step: Step::None, errno: 0 };
-    let mut shared = Shared { plan, failure, has_oom_score: false };
+    let mut shared = Shared { plan, failure, has_oom_score: false, report: None };
     let mut pidfd: RawFd = -1;
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD | libc::SIGCHLD;
     let blocked = block_signals();
@@ -133,11 +164,89 @@ pub(super) fn clone_child(
     Err(error)
 }
 
+/// Maximum time from the fork of a child of another user to its exec.
+const EXEC_TIME: Duration = Duration::from_secs(30);
+
+/// Like [`clone_child`], for a child of another user, with a copy of the memory.
+fn fork_child(
+    plan: &mut ChildPlan,
+    stack: &mut ChildStack,
+) -> Result<(libc::pid_t, OwnedFd), SpawnError> {
+    let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, source };
+    let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
+    let (report, theirs) = pipe.map_err(|errno| prepare("pipe")(errno.into()))?;
+    let theirs = move_up(theirs).map_err(prepare("pipe"))?;
+    let failure = Failure { step: Step::None, errno: 0 };
+    let report_to = Some(theirs.as_raw_fd());
+    let mut shared = Shared { plan, failure, has_oom_score: false, report: report_to };
+    let mut pidfd: RawFd = -1;
+    let flags = libc::CLONE_PIDFD | libc::SIGCHLD;
+    let blocked = block_signals();
+    // SAFETY: the child runs on its own copy of the stack and of all memory, and only makes system calls; all signals
+    // are blocked, so no handler of this process can run in the child.
+    let pid = unsafe {
+        libc::clone(run_child, stack.top(), flags, (&raw mut shared).cast(), &raw mut pidfd)
+    };
+    let cloned = check(pid);
+    restore_signals(&blocked);
+    let pid = cloned.map_err(prepare("clone"))?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+    drop(theirs);
+    let outcome = await_exec(&report);
+    if let Ok(None) = outcome {
+        return Ok((pid, pidfd));
+    }
+    // SAFETY: our own unreaped child; a child that was stopped has not exited yet.
+    unsafe {
+        libc::kill(pid, libc::SIGKILL);
+        libc::waitpid(pid, std::ptr::null_mut(), 0);
+    }
+    let failure = outcome.map_err(prepare("exec"))?;
+    Err(failure.and_then(|failure| failure.error()).expect("no failure was returned above"))
+}
+
+/// Waits until the child has closed the pipe by its exec, or has written its failure.
+fn await_exec(report: &OwnedFd) -> io::Result<Option<Failure>> {
+    let begin = Instant::now();
+    loop {
+        let left = EXEC_TIME.saturating_sub(begin.elapsed());
+        let timeout =
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(report, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(rustix::io::Errno::INTR) => {}
+            polled => {
+                polled?;
+                break;
+            }
+        }
+    }
+    let mut bytes = [0; Failure::BYTES];
+    match rustix::io::read(report, &mut bytes)? {
+        0 => Ok(None),
+        _ => Ok(Some(Failure::from_bytes(bytes))),
+    }
+}
+
 impl Failure {
+    const BYTES: usize = 5;
+
+    fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let [a, b, c, d] = self.errno.to_ne_bytes();
+        [self.step as u8, a, b, c, d]
+    }
+
+    fn from_bytes([step, errno @ ..]: [u8; Self::BYTES]) -> Self {
+        let step = Step::ALL.get(usize::from(step)).copied().unwrap_or(Step::Exec);
+        Self { step, errno: libc::c_int::from_ne_bytes(errno) }
+    }
+
     fn error(&self) -> Option<SpawnError> {
         let source = io::Error::from_raw_os_error(self.errno);
         let step = match self.step {
             Step::None => return None,
+            Step::User => return Some(SpawnError::User(source)),
             Step::Cwd => return Some(SpawnError::Cwd(source)),
             Step::Exec => return Some(SpawnError::Program(source)),
             Step::Session => "setsid",
@@ -154,15 +263,24 @@ impl Failure {
 extern "C" fn run_child(argument: *mut libc::c_void) -> libc::c_int {
     // SAFETY: the parent passed a `Shared` that it does not touch while it sleeps.
     let shared = unsafe { &mut *argument.cast::<Shared>() };
-    let step = prepare_and_exec(shared.plan, &mut shared.has_oom_score);
+    let step = prepare_and_exec(shared.plan, &mut shared.has_oom_score, &mut shared.report);
     let errno = io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL);
     shared.failure = Failure { step, errno };
+    if let Some(report) = shared.report {
+        let bytes = shared.failure.to_bytes();
+        // SAFETY: the bytes are alive; a parent that is gone needs no answer.
+        unsafe { libc::write(report, bytes.as_ptr().cast(), bytes.len()) };
+    }
     // SAFETY: ends this child alone, without running anything that belongs to the parent.
     unsafe { libc::_exit(127) }
 }
 
 /// Returns only on failure, with the step that failed.
-fn prepare_and_exec(plan: &mut ChildPlan, has_oom_score: &mut bool) -> Step {
+fn prepare_and_exec(
+    plan: &mut ChildPlan,
+    has_oom_score: &mut bool,
+    report: &mut Option<RawFd>,
+) -> Step {
     // SAFETY (all blocks below): plain system calls on descriptors and memory that the parent prepared and keeps.
     for signal in plan.ignored {
         // SAFETY: as above; the child has its own table of handlers.
@@ -196,17 +314,16 @@ fn prepare_and_exec(plan: &mut ChildPlan, has_oom_score: &mut bool) -> Step {
         }
         first_to_close += 1;
     }
-    let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+    let mut flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+    if let Some(report) = report {
+        // The other descriptors are closed now: a child that its user stops before the exec must not hold them.
+        // SAFETY: as above; the report pipe has a higher number.
+        *report = unsafe { libc::dup3(*report, first_to_close.cast_signed(), libc::O_CLOEXEC) };
+        first_to_close += 1;
+        flags = 0;
+    }
     // SAFETY: as above; failure only means an old kernel, and all our own descriptors close on exec anyway.
     unsafe { libc::syscall(libc::SYS_close_range, first_to_close, libc::c_uint::MAX, flags) };
-    // SAFETY: as above.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } == -1 {
-        return Step::ParentDeath;
-    }
-    // SAFETY: as above. The server may have exited before the line above took effect.
-    if unsafe { libc::getppid() } != plan.server_pid {
-        return Step::ParentDeath;
-    }
     // SAFETY: as above; the tag may fail under a lowered hard limit, and then the session alone identifies the tree.
     unsafe { libc::setrlimit(libc::RLIMIT_RTTIME, &raw const plan.tag) };
     // SAFETY: as above.
@@ -221,6 +338,20 @@ fn prepare_and_exec(plan: &mut ChildPlan, has_oom_score: &mut bool) -> Step {
     }
     // SAFETY: a live value; volatile because the parent reads it, of which the compiler cannot know.
     unsafe { std::ptr::write_volatile(has_oom_score, set_oom_score(plan.oom_score)) };
+    if let Some(user) = plan.user
+        && credentials::change_to(user).is_err()
+    {
+        return Step::User;
+    }
+    // A change of the user clears the signal.
+    // SAFETY: as above.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } == -1 {
+        return Step::ParentDeath;
+    }
+    // SAFETY: as above. The server may have exited before the line above took effect.
+    if unsafe { libc::getppid() } != plan.server_pid {
+        return Step::ParentDeath;
+    }
     // SAFETY: as above.
     if unsafe { libc::chdir(plan.cwd.as_ptr()) } == -1 {
         return Step::Cwd;

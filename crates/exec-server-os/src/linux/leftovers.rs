@@ -5,7 +5,8 @@
 //! to a server that is gone: its tagged processes are killed while the lock is held here, then the file is removed.
 //!
 //! A tag is only a number, so a process is killed only if all of these hold:
-//! - it has the tag of a server that is gone, and the user and pid namespace of that server, which equal our own;
+//! - it has the tag of a server that is gone, and the pid namespace of that server, which equals our own;
+//! - it has our own user, or this server can start processes as other users;
 //! - it started before the scan did;
 //! - it is no server, no guardian and no ancestor of this server;
 //! - no running process other than this server has the pid in the tag.
@@ -16,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::credentials::can_change_users;
 use super::file_lock::{self as lock, Kind};
 use super::{guardian, procfs};
 use crate::guardian::Leftovers;
@@ -163,7 +165,7 @@ fn is_living(pid: libc::pid_t) -> bool {
 fn is_leftover(pid: libc::pid_t, gone: &Facts) -> bool {
     let server = gone.pid.cast_unsigned();
     procfs::realtime_limit(pid).is_some_and(|limit| TreeTag::is_of_server(limit, server))
-        && procfs::user(pid) == Some(rustix::process::geteuid().as_raw())
+        && (can_change_users() || procfs::user(pid) == Some(rustix::process::geteuid().as_raw()))
         && procfs::is_in_own_pid_namespace(pid)
 }
 

@@ -1,13 +1,16 @@
 //! Linux: clone, pipes, terminals, process trees, cgroups and the guardian.
 
+pub mod capabilities;
 pub mod cgroup;
 pub mod child;
 pub mod command;
+pub mod credentials;
 pub mod directory;
 pub mod exit_watch;
 pub mod file_lock;
 pub mod guardian;
 pub mod held_signals;
+pub mod keyring;
 pub mod leftovers;
 pub mod mark;
 pub mod oom;

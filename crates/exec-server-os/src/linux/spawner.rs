@@ -18,6 +18,7 @@ use super::pipes::{ChildInput, ChildOutput, OutputKind};
 use super::process_tree::ProcessTree;
 use super::standard_streams::{self, OurEnds, memory_of};
 use super::{signals, startup};
+use crate::accounts::Credentials;
 use crate::limits::{LimitPlan, Means, Rlimits};
 use crate::spawn::{SpawnError, SpawnRequest, Spawned};
 use crate::tree_tag::TreeTag;
@@ -56,6 +57,8 @@ pub struct ChildStart<'a> {
     pub limits: LimitPlan,
     /// The cgroup to join.
     pub cgroup: Option<&'a Cgroup>,
+    /// The user of the program, if it is another one.
+    pub user: Option<&'a Credentials>,
     /// The stack that a clone of the calling thread runs on.
     pub stack: &'a mut ChildStack,
 }
@@ -269,9 +272,13 @@ pub fn start<L: Launch>(
     let command = Command::of(request)?;
     let streams = standard_streams::open(request.stdio);
     let (ours, theirs) = streams.map_err(prepare("standard streams"))?;
+    let user = request.user.as_ref();
+    if let Some(user) = user {
+        theirs.give_to(user).map_err(prepare("owner of the standard streams"))?;
+    }
     let stdio = theirs.as_stdio().map_err(prepare("/dev/null"))?;
     let (tag, limits) = (request.tag, request.limits);
-    let start = ChildStart { command, stdio, tag, limits, cgroup: cgroup.as_ref(), stack };
+    let start = ChildStart { command, stdio, tag, limits, cgroup: cgroup.as_ref(), user, stack };
     let NewChild { pid, pidfd, handles } = launch.launch(start)?;
     Ok(Parts { pid, pidfd, tree: ProcessTree::new(pid, tag, cgroup), handles, ours })
 }
@@ -286,13 +293,14 @@ impl Launch for Execute {
         let extra = start.command.extra_input.as_deref().map(memory_of).transpose();
         let extra = extra.map_err(|source| SpawnError::Prepare { step: "extra input", source })?;
         let extras: Vec<_> = extra.iter().map(AsFd::as_fd).collect();
-        let ChildStart { command, stdio, tag, limits, cgroup, stack } = start;
+        let ChildStart { command, stdio, tag, limits, cgroup, user, stack } = start;
         let limits = &limits.rlimits;
-        let (pid, pidfd) = execute(&command, stdio, &extras, cgroup, limits, tag, stack)?;
+        let (pid, pidfd) = execute(&command, stdio, &extras, cgroup, limits, tag, user, stack)?;
         Ok(NewChild { pid, pidfd, handles: () })
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "each is one part of the child")]
 /// Starts a program; the calling thread sleeps until exec has succeeded or failed.
 pub fn execute(
     command: &Command,
@@ -301,6 +309,7 @@ pub fn execute(
     cgroup: Option<&Cgroup>,
     limits: &Rlimits,
     tag: TreeTag,
+    user: Option<&Credentials>,
     stack: &mut ChildStack,
 ) -> Result<(libc::pid_t, OwnedFd), SpawnError> {
     let argv_pointers = pointers(&command.argv);
@@ -321,6 +330,7 @@ pub fn execute(
         rlimits: &startup::lowered(limits),
         oom_score: startup::oom_score_of_children(),
         tag: tag.as_limit(),
+        user,
         server_pid: std::process::id().cast_signed(),
     };
     clone_child(&mut plan, stack)

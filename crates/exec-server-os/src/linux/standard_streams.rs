@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 
-use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::fs::{Gid, MemfdFlags, Mode, OFlags, Uid, fchown};
 use rustix::pipe::PipeFlags;
 
 use super::terminal;
+use crate::accounts::Credentials;
 use crate::spawn::{StdinKind, Stdio};
 
 /// The server's ends.
@@ -27,6 +28,22 @@ pub(super) enum TheirEnds {
 }
 
 impl TheirEnds {
+    /// Makes the user the owner, so that its programs can open `/dev/stdout` and use the terminal as their own.
+    pub fn give_to(&self, user: &Credentials) -> io::Result<()> {
+        let (uid, gid) = (Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)));
+        match self {
+            Self::Pipes { stdin, stdout, stderr } => {
+                for end in stdin.iter().chain([stdout, stderr]) {
+                    fchown(end, uid, gid)?;
+                }
+            }
+            // Its group is the one for terminals.
+            Self::Terminal { slave } => fchown(slave, uid, None)?,
+            Self::Socket { .. } | Self::Inherited => {}
+        }
+        Ok(())
+    }
+
     /// Descriptors 0, 1 and 2 of the child.
     pub fn as_stdio(&self) -> io::Result<[BorrowedFd<'_>; 3]> {
         let null = null_device()?;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Env, LimitsReport, ProcessId, ProcessLimits};
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 
 /// Params of `process/start`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -81,7 +82,7 @@ pub struct ProcessStartParams {
     pub unique_id: bool,
     /// User of the process; default: the server's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<String>,
+    pub user: Option<UserName>,
     /// Whether the answer has the `pid`.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub detailed: bool,

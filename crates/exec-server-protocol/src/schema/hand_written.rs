@@ -10,6 +10,7 @@ use crate::fs::{Data64, SandboxText};
 use crate::params::NoParams;
 use crate::path_uri::PathUri;
 use crate::sandbox::SandboxParams;
+use crate::user::UserName;
 
 macro_rules! schema {
     ($type:ty, $name:literal, $($body:tt)*) => {
@@ -43,6 +44,13 @@ schema!(RequestId, "RequestId", {
     "type": ["string", "integer"],
     "format": "int64",
     "description": "A string, or a signed 64-bit integer.",
+});
+
+schema!(UserName, "UserName", {
+    "type": ["string", "integer"],
+    "minimum": 0,
+    "maximum": 4_294_967_295_u32,
+    "description": "A user of the server's machine: a name, or a user id as text or as an integer.",
 });
 
 schema!(NoParams, "NoParams", {

@@ -8,13 +8,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
 use exec_server_os::limits::Rlimits;
-use exec_server_os::linux::mark;
+use exec_server_os::linux::{keyring, mark};
 
 use super::landlock::{self, Access, LandlockRule, LandlockRules, RuleTarget};
 use super::rootfs::{Base, MountAccess};
 use super::seccomp::{self, FilterOptions, NetworkMode};
 use super::step::{Step, StepError};
-use super::{Mechanism, Network, SandboxSetup, denials, keyring, limits, privileges};
+use super::{Mechanism, Network, SandboxSetup, denials, limits, privileges};
 
 /// Confines a command; the calling process is inside the rootfs already and has one thread.
 ///

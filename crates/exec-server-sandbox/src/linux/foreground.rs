@@ -73,6 +73,7 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
         tag: TreeTag::new(0),
         extra_input: None,
         limits: LimitPlan::default(),
+        user: None,
     };
     let setup = SandboxSetup {
         view: RootfsSpec::new(Base::Everything),

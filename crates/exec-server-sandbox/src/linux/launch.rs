@@ -11,6 +11,7 @@ use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use exec_server_os::TreeTag;
+use exec_server_os::accounts::Credentials;
 use exec_server_os::limits::Rlimits;
 use exec_server_os::linux::cgroup::Cgroup;
 use exec_server_os::linux::child::ChildStack;
@@ -25,7 +26,9 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 use tokio::io::Interest;
 
 use super::denials::RefusedCalls;
-use super::launcher::{Failure, LaunchPlan, LauncherEvent, Preparation, STEP_CWD, STEP_EXEC};
+use super::launcher::{
+    Failure, LaunchPlan, LauncherEvent, Preparation, STEP_CWD, STEP_EXEC, STEP_USER,
+};
 use super::netns::{IsolatedNetns, SandboxNetwork};
 use super::prepared::{PrepareSpec, PreparedSandbox};
 use super::teardown::HeldMounts;
@@ -52,6 +55,8 @@ pub struct LaunchRequest<'a> {
     /// The network of the session, used if the sandbox is isolated.
     pub network: &'a SandboxNetwork,
     pub warm_pool: Option<&'a WarmPool>,
+    /// The user of the command, if it is another one. There are no warm sandboxes of other users.
+    pub user: Option<&'a Credentials>,
 }
 
 /// A running launcher, a child of this process.
@@ -84,20 +89,24 @@ impl Launchers {
         stack: &mut ChildStack,
     ) -> Result<Launched, SpawnError> {
         let preparation = Preparation::of(launch.plan);
+        let warm_pool = launch.warm_pool.filter(|_| launch.user.is_none());
         let network = match (preparation, launch.plan.setup.network) {
             (Some(preparation), Network::Isolated) => {
-                let prepared = || launch.warm_pool?.adopt_network(preparation);
-                let make = || prepared().map_or_else(|| self.make_network(stack).map(Arc::new), Ok);
+                let prepared = || warm_pool?.adopt_network(preparation);
+                let make = || match prepared() {
+                    Some(network) => Ok(network),
+                    None => self.make_network(launch.user, stack).map(Arc::new),
+                };
                 Some(launch.network.get_or_make(make)?)
             }
             (Some(_), Network::Host) | (None, _) => None,
         };
-        let spec = PrepareSpec { preparation, network };
+        let spec = PrepareSpec { preparation, network, user: launch.user.cloned() };
         let plan =
             postcard::to_stdvec(launch.plan).map_err(|error| failed(io::Error::other(error)));
         let plan = memory_of(&plan?).map_err(failed)?;
-        let another = launch.warm_pool.map(|warm_pool| warm_pool.refill_on_drop(spec.clone()));
-        if let Some(warm) = launch.warm_pool.and_then(|warm_pool| warm_pool.take(&spec)) {
+        let another = warm_pool.map(|warm_pool| warm_pool.refill_on_drop(spec.clone()));
+        if let Some(warm) = warm_pool.and_then(|warm_pool| warm_pool.take(&spec)) {
             match warm.assign(launch, &plan) {
                 Ok(()) => return Ok(Launched { another, ..warm.hand_over() }),
                 Err(error) => {
@@ -105,7 +114,8 @@ impl Launchers {
                 }
             }
         }
-        let new = self.prepare(&spec, launch.tag, stack)?;
+        let cgroup = launch.cgroup.filter(|_| launch.user.is_some());
+        let new = self.prepare(&spec, launch.tag, cgroup, stack)?;
         match new.assign(launch, &plan) {
             // A launcher that has already exited has sent the reason on its report socket.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed(error)),
@@ -118,6 +128,7 @@ impl Launchers {
         &mut self,
         spec: &PrepareSpec,
         tag: TreeTag,
+        cgroup: Option<&Cgroup>,
         stack: &mut ChildStack,
     ) -> Result<PreparedSandbox, SpawnError> {
         let (refused, denial_count) = RefusedCalls::share().map_err(failed)?;
@@ -128,11 +139,14 @@ impl Launchers {
         fds.extend(
             spec.network.iter().flat_map(|quiet| [quiet.users.as_fd(), quiet.network.as_fd()]),
         );
+        fds.extend(cgroup.map(Cgroup::procs));
         let request = ZygoteRequest::Launch(LaunchParams {
             tag: limit(tag.as_limit()),
             open_files: limit(limits::sandboxed_open_file_limit()),
             preparation: spec.preparation,
             has_network: spec.network.is_some(),
+            has_cgroup: cgroup.is_some(),
+            user: spec.user.clone(),
         });
         match self.ask(&request, &fds, stack, || end_stray(tag)) {
             Ok((ZygoteReply::Launched(pid), mut fds)) if fds.len() == 1 => {
@@ -151,8 +165,13 @@ impl Launchers {
     }
 
     /// Creates a network namespace for isolated sandboxes.
-    pub fn make_network(&mut self, stack: &mut ChildStack) -> Result<IsolatedNetns, SpawnError> {
-        let (answer, fds) = self.ask(&ZygoteRequest::MakeNetwork, &[], stack, || {})?;
+    pub fn make_network(
+        &mut self,
+        user: Option<&Credentials>,
+        stack: &mut ChildStack,
+    ) -> Result<IsolatedNetns, SpawnError> {
+        let request = ZygoteRequest::MakeNetwork(user.cloned());
+        let (answer, fds) = self.ask(&request, &[], stack, || {})?;
         match (answer, <[OwnedFd; 2]>::try_from(fds)) {
             (ZygoteReply::Network, Ok([users, network])) => Ok(IsolatedNetns { users, network }),
             (answer, _) => Err(refusal(answer)),
@@ -205,9 +224,7 @@ fn failed(source: io::Error) -> SpawnError {
 
 fn refusal(answer: ZygoteReply) -> SpawnError {
     match answer {
-        ZygoteReply::Failed(Failure { step, errno }) => {
-            SpawnError::Sandbox { step, source: io::Error::from_raw_os_error(errno) }
-        }
+        ZygoteReply::Failed(failure) => failure.into_error(),
         _ => failed(io::Error::other("unexpected reply from the zygote")),
     }
 }
@@ -257,7 +274,7 @@ impl Zygote {
         // The zygote belongs to no process tree; launchers replace this tag with their own.
         let tag = TreeTag::new(u32::MAX);
         let (stdio, limits) = ([theirs.as_fd(), null, null], Rlimits::default());
-        let (_, pidfd) = execute(&program, stdio, &[], None, &limits, tag, stack)?;
+        let (_, pidfd) = execute(&program, stdio, &[], None, &limits, tag, None, stack)?;
         Ok(Self { pidfd, socket })
     }
 
@@ -392,12 +409,18 @@ impl ReportReader {
     }
 
     fn into_result(self) -> Result<Running, SpawnError> {
-        let Some(failure) = self.failure else { return Ok(self.running) };
-        let source = io::Error::from_raw_os_error(failure.errno);
-        Err(match failure.step.as_str() {
+        self.failure.map_or(Ok(self.running), |failure| Err(failure.into_error()))
+    }
+}
+
+impl Failure {
+    fn into_error(self) -> SpawnError {
+        let source = io::Error::from_raw_os_error(self.errno);
+        match self.step.as_str() {
             STEP_CWD => SpawnError::Cwd(source),
             STEP_EXEC => SpawnError::Program(source),
-            _ => SpawnError::Sandbox { step: failure.step, source },
-        })
+            STEP_USER => SpawnError::User(source),
+            _ => SpawnError::Sandbox { step: self.step, source },
+        }
     }
 }

@@ -14,13 +14,14 @@
 //! on the report socket, which exec closes.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
+use exec_server_os::accounts::Credentials;
 use exec_server_os::limits::LimitPlan;
 use exec_server_os::linux::command::Command;
 use exec_server_os::linux::standard_streams::move_up;
-use exec_server_os::linux::{check, reap_until};
+use exec_server_os::linux::{check, credentials, reap_until};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,7 @@ pub struct Failure {
 /// The steps whose failure is reported as an error of the request.
 pub const STEP_CWD: &str = "working directory";
 pub const STEP_EXEC: &str = "program";
+pub const STEP_USER: &str = "user";
 
 /// The state of a launcher right after the fork from its zygote.
 pub struct Launcher {
@@ -112,8 +114,8 @@ pub fn run_launcher(mut launcher: Launcher) -> i32 {
         // Without a report socket the failure cannot be sent; the server sees the closed socket.
         return 127;
     };
-    let Given { job_socket, denial_count, network } = given;
-    match launcher.begin(network) {
+    let Given { job_socket, denial_count, network, cgroup } = given;
+    match launcher.begin(network, cgroup) {
         Ok((outside, inside)) => match fork() {
             Ok(Some(first)) => {
                 if launcher.params.preparation.is_some() {
@@ -142,6 +144,7 @@ struct Given {
     job_socket: OwnedFd,
     denial_count: File,
     network: Option<IsolatedNetns>,
+    cgroup: Option<File>,
 }
 
 impl Launcher {
@@ -155,11 +158,23 @@ impl Launcher {
             true => Some(IsolatedNetns { users: fds.next()?, network: fds.next()? }),
             false => None,
         };
-        Some((Given { job_socket, denial_count, network }, Report(report)))
+        let cgroup = match self.params.has_cgroup {
+            true => Some(fds.next()?.into()),
+            false => None,
+        };
+        Some((Given { job_socket, denial_count, network, cgroup }, Report(report)))
     }
 
     /// Sets up everything before pid 1 is forked; returns the socket pair between the launcher and pid 1.
-    fn begin(&self, network: Option<IsolatedNetns>) -> Result<(File, File), StepError> {
+    fn begin(
+        &self,
+        network: Option<IsolatedNetns>,
+        cgroup: Option<File>,
+    ) -> Result<(File, File), StepError> {
+        if let Some(mut cgroup) = cgroup {
+            // 0 stands for the writing process.
+            cgroup.write_all(b"0").step("cgroup")?;
+        }
         self.setup_child()?;
         if self.params.preparation.is_some() {
             network.map_or(Ok(()), |network| network.enter())?;
@@ -175,19 +190,24 @@ impl Launcher {
         // Descriptor 0 is the zygote's socket; descriptor 1 is the null device.
         // SAFETY: plain system call on open descriptors.
         check(unsafe { libc::dup2(1, 0) }).step("standard streams")?;
-        // SAFETY: sets flags of this process. Unlike the zygote it must be dumpable to write its id maps.
-        let result = unsafe {
-            libc::prctl(libc::PR_SET_DUMPABLE, 1);
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
-        };
+        set_tag(self.params.tag);
+        become_user(self.params.user.as_ref())?;
+        // SAFETY: sets a flag of this process.
+        let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         check(result).step("parent-death signal")?;
         // The server may have exited before PDEATHSIG took effect.
         if rustix::process::getppid() != self.server {
             return Err(io::Error::from_raw_os_error(libc::ESRCH)).step("parent-death signal");
         }
-        set_tag(self.params.tag);
         Ok(())
     }
+}
+
+/// Changes to the user, and makes this process dumpable, which the zygote is not: its id maps can be written only then.
+pub fn become_user(user: Option<&Credentials>) -> Result<(), StepError> {
+    user.map_or(Ok(()), credentials::change_to).step(STEP_USER)?;
+    // SAFETY: sets a flag of this process.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) }).map(drop).step("dumpable")
 }
 
 /// Tags this process as part of a process tree.

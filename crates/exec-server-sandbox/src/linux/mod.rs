@@ -17,7 +17,6 @@
 //! | [`confinement`] | the restrictions that are applied between fork and exec: |
 //! | [`limits`] | … resource limits |
 //! | [`privileges`] | … capabilities, securebits, `no_new_privs` |
-//! | [`keyring`] | … a new session keyring |
 //! | [`landlock`] | … file rules a second time, signals and abstract sockets |
 //! | [`seccomp`] | … the system call filter, which [`bpf`] assembles |
 //! | [`denials`] | counts the calls that the filter refuses |
@@ -33,7 +32,6 @@ pub mod exit_hook;
 pub mod exit_report;
 pub mod foreground;
 pub mod init;
-pub mod keyring;
 pub mod landlock;
 pub mod launch;
 pub mod launcher;

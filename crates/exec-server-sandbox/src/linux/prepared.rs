@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use exec_server_os::accounts::Credentials;
 use exec_server_os::linux::cgroup::Cgroup;
 use rustix::event::Timespec;
 
@@ -20,6 +21,8 @@ pub struct PrepareSpec {
     pub preparation: Option<Preparation>,
     /// The session's network, if the sandbox is isolated.
     pub network: Option<Arc<IsolatedNetns>>,
+    /// The user of everything in the sandbox, if it is another one than that of the server.
+    pub user: Option<Credentials>,
 }
 
 impl PrepareSpec {
@@ -30,7 +33,7 @@ impl PrepareSpec {
             (None, None) => true,
             _ => false,
         };
-        is_same && self.preparation == other.preparation
+        is_same && self.preparation == other.preparation && self.user == other.user
     }
 }
 
@@ -65,7 +68,9 @@ impl PreparedSandbox {
         unsafe {
             libc::prlimit(parts.pid, libc::RLIMIT_RTTIME, &raw const tag, std::ptr::null_mut());
         }
-        if let Some(cgroup) = launch.cgroup {
+        // A launcher of another user joins the cgroup itself, because that user must not get at the descriptor.
+        let cgroup = launch.cgroup.filter(|_| launch.user.is_none());
+        if let Some(cgroup) = cgroup {
             let pid = parts.pid.to_string();
             match rustix::io::write(cgroup.procs(), pid.as_bytes()) {
                 Err(rustix::io::Errno::SRCH) => return Err(io::ErrorKind::BrokenPipe.into()),
@@ -74,8 +79,8 @@ impl PreparedSandbox {
         }
         let mut fds = launch.stdio.to_vec();
         fds.push(plan.as_fd());
-        fds.extend(launch.cgroup.map(Cgroup::procs));
-        let message = ExecJob { tag: limit(tag), has_cgroup: launch.cgroup.is_some() };
+        fds.extend(cgroup.map(Cgroup::procs));
+        let message = ExecJob { tag: limit(tag), has_cgroup: cgroup.is_some() };
         match packet::send(job_socket, &message, &fds) {
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 Err(io::ErrorKind::BrokenPipe.into())

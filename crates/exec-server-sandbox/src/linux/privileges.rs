@@ -2,6 +2,7 @@
 
 use std::io;
 
+use exec_server_os::linux::capabilities::{self, CAP_SETPCAP, has_effective};
 use exec_server_os::linux::check;
 
 use super::step::{Step, StepError};
@@ -11,19 +12,16 @@ use super::step::{Step, StepError};
 /// Lowering the bounding set and the securebits needs a capability. A process without that capability cannot gain any by
 /// `execve`, because of `no_new_privs`.
 pub fn drop_all() -> Result<(), StepError> {
-    clear_ambient().step("ambient capabilities")?;
+    capabilities::clear_ambient().step("ambient capabilities")?;
     if has_effective(CAP_SETPCAP).step("capabilities")? {
         drop_bounding_set().step("bounding set of capabilities")?;
         lock_securebits().step("securebits")?;
     }
-    clear_capabilities().step("capabilities")?;
+    capabilities::clear().step("capabilities")?;
     set(libc::PR_SET_NO_NEW_PRIVS, 1).step("no new privileges")?;
     // Lasts until execve. Until then the process is a copy of the launcher, whose memory must not be readable.
     set(libc::PR_SET_DUMPABLE, 0).step("dumpable")
 }
-
-const CAP_SETPCAP: u32 = 8;
-const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// Root has no implicit capabilities, changing the user changes none, none can be kept or raised; all locked.
 const SECUREBITS: libc::c_int = libc::SECBIT_NOROOT
@@ -33,27 +31,6 @@ const SECUREBITS: libc::c_int = libc::SECBIT_NOROOT
     | libc::SECBIT_KEEP_CAPS_LOCKED
     | libc::SECBIT_NO_CAP_AMBIENT_RAISE
     | libc::SECBIT_NO_CAP_AMBIENT_RAISE_LOCKED;
-
-#[repr(C)]
-struct Header {
-    version: u32,
-    pid: libc::c_int,
-}
-
-/// One 32-bit half of the three sets; the kernel takes two, low half first.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Half {
-    effective: u32,
-    permitted: u32,
-    inheritable: u32,
-}
-
-fn clear_ambient() -> io::Result<()> {
-    let (operation, none) = (libc::PR_CAP_AMBIENT_CLEAR_ALL as libc::c_ulong, 0 as libc::c_ulong);
-    // SAFETY: takes numbers only.
-    check(unsafe { libc::prctl(libc::PR_CAP_AMBIENT, operation, none, none, none) }).map(drop)
-}
 
 fn drop_bounding_set() -> io::Result<()> {
     // The kernel has at most 64; EINVAL marks the first unknown one.
@@ -68,23 +45,6 @@ fn drop_bounding_set() -> io::Result<()> {
 
 fn lock_securebits() -> io::Result<()> {
     set(libc::PR_SET_SECUREBITS, SECUREBITS as libc::c_ulong)
-}
-
-fn has_effective(capability: u32) -> io::Result<bool> {
-    let mut header = Header { version: CAPABILITY_VERSION_3, pid: 0 };
-    let mut halves = [Half::default(); 2];
-    // SAFETY: both are live locals of the layout that this version of the call has.
-    let result = unsafe { libc::syscall(libc::SYS_capget, &raw mut header, halves.as_mut_ptr()) };
-    check(result as libc::c_int)?;
-    Ok(halves[capability as usize / 32].effective & (1 << (capability % 32)) != 0)
-}
-
-fn clear_capabilities() -> io::Result<()> {
-    let mut header = Header { version: CAPABILITY_VERSION_3, pid: 0 };
-    let halves = [Half::default(); 2];
-    // SAFETY: as above; the kernel only reads them.
-    let result = unsafe { libc::syscall(libc::SYS_capset, &raw mut header, halves.as_ptr()) };
-    check(result as libc::c_int).map(drop)
 }
 
 fn set(option: libc::c_int, value: libc::c_ulong) -> io::Result<()> {

@@ -110,6 +110,7 @@ impl SandboxSpawner {
             tag,
             extra_input: None,
             limits: LimitPlan::default(),
+            user: None,
         };
         let launch = SandboxLaunch { setup, network, content: Content::FileWorker };
         let helper = self.spawner.submit_helper(request, launch).helper().await?;
@@ -187,14 +188,14 @@ impl SandboxLaunch {
         launchers: &mut Launchers,
         start: ChildStart,
     ) -> Result<NewChild<LaunchHandles>, SpawnError> {
-        let ChildStart { command, stdio, tag, limits, cgroup, stack } = start;
+        let ChildStart { command, stdio, tag, limits, cgroup, user, stack } = start;
         let (inside, warm_pool) = match &self.content {
             Content::Command { warm_pool } => (Inside::Command(command), warm_pool.as_ref()),
             Content::FileWorker => (Inside::FileWorker, None),
         };
         let plan = LaunchPlan { setup: self.setup, limits, inside };
         let network = &self.network;
-        let request = LaunchRequest { plan: &plan, stdio, tag, cgroup, network, warm_pool };
+        let request = LaunchRequest { plan: &plan, stdio, tag, cgroup, network, warm_pool, user };
         let launched = launchers.launch(&request, stack)?;
         let Launched { pid, pidfd, report, refused, another, inside } = launched;
         // A cgroup can be removed only after the launcher has left it, so the launcher's own exit counts then.

@@ -271,7 +271,8 @@ impl Refiller {
             // First, because a start of a new session without it would also have to create a network.
             if lacks_new {
                 let network = self.network.take().map_or_else(|| self.make_network(), Ok)?;
-                self.prepare(PrepareSpec { preparation, network: Some(network) }, false)?;
+                let spec = PrepareSpec { preparation, network: Some(network), user: None };
+                self.prepare(spec, false)?;
             }
             if lacks_same {
                 self.prepare(spec, true)?;
@@ -288,7 +289,7 @@ impl Refiller {
     }
 
     fn make_network(&mut self) -> Result<Arc<IsolatedNetns>, SpawnError> {
-        self.launchers.make_network(&mut self.stack).map(Arc::new)
+        self.launchers.make_network(None, &mut self.stack).map(Arc::new)
     }
 
     fn prepare(&mut self, spec: PrepareSpec, is_adopted: bool) -> Result<(), SpawnError> {
@@ -297,7 +298,7 @@ impl Refiller {
             pool.check_mounts();
             pool.changes
         };
-        let sandbox = self.launchers.prepare(&spec, TreeTag::new(TAG), &mut self.stack)?;
+        let sandbox = self.launchers.prepare(&spec, TreeTag::new(TAG), None, &mut self.stack)?;
         let warm = WarmSandbox { sandbox, spec, is_adopted, since: Instant::now() };
         let mut pool = self.shared.lock();
         pool.check_mounts();

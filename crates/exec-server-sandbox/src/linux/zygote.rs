@@ -10,6 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
+use exec_server_os::accounts::Credentials;
 use exec_server_os::linux::check;
 use rustix::process::{Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -21,15 +22,15 @@ use super::{limits, packet, rootfs, seccomp};
 /// A request to the zygote.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum ZygoteRequest {
-    /// Forks a launcher. Descriptors: job socket, report socket, memory of the denial count, and the two of the network
-    /// if there is one.
+    /// Forks a launcher. Descriptors: job socket, report socket, memory of the denial count, the two of the network if
+    /// there is one, and `cgroup.procs` if the launcher joins a cgroup.
     Launch(LaunchParams),
-    /// Creates a network namespace for isolated sandboxes.
-    MakeNetwork,
+    /// Creates a network namespace for isolated sandboxes of this user, or of the server's own.
+    MakeNetwork(Option<Credentials>),
 }
 
 /// The parameters of a launcher.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LaunchParams {
     pub tag: Limit,
     /// The open-file limit of the command. Launcher and pid 1 send descriptors and keep a higher one.
@@ -38,6 +39,10 @@ pub struct LaunchParams {
     pub preparation: Option<Preparation>,
     /// Whether the descriptors of an [`IsolatedNetns`] come with the request.
     pub has_network: bool,
+    /// Whether `cgroup.procs` comes with the request; else the job has the cgroup.
+    pub has_cgroup: bool,
+    /// The user that the launcher and everything in the sandbox run as, if it is another one.
+    pub user: Option<Credentials>,
 }
 
 /// A resource limit: soft, hard.
@@ -85,7 +90,7 @@ pub fn run_zygote() -> i32 {
                 }
                 Err(source) => answer(&failed("clone", &source), &[]),
             },
-            Ok(ZygoteRequest::MakeNetwork) => make_network(),
+            Ok(ZygoteRequest::MakeNetwork(user)) => make_network(user.as_ref()),
             Err(source) => answer(&failed("request", &source), &[]),
         };
         if answered.is_err() {
@@ -120,13 +125,12 @@ fn launch(fds: Vec<OwnedFd>) -> io::Result<Copied> {
 }
 
 /// Forks a process that creates and enters the network namespace, and sends its descriptors.
-fn make_network() -> io::Result<()> {
+fn make_network(user: Option<&Credentials>) -> io::Result<()> {
     // SAFETY: this process has one thread, so the child's copy of the memory is consistent.
     let pid = check(unsafe { libc::fork() })?;
     if pid == 0 {
-        // SAFETY: sets a flag of this process, without which it could not map its user.
-        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
-        let answered = match IsolatedNetns::make() {
+        let made = launcher::become_user(user).and_then(|()| IsolatedNetns::make());
+        let answered = match made {
             Ok(made) => answer(&ZygoteReply::Network, &[made.users.as_fd(), made.network.as_fd()])
                 .or_else(|source| answer(&failed("send a descriptor", &source), &[])),
             Err(error) => answer(&failed(error.step, &error.source), &[]),

@@ -151,9 +151,14 @@ impl ExecOptions {
     }
 
     fn directory(&self, info: Option<&EnvironmentInfo>) -> Result<PathUri, Failure> {
+        let workdir = self.workdir.as_deref().unwrap_or("");
+        if self.limits.has_user() && (workdir == "~" || workdir.starts_with("~/")) {
+            let text = "~ is the home of the server's user; use an absolute path with --user";
+            return Err(Failure::Usage(text.to_owned()));
+        }
         let base = info.and_then(|info| info.cwd.as_ref());
         let home = info.and_then(|info| info.user_home_dir.as_ref());
-        remote_path(self.workdir.as_deref().unwrap_or("").as_bytes(), base, home)
+        remote_path(workdir.as_bytes(), base, home)
     }
 
     fn sandbox(&self, cwd: &PathUri) -> Result<Option<serde_json::Value>, Failure> {

@@ -3,6 +3,7 @@
 use exec_server_client::ExecServerError;
 use exec_server_protocol::environment::Capabilities;
 use exec_server_protocol::process::{LimitName, ProcessLimits};
+use exec_server_protocol::user::UserName;
 
 use super::failure::Failure;
 
@@ -18,7 +19,7 @@ pub struct LimitOptions {
     /// Limit the number of processes and threads.
     #[arg(long, value_name = "COUNT", alias = "pids-limit", value_parser = crate::cli::in_range(LimitName::Pids))]
     pids: Option<u64>,
-    /// Run as this user, if the server supports it.
+    /// Run as this user of the server's machine, by name or number; needs a server that may change users.
     #[arg(short, long, value_name = "NAME")]
     user: Option<String>,
 }
@@ -42,15 +43,20 @@ impl LimitOptions {
         Ok(Some(limits))
     }
 
+    /// Whether the command runs as another user.
+    pub fn has_user(&self) -> bool {
+        self.user.is_some()
+    }
+
     /// The user of the start request.
-    pub fn user(&self, can: &Capabilities) -> Result<Option<String>, Failure> {
+    pub fn user(&self, can: &Capabilities) -> Result<Option<UserName>, Failure> {
         match &self.user {
             Some(_) if !can.process_user => {
                 let text =
                     "this server cannot change users: it runs every command as its own (--user)";
                 Err(Failure::Usage(text.to_owned()))
             }
-            user => Ok(user.clone()),
+            user => Ok(user.clone().map(UserName)),
         }
     }
 }

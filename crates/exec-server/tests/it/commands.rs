@@ -28,10 +28,10 @@ use tokio::time::timeout;
 
 /// Result of an invocation.
 #[derive(Debug, PartialEq)]
-struct Ran {
-    code: i32,
-    out: String,
-    err: String,
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
 }
 
 /// A command without input and without settings of the user.
@@ -48,7 +48,7 @@ fn command(arguments: &[&str]) -> Command {
 }
 
 /// Runs a command to its end.
-async fn cli(arguments: &[&str]) -> Ran {
+pub async fn cli(arguments: &[&str]) -> Ran {
     finish(command(arguments).spawn().expect("the program can be started")).await
 }
 

@@ -73,4 +73,6 @@ mod terminals;
 mod trees;
 #[cfg(target_os = "linux")]
 mod unread;
+#[cfg(target_os = "linux")]
+mod users;
 mod wire;

@@ -145,7 +145,11 @@ impl ProcessTask {
             argv: self.config.argv.clone(),
             cwd: self.config.cwd.clone(),
             tty: self.config.is_terminal,
-            user: self.server.environment.host.as_ref().and_then(|host| host.user.clone()),
+            user: self
+                .config
+                .user
+                .clone()
+                .or_else(|| self.server.environment.host.as_ref()?.user.clone()),
             started_at_ms: since_1970_ms(self.child.started_at),
             next_seq: self.log.next_seq(),
             exited: exit.is_some(),

@@ -1,8 +1,8 @@
-//! Gives a command a new session keyring, if the policy allows keyrings.
+//! Replaces the session keyring of a process.
 
 use std::io;
 
-use exec_server_os::linux::check;
+use super::check;
 
 /// Replaces the inherited session keyring of the server with a new, empty one.
 pub fn join_new_session() -> io::Result<()> {
@@ -19,7 +19,7 @@ pub fn join_new_session() -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use exec_server_os::linux::testing::{Ended, User, in_child};
+    use super::super::testing::{Ended, User, in_child};
 
     use super::*;
 
