@@ -75,6 +75,7 @@ fn capabilities(mechanism: Mechanism) -> Capabilities {
         process_read_until: true,
         process_unique_id: true,
         process_pid: true,
+        process_output_spool: cfg!(target_os = "linux"),
         process_user: exec_server_os::can_change_users(),
         linux_root_write_preserves_devices: has_mounts,
         linux_approved_root_write_preserves_restrictions: has_mounts,

@@ -122,6 +122,13 @@ pub enum RequestError {
     /// The request uses a feature that this server does not have.
     #[error("{0}")]
     Unsupported(&'static str),
+    /// The file for the output cannot be made.
+    #[error("outputSpool is not available: {0}")]
+    SpoolUnavailable(String),
+    #[error(
+        "the output spools of this server already have their maximum of {0} bytes; retry later, or raise --max-output-spools"
+    )]
+    SpoolsFull(u64),
     #[error("failed to signal process: {0}")]
     Signal(#[source] io::Error),
     #[error("failed to resize the terminal: {0}")]
@@ -274,6 +281,8 @@ impl RequestError {
                 return rpc;
             }
             Self::Unsupported(_) => (InvalidParams, "unsupported"),
+            Self::SpoolUnavailable(_) => (InvalidRequest, "spool_unavailable"),
+            Self::SpoolsFull(_) => (InvalidRequest, "spools_full"),
             Self::Signal(error) => return system_error("signal_failed", self, error),
             Self::Resize(error) => return system_error("resize_failed", self, error),
             Self::NoTerminal(_) => (InvalidRequest, "no_terminal"),
@@ -332,6 +341,7 @@ impl RequestError {
                 | Self::TooManyProcesses(_)
                 | Self::TooManyRequests
                 | Self::StdinOverloaded
+                | Self::SpoolsFull(_)
                 | Self::TooManyExchanges
                 | Self::TooManySearches
                 | Self::HttpOverloaded

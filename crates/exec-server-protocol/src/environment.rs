@@ -123,6 +123,7 @@ capabilities! {
     process_read_until        "`until` in `process/read`: one answer without output, at the exit or the close."
     process_unique_id         "`uniqueId` in `process/start`; `user` in lists of processes."
     process_pid               "`detailed` in `process/start`: `pid` in its answer."
+    process_output_spool      "`outputSpool` in `process/start`, and `view` in `process/read`."
     process_user              "`user` in `process/start`."
     linux_root_write_preserves_devices "A sandbox that may write `/` has working devices."
     linux_approved_root_write_preserves_restrictions "What a policy denies stays so in a sandbox that may write `/`."

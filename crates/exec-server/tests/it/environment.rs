@@ -76,6 +76,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "processLimits",
         "processList",
         "processOutputRetention",
+        "processOutputSpool",
         "processOutputTimes",
         "processPid",
         "processReadUntil",
