@@ -91,6 +91,7 @@ fn capabilities(mechanism: Mechanism) -> Capabilities {
         fs_append: true,
         fs_truncate: true,
         fs_edit: cfg!(target_os = "linux"),
+        fs_user: exec_server_os::can_change_users(),
         fs_search: cfg!(target_os = "linux"),
         fs_rename: true,
         fs_symlink: true,

@@ -105,10 +105,11 @@ impl Spool {
         if self.settle_failure() {
             return;
         }
-        if self.index.wants_to_grow(bytes.len()) && self.index.size() < self.most {
-            let more = GROWTH_BYTES.min(self.most - self.index.size());
+        if self.index.wants_to_grow(bytes.len()) {
+            let most = self.most - self.index.size();
             // Without room the oldest output is evicted.
-            if self.room.grow(more) {
+            let steps = [GROWTH_BYTES, MIN_SPOOL_BYTES].map(|more| more.min(most));
+            if let Some(more) = steps.into_iter().find(|more| *more > 0 && self.room.grow(*more)) {
                 self.index.grow(self.index.size() + more);
             }
         }

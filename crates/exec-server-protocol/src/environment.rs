@@ -139,6 +139,7 @@ capabilities! {
     fs_append                 "`fs/append`."
     fs_truncate               "`fs/truncate`."
     fs_edit                   "`fs/edit`."
+    fs_user                   "`user` in every `fs/*` request with a `sandbox`."
     fs_search                 "`fs/search`, `fs/find`, `fs/nextPage` and `fs/cancelSearch`."
     fs_rename                 "`fs/rename`."
     fs_symlink                "`fs/symlink` and `fs/readLink`."

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::errors::RpcError;
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 
 mod changes;
 mod data64;
@@ -88,6 +89,9 @@ pub struct FsReadFileParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// Whether the answer has the version tag.
     #[serde(default)]
     pub detailed: Option<bool>,
@@ -116,6 +120,9 @@ pub struct FsCreateDirectoryParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/canonicalize`.
@@ -124,6 +131,9 @@ pub struct FsCanonicalizeParams {
     pub path: PathUri,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Result of `fs/canonicalize`.
@@ -149,6 +159,9 @@ pub struct FsRemoveParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/copy`.
@@ -161,6 +174,9 @@ pub struct FsCopyParams {
     pub recursive: bool,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/rename`.
@@ -174,6 +190,9 @@ pub struct FsRenameParams {
     pub no_replace: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/symlink`.
@@ -192,6 +211,9 @@ pub struct FsSymlinkParams {
     pub replace: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/readLink`.
@@ -200,6 +222,9 @@ pub struct FsReadLinkParams {
     pub path: PathUri,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Result of `fs/readLink`.
@@ -228,6 +253,9 @@ pub struct FsSetPermissionsParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/batch`.

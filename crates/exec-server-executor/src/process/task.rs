@@ -61,7 +61,8 @@ pub(super) struct ProcessTask {
     gate: OutputGate,
     stdin: StdinLedger<Reply>,
     readers: ReadWaiters<Reply>,
-    spool: Option<Spool>,
+    /// Boxed, because few processes have one.
+    spool: Option<Box<Spool>>,
     /// Reads of the spool, and views.
     views: JoinSet<()>,
     unread: UnreadAnswers,
@@ -96,7 +97,7 @@ impl ProcessTask {
             gate,
             stdin: StdinLedger::new(child.input.is_some()),
             readers: ReadWaiters::default(),
-            spool,
+            spool: spool.map(Box::new),
             views: JoinSet::new(),
             unread: UnreadAnswers::default(),
             time_limits: TimeLimits::new(child.started, config.timeout, config.idle_timeout),
@@ -131,7 +132,7 @@ impl ProcessTask {
                 break;
             }
             let deadline = self.deadline(now);
-            let has_spool_room = self.spool.as_mut().is_none_or(Spool::has_room);
+            let has_spool_room = self.spool.as_mut().is_none_or(|spool| spool.has_room());
             let may_read =
                 !self.child.is_ready() || has_spool_room && self.gate.is_open(self.gate_input(now));
             tokio::select! {
@@ -147,7 +148,7 @@ impl ProcessTask {
                     self.handle_written(result);
                 }
                 slot = reserve(&self.link.outbox), if self.child.is_ready() && may_read => self.read_ready(slot),
-                room = spool::room(self.spool.as_ref()), if self.child.is_ready() && !has_spool_room => {
+                room = spool::room(self.spool.as_deref()), if self.child.is_ready() && !has_spool_room => {
                     self.handle_spool_room(room);
                 }
                 Some(_) = self.views.join_next(), if !self.views.is_empty() => {}

@@ -102,7 +102,7 @@ async fn a_full_disk_is_reported_and_the_process_goes_on() {
     let (kept, gaps) = read_all(&mut client, "p", 0).await;
     assert!((1_000_000..2_200_000).contains(&kept.len()), "{}", kept.len());
     assert!(whole.as_bytes().starts_with(&kept[..1_000_000]));
-    assert!(whole.as_bytes().ends_with(&kept[kept.len() - 10_000..]));
+    assert!(kept.ends_with(b"1000000\n"));
     assert_eq!(gaps.len(), 1, "{gaps:?}");
 }
 

@@ -38,7 +38,7 @@ async fn a_client_that_was_away_misses_nothing() {
     let server = TestExecutor::start().await;
     let mut first = server.client().await;
     let session = first.session_id.clone();
-    let script = "echo ready; read go; seq 300000; echo end >&2";
+    let script = "echo ready; read go; seq 300000; echo end";
     first.start("p", &["sh", "-c", script], spooled(json!({"pipeStdin": true}))).await.unwrap();
     first.wait_output("p", "ready\n").await;
     first.write("p", "w1", "go\n").await.unwrap();
