@@ -38,6 +38,17 @@ pub struct Launch<'a> {
     pub content: Content,
     /// Its sandbox policy as JSON.
     pub sandbox: Option<&'a str>,
+    /// Where its output is kept.
+    pub kept: Kept,
+}
+
+/// Where the output of a process is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// The latest output, in memory.
+    InMemory,
+    /// All output, in a spool.
+    InSpool,
 }
 
 /// Standard streams of a process.
@@ -54,7 +65,13 @@ pub enum Stdio {
 impl<'a> Launch<'a> {
     /// A process without input and with any output.
     pub fn new(argv: &'a [&'a str]) -> Launch<'a> {
-        Launch { argv, stdio: Stdio::Output, content: Content::Any, sandbox: None }
+        Launch {
+            argv,
+            stdio: Stdio::Output,
+            content: Content::Any,
+            sandbox: None,
+            kept: Kept::InMemory,
+        }
     }
 }
 
@@ -164,8 +181,12 @@ impl Client {
         let pipe = launch.stdio == Stdio::Piped;
         let sandbox =
             launch.sandbox.map(|policy| format!(r#","sandbox":{policy}"#)).unwrap_or_default();
+        let spool = match launch.kept {
+            Kept::InMemory => "",
+            Kept::InSpool => r#","outputSpool":{}"#,
+        };
         let params = format!(
-            r#"{{"processId":"p{process}","argv":{argv},"cwd":"file:///","env":{{"PATH":"/usr/bin:/bin"}},"tty":{tty},"pipeStdin":{pipe},"arg0":null{sandbox}}}"#
+            r#"{{"processId":"p{process}","argv":{argv},"cwd":"file:///","env":{{"PATH":"/usr/bin:/bin"}},"tty":{tty},"pipeStdin":{pipe},"arg0":null{sandbox}{spool}}}"#
         );
         let request = self.queue("process/start", &params);
         Started { process, request }

@@ -7,7 +7,8 @@ use exec_server_core::event_order::ProcessEvent;
 use exec_server_protocol::duration::millis;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
-    EnvInherit, EnvPolicy, OutputStream, ProcessId, ProcessLimits, ProcessStartParams, TerminalSize,
+    EnvInherit, EnvPolicy, OutputSpool, OutputStream, ProcessId, ProcessLimits, ProcessStartParams,
+    TerminalSize,
 };
 use exec_server_protocol::sandbox::SandboxParams;
 use exec_server_protocol::user::UserName;
@@ -40,6 +41,7 @@ pub struct Command {
     retention: Option<u64>,
     limits: Option<ProcessLimits>,
     user: Option<UserName>,
+    spool: Option<OutputSpool>,
     kill_on_drop: bool,
 }
 
@@ -71,6 +73,7 @@ impl Command {
             retention: None,
             limits: None,
             user: None,
+            spool: None,
             kill_on_drop: false,
         }
     }
@@ -184,6 +187,13 @@ impl Command {
         self
     }
 
+    /// Keeps all output in a file of the server, up to its limit or `max_bytes`, so that a reader that was away for long
+    /// misses nothing.
+    pub fn output_spool(&mut self, max_bytes: Option<u64>) -> &mut Self {
+        self.spool = Some(OutputSpool { max_bytes });
+        self
+    }
+
     /// Sets the process id within the session; the default is a random UUID.
     pub fn process_id(&mut self, id: impl Into<ProcessId>) -> &mut Self {
         self.process_id = Some(id.into());
@@ -255,11 +265,15 @@ impl Command {
             closed_retention_ms: None,
             wait_when_detached: false,
             unique_id: false,
+            output_spool: self.spool,
             user: self.user.clone(),
             detailed: self.caller.capabilities().await?.process_pid,
         };
         if self.limits.is_some() {
             self.caller.require(|can| can.process_limits, "limits of processes").await?;
+        }
+        if self.spool.is_some() {
+            self.caller.require(|can| can.process_output_spool, "spools of output").await?;
         }
         if self.user.is_some() {
             self.caller.require(|can| can.process_user, "processes of other users").await?;

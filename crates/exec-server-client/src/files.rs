@@ -15,6 +15,7 @@ use exec_server_protocol::limits::MAX_WHOLE_FILE_BYTES;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::sandbox::SandboxParams;
+use exec_server_protocol::user::UserName;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -45,6 +46,7 @@ const PAGE: u64 = 5000;
 pub struct ExecutorFileSystem {
     caller: Caller,
     sandbox: Sandbox,
+    user: Option<UserName>,
 }
 
 /// How a directory is created.
@@ -67,13 +69,19 @@ pub enum Removal {
 
 impl ExecutorFileSystem {
     pub(crate) fn new(caller: Caller) -> Self {
-        Self { caller, sandbox: None }
+        Self { caller, sandbox: None, user: None }
     }
 
     /// The same files, with every request restricted to what the sandbox policy allows.
     #[must_use]
     pub fn with_sandbox(&self, sandbox: &SandboxParams) -> Self {
-        Self { caller: self.caller.clone(), sandbox: Some(SandboxText::new(sandbox)) }
+        Self { sandbox: Some(SandboxText::new(sandbox)), ..self.clone() }
+    }
+
+    /// The same files, with the rights of this user of the server's machine, a name or a number; new files belong to it.
+    #[must_use]
+    pub fn with_user(&self, user: impl Into<UserName>) -> Self {
+        Self { user: Some(user.into()), ..self.clone() }
     }
 
     /// Reads a whole file.
@@ -82,6 +90,7 @@ impl ExecutorFileSystem {
             path: self.resolve(path).await?,
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
             detailed: None,
         };
         let answer: FsReadFileResponse = self.call(Method::FsReadFile, &params).await?;
@@ -103,7 +112,7 @@ impl ExecutorFileSystem {
         path: impl Into<RemotePath>,
     ) -> Result<FileReadStream, ExecServerError> {
         let path = self.resolve(path).await?;
-        FileReadStream::open(&self.caller, path, self.sandbox.clone()).await
+        FileReadStream::open(&self.caller, path, self.sandbox.clone(), self.user.clone()).await
     }
 
     /// Replaces the content of a file atomically; content above the limit of one message is sent in blocks.
@@ -123,6 +132,7 @@ impl ExecutorFileSystem {
             data_base64: content.into(),
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
             durability: None,
             if_absent: None,
             if_match: None,
@@ -139,6 +149,9 @@ impl ExecutorFileSystem {
         &self,
         params: FsWriteFileParams,
     ) -> Result<FsWriteFileResponse, ExecServerError> {
+        if params.user.is_some() {
+            self.require_user().await?;
+        }
         let is_conditional = params.if_absent.is_some() || params.if_match.is_some();
         if is_conditional {
             self.require(|can| can.fs_conditional_write, "conditional writes").await?;
@@ -156,7 +169,7 @@ impl ExecutorFileSystem {
     ) -> Result<FileWriteStream, ExecServerError> {
         self.require(|can| can.file_write_streaming, "writing a file in blocks").await?;
         let path = self.resolve(path).await?;
-        FileWriteStream::open(&self.caller, path, self.sandbox.clone()).await
+        FileWriteStream::open(&self.caller, path, self.sandbox.clone(), self.user.clone()).await
     }
 
     /// Appends to a file, and creates it if it does not exist.
@@ -171,6 +184,7 @@ impl ExecutorFileSystem {
             create: None,
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
             durability: None,
             if_match: None,
         };
@@ -188,6 +202,7 @@ impl ExecutorFileSystem {
             size,
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
             durability: None,
             if_match: None,
         };
@@ -208,6 +223,7 @@ impl ExecutorFileSystem {
             edits,
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
             durability: None,
             if_match: None,
             dry_run: false,
@@ -218,6 +234,9 @@ impl ExecutorFileSystem {
     /// Edits a file with conditions and durability.
     pub async fn edit_with(&self, params: FsEditParams) -> Result<FsEditResponse, ExecServerError> {
         self.require(|can| can.fs_edit, "fs/edit").await?;
+        if params.user.is_some() {
+            self.require_user().await?;
+        }
         self.call(Method::FsEdit, &params).await
     }
 
@@ -232,6 +251,7 @@ impl ExecutorFileSystem {
             recursive: Some(parents == Parents::Create),
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
         };
         self.call_for_nothing(Method::FsCreateDirectory, &params).await
     }
@@ -263,6 +283,7 @@ impl ExecutorFileSystem {
             path: self.resolve(path).await?,
             follow_symlinks,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
             detailed: can_detail.then_some(true),
         };
         self.call(Method::FsGetMetadata, &params).await
@@ -282,8 +303,11 @@ impl ExecutorFileSystem {
         &self,
         path: impl Into<RemotePath>,
     ) -> Result<PathUri, ExecServerError> {
-        let params =
-            FsCanonicalizeParams { path: self.resolve(path).await?, sandbox: self.sandbox.clone() };
+        let params = FsCanonicalizeParams {
+            path: self.resolve(path).await?,
+            sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
+        };
         let answer: FsCanonicalizeResponse = self.call(Method::FsCanonicalize, &params).await?;
         Ok(answer.path)
     }
@@ -299,6 +323,7 @@ impl ExecutorFileSystem {
         let params = FsReadDirectoryParams {
             path: self.resolve(path).await?,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
             limit: can_page.then_some(PAGE),
             cursor: None,
             detailed: None,
@@ -312,6 +337,9 @@ impl ExecutorFileSystem {
         &self,
         mut params: FsReadDirectoryParams,
     ) -> Result<Vec<(Vec<u8>, FsDirectoryEntry)>, ExecServerError> {
+        if params.user.is_some() {
+            self.require_user().await?;
+        }
         let wrong = |error: BadListing| ExecServerError::Protocol(error.to_string());
         let mut listing = Listing::default();
         let mut entries = Vec::new();
@@ -347,7 +375,8 @@ impl ExecutorFileSystem {
         options: FsWalkOptions,
     ) -> Result<FsWalkResponse, ExecServerError> {
         let path = self.resolve(path).await?;
-        let params = FsWalkParams { path, options, sandbox: self.sandbox.clone() };
+        let params =
+            FsWalkParams { path, options, sandbox: self.sandbox.clone(), user: self.user.clone() };
         let found: FsWalkResponse = self.call(Method::FsWalk, &params).await?;
         answers::check_walk(&params, &found)?;
         Ok(found)
@@ -355,7 +384,7 @@ impl ExecutorFileSystem {
 
     /// Searches the content of a tree or a file; the pages are read one by one.
     ///
-    /// The id and, unless `params` has one, the sandbox are set by this call.
+    /// The id and, unless `params` has them, the sandbox and the user are set by this call.
     pub async fn search(
         &self,
         mut params: FsSearchParams,
@@ -364,12 +393,16 @@ impl ExecutorFileSystem {
         let id = uuid::Uuid::new_v4().simple().to_string();
         params.search_id = Some(id.clone());
         params.sandbox = params.sandbox.or_else(|| self.sandbox.clone());
+        params.user = params.user.or_else(|| self.user.clone());
+        if params.user.is_some() {
+            self.require_user().await?;
+        }
         SearchPages::start(&self.caller, Method::FsSearch, id, &params).await
     }
 
     /// Searches the names of a tree; the pages are read one by one.
     ///
-    /// The id and, unless `params` has one, the sandbox are set by this call.
+    /// The id and, unless `params` has them, the sandbox and the user are set by this call.
     pub async fn find(
         &self,
         mut params: FsFindParams,
@@ -378,6 +411,10 @@ impl ExecutorFileSystem {
         let id = uuid::Uuid::new_v4().simple().to_string();
         params.search_id = Some(id.clone());
         params.sandbox = params.sandbox.or_else(|| self.sandbox.clone());
+        params.user = params.user.or_else(|| self.user.clone());
+        if params.user.is_some() {
+            self.require_user().await?;
+        }
         SearchPages::start(&self.caller, Method::FsFind, id, &params).await
     }
 
@@ -390,6 +427,9 @@ impl ExecutorFileSystem {
         self.require(|can| can.fs_watch, "fs/watch").await?;
         if self.sandbox.is_some() {
             return Err(ExecServerError::Unsupported("a watch under a sandbox"));
+        }
+        if self.user.is_some() {
+            return Err(ExecServerError::Unsupported("a watch as another user"));
         }
         let params = FsWatchParams {
             watch_id: uuid::Uuid::new_v4().simple().to_string(),
@@ -414,6 +454,7 @@ impl ExecutorFileSystem {
             force: Some(removal == Removal::Tree),
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
         };
         self.call_for_nothing(Method::FsRemove, &params).await
     }
@@ -429,6 +470,7 @@ impl ExecutorFileSystem {
             destination_path: self.resolve(destination).await?,
             recursive: true,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
         };
         self.call_for_nothing(Method::FsCopy, &params).await
     }
@@ -444,6 +486,7 @@ impl ExecutorFileSystem {
             destination_path: self.resolve(destination).await?,
             no_replace: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
         };
         self.call_for_nothing(Method::FsRename, &params).await
     }
@@ -460,6 +503,7 @@ impl ExecutorFileSystem {
             target_base64: None,
             replace: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
         };
         self.call_for_nothing(Method::FsSymlink, &params).await
     }
@@ -469,8 +513,11 @@ impl ExecutorFileSystem {
         &self,
         path: impl Into<RemotePath>,
     ) -> Result<FsReadLinkResponse, ExecServerError> {
-        let params =
-            FsReadLinkParams { path: self.resolve(path).await?, sandbox: self.sandbox.clone() };
+        let params = FsReadLinkParams {
+            path: self.resolve(path).await?,
+            sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
+        };
         self.call(Method::FsReadLink, &params).await
     }
 
@@ -486,6 +533,7 @@ impl ExecutorFileSystem {
             modified_at_ms: None,
             follow_symlinks: None,
             sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
         };
         self.call_for_nothing(Method::FsSetPermissions, &params).await
     }
@@ -506,6 +554,9 @@ impl ExecutorFileSystem {
 
     /// Resolves a path to a URI; a relative path is resolved against the server's working directory.
     pub async fn resolve(&self, path: impl Into<RemotePath>) -> Result<PathUri, ExecServerError> {
+        if self.user.is_some() {
+            self.require_user().await?;
+        }
         let path = path.into();
         if !path.is_relative() {
             return path.resolve(None);
@@ -528,6 +579,10 @@ impl ExecutorFileSystem {
         params: &impl Serialize,
     ) -> Result<(), ExecServerError> {
         self.call(method, params).await.map(|_: serde_json::Value| ())
+    }
+
+    async fn require_user(&self) -> Result<(), ExecServerError> {
+        self.require(|can| can.fs_user, "files with the rights of another user").await
     }
 
     async fn require(

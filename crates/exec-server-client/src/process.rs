@@ -143,6 +143,7 @@ impl ProcessSession {
             session_id: None,
             timestamps: false,
             until: None,
+            view: None,
         };
         if let Some(answer) = self.handle.process.known_end(after_seq) {
             return Ok(answer);

@@ -169,6 +169,7 @@ impl Process {
             session_id: None,
             timestamps: false,
             until: None,
+            view: None,
         }
     }
 
@@ -354,6 +355,7 @@ impl Process {
             sandbox_denied: exit.and_then(|exit| exit.sandbox_denied).unwrap_or(false),
             details: exit.map_or_else(ExitDetails::default, |exit| exit.details.clone()),
             gap: None,
+            extent: None,
         })
     }
 

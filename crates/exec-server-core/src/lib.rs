@@ -5,6 +5,8 @@
 //! | [`process_log`] | sequence numbers, retained output, exit, closed, expiry | the process task |
 //! | [`delivery`] | which events have reached the client, so that no other is evicted | the process task |
 //! | [`output_gate`] | when output may be read, so that the client gets all of it | the process task |
+//! | [`spool_index`] | where output is in the spool file, and what makes room | the process task |
+//! | [`output_view`] | head, tail and search in kept output | the reader of a spool |
 //! | [`read_waiters`] | long polls of `process/read`, and what ends their wait | the process task |
 //! | [`time_limits`] | when a process has run or idled for too long | the process task |
 //! | [`termination`] | SIGTERM, grace, SIGKILL until the tree is empty | the process task |
@@ -40,11 +42,13 @@ pub mod handle_table;
 pub mod keepalive;
 pub mod listing;
 pub mod output_gate;
+pub mod output_view;
 pub mod phase;
 pub mod process_log;
 pub mod read_waiters;
 pub mod recovery;
 pub mod reply_memory;
+pub mod spool_index;
 pub mod stdin_ledger;
 pub mod terminal_queries;
 pub mod termination;

@@ -17,6 +17,7 @@ use exec_server_protocol::process::{
 };
 
 use crate::byte_queue::ByteQueue;
+use crate::output_view::OutputRecord;
 
 /// The events of one process.
 #[derive(Debug)]
@@ -140,6 +141,7 @@ impl ProcessLog {
                     stream: chunk.stream,
                     chunk: bytes.into(),
                     at_ms: None,
+                    offset: None,
                 });
             }
             offset += len;
@@ -159,6 +161,7 @@ impl ProcessLog {
             sandbox_denied: exit.is_some_and(|exit| exit.sandbox_denied),
             details: exit.map(|exit| exit.details.clone()).unwrap_or_default(),
             gap: self.gap(after),
+            extent: None,
         }
     }
 
@@ -175,6 +178,44 @@ impl ProcessLog {
         let mut state = self.read(u64::MAX, None);
         state.gap = None;
         state
+    }
+
+    /// All retained output with its offsets, for a view.
+    pub fn records(&self) -> Vec<OutputRecord> {
+        let (mut place, first) = (0, self.evicted.bytes);
+        let record = |chunk: &Chunk| {
+            let len = chunk.len as usize;
+            let record = OutputRecord {
+                seq: chunk.seq,
+                at_ms: chunk.at_ms,
+                stream: chunk.stream,
+                offset: first + place as u64,
+                bytes: self.bytes.copy(place, len),
+            };
+            place += len;
+            record
+        };
+        self.chunks.iter().map(record).collect()
+    }
+
+    /// All bytes that the process has written so far.
+    pub fn end_offset(&self) -> u64 {
+        self.evicted.bytes + self.bytes.len() as u64
+    }
+
+    /// Offset of the first retained byte.
+    pub fn first_offset(&self) -> u64 {
+        self.evicted.bytes
+    }
+
+    /// Number of the first retained output; the next number if there is none.
+    pub fn first_seq(&self) -> u64 {
+        self.chunks.front().map_or(self.last_seq + 1, |chunk| chunk.seq)
+    }
+
+    /// Whether output after `after` was evicted.
+    pub fn has_gap(&self, after: u64) -> bool {
+        self.evicted.through > after
     }
 
     /// Upper bound for the JSON text of [`ProcessLog::read`] in bytes.
@@ -247,10 +288,8 @@ impl ProcessLog {
     }
 
     fn gap(&self, after: u64) -> Option<OutputGap> {
-        (self.evicted.through > after).then(|| OutputGap {
-            evicted_bytes: self.evicted.bytes,
-            first_seq: self.chunks.front().map_or(self.last_seq + 1, |chunk| chunk.seq),
-        })
+        (self.evicted.through > after)
+            .then(|| OutputGap { evicted_bytes: self.evicted.bytes, first_seq: self.first_seq() })
     }
 }
 

@@ -130,6 +130,10 @@ pub struct ServerLimits {
     pub message_bytes: usize,
     /// Upper bound for the output bytes that a start request may ask to retain.
     pub retained_output: usize,
+    /// Upper bound for the file that keeps the output of one process.
+    pub output_spool: u64,
+    /// Bytes of all such files together.
+    pub output_spools: u64,
     /// Bytes of unread replies over all connections.
     pub reply_memory: usize,
     /// Ordinary requests of one connection that run concurrently.
@@ -146,6 +150,8 @@ impl Default for ServerLimits {
             processes: 4096,
             message_bytes: limits::MAX_MESSAGE_BYTES,
             retained_output: 64 * 1024 * 1024,
+            output_spool: 256 * 1024 * 1024,
+            output_spools: 4 * 1024 * 1024 * 1024,
             reply_memory: 256 * 1024 * 1024,
             concurrent_requests: 1024,
             waiting_requests: 16 * 1024,

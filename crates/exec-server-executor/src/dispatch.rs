@@ -89,6 +89,7 @@ pub struct Caller<'a> {
 )]
 pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, RequestError> {
     check_sandbox(method, raw)?;
+    check_user(method, raw)?;
     Ok(match method {
         Method::Initialize => unreachable!("initialize is handled by the connection itself"),
         Method::EnvironmentInfo => read::<NoParams>(raw).map(|_| Call::EnvironmentInfo)?,
@@ -132,6 +133,22 @@ pub fn check_sandbox(method: Method, raw: &str) -> Result<(), RequestError> {
         () => "",
     };
     let reason = format!("{} cannot enforce a sandbox{hint}", method.name());
+    Err(RequestError::InvalidParams(reason))
+}
+
+/// Rejects a `user` member where the method does not honour one.
+pub fn check_user(method: Method, raw: &str) -> Result<(), RequestError> {
+    if method.takes_user() || !params::has_member(raw, "user") {
+        return Ok(());
+    }
+    let hint = match method {
+        Method::FsBatch => "; give each of its requests a user of its own",
+        Method::FsReadBlock | Method::FsWriteBlock | Method::FsClose => {
+            "; the user of fs/open holds for the handle"
+        }
+        _ => "",
+    };
+    let reason = format!("{} cannot run as another user{hint}", method.name());
     Err(RequestError::InvalidParams(reason))
 }
 

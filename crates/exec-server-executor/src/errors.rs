@@ -123,6 +123,13 @@ pub enum RequestError {
     /// The request uses a feature that this server does not have.
     #[error("{0}")]
     Unsupported(&'static str),
+    /// The file for the output cannot be made.
+    #[error("outputSpool is not available: {0}")]
+    SpoolUnavailable(String),
+    #[error(
+        "the output spools of this server already have their maximum of {0} bytes; retry later, or raise --max-output-spools"
+    )]
+    SpoolsFull(u64),
     #[error("failed to signal process: {0}")]
     Signal(#[source] io::Error),
     #[error("failed to resize the terminal: {0}")]
@@ -278,6 +285,8 @@ impl RequestError {
                 return rpc;
             }
             Self::Unsupported(_) => (InvalidParams, Kind::Unsupported),
+            Self::SpoolUnavailable(_) => (InvalidRequest, Kind::SpoolUnavailable),
+            Self::SpoolsFull(_) => (InvalidRequest, Kind::SpoolsFull),
             Self::Signal(error) => return system_error(Kind::SignalFailed, self, error),
             Self::Resize(error) => return system_error(Kind::ResizeFailed, self, error),
             Self::NoTerminal(_) => (InvalidRequest, Kind::NoTerminal),
@@ -336,6 +345,7 @@ impl RequestError {
                 | Self::TooManyProcesses(_)
                 | Self::TooManyRequests
                 | Self::StdinOverloaded
+                | Self::SpoolsFull(_)
                 | Self::TooManyExchanges
                 | Self::TooManySearches
                 | Self::HttpOverloaded

@@ -15,6 +15,7 @@ use exec_server_protocol::fs::{
     FsCancelSearchParams, FsCloseParams, FsNextPageParams, FsReadBlockParams, FsReadChangesParams,
     FsUnwatchParams, FsWatchMissingParams, FsWriteBlockParams,
 };
+use exec_server_protocol::user::UserName;
 use exec_server_sandbox::WorkerOutcome;
 use exec_server_sandbox::plan::{Class, FilesPolicy};
 use exec_server_sandbox::policy::{Access, FilePolicy};
@@ -25,6 +26,7 @@ use crate::reply::Reply;
 use crate::reply_memory::CONNECTION_BYTES;
 use crate::server::Server;
 use crate::sessions::Session;
+use crate::user::RequestUser;
 
 mod answer;
 mod batch;
@@ -44,7 +46,7 @@ use search::{SearchCall, Searches};
 pub use tree_watches::TreeWatches;
 use tree_watches::WatchCall;
 use watch::WatchSlot;
-use workers::{Warm, Workers};
+use workers::{Warm, WorkerLimits, Workers};
 
 /// A file request with decoded params.
 #[derive(Debug)]
@@ -83,8 +85,14 @@ pub struct PathCall {
     request: FsRequest,
     /// Whether the content of a file is returned with its version tag.
     detailed: bool,
-    /// The sandbox policy of the request, if any.
+    scope: Scope,
+}
+
+/// What limits a request: a sandbox policy, the rights of another user, or both.
+#[derive(Debug, Clone, Default)]
+pub struct Scope {
     policy: Option<Arc<FilesPolicy>>,
+    user: Option<UserName>,
 }
 
 /// The open files, the watch and the sandboxed workers of one connection.
@@ -103,13 +111,18 @@ impl Files {
     /// Answers a request at once, or moves it to a blocking thread or a task.
     pub fn run(&self, caller: &Caller, call: FileCall, reply: Reply) {
         match call {
-            FileCall::Path(PathCall { request, detailed, policy: Some(policy) }) => {
-                let guard = self.guard(caller, policy);
-                caller.server.spawn(run_guarded(guard, request, detailed, reply));
+            FileCall::Path(PathCall { request, detailed, scope }) => {
+                match self.guard(caller, scope) {
+                    Some(guard) => {
+                        caller.server.spawn(run_guarded(guard, request, detailed, reply));
+                    }
+                    None => {
+                        run_path(PathCall { request, detailed, scope: Scope::default() }, reply);
+                    }
+                }
             }
-            FileCall::Path(call) => run_path(call, reply),
             FileCall::Open(mut call) => {
-                let guard = call.policy.take().map(|policy| self.guard(caller, policy));
+                let guard = self.guard(caller, std::mem::take(&mut call.scope));
                 self.handles.open(call, guard, reply);
             }
             FileCall::ReadBlock(params) => self.handles.read_block(params, reply),
@@ -124,7 +137,7 @@ impl Files {
             }
             FileCall::Unwatch(params) => caller.session.watches().unwatch(&params, reply),
             FileCall::Search(mut call) => {
-                let guard = call.policy.take().map(|policy| self.guard(caller, policy));
+                let guard = self.guard(caller, std::mem::take(&mut call.scope));
                 self.searches.start(caller.server, *call, guard, reply);
             }
             FileCall::NextPage(params) => self.searches.next_page(caller.server, params, reply),
@@ -133,21 +146,23 @@ impl Files {
         }
     }
 
-    fn guard(&self, caller: &Caller, policy: Arc<FilesPolicy>) -> Guard {
-        Guard {
+    /// None if nothing limits the request.
+    fn guard(&self, caller: &Caller, scope: Scope) -> Option<Guard> {
+        let is_limited = scope.policy.is_some() || scope.user.is_some();
+        is_limited.then(|| Guard {
             server: caller.server.clone(),
             session: caller.session.clone(),
             workers: self.workers.clone(),
-            policy,
-        }
+            scope,
+        })
     }
 
     fn run_batch(&self, caller: &Caller, items: Vec<BatchItem>, reply: Reply) {
         let items = items
             .into_iter()
             .map(|item| {
-                item.map(|PathCall { request, detailed, policy }| {
-                    (request, detailed, policy.map(|policy| self.guard(caller, policy)))
+                item.map(|PathCall { request, detailed, scope }| {
+                    (request, detailed, self.guard(caller, scope))
                 })
             })
             .collect();
@@ -155,13 +170,13 @@ impl Files {
     }
 }
 
-/// Runs requests under a policy, in a worker process that the kernel confines to it.
+/// Runs requests in a worker process, which the kernel confines to a policy, or to the rights of a user.
 #[derive(Debug)]
 pub struct Guard {
     server: Arc<Server>,
     session: Session,
     workers: Arc<Workers>,
-    policy: Arc<FilesPolicy>,
+    scope: Scope,
 }
 
 impl Guard {
@@ -177,7 +192,8 @@ impl Guard {
     pub async fn open(&self, request: FsRequest) -> Result<WorkerOutcome, RequestError> {
         let class = if request.is_lookup() { Class::Read } else { Class::Write };
         let is_forbidden = self.forbids_change(&request);
-        let worker = self.workers.get(&self.server, &self.session, &self.policy, class).await?;
+        let limits = self.limits().await?;
+        let worker = self.workers.get(&self.server, &self.session, limits, class).await?;
         worker.perform(request).await.map_err(|error| match error {
             // A path without write access may be missing from the worker's view: deny it whether it exists or not.
             FsError::System(source)
@@ -185,24 +201,37 @@ impl Guard {
             {
                 RequestError::FilesDenied(FsError::System(exec_server_os::access_denied()))
             }
-            error => refusal(error),
+            error => self.error(error),
         })
+    }
+
+    /// The error of a worker; one that a policy caused is a denial. The rights of a user cause none.
+    fn error(&self, error: FsError) -> RequestError {
+        if self.scope.policy.is_some() && is_refusal(&error) {
+            RequestError::FilesDenied(error)
+        } else {
+            error.into()
+        }
     }
 
     /// Starts a worker that serves only the caller.
     async fn start_alone(&self) -> Result<Warm, RequestError> {
-        workers::start(&self.server, &self.session, &self.policy, Class::Read).await
+        workers::start(&self.server, &self.session, &self.limits().await?, Class::Read).await
+    }
+
+    async fn limits(&self) -> Result<WorkerLimits, RequestError> {
+        let user = match &self.scope.user {
+            Some(user) => RequestUser::find(user).await?.credentials,
+            None => None,
+        };
+        Ok(WorkerLimits { policy: self.scope.policy.clone(), user })
     }
 
     fn forbids_change(&self, request: &FsRequest) -> bool {
-        let FilePolicy::Restricted(rules) = &self.policy.policy().files else { return false };
+        let Some(policy) = &self.scope.policy else { return false };
+        let FilePolicy::Restricted(rules) = &policy.policy().files else { return false };
         request.changes().into_iter().any(|path| rules.access(path) < Access::Write)
     }
-}
-
-/// The error of a worker; one that the policy caused is a denial.
-fn refusal(error: FsError) -> RequestError {
-    if is_refusal(&error) { RequestError::FilesDenied(error) } else { error.into() }
 }
 
 /// Whether the error code is one that the confinement produces.
@@ -245,10 +274,9 @@ fn run_path_slowly(call: PathCall, mut reply: Reply) {
     if !reply.try_reserve(room) {
         return reply.when_reserved(room, move |reply| run_path(call, reply));
     }
-    let PathCall { request, detailed, policy } = call;
+    let PathCall { request, detailed, scope } = call;
     // Only lookups have large results, and lookups can be repeated.
-    let again =
-        request.is_lookup().then(|| PathCall { request: request.clone(), detailed, policy });
+    let again = request.is_lookup().then(|| PathCall { request: request.clone(), detailed, scope });
     match perform(request) {
         Ok(result) => finish_slowly(result, detailed, reply, again),
         Err(error) => reply.fail(&error.into()),

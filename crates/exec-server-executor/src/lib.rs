@@ -35,6 +35,7 @@ mod sandbox;
 mod session_list;
 mod sessions;
 mod shell_snapshot;
+mod spool;
 mod user;
 
 pub use config::ServerConfig;

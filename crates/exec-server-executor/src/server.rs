@@ -26,6 +26,7 @@ use crate::event_loops::EventLoops;
 use crate::metrics::Metrics;
 use crate::reply_memory::ReplyMemory;
 use crate::sessions::Sessions;
+use crate::spool::Spools;
 use crate::state_dir;
 
 /// Few enough that slow lookups leave most blocking threads free for file requests.
@@ -52,6 +53,7 @@ pub struct Server {
     /// The limits of a process that requests none.
     pub(crate) least_limits: LimitPlan,
     pub(crate) http: HttpSetup,
+    pub(crate) spools: Spools,
     pub(crate) reply_memory: ReplyMemory,
     next_connection: AtomicU64,
     next_child: AtomicU32,
@@ -129,6 +131,7 @@ impl Server {
             peers: Arc::default(),
             peer_searches: Semaphore::new(PEER_SEARCHES),
             http: HttpSetup::new(config.http.clone()),
+            spools: Spools::new(config.state_dir.as_deref(), &config.limits),
             reply_memory: ReplyMemory::new(config.limits.reply_memory, config.timings.reply_memory),
             next_connection: AtomicU64::new(1),
             next_child: AtomicU32::new(1),

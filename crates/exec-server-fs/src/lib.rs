@@ -8,6 +8,7 @@
 //! | [`regular_file`] | reads small files that may be replaced by a pipe or a device at any time |
 //! | [`search`] | searches of trees by content and by name |
 //! | [`tree_watch`] | reports changes of trees |
+//! | [`UnnamedFile`] | a file that disappears when it is closed |
 //! | [`MissingWatch`] | reports when a missing path appears |
 //! | `linux` | the implementation on Linux |
 //! | `unsupported` | entry points of other platforms, which return errors |
@@ -31,4 +32,5 @@ mod unsupported;
 use unsupported as platform;
 
 pub use missing_watch::{MissingWatch, NotWatched};
+pub use platform::UnnamedFile;
 pub use request::*;

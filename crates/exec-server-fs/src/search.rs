@@ -11,7 +11,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::byte_fields;
 
-pub use crate::platform::search::Search;
+pub use crate::platform::search::{LineMatcher, Search};
+
+/// A pattern for lines.
+#[derive(Debug, Clone, Copy)]
+pub struct LinePattern<'a> {
+    /// A regular expression, or plain text.
+    pub pattern: &'a str,
+    /// Whether the pattern is plain text.
+    pub literal: bool,
+    /// How letters are compared.
+    pub case: CaseMode,
+    /// Whether a match must be a whole word.
+    pub word: bool,
+}
 
 /// A search of one tree.
 #[derive(Debug, Clone, Serialize, Deserialize)]

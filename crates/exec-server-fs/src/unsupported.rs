@@ -71,7 +71,7 @@ pub mod search {
     use exec_server_os::{never_made, unsupported};
 
     use crate::request::FsError;
-    use crate::search::{PageText, SearchSpec};
+    use crate::search::{LinePattern, PageText, SearchSpec};
 
     never_made! {
         Search {
@@ -80,11 +80,38 @@ pub mod search {
         }
     }
 
+    never_made! {
+        LineMatcher {
+            fn is_match(&self, line: &[u8]) -> bool;
+        }
+    }
+
+    impl LineMatcher {
+        /// Fails.
+        pub fn new(_pattern: LinePattern) -> Result<Self, FsError> {
+            Ok(unsupported("searches of lines")?)
+        }
+    }
+
     impl Search {
         /// Fails.
         pub fn start(_spec: SearchSpec) -> Result<Self, FsError> {
             Ok(unsupported("searches of trees")?)
         }
+    }
+}
+
+never_made! {
+    UnnamedFile {
+        fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
+    }
+}
+
+impl UnnamedFile {
+    /// Fails.
+    pub fn create(_dir: &Path) -> io::Result<Self> {
+        unsupported("a file without a name")
     }
 }
 

@@ -146,6 +146,7 @@ impl Shared {
             closed_retention_ms: None,
             unique_id: false,
             user: None,
+            output_spool: None,
             detailed: false,
         })
     }

@@ -60,6 +60,8 @@ error_kinds! {
     UnknownUser            "unknown_user"             "The machine has no such user."
     UserUnavailable        "user_unavailable"         "The server may not change users, or the kernel refused this user."
     UsersUnreadable        "users_unreadable"         "The list of users cannot be read."
+    SpoolUnavailable       "spool_unavailable"        "The server keeps no spool for output."
+    SpoolsFull             "spools_full"              "The spools of all processes are as large as the operator allows."
     NulByte                "nul_byte"                 "An argument or a variable contains a NUL byte."
     CwdNotFound            "cwd_not_found"            "The working directory does not exist."
     CwdUnusable            "cwd_unusable"             "The working directory cannot be entered."

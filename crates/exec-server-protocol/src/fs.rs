@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::errors::RpcError;
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 
 mod changes;
 mod data64;
@@ -89,6 +90,9 @@ pub struct FsReadFileParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// Whether the answer has the version tag.
     #[serde(default)]
     pub detailed: Option<bool>,
@@ -119,6 +123,9 @@ pub struct FsCreateDirectoryParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/canonicalize`.
@@ -128,6 +135,9 @@ pub struct FsCanonicalizeParams {
     pub path: PathUri,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Result of `fs/canonicalize`.
@@ -155,6 +165,9 @@ pub struct FsRemoveParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/copy`.
@@ -168,6 +181,9 @@ pub struct FsCopyParams {
     pub recursive: bool,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/rename`.
@@ -182,6 +198,9 @@ pub struct FsRenameParams {
     pub no_replace: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/symlink`.
@@ -201,6 +220,9 @@ pub struct FsSymlinkParams {
     pub replace: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/readLink`.
@@ -210,6 +232,9 @@ pub struct FsReadLinkParams {
     pub path: PathUri,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Result of `fs/readLink`.
@@ -240,6 +265,9 @@ pub struct FsSetPermissionsParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Params of `fs/batch`.

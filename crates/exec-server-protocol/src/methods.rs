@@ -137,6 +137,11 @@ macro_rules! methods {
                 match self { $(Self::$variant => $doc,)* }
             }
 
+            /// Whether the method accepts `user` in its params; every other method rejects it.
+            pub fn takes_user(self) -> bool {
+                self.takes_sandbox() && self.family() != Family::Http
+            }
+
             /// Whether a server with these capabilities has the method.
             pub fn is_announced_by(self, capabilities: &Capabilities) -> bool {
                 match self { $(Self::$variant => capability!(capabilities $capability),)* }

@@ -13,11 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::path_uri::PathUri;
 
 mod limits;
+mod spool;
 mod start;
 mod write;
 
 pub use crate::bytes64::Bytes64;
 pub use limits::{LimitHolder, LimitName, LimitsReport, ProcessLimits};
+pub use spool::{OutputExtent, OutputSearch, OutputSpool, OutputView};
 pub use start::{
     EnvInherit, EnvPolicy, ProcessMetadata, ProcessStartParams, ProcessStartResponse,
     SandboxReport, SandboxType, ShellSnapshot, SnapshotShell, TerminalSize,
@@ -166,6 +168,9 @@ pub struct ProcessReadParams {
     /// Wait for this state only; the answer has no output.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<ReadUntil>,
+    /// A part of the output, instead of the output after a number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub view: Option<OutputView>,
 }
 
 /// The state of a process that a read waits for.
@@ -189,6 +194,9 @@ pub struct OutputChunk {
     /// When it was read from the process, in Unix milliseconds; only if asked for.
     #[serde(rename = "atMs", default, skip_serializing_if = "Option::is_none")]
     pub at_ms: Option<u64>,
+    /// Position of its first byte in the output; only in a view.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offset: Option<u64>,
 }
 
 /// Result of `process/read`.
@@ -216,6 +224,9 @@ pub struct ProcessReadResponse {
     /// Output after the cursor that was evicted, if any.
     #[serde(flatten, skip_serializing_if = "Option::is_none", default)]
     pub gap: Option<OutputGap>,
+    /// Set for a view, and for every read of a process with a spool.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub extent: Option<OutputExtent>,
 }
 
 /// Output that was evicted before it was read.

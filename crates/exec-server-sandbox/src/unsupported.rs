@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use exec_server_fs::search::{PageText, SearchSpec};
 use exec_server_fs::{FsError, FsReply, FsRequest};
+use exec_server_os::accounts::Credentials;
 use exec_server_os::limits::{Means, SandboxMeans};
 use exec_server_os::spawn::{ExitStatus, SpawnError, SpawnRequest};
 use exec_server_os::{ExitWatch, HeldSignals, Spawner, TreeTag, never_made, unsupported};
@@ -146,6 +147,16 @@ impl SandboxSpawner {
         &self,
         _setup: SandboxSetup,
         _network: SandboxNetwork,
+        _user: Option<Credentials>,
+        _tag: TreeTag,
+    ) -> Result<(FileWorker, ExitWatch), SpawnError> {
+        no_sandbox()
+    }
+
+    /// Fails.
+    pub async fn spawn_user_worker(
+        &self,
+        _user: Option<Credentials>,
         _tag: TreeTag,
     ) -> Result<(FileWorker, ExitWatch), SpawnError> {
         no_sandbox()

@@ -68,6 +68,7 @@ mod target;
 mod timestamps;
 pub mod token;
 pub mod usage;
+mod user_option;
 mod wait;
 mod watch;
 

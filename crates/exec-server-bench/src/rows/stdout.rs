@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{EVERY_ROUND, Group};
-use crate::client::Launch;
+use crate::client::{Kept, Launch};
 use crate::failure::Result;
 use crate::ledger::Content;
 use crate::process_tree::Usage;
@@ -14,6 +14,8 @@ use crate::transfer::Transfer;
 const ONE: &str = "stdout.one";
 const ONE_CPU: &str = "stdout.cpu";
 const CHUNK: &str = "stdout.chunk";
+const SPOOL: &str = "stdout.spool";
+const SPOOL_CPU: &str = "stdout.spool-cpu";
 const FOUR: &str = "stdout.four";
 const FOUR_CPU: &str = "stdout.four-cpu";
 
@@ -44,6 +46,20 @@ pub const GROUP: Group = Group {
             bars: &[],
         },
         Row {
+            id: SPOOL,
+            label: "512 MiB of output, one process with a spool",
+            unit: Unit::Named("MB/s"),
+            better: Better::Higher,
+            bars: &[Bar::AtLeast(0.95, Of::OurRow(ONE))],
+        },
+        Row {
+            id: SPOOL_CPU,
+            label: "… server CPU",
+            unit: Unit::Named("s/GiB"),
+            better: Better::Lower,
+            bars: &[],
+        },
+        Row {
             id: FOUR,
             label: "512 MiB of output, four processes on one connection",
             unit: Unit::Named("MB/s"),
@@ -63,11 +79,14 @@ pub const GROUP: Group = Group {
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let total = scene.effort.pick(512_u64 << 20, 128 << 20);
-    let (one, chunks) = run(scene, readings, 1, total)?;
+    let (one, chunks) = run(scene, readings, 1, total, Kept::InMemory)?;
     readings.enter(ONE, one.megabytes_per_second());
     readings.enter(ONE_CPU, one.cpu_per_gib());
     readings.enter(CHUNK, one.bytes as f64 / chunks as f64);
-    let (four, _) = run(scene, readings, 4, total)?;
+    let (spooled, _) = run(scene, readings, 1, total, Kept::InSpool)?;
+    readings.enter(SPOOL, spooled.megabytes_per_second());
+    readings.enter(SPOOL_CPU, spooled.cpu_per_gib());
+    let (four, _) = run(scene, readings, 4, total, Kept::InMemory)?;
     readings.enter(FOUR, four.megabytes_per_second());
     readings.enter(FOUR_CPU, four.cpu_per_gib());
     Ok(())
@@ -79,12 +98,13 @@ fn run(
     readings: &mut Readings,
     processes: u64,
     total: u64,
+    kept: Kept,
 ) -> Result<(Transfer, u64)> {
     let mut client = scene.connect()?;
     let share = total / processes;
     let count = share.to_string();
     let argv = ["/usr/bin/head", "-c", &count, "/dev/zero"];
-    let launch = Launch { content: Content::Zeros, ..Launch::new(&argv) };
+    let launch = Launch { content: Content::Zeros, kept, ..Launch::new(&argv) };
     let before: Usage = scene.server.usage()?;
     let begun = Instant::now();
     let started: Vec<u64> = (0..processes).map(|_| client.queue_start(launch).process).collect();

@@ -79,7 +79,7 @@ mod tests {
             follow_directory_symlinks: false,
             prune_hidden_directories: false,
         };
-        let params = FsWalkParams { path: uri(root), options, sandbox: None };
+        let params = FsWalkParams { path: uri(root), options, sandbox: None, user: None };
         let entry = |path: &&str| FsWalkEntry { path: uri(path), kind: WalkKind::File };
         let entries = found.iter().map(entry).collect();
         let found_all = FsWalkResponse { entries, ..FsWalkResponse::default() };

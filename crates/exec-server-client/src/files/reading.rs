@@ -14,6 +14,7 @@ use exec_server_protocol::fs::{
 use exec_server_protocol::limits::MAX_FILE_BLOCK_BYTES;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::PathUri;
+use exec_server_protocol::user::UserName;
 use futures_core::Stream;
 use tokio::io::{AsyncRead, ReadBuf};
 
@@ -56,6 +57,7 @@ impl Handle {
         path: PathUri,
         mode: OpenMode,
         sandbox: Sandbox,
+        user: Option<UserName>,
     ) -> Result<(Self, FsOpenResponse), ExecServerError> {
         let connection = caller.connection().await?;
         let detailed = connection.capabilities().fs_detailed_metadata.then_some(true);
@@ -65,6 +67,7 @@ impl Handle {
             path,
             mode,
             sandbox,
+            user,
             detailed,
             durability: None,
             if_absent: None,
@@ -95,8 +98,9 @@ impl FileReadStream {
         caller: &Caller,
         path: PathUri,
         sandbox: Sandbox,
+        user: Option<UserName>,
     ) -> Result<Self, ExecServerError> {
-        let (handle, opened) = Handle::open(caller, path, OpenMode::Read, sandbox).await?;
+        let (handle, opened) = Handle::open(caller, path, OpenMode::Read, sandbox, user).await?;
         Ok(Self {
             handle,
             size: opened.size,

@@ -12,6 +12,7 @@ use exec_server_protocol::fs::{
 use exec_server_protocol::limits::MAX_FILE_BLOCK_BYTES;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::PathUri;
+use exec_server_protocol::user::UserName;
 use tokio::io::AsyncWrite;
 
 use super::reading::Handle;
@@ -39,8 +40,9 @@ impl FileWriteStream {
         caller: &Caller,
         path: PathUri,
         sandbox: Sandbox,
+        user: Option<UserName>,
     ) -> Result<Self, ExecServerError> {
-        let (handle, _) = Handle::open(caller, path, OpenMode::Replace, sandbox).await?;
+        let (handle, _) = Handle::open(caller, path, OpenMode::Replace, sandbox, user).await?;
         Ok(Self { handle, buffer: Vec::new(), offset: 0, sent: VecDeque::new() })
     }
 

@@ -87,6 +87,7 @@ fn answer(words: &[&str]) -> ProcessReadResponse {
             .into_iter()
             .map(|seq| OutputChunk {
                 at_ms: None,
+                offset: None,
                 seq,
                 stream: OutputStream::Stdout,
                 chunk: b"x".to_vec().into(),
@@ -103,6 +104,7 @@ fn answer(words: &[&str]) -> ProcessReadResponse {
             evicted_bytes: 10,
             first_seq: first.parse().expect("a number"),
         }),
+        extent: None,
     }
 }
 

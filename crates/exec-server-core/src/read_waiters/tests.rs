@@ -49,6 +49,7 @@ fn read(after: u64, wait: Duration, until: Option<ReadUntil>) -> ProcessReadPara
         session_id: None,
         timestamps: false,
         until,
+        view: None,
     }
 }
 

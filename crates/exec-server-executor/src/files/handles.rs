@@ -19,10 +19,9 @@ use exec_server_protocol::fs::{
 };
 use exec_server_protocol::limits::{MAX_FILE_BLOCK_BYTES, MAX_FILE_HANDLES, MAX_HANDLE_ID_BYTES};
 use exec_server_protocol::process::Empty;
-use exec_server_sandbox::plan::FilesPolicy;
 use exec_server_sandbox::{ConfinedFile, WorkerOutcome};
 
-use super::{Guard, answer};
+use super::{Guard, Scope, answer};
 use crate::errors::RequestError;
 use crate::reply::Reply;
 
@@ -35,8 +34,8 @@ pub struct OpenCall {
     pub request: FsRequest,
     /// Whether the response contains size and version tag.
     pub detailed: bool,
-    /// The sandbox policy of the handle, if any.
-    pub policy: Option<Arc<FilesPolicy>>,
+    /// Policy and user of the handle.
+    pub scope: Scope,
 }
 
 /// The file handles of one connection.

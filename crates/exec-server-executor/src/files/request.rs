@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use exec_server_fs::byte_fields::path_from_bytes;
 use exec_server_fs::{
@@ -21,12 +20,13 @@ use exec_server_protocol::limits::{
 };
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
-use exec_server_sandbox::plan::{FilesPolicy, Sandboxes};
+use exec_server_protocol::user::UserName;
+use exec_server_sandbox::plan::Sandboxes;
 
 use super::batch::BatchItem;
 use super::handles::OpenCall;
 use super::tree_watches::WatchCall;
-use super::{FileCall, PathCall};
+use super::{FileCall, PathCall, Scope};
 use crate::dispatch::read;
 use crate::errors::RequestError;
 use crate::server::Server;
@@ -34,7 +34,7 @@ use crate::server::Server;
 /// Decodes the params of an `fs/*` method.
 pub fn decode(server: &Server, method: Method, raw: &str) -> Result<FileCall, RequestError> {
     let native = server.config.native_paths;
-    let decoder = Decoder { native, sandboxes: &server.sandboxes, policy: RefCell::default() };
+    let decoder = Decoder { native, sandboxes: &server.sandboxes, scope: RefCell::default() };
     Ok(match method {
         Method::FsOpen => FileCall::Open(decoder.open(read(raw)?)?),
         Method::FsReadBlock => FileCall::ReadBlock(read(raw)?),
@@ -59,13 +59,13 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<FileCall, Re
 pub(super) struct Decoder<'a> {
     native: NativePaths,
     sandboxes: &'a Sandboxes,
-    /// The sandbox policy of the request that is being decoded; set by `path`.
-    pub(super) policy: RefCell<Option<Arc<FilesPolicy>>>,
+    /// Policy and user of the request that is being decoded; set by `path`.
+    pub(super) scope: RefCell<Scope>,
 }
 
 impl Decoder<'_> {
     fn path_call(&self, method: Method, raw: &str) -> Result<PathCall, RequestError> {
-        let plain = |request| PathCall { request, detailed: false, policy: self.policy.take() };
+        let plain = |request| PathCall { request, detailed: false, scope: self.scope.take() };
         Ok(match method {
             Method::FsReadFile => self.read_file(read(raw)?)?,
             Method::FsWriteFile => {
@@ -79,12 +79,14 @@ impl Decoder<'_> {
             Method::FsGetMetadata => plain(self.metadata(read(raw)?)?),
             Method::FsCanonicalize => {
                 let params: FsCanonicalizeParams = read(raw)?;
-                plain(FsRequest::Canonicalize { path: self.path(&params.path, &params.sandbox)? })
+                plain(FsRequest::Canonicalize {
+                    path: self.path(&params.path, &params.sandbox, &params.user)?,
+                })
             }
             Method::FsReadDirectory => plain(self.list(read(raw)?)?),
             Method::FsWalk => {
                 let params: FsWalkParams = read(raw)?;
-                let path = self.path(&params.path, &params.sandbox)?;
+                let path = self.path(&params.path, &params.sandbox, &params.user)?;
                 plain(FsRequest::Walk { path, options: params.options })
             }
             Method::FsRemove => plain(self.remove(read(raw)?)?),
@@ -93,27 +95,35 @@ impl Decoder<'_> {
             Method::FsSymlink => plain(self.symlink(read(raw)?)?),
             Method::FsReadLink => {
                 let params: FsReadLinkParams = read(raw)?;
-                plain(FsRequest::ReadLink { path: self.path(&params.path, &params.sandbox)? })
+                plain(FsRequest::ReadLink {
+                    path: self.path(&params.path, &params.sandbox, &params.user)?,
+                })
             }
             Method::FsSetPermissions => plain(self.set_permissions(read(raw)?)?),
             other => unreachable!("{} is not about a path", other.name()),
         })
     }
 
-    pub(super) fn path(&self, uri: &PathUri, sandbox: &Sandbox) -> Result<PathBuf, RequestError> {
-        *self.policy.borrow_mut() = self.sandboxes.for_files(sandbox.as_ref())?;
+    pub(super) fn path(
+        &self,
+        uri: &PathUri,
+        sandbox: &Sandbox,
+        user: &Option<UserName>,
+    ) -> Result<PathBuf, RequestError> {
+        let policy = self.sandboxes.for_files(sandbox.as_ref())?;
+        *self.scope.borrow_mut() = Scope { policy, user: user.clone() };
         Ok(path_from_bytes(uri.to_posix(self.native)?))
     }
 
     fn read_file(&self, params: FsReadFileParams) -> Result<PathCall, RequestError> {
-        let path = self.path(&params.path, &params.sandbox)?;
+        let path = self.path(&params.path, &params.sandbox, &params.user)?;
         let request = FsRequest::Read { path, links: links(params.follow_symlinks) };
         let detailed = params.detailed == Some(true);
-        Ok(PathCall { request, detailed, policy: self.policy.take() })
+        Ok(PathCall { request, detailed, scope: self.scope.take() })
     }
 
     fn open(&self, params: FsOpenParams) -> Result<OpenCall, RequestError> {
-        let path = self.path(&params.path, &params.sandbox)?;
+        let path = self.path(&params.path, &params.sandbox, &params.user)?;
         let detailed = params.detailed == Some(true);
         let request = match params.mode {
             OpenMode::Read => FsRequest::Read { path, links: Links::Follow },
@@ -130,11 +140,11 @@ impl Decoder<'_> {
                 FsRequest::Replace { path, options }
             }
         };
-        Ok(OpenCall { id: params.handle_id, request, detailed, policy: self.policy.take() })
+        Ok(OpenCall { id: params.handle_id, request, detailed, scope: self.scope.take() })
     }
 
     fn write_file(&self, params: FsWriteFileParams) -> Result<FsRequest, RequestError> {
-        let path = self.path(&params.path, &params.sandbox)?;
+        let path = self.path(&params.path, &params.sandbox, &params.user)?;
         let attributes = attributes(params.mode_bits, params.new_mode_bits, params.modified_at_ms)?;
         let options = WriteOptions {
             if_absent: params.if_absent == Some(true),
@@ -147,7 +157,7 @@ impl Decoder<'_> {
 
     fn append(&self, params: FsAppendParams) -> Result<FsRequest, RequestError> {
         Ok(FsRequest::Append {
-            path: self.path(&params.path, &params.sandbox)?,
+            path: self.path(&params.path, &params.sandbox, &params.user)?,
             links: links(params.follow_symlinks),
             data: content("fs/append", params.data_base64)?,
             create: params.create.unwrap_or(true),
@@ -157,7 +167,7 @@ impl Decoder<'_> {
 
     fn truncate(&self, params: FsTruncateParams) -> Result<FsRequest, RequestError> {
         Ok(FsRequest::Truncate {
-            path: self.path(&params.path, &params.sandbox)?,
+            path: self.path(&params.path, &params.sandbox, &params.user)?,
             links: links(params.follow_symlinks),
             size: params.size,
             options: change(params.durability, params.if_match, true),
@@ -178,7 +188,7 @@ impl Decoder<'_> {
             replace_all: edit.replace_all,
         };
         Ok(FsRequest::Edit {
-            path: self.path(&params.path, &params.sandbox)?,
+            path: self.path(&params.path, &params.sandbox, &params.user)?,
             links: links(params.follow_symlinks),
             edits: params.edits.into_iter().map(edit).collect(),
             options: change(params.durability, params.if_match, true),
@@ -188,7 +198,7 @@ impl Decoder<'_> {
 
     fn create_directory(&self, params: FsCreateDirectoryParams) -> Result<FsRequest, RequestError> {
         Ok(FsRequest::CreateDirectory {
-            path: self.path(&params.path, &params.sandbox)?,
+            path: self.path(&params.path, &params.sandbox, &params.user)?,
             recursive: params.recursive.unwrap_or(true),
             links: links(params.follow_symlinks),
         })
@@ -196,7 +206,7 @@ impl Decoder<'_> {
 
     fn metadata(&self, params: FsGetMetadataParams) -> Result<FsRequest, RequestError> {
         Ok(FsRequest::Metadata {
-            path: self.path(&params.path, &params.sandbox)?,
+            path: self.path(&params.path, &params.sandbox, &params.user)?,
             links: links(params.follow_symlinks),
             detail: detail(params.detailed),
         })
@@ -224,12 +234,16 @@ impl Decoder<'_> {
                 Some(Page { limit: limit.min(most), after })
             }
         };
-        Ok(FsRequest::List { path: self.path(&params.path, &params.sandbox)?, page, detail })
+        Ok(FsRequest::List {
+            path: self.path(&params.path, &params.sandbox, &params.user)?,
+            page,
+            detail,
+        })
     }
 
     fn remove(&self, params: FsRemoveParams) -> Result<FsRequest, RequestError> {
         Ok(FsRequest::Remove {
-            path: self.path(&params.path, &params.sandbox)?,
+            path: self.path(&params.path, &params.sandbox, &params.user)?,
             recursive: params.recursive.unwrap_or(true),
             force: params.force.unwrap_or(true),
             links: links(params.follow_symlinks),
@@ -238,16 +252,16 @@ impl Decoder<'_> {
 
     fn copy(&self, params: FsCopyParams) -> Result<FsRequest, RequestError> {
         Ok(FsRequest::Copy {
-            source: self.path(&params.source_path, &params.sandbox)?,
-            destination: self.path(&params.destination_path, &params.sandbox)?,
+            source: self.path(&params.source_path, &params.sandbox, &params.user)?,
+            destination: self.path(&params.destination_path, &params.sandbox, &params.user)?,
             recursive: params.recursive,
         })
     }
 
     fn rename(&self, params: FsRenameParams) -> Result<FsRequest, RequestError> {
         Ok(FsRequest::Rename {
-            source: self.path(&params.source_path, &params.sandbox)?,
-            destination: self.path(&params.destination_path, &params.sandbox)?,
+            source: self.path(&params.source_path, &params.sandbox, &params.user)?,
+            destination: self.path(&params.destination_path, &params.sandbox, &params.user)?,
             no_replace: params.no_replace == Some(true),
         })
     }
@@ -261,14 +275,14 @@ impl Decoder<'_> {
                 return Err(RequestError::InvalidParams(reason.to_owned()));
             }
         };
-        let path = self.path(&params.path, &params.sandbox)?;
+        let path = self.path(&params.path, &params.sandbox, &params.user)?;
         Ok(FsRequest::Symlink { path, target, replace: params.replace == Some(true) })
     }
 
     fn set_permissions(&self, params: FsSetPermissionsParams) -> Result<FsRequest, RequestError> {
         check_mode(params.mode)?;
         Ok(FsRequest::SetPermissions {
-            path: self.path(&params.path, &params.sandbox)?,
+            path: self.path(&params.path, &params.sandbox, &params.user)?,
             mode: params.mode,
             modified_at_ms: params.modified_at_ms,
             links: links(params.follow_symlinks),
@@ -282,7 +296,7 @@ impl Decoder<'_> {
         }
         Ok(WatchCall {
             id: params.watch_id,
-            path: self.path(&params.path, &None)?,
+            path: self.path(&params.path, &None, &None)?,
             recursive: params.recursive,
             coalesce_ms: params.coalesce_ms,
         })

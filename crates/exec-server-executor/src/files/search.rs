@@ -16,19 +16,18 @@ use exec_server_protocol::fs::{FsCancelSearchParams, FsCancelSearchResponse, FsN
 use exec_server_protocol::limits::{MAX_PAGE_BYTES, MAX_SEARCHES};
 use tokio::sync::watch;
 
-use super::Guard;
 use super::workers::Warm;
+use super::{Guard, Scope};
 use crate::errors::RequestError;
 use crate::reply::Reply;
 use crate::server::Server;
-use exec_server_sandbox::plan::FilesPolicy;
 
 /// A search with decoded params.
 #[derive(Debug)]
 pub struct SearchCall {
     pub id: Option<String>,
     pub spec: SearchSpec,
-    pub policy: Option<Arc<FilesPolicy>>,
+    pub scope: Scope,
 }
 
 /// The searches of one connection; dropping it ends them.
@@ -62,7 +61,7 @@ enum Source {
     /// Threads of this process.
     Local(Arc<Search>),
     /// A confined worker of its own, so that other requests of the policy do not wait.
-    Confined(Warm),
+    Confined(Warm, Guard),
 }
 
 /// How long an unread search is kept after its time, so that the client learns why it ended.
@@ -215,8 +214,9 @@ impl Entry {
             Ask::First(spec, Some(guard)) => {
                 let warm = guard.start_alone().await?;
                 let worker = warm.worker().clone();
-                *source = Some(Source::Confined(warm));
-                worker.search(*spec).await.map_err(super::refusal)
+                let page = worker.search(*spec).await.map_err(|error| guard.error(error));
+                *source = Some(Source::Confined(warm, guard));
+                page
             }
             Ask::First(spec, None) => {
                 let started = tokio::task::spawn_blocking(move || Search::start(*spec));
@@ -226,8 +226,8 @@ impl Entry {
             }
             Ask::Next => match &*source {
                 Some(Source::Local(search)) => local_page(search.clone()).await,
-                Some(Source::Confined(warm)) => {
-                    warm.worker().next_page().await.map_err(super::refusal)
+                Some(Source::Confined(warm, guard)) => {
+                    warm.worker().next_page().await.map_err(|error| guard.error(error))
                 }
                 // The first page has failed, or the search was cancelled meanwhile.
                 None => Err(RequestError::SearchCancelled),
@@ -239,7 +239,7 @@ impl Entry {
     async fn stop(&self) {
         match self.running.source.lock().await.take() {
             Some(Source::Local(search)) => search.cancel(),
-            Some(Source::Confined(_)) | None => {}
+            Some(Source::Confined(..)) | None => {}
         }
     }
 

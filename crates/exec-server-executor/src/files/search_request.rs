@@ -11,6 +11,7 @@ use exec_server_protocol::limits::{
     MAX_PATTERN_BYTES, MAX_SEARCH_GLOBS, MAX_SEARCH_ID_BYTES, MAX_SEARCH_MS,
 };
 use exec_server_protocol::path_uri::PathUri;
+use exec_server_protocol::user::UserName;
 
 use super::request::Decoder;
 use super::search::SearchCall;
@@ -40,6 +41,7 @@ impl Decoder<'_> {
             query,
             params.path,
             params.sandbox,
+            params.user,
             params.filter,
             params.limits,
             params.search_id,
@@ -58,17 +60,20 @@ impl Decoder<'_> {
             query,
             params.path,
             params.sandbox,
+            params.user,
             params.filter,
             params.limits,
             params.search_id,
         )
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the members that both searches have")]
     fn call(
         &self,
         query: Query,
         path: PathUri,
         sandbox: Sandbox,
+        user: Option<UserName>,
         filter: FsSearchFilter,
         wanted: FsSearchLimits,
         id: Option<String>,
@@ -79,9 +84,9 @@ impl Decoder<'_> {
         check_globs(&filter.globs)?;
         check_globs(&filter.types)?;
         let limits = limits(&wanted, id.is_some())?;
-        let root = self.path(&path, &sandbox)?;
+        let root = self.path(&path, &sandbox, &user)?;
         let spec = SearchSpec { root, query, filter, limits };
-        Ok(SearchCall { id, spec, policy: self.policy.take() })
+        Ok(SearchCall { id, spec, scope: self.scope.take() })
     }
 }
 

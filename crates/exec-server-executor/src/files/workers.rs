@@ -5,11 +5,13 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exec_server_sandbox::FileWorker;
+use exec_server_os::ExitWatch;
+use exec_server_os::accounts::Credentials;
 use exec_server_sandbox::plan::{
     Class, Confinement, FilesPolicy, PathFingerprints, Placeholder, RetryBudget,
 };
 use exec_server_sandbox::policy::PolicyDigest;
+use exec_server_sandbox::{FileWorker, SandboxNetwork};
 use tokio::sync::OnceCell;
 
 use crate::errors::RequestError;
@@ -23,10 +25,19 @@ pub struct Workers {
     workers: Mutex<HashMap<Key, Entry>>,
 }
 
+/// What limits a worker.
+#[derive(Debug, Clone)]
+pub struct WorkerLimits {
+    pub policy: Option<Arc<FilesPolicy>>,
+    /// The user of the worker, if it is another one than that of the server.
+    pub user: Option<Credentials>,
+}
+
 /// What a worker was confined to; a worker with another key must not be used.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Key {
-    policy: PolicyDigest,
+    policy: Option<PolicyDigest>,
+    user: Option<Credentials>,
     class: Class,
     ground: PathFingerprints,
 }
@@ -57,26 +68,22 @@ const MAX_WORKERS: usize = 16;
 const IDLE: Duration = Duration::from_secs(60);
 
 impl Workers {
-    /// Returns the worker for a policy and class; starts one if there is none.
+    /// Returns the worker for these limits and class; starts one if there is none.
     pub async fn get(
         &self,
         server: &Arc<Server>,
         session: &Session,
-        policy: &Arc<FilesPolicy>,
+        limits: WorkerLimits,
         class: Class,
     ) -> Result<Arc<FileWorker>, RequestError> {
-        let ground = match server.sandboxes.ground_from_cache(policy) {
-            Some(ground) => ground,
-            None => {
-                let (looker, policy) = (server.clone(), policy.clone());
-                let time = server.config.timings.sandbox_set_up;
-                in_time(time, move || Ok::<_, RequestError>(looker.sandboxes.ground(&policy)))
-                    .await?
-            }
+        let ground = match &limits.policy {
+            Some(policy) => ground(server, policy).await?,
+            None => PathFingerprints::default(),
         };
-        let key = Key { policy: policy.digest().clone(), class, ground };
+        let policy = limits.policy.as_ref().map(|policy| policy.digest().clone());
+        let key = Key { policy, user: limits.user.clone(), class, ground };
         let cell = self.reserve(key);
-        let warm = cell.get_or_try_init(|| start(server, session, policy, class)).await?;
+        let warm = cell.get_or_try_init(|| start(server, session, &limits, class)).await?;
         Ok(warm.worker.clone())
     }
 
@@ -100,25 +107,33 @@ impl Workers {
     }
 }
 
-/// Starts a worker for a policy and class.
+async fn ground(
+    server: &Arc<Server>,
+    policy: &Arc<FilesPolicy>,
+) -> Result<PathFingerprints, RequestError> {
+    if let Some(ground) = server.sandboxes.ground_from_cache(policy) {
+        return Ok(ground);
+    }
+    let (looker, policy) = (server.clone(), policy.clone());
+    let time = server.config.timings.sandbox_set_up;
+    in_time(time, move || Ok::<_, RequestError>(looker.sandboxes.ground(&policy))).await
+}
+
+/// Starts a worker for these limits and class.
 pub async fn start(
     server: &Arc<Server>,
     session: &Session,
-    policy: &Arc<FilesPolicy>,
+    limits: &WorkerLimits,
     class: Class,
 ) -> Result<Warm, RequestError> {
-    let mut retries = RetryBudget::default();
-    let (worker, exit, placeholders) = loop {
-        let (planner, policy) = (server.clone(), policy.clone());
-        let time = server.config.timings.sandbox_set_up;
-        let confined =
-            in_time(time, move || planner.sandboxes.confine_worker(policy.policy(), class));
-        let Confinement { setup, placeholders, .. } = confined.await?;
-        let (network, tag) = (session.sandbox_network(), session.tag_child(server));
-        match server.sandbox_spawner.spawn_worker(setup, network, tag).await {
-            Ok((worker, exit)) => break (worker, exit, placeholders),
-            Err(error) if retries.allows_another_try(&error) => {}
-            Err(error) => return Err(error.into()),
+    let WorkerLimits { policy, user } = limits;
+    let tag = session.tag_child(server);
+    let (worker, exit, placeholders) = match policy {
+        Some(policy) => confined(server, session, policy, user, class).await?,
+        None => {
+            let (worker, exit) =
+                server.sandbox_spawner.spawn_user_worker(user.clone(), tag).await?;
+            (worker, exit, Vec::new())
         }
     };
     server.spawn(async move {
@@ -126,4 +141,34 @@ pub async fn start(
         let _ = poll_fn(|cx| exit.poll_exit(cx)).await;
     });
     Ok(Warm { worker: Arc::new(worker), _placeholders: placeholders })
+}
+
+async fn confined(
+    server: &Arc<Server>,
+    session: &Session,
+    policy: &Arc<FilesPolicy>,
+    user: &Option<Credentials>,
+    class: Class,
+) -> Result<(FileWorker, ExitWatch, Vec<Placeholder>), RequestError> {
+    // A network belongs to the user that has made it.
+    let network = match user {
+        None => session.sandbox_network(),
+        Some(_) => SandboxNetwork::default(),
+    };
+    let mut retries = RetryBudget::default();
+    loop {
+        let (planner, policy) = (server.clone(), policy.clone());
+        let time = server.config.timings.sandbox_set_up;
+        let confined =
+            in_time(time, move || planner.sandboxes.confine_worker(policy.policy(), class));
+        let Confinement { setup, placeholders, .. } = confined.await?;
+        let tag = session.tag_child(server);
+        let starting =
+            server.sandbox_spawner.spawn_worker(setup, network.clone(), user.clone(), tag);
+        match starting.await {
+            Ok((worker, exit)) => return Ok((worker, exit, placeholders)),
+            Err(error) if retries.allows_another_try(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }

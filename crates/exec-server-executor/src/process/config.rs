@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_protocol::process::{
-    LimitsReport, ProcessId, ProcessStartResponse, SandboxReport, SandboxType,
+    LimitsReport, OutputSpool, ProcessId, ProcessStartResponse, SandboxReport, SandboxType,
 };
 use exec_server_sandbox::RefusedCalls;
 use exec_server_sandbox::plan::Placeholder;
@@ -33,6 +33,8 @@ pub struct ProcessConfig {
     /// The user, if the request names one.
     pub user: Option<String>,
     pub sandbox: Option<ProcessSandbox>,
+    /// Size of the spool, if the request asks for one.
+    pub spool_bytes: Option<u64>,
 }
 
 /// The sandbox of one process.
@@ -52,6 +54,8 @@ impl ProcessConfig {
             if sandbox.is_some() { SandboxType::LinuxSeccomp } else { SandboxType::None };
         let limits = Some(&self.limits).filter(|limits| !limits.is_empty()).cloned();
         let pid = self.is_detailed.then_some(pid);
-        ProcessStartResponse { process_id: self.id.clone(), sandbox_type, sandbox, limits, pid }
+        let output_spool = self.spool_bytes.map(|bytes| OutputSpool { max_bytes: Some(bytes) });
+        let process_id = self.id.clone();
+        ProcessStartResponse { process_id, sandbox_type, sandbox, limits, output_spool, pid }
     }
 }

@@ -34,6 +34,7 @@ use crate::sandbox::in_time;
 use crate::server::Server;
 use crate::sessions::Session;
 use crate::shell_snapshot;
+use crate::spool::Spool;
 use crate::user::RequestUser;
 
 /// A start request that has been checked and is ready to run.
@@ -142,9 +143,9 @@ pub async fn run_process(
     let id = start.id().clone();
     let cwd = start.cwd.clone();
     let starting = async {
-        let (request, policy, mut config) = plan(&server, &session, start, tag).await?;
+        let (request, policy, mut config, spool) = plan(&server, &session, start, tag).await?;
         let Some(policy) = policy else {
-            return Ok((server.spawner.spawn(request).await?, config));
+            return Ok((server.spawner.spawn(request).await?, config, spool));
         };
         // A network belongs to the user that has made it.
         let network = match &request.user {
@@ -157,15 +158,16 @@ pub async fn run_process(
             spawned.exit.release_mounts();
         }
         config.sandbox = Some(sandboxed);
-        Ok((spawned, config))
+        Ok((spawned, config, spool))
     };
     let mut held = VecDeque::new();
     match watch(starting, &mut commands, &mut held).await {
-        Ok(Started { spawned, config, is_cancelled }) => {
+        Ok(Started { spawned, config, spool, is_cancelled }) => {
             let mut task = ProcessTask::new(
                 server.clone(),
                 config,
                 spawned,
+                spool,
                 session.attached(),
                 closed.clone(),
             );
@@ -246,7 +248,7 @@ async fn plan(
     session: &Session,
     start: PreparedStart,
     tag: TreeTag,
-) -> Result<(SpawnRequest, Option<Policy>, ProcessConfig), RequestError> {
+) -> Result<(SpawnRequest, Option<Policy>, ProcessConfig, Option<Spool>), RequestError> {
     let params = start.params;
     let user = match &params.user {
         Some(user) => Some(RequestUser::find(user).await?),
@@ -303,6 +305,10 @@ async fn plan(
         let longest = timings.max_session_linger.max(timings.closed_retention);
         Duration::from_millis(wanted).min(longest)
     });
+    let spool = match params.output_spool {
+        Some(wanted) => Some(server.spools.open(wanted).await?),
+        None => None,
+    };
     let config = ProcessConfig {
         id: params.process_id,
         argv: params.argv,
@@ -319,20 +325,22 @@ async fn plan(
         limits: start.limits_report,
         user: user_name,
         sandbox: None,
+        spool_bytes: spool.as_ref().map(Spool::max_bytes),
     };
-    Ok((request, start.policy, config))
+    Ok((request, start.policy, config, spool))
 }
 
 struct Started {
     spawned: Spawned,
     config: ProcessConfig,
+    spool: Option<Spool>,
     /// Termination was requested before the spawn had finished.
     is_cancelled: bool,
 }
 
 /// Waits for the spawn and answers `terminate` meanwhile; a slow shell profile can delay it.
 async fn watch(
-    starting: impl Future<Output = Result<(Spawned, ProcessConfig), RequestError>>,
+    starting: impl Future<Output = Result<(Spawned, ProcessConfig, Option<Spool>), RequestError>>,
     commands: &mut mpsc::UnboundedReceiver<Command>,
     held: &mut VecDeque<Command>,
 ) -> Result<Started, RequestError> {
@@ -355,6 +363,6 @@ async fn watch(
             },
         }
     };
-    let (spawned, config) = result?;
-    Ok(Started { spawned, config, is_cancelled })
+    let (spawned, config, spool) = result?;
+    Ok(Started { spawned, config, spool, is_cancelled })
 }

@@ -12,6 +12,7 @@ mod commands;
 mod exit;
 mod link;
 mod placeholders;
+mod views;
 
 use std::io;
 use std::sync::Arc;
@@ -33,7 +34,8 @@ use exec_server_protocol::process::{
 };
 use exec_server_sandbox::RefusedCalls;
 use exec_server_transport::outbox::{Outbox, Slot};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::task::JoinSet;
 
 use super::config::ProcessConfig;
 use super::unread::UnreadAnswers;
@@ -43,6 +45,7 @@ use crate::metrics::ActiveGuard;
 use crate::reply::Reply;
 use crate::server::Server;
 use crate::sessions::ClientKind;
+use crate::spool::{self, Spool};
 use crate::timings::sleep_until;
 use child::Child;
 use link::{Link, confirmation, reserve};
@@ -58,6 +61,10 @@ pub(super) struct ProcessTask {
     gate: OutputGate,
     stdin: StdinLedger<Reply>,
     readers: ReadWaiters<Reply>,
+    /// Boxed, because few processes have one.
+    spool: Option<Box<Spool>>,
+    /// Reads of the spool, and views.
+    views: JoinSet<()>,
     unread: UnreadAnswers,
     time_limits: TimeLimits,
     termination: Termination,
@@ -73,6 +80,7 @@ impl ProcessTask {
         server: Arc<Server>,
         config: ProcessConfig,
         spawned: Spawned,
+        spool: Option<Spool>,
         attached: watch::Receiver<Option<Outbox>>,
         closed: ClosedMark,
     ) -> Self {
@@ -89,6 +97,8 @@ impl ProcessTask {
             gate,
             stdin: StdinLedger::new(child.input.is_some()),
             readers: ReadWaiters::default(),
+            spool: spool.map(Box::new),
+            views: JoinSet::new(),
             unread: UnreadAnswers::default(),
             time_limits: TimeLimits::new(child.started, config.timeout, config.idle_timeout),
             termination: Termination::new(server.config.timings.drain_after_kill),
@@ -122,7 +132,9 @@ impl ProcessTask {
                 break;
             }
             let deadline = self.deadline(now);
-            let may_read = !self.child.is_ready() || self.gate.is_open(self.gate_input(now));
+            let has_spool_room = self.spool.as_mut().is_none_or(|spool| spool.has_room());
+            let may_read =
+                !self.child.is_ready() || has_spool_room && self.gate.is_open(self.gate_input(now));
             tokio::select! {
                 biased;
                 command = commands.recv() => self.handle_command_or_end(command),
@@ -136,6 +148,10 @@ impl ProcessTask {
                     self.handle_written(result);
                 }
                 slot = reserve(&self.link.outbox), if self.child.is_ready() && may_read => self.read_ready(slot),
+                room = spool::room(self.spool.as_deref()), if self.child.is_ready() && !has_spool_room => {
+                    self.handle_spool_room(room);
+                }
+                Some(_) = self.views.join_next(), if !self.views.is_empty() => {}
                 source = self.child.readable(), if self.child.wants_readable() => self.child.set_ready(source),
                 status = self.child.exited(), if self.child.is_running() && may_read => self.handle_exit(status),
                 () = std::future::ready(()), if self.child.is_burst_over() => self.child.start_burst(),
@@ -168,6 +184,7 @@ impl ProcessTask {
         self.log.is_closed()
             && self.readers.is_empty()
             && !self.unread.is_waiting()
+            && self.views.is_empty()
             && (self.is_forgotten_when_closed
                 || self.log.poll_timeout().is_some_and(|at| now >= at))
             && !self.termination.is_in_progress()
@@ -176,7 +193,7 @@ impl ProcessTask {
 
     fn deadline(&self, now: Instant) -> Option<Instant> {
         let is_terminating = self.termination.is_in_progress();
-        let is_expiring = !is_terminating && !self.unread.is_waiting();
+        let is_expiring = !is_terminating && !self.unread.is_waiting() && self.views.is_empty();
         [
             self.readers.poll_timeout(),
             self.termination.poll_timeout().filter(|_| is_terminating || !self.log.is_closed()),
@@ -267,11 +284,21 @@ impl ProcessTask {
             self.time_limits.handle_output(Instant::now());
             self.gate.handle_output(bytes.len());
             self.server.metrics.output(bytes.len());
-            let seq = self.log.handle_output(stream, bytes, since_1970_ms(SystemTime::now()));
+            let at_ms = since_1970_ms(SystemTime::now());
+            let seq = self.log.handle_output(stream, bytes, at_ms);
+            if let Some(spool) = &mut self.spool {
+                spool.push(seq, stream, at_ms, bytes);
+            }
             if self.link.send_output(slot, seq, stream, bytes) {
                 self.gate.handle_pushed(seq, bytes.len());
             }
         });
+    }
+
+    fn handle_spool_room(&mut self, room: Option<OwnedSemaphorePermit>) {
+        if let Some(spool) = &mut self.spool {
+            spool.handle_room(room);
+        }
     }
 
     fn handle_exit(&mut self, status: io::Result<ExitStatus>) {
@@ -305,6 +332,9 @@ impl ProcessTask {
 
     fn handle_closed(&mut self, now: Instant) {
         let seq = self.log.handle_closed(now);
+        if let Some(spool) = &mut self.spool {
+            spool.handle_closed();
+        }
         let process_id = self.config.id.clone();
         self.notify(PROCESS_CLOSED, seq, &ProcessClosedNotification { process_id, seq });
         self.active = None;

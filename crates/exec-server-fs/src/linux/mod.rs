@@ -23,6 +23,7 @@ mod stage;
 #[cfg(test)]
 mod testing;
 pub mod tree_watch;
+mod unnamed_file;
 mod walk;
 
 pub use cached::{PathIdentity, answer_from_cache, identity_from_cache, identity_of};
@@ -30,6 +31,7 @@ pub use listing::decode_cursor;
 pub use missing_watch::MissingWatch;
 pub use open::OpenFile;
 pub use stage::StagedFile;
+pub use unnamed_file::UnnamedFile;
 
 use crate::request::{FsError, FsReply, FsRequest, Leftovers, Links};
 

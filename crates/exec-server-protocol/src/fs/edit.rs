@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Durability, Sandbox};
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 
 /// Params of `fs/edit`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,9 @@ pub struct FsEditParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// What is synced to disk before the reply.
     #[serde(default)]
     pub durability: Option<Durability>,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes64, Durability, Sandbox};
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 use crate::{base64, json, params};
 
 /// Purpose of a handle.
@@ -36,6 +37,9 @@ pub struct FsOpenParams {
     pub mode: OpenMode,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// Whether the answer has size and version tag.
     #[serde(default)]
     pub detailed: Option<bool>,

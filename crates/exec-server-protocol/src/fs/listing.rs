@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{FsGetMetadataResponse, Sandbox};
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 
 /// Params of `fs/readDirectory`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -17,6 +18,9 @@ pub struct FsReadDirectoryParams {
     pub path: PathUri,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// Maximum number of entries; with a limit the answer is sorted and has a cursor.
     #[serde(default)]
     pub limit: Option<u64>,
@@ -71,6 +75,9 @@ pub struct FsWalkParams {
     pub options: FsWalkOptions,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
 }
 
 /// Limits of `fs/walk`.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes64, Sandbox};
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 
 /// Params of `fs/getMetadata`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct FsGetMetadataParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// Whether the answer has all details; with `followSymlinks: false` it can describe a link itself.
     #[serde(default)]
     pub detailed: Option<bool>,

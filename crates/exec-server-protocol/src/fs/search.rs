@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes64, FsWalkError, Sandbox};
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 
 /// Params of `fs/search`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -21,6 +22,9 @@ pub struct FsSearchParams {
     pub pattern: String,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// Whether the pattern is plain text.
     #[serde(default)]
     pub literal: bool,
@@ -62,6 +66,9 @@ pub struct FsFindParams {
     pub patterns: Vec<String>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     #[serde(default)]
     pub case: CaseMode,
     /// Kinds of entries; none means all.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Data64, Sandbox};
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 use crate::{json, params};
 
 /// What is synced to disk before the reply to a write.
@@ -39,6 +40,9 @@ pub struct FsWriteFileParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// What is synced to disk before the reply.
     #[serde(default)]
     pub durability: Option<Durability>,
@@ -119,6 +123,9 @@ pub struct FsAppendParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// What is synced to disk before the reply.
     #[serde(default)]
     pub durability: Option<Durability>,
@@ -140,6 +147,9 @@ pub struct FsTruncateParams {
     pub follow_symlinks: Option<bool>,
     #[serde(default)]
     pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// What is synced to disk before the reply.
     #[serde(default)]
     pub durability: Option<Durability>,
@@ -159,6 +169,7 @@ mod tests {
             data_base64: Data64(Ok(b"content".to_vec())),
             follow_symlinks: Some(false),
             sandbox: Some(crate::fs::SandboxText::new(&serde_json::json!({"a": "\"}"}))),
+            user: Some("ann".into()),
             durability: Some(Durability::Full),
             if_absent: Some(true),
             if_match: Some("v\"1\"".to_owned()),

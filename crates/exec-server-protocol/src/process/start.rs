@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
-use super::{Env, LimitsReport, ProcessId, ProcessLimits};
+use super::{Env, LimitsReport, OutputSpool, ProcessId, ProcessLimits};
 use crate::path_uri::PathUri;
 use crate::user::UserName;
 
@@ -83,6 +83,9 @@ pub struct ProcessStartParams {
     /// User of the process; default: the server's user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserName>,
+    /// Keeps output in a file beyond what is retained in memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_spool: Option<OutputSpool>,
     /// Whether the answer has the `pid`.
     #[serde(default, skip_serializing_if = "crate::is_false")]
     pub detailed: bool,
@@ -103,6 +106,9 @@ pub struct ProcessStartResponse {
     /// The limits in force, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsReport>,
+    /// The spool in force, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_spool: Option<OutputSpool>,
     /// The operating system's id of the root process, if asked for; the one on the host for a sandboxed process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,

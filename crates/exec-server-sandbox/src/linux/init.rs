@@ -30,7 +30,7 @@ use super::limits::{self, PidRange};
 use super::rootfs::{BaseRootfs, OldRoot};
 use super::step::{Step, StepError};
 use super::zygote::{LaunchParams, Limit};
-use super::{Mechanism, Network, confinement, namespaces, packet, worker};
+use super::{Mechanism, Network, confinement, namespaces, packet, privileges, worker};
 
 /// The main function of pid 1; returns its exit code.
 pub fn run(params: &LaunchParams, job_socket: OwnedFd, report: Report, launcher: File) -> i32 {
@@ -123,6 +123,15 @@ fn run_alone(plan: &LaunchPlan, open_files: Limit, report: Report, launcher: Fil
             drop(launcher);
             run_worker(plan, None, report)
         }
+        Inside::UserWorker => {
+            drop(launcher);
+            // Processes of the same user must not take the worker over.
+            if let Err(error) = privileges::conceal() {
+                return report.fail(&error);
+            }
+            drop(report);
+            serve_files()
+        }
     }
 }
 
@@ -158,6 +167,7 @@ fn run_inside(
                 launcher,
             })
         }
+        Inside::UserWorker => Err(io::ErrorKind::InvalidInput.into()),
         Inside::FileWorker => match fork() {
             Ok(None) => return run_worker(plan, Some(&old_root), report),
             Ok(Some(worker)) => old_root.unmount().map(|()| worker).map_err(Into::into),
@@ -310,6 +320,10 @@ fn run_worker(plan: &LaunchPlan, old_root: Option<&OldRoot>, report: Report) -> 
         return report.fail(&error);
     }
     drop(report);
+    serve_files()
+}
+
+fn serve_files() -> i32 {
     // The server notices any end by the closed socket.
     let _ = worker::serve::serve(std::io::stdin().as_fd());
     0

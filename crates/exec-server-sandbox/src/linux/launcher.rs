@@ -17,7 +17,6 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-use exec_server_os::accounts::Credentials;
 use exec_server_os::limits::LimitPlan;
 use exec_server_os::linux::command::Command;
 use exec_server_os::linux::standard_streams::move_up;
@@ -74,6 +73,8 @@ pub enum Inside {
     Command(Command),
     /// This program as a file worker; descriptor 0 is the socket to the server.
     FileWorker,
+    /// The same without confinement, with the rights of the launcher's user.
+    UserWorker,
 }
 
 /// An event on the report socket. The socket closes when the command runs or the start has failed.
@@ -191,7 +192,10 @@ impl Launcher {
         // SAFETY: plain system call on open descriptors.
         check(unsafe { libc::dup2(1, 0) }).step("standard streams")?;
         set_tag(self.params.tag);
-        become_user(self.params.user.as_ref())?;
+        if let Some(user) = &self.params.user {
+            credentials::change_to(user).step(STEP_USER)?;
+        }
+        be_dumpable()?;
         // SAFETY: sets a flag of this process.
         let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         check(result).step("parent-death signal")?;
@@ -203,9 +207,8 @@ impl Launcher {
     }
 }
 
-/// Changes to the user, and makes this process dumpable, which the zygote is not: its id maps can be written only then.
-pub fn become_user(user: Option<&Credentials>) -> Result<(), StepError> {
-    user.map_or(Ok(()), credentials::change_to).step(STEP_USER)?;
+/// Makes this process dumpable, which the zygote is not: its id maps can be written only then.
+pub fn be_dumpable() -> Result<(), StepError> {
     // SAFETY: sets a flag of this process.
     check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) }).map(drop).step("dumpable")
 }

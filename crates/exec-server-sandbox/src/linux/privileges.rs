@@ -23,6 +23,12 @@ pub fn drop_all() -> Result<(), StepError> {
     set(libc::PR_SET_DUMPABLE, 0).step("dumpable")
 }
 
+/// Sets `no_new_privs` and clears dumpable.
+pub fn conceal() -> Result<(), StepError> {
+    set(libc::PR_SET_NO_NEW_PRIVS, 1).step("no new privileges")?;
+    set(libc::PR_SET_DUMPABLE, 0).step("dumpable")
+}
+
 /// Root has no implicit capabilities, changing the user changes none, none can be kept or raised; all locked.
 const SECUREBITS: libc::c_int = libc::SECBIT_NOROOT
     | libc::SECBIT_NOROOT_LOCKED

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exec_server_os::TreeTag;
+use exec_server_os::accounts::Credentials;
 use exec_server_os::limits::{LimitPlan, Means};
 use exec_server_os::linux::exit_watch::ExitWatch;
 use exec_server_os::linux::process_tree::ProcessTree;
@@ -26,8 +27,10 @@ use super::netns::SandboxNetwork;
 use super::setup_timeout::{SET_UP_TIME, gave_up, was_given_up};
 use super::warm_pool::{RefillOnDrop, WarmPool};
 use super::worker::client::FileWorker;
-use super::{Mechanism, SandboxSetup};
+use super::{Mechanism, Network, SandboxSetup};
 use crate::children::SandboxedChild;
+use crate::policy::Allowances;
+use crate::setup::{Base, RootfsSpec};
 
 /// Starts children in sandboxes; cheap to clone.
 #[derive(Debug, Clone)]
@@ -99,6 +102,35 @@ impl SandboxSpawner {
         &self,
         setup: SandboxSetup,
         network: SandboxNetwork,
+        user: Option<Credentials>,
+        tag: TreeTag,
+    ) -> Result<(FileWorker, ExitWatch), SpawnError> {
+        let launch = SandboxLaunch { setup, network, content: Content::FileWorker };
+        self.start_worker(launch, user, tag).await
+    }
+
+    /// Starts a file worker with the rights of a user, and without a sandbox.
+    pub async fn spawn_user_worker(
+        &self,
+        user: Option<Credentials>,
+        tag: TreeTag,
+    ) -> Result<(FileWorker, ExitWatch), SpawnError> {
+        // Nothing of the set-up is applied; this mechanism prepares no namespaces.
+        let setup = SandboxSetup {
+            view: RootfsSpec::new(Base::Everything),
+            network: Network::Host,
+            mechanism: Mechanism::Landlock,
+            allow: Allowances::default(),
+        };
+        let network = SandboxNetwork::default();
+        let launch = SandboxLaunch { setup, network, content: Content::UserWorker };
+        self.start_worker(launch, user, tag).await
+    }
+
+    async fn start_worker(
+        &self,
+        launch: SandboxLaunch,
+        user: Option<Credentials>,
         tag: TreeTag,
     ) -> Result<(FileWorker, ExitWatch), SpawnError> {
         let request = SpawnRequest {
@@ -110,9 +142,8 @@ impl SandboxSpawner {
             tag,
             extra_input: None,
             limits: LimitPlan::default(),
-            user: None,
+            user,
         };
-        let launch = SandboxLaunch { setup, network, content: Content::FileWorker };
         let helper = self.spawner.submit_helper(request, launch).helper().await?;
         let Helper { mut exit, socket, tree, handles } = helper;
         let Running { mounts, .. } = match self.await_launch(handles.report, &exit).await {
@@ -167,6 +198,8 @@ pub enum Content {
     Command { warm_pool: Option<WarmPool> },
     /// A file worker. It has other limits and is long-lived, so a warm sandbox would not pay off.
     FileWorker,
+    /// A file worker without a sandbox.
+    UserWorker,
 }
 
 /// The server's handles on a launcher.
@@ -192,6 +225,7 @@ impl SandboxLaunch {
         let (inside, warm_pool) = match &self.content {
             Content::Command { warm_pool } => (Inside::Command(command), warm_pool.as_ref()),
             Content::FileWorker => (Inside::FileWorker, None),
+            Content::UserWorker => (Inside::UserWorker, None),
         };
         let plan = LaunchPlan { setup: self.setup, limits, inside };
         let network = &self.network;

@@ -11,12 +11,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use exec_server_os::accounts::Credentials;
-use exec_server_os::linux::check;
+use exec_server_os::linux::{check, credentials};
 use rustix::process::{Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use super::launcher::{self, Failure, Launcher, Preparation, run_launcher};
 use super::netns::IsolatedNetns;
+use super::step::Step;
 use super::{limits, packet, rootfs, seccomp};
 
 /// A request to the zygote.
@@ -129,7 +130,11 @@ fn make_network(user: Option<&Credentials>) -> io::Result<()> {
     // SAFETY: this process has one thread, so the child's copy of the memory is consistent.
     let pid = check(unsafe { libc::fork() })?;
     if pid == 0 {
-        let made = launcher::become_user(user).and_then(|()| IsolatedNetns::make());
+        let made = user
+            .map_or(Ok(()), credentials::change_to)
+            .step(launcher::STEP_USER)
+            .and_then(|()| launcher::be_dumpable())
+            .and_then(|()| IsolatedNetns::make());
         let answered = match made {
             Ok(made) => answer(&ZygoteReply::Network, &[made.users.as_fd(), made.network.as_fd()])
                 .or_else(|source| answer(&failed("send a descriptor", &source), &[])),

@@ -8,11 +8,14 @@ use super::cp_path::CpPath;
 use super::failure::Failure;
 use super::ls::{Clients, go_on_after, shown};
 use super::target::TargetOptions;
+use super::user_option::{UserOption, files};
 use crate::cli::completion;
 
 /// Arguments of `cat`.
 #[derive(Debug, clap::Args)]
 pub struct CatArguments {
+    #[command(flatten)]
+    user: UserOption,
     #[command(flatten)]
     options: TargetOptions,
     /// Files of servers, as TARGET:PATH.
@@ -32,7 +35,7 @@ pub async fn run(arguments: CatArguments) -> Result<u8, Failure> {
     let mut clients = Clients::default();
     let mut code = 0;
     for operand in &arguments.operands {
-        match print_file(&mut clients, &arguments.options, operand).await {
+        match print_file(&mut clients, &arguments, operand).await {
             Ok(Reader::Present) => {}
             Ok(Reader::Gone) => return Ok(code),
             Err(failure @ Failure::Local { .. }) => return Err(failure),
@@ -50,12 +53,13 @@ enum Reader {
 
 async fn print_file(
     clients: &mut Clients,
-    options: &TargetOptions,
+    arguments: &CatArguments,
     operand: &CpPath,
 ) -> Result<Reader, Failure> {
-    let (client, path) = clients.open(options, operand).await?;
+    let (client, path) = clients.open(&arguments.options, operand).await?;
+    let user = arguments.user.name(&client).await?;
     let about = |error| Failure::from(error).about(shown(&path));
-    let mut stream = client.fs().read_file_stream(&path).await.map_err(about)?;
+    let mut stream = files(&client, &user).read_file_stream(&path).await.map_err(about)?;
     while let Some(block) = stream.next_block().await.map_err(about)? {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(&block).and_then(|()| stdout.flush()) {

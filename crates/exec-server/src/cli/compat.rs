@@ -150,6 +150,7 @@ async fn is_missing(client: &RemoteExecServerClient, path: &PathUri) -> bool {
         path: path.clone(),
         follow_symlinks: None,
         sandbox: None,
+        user: None,
         detailed: None,
     };
     let found: Result<FsGetMetadataResponse, _> =

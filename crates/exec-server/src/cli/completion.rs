@@ -166,7 +166,7 @@ fn paths(current: &str) -> Option<Vec<CompletionCandidate>> {
         let cwd = info.as_ref().and_then(|info| info.cwd.as_ref());
         let home = info.as_ref().and_then(|info| info.user_home_dir.as_ref());
         let directory = remote_path(directory.as_bytes(), cwd, home).ok()?;
-        entries(&client, &directory).await.ok()
+        entries(&client, &directory, &None).await.ok()
     })?;
     let start = &current[..current.len() - name.len()];
     let is_meant =

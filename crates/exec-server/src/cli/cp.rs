@@ -31,6 +31,7 @@ use super::exec_options::remote_path;
 use super::failure::Failure;
 use super::signals::{ClientSignal, Signals};
 use super::target::{ResumeOptions, TargetOptions};
+use super::user_option::UserOption;
 use destination_path::DestinationPath;
 use endpoint::{Endpoint, Entry, Kind, Location, name_of};
 use progress::Progress;
@@ -50,6 +51,8 @@ pub struct CpArguments {
     /// Show no progress.
     #[arg(short, long)]
     quiet: bool,
+    #[command(flatten)]
+    user: UserOption,
     #[command(flatten)]
     options: TargetOptions,
     /// Sources, then the destination: TARGET:PATH, a local path, or - for stdin or stdout.
@@ -343,7 +346,9 @@ async fn locate(
         CpPath::Remote { target, .. } => {
             let client =
                 arguments.options.connect(target.as_deref(), &ResumeOptions::default()).await?;
-            Endpoint::Remote(RemoteEndpoint::new(client, target.as_deref(), progress.clone()))
+            let user = arguments.user.name(&client).await?;
+            let target = target.as_deref();
+            Endpoint::Remote(RemoteEndpoint::new(client, target, progress.clone(), user))
         }
     };
     let path = locate_path(operand, &side).await?;

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use exec_server_client::ExecServerError;
 use exec_server_os::terminal_size;
 use exec_server_protocol::duration::millis;
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
-use exec_server_protocol::process::{EnvInherit, EnvPolicy, ProcessStartParams};
+use exec_server_protocol::process::{EnvInherit, EnvPolicy, OutputSpool, ProcessStartParams};
 
 use super::failure::Failure;
 use super::limits::LimitOptions;
@@ -41,6 +42,9 @@ pub struct ExecOptions {
     /// Let a sandboxed command use the network.
     #[arg(long)]
     network: bool,
+    /// Keep all output in a file of the server, up to its limit or SIZE, for `logs` and late readers.
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "0", value_parser = spool_size)]
+    spool: Option<u64>,
     #[command(flatten)]
     limits: LimitOptions,
 }
@@ -117,6 +121,9 @@ impl ExecOptions {
         let capabilities = info.map(|info| info.capabilities).unwrap_or_default();
         let limits = self.limits.limits(&capabilities)?;
         let user = self.limits.user(&capabilities)?;
+        if self.spool.is_some() && !capabilities.process_output_spool {
+            return Err(ExecServerError::Unsupported("spools of output (--spool)").into());
+        }
         let is_long_lived = wanted.has_terminal || wanted.attachment == Attachment::Detached;
         // Piped output must not be lost, so the process waits for its reader; a terminal needs only its latest state.
         let waits = !is_long_lived && capabilities.process_wait_when_detached;
@@ -140,6 +147,9 @@ impl ExecOptions {
             limits,
             unique_id: wanted.is_named && capabilities.process_unique_id,
             user,
+            output_spool: self
+                .spool
+                .map(|bytes| OutputSpool { max_bytes: Some(bytes).filter(|bytes| *bytes > 0) }),
             detailed: false,
             output_retention: (waits && capabilities.process_output_retention)
                 .then_some(RETAINED_FOR_PIPES),
@@ -193,6 +203,11 @@ impl ExecOptions {
         }
         Ok(all)
     }
+}
+
+/// A size with a unit; 0 stands for the limit of the server.
+fn spool_size(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { super::limits::memory(text) }
 }
 
 impl Inherit {

@@ -12,6 +12,7 @@ use super::format;
 use super::ls::{Clients, shown};
 use super::search_options::{SearchOptions, report};
 use super::target::TargetOptions;
+use super::user_option::UserOption;
 use crate::cli::completion;
 
 /// Arguments of `find`.
@@ -31,6 +32,8 @@ pub struct FindArguments {
     json: bool,
     #[command(flatten)]
     search: SearchOptions,
+    #[command(flatten)]
+    user: UserOption,
     #[command(flatten)]
     options: TargetOptions,
     /// A directory of a server, as TARGET:PATH.
@@ -80,6 +83,7 @@ pub async fn run(arguments: FindArguments) -> Result<u8, Failure> {
         path,
         patterns: arguments.patterns.clone(),
         sandbox: None,
+        user: arguments.user.name(&client).await?,
         case: if arguments.ignore_case { CaseMode::Insensitive } else { CaseMode::Sensitive },
         kinds: arguments.kinds.iter().map(kind).collect(),
         detailed: arguments.json,

@@ -12,6 +12,7 @@ use super::format;
 use super::ls::{Clients, go_on_after, shown};
 use super::search_options::{SearchOptions, report};
 use super::target::TargetOptions;
+use super::user_option::UserOption;
 use crate::cli::completion;
 
 /// Arguments of `grep`.
@@ -49,6 +50,8 @@ pub struct GrepArguments {
     json: bool,
     #[command(flatten)]
     search: SearchOptions,
+    #[command(flatten)]
+    user: UserOption,
     #[command(flatten)]
     options: TargetOptions,
     /// A regular expression; put -- before one that begins with a hyphen.
@@ -116,6 +119,7 @@ async fn search(
         path,
         pattern: arguments.pattern.clone(),
         sandbox: None,
+        user: arguments.user.name(&client).await?,
         literal: arguments.fixed_strings,
         case: arguments.case(),
         word: arguments.word_regexp,

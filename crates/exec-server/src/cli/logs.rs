@@ -5,9 +5,10 @@ use std::io::{self, Write};
 
 use bytes::Bytes;
 use exec_server_client::{ExecServerError, RemoteExecServerClient};
+use exec_server_protocol::fs::CaseMode;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::{
-    OutputChunk, OutputStream, ProcessReadParams, ProcessReadResponse,
+    OutputChunk, OutputSearch, OutputStream, OutputView, ProcessReadParams, ProcessReadResponse,
 };
 
 use super::failure::Failure;
@@ -30,6 +31,9 @@ pub struct LogsArguments {
     /// Show only the last N lines.
     #[arg(short = 'n', long, value_name = "N")]
     tail: Option<usize>,
+    /// Show only lines that match this regular expression. The server searches everything that it keeps.
+    #[arg(short, long, value_name = "PATTERN", conflicts_with_all = ["follow", "tail"])]
+    grep: Option<String>,
     /// Show only output since this time: 10m or 2h ago, 2026-01-31T12:00:00Z, or Unix seconds.
     #[arg(long, value_name = "TIME", value_parser = timestamps::moment)]
     since: Option<u64>,
@@ -56,8 +60,20 @@ pub async fn run(arguments: LogsArguments) -> Result<u8, Failure> {
         return Err(ExecServerError::Unsupported("times of output (--since, --timestamps)").into());
     }
     let mut printer = Printer::new(arguments.timestamps);
+    if let Some(pattern) = &arguments.grep {
+        if !can.process_output_spool {
+            return Err(ExecServerError::Unsupported("searches in output (--grep)").into());
+        }
+        return search(&client, &located, pattern, &arguments, printer).await;
+    }
     let mut said = VecDeque::new();
-    let mut after = 0;
+    let mut after = match arguments.tail {
+        // The server finds the lines in all that it keeps, so that the rest is not sent.
+        Some(lines) if can.process_output_spool => {
+            first_of_tail(&client, &located, lines).await?.saturating_sub(1)
+        }
+        _ => 0,
+    };
     let until = located.process.next_seq;
     loop {
         let is_old = after + 1 < until;
@@ -103,6 +119,77 @@ pub async fn run(arguments: LogsArguments) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// Prints the lines that match, page by page.
+async fn search(
+    client: &RemoteExecServerClient,
+    located: &Located,
+    pattern: &str,
+    arguments: &LogsArguments,
+    mut printer: Printer,
+) -> Result<u8, Failure> {
+    let mut offset = 0;
+    loop {
+        let view = OutputView::Search(OutputSearch {
+            pattern: pattern.to_owned(),
+            literal: false,
+            case: CaseMode::Sensitive,
+            offset,
+        });
+        let needs_times = arguments.timestamps || arguments.since.is_some();
+        let mut read = read_view(client, located, view, needs_times).await?;
+        if let Some(since) = arguments.since {
+            read.chunks.retain(|chunk| chunk.at_ms.is_none_or(|at| at >= since));
+        }
+        if !printer.print(read.chunks)? {
+            return Ok(0);
+        }
+        let extent = read.extent.ok_or_else(|| {
+            ExecServerError::Protocol("the server does not say where a search ends".to_owned())
+        })?;
+        if extent.next_offset <= offset || extent.next_offset >= extent.end_offset {
+            return Ok(0);
+        }
+        offset = extent.next_offset;
+    }
+}
+
+/// The number of the event in which the last lines begin.
+async fn first_of_tail(
+    client: &RemoteExecServerClient,
+    located: &Located,
+    lines: usize,
+) -> Result<u64, Failure> {
+    let view = OutputView::TailLines(lines as u64);
+    let read = read_view(client, located, view, false).await?;
+    Ok(read.chunks.first().map_or(located.process.next_seq, |first| first.seq))
+}
+
+async fn read_view(
+    client: &RemoteExecServerClient,
+    located: &Located,
+    view: OutputView,
+    timestamps: bool,
+) -> Result<ProcessReadResponse, Failure> {
+    let params = ProcessReadParams {
+        process_id: located.process.process_id.clone(),
+        after_seq: None,
+        max_bytes: Some(PAGE_BYTES),
+        wait_ms: None,
+        session_id: Some(located.session.session_id.clone()),
+        timestamps,
+        until: None,
+        view: Some(view),
+    };
+    loop {
+        match client.call(Method::ProcessRead.name(), &params).await.map_err(Failure::from) {
+            // A read has no side effects, so it is repeated.
+            Err(failure) if failure.is_link() => {}
+            Err(failure) => return Err(lost_process::explain(client, failure).await),
+            Ok(read) => return Ok(read),
+        }
+    }
+}
+
 async fn read(
     client: &RemoteExecServerClient,
     located: &Located,
@@ -118,6 +205,7 @@ async fn read(
         session_id: Some(located.session.session_id.clone()),
         timestamps,
         until: None,
+        view: None,
     };
     Ok(client.call(Method::ProcessRead.name(), &params).await?)
 }
@@ -235,6 +323,7 @@ mod tests {
             stream: OutputStream::Stdout,
             chunk: text.as_bytes().to_vec().into(),
             at_ms: None,
+            offset: None,
         };
         let mut said: VecDeque<_> = pieces.iter().enumerate().map(piece).collect();
         keep_lines(&mut said, lines);

@@ -9,6 +9,7 @@ use exec_server_protocol::fs::{
 };
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
+use exec_server_protocol::user::UserName;
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -17,6 +18,7 @@ use super::exec_options::remote_path;
 use super::failure::Failure;
 use super::format::{self, FormatOptions};
 use super::target::{ResumeOptions, TargetOptions};
+use super::user_option::UserOption;
 use crate::cli::completion;
 
 /// Entries per reply.
@@ -33,6 +35,8 @@ pub struct LsArguments {
     all: bool,
     #[command(flatten)]
     format: FormatOptions,
+    #[command(flatten)]
+    user: UserOption,
     #[command(flatten)]
     options: TargetOptions,
     /// Files and directories of servers, as TARGET:PATH.
@@ -102,13 +106,14 @@ async fn list(
 ) -> Result<Listing, Failure> {
     let (client, path) = clients.open(&arguments.options, operand).await?;
     let about = |failure: Failure| failure.about(shown(&path));
-    let metadata = metadata(&client, &path).await.map_err(about)?;
+    let user = arguments.user.name(&client).await?;
+    let metadata = metadata(&client, &path, &user).await.map_err(about)?;
     let is_directory = metadata.is_directory;
     let entries = if metadata.is_directory {
-        let entries = entries(&client, &path).await.map_err(about)?;
+        let entries = entries(&client, &path, &user).await.map_err(about)?;
         let mut entries: Vec<_> = entries.into_iter().map(|(_, entry)| entry).collect();
         if arguments.long || arguments.format.is_json() {
-            entries = with_metadata(&client, &path, entries).await.map_err(about)?;
+            entries = with_metadata(&client, &path, &user, entries).await.map_err(about)?;
         }
         entries.retain(|entry| arguments.all || !entry.file_name.starts_with('.'));
         entries.sort_by(|a, b| a.file_name.cmp(&b.file_name));
@@ -203,11 +208,13 @@ async fn whole_path(client: &RemoteExecServerClient, operand: &CpPath) -> Result
 async fn metadata(
     client: &RemoteExecServerClient,
     path: &PathUri,
+    user: &Option<UserName>,
 ) -> Result<FsGetMetadataResponse, Failure> {
     let params = FsGetMetadataParams {
         path: path.clone(),
         follow_symlinks: None,
         sandbox: None,
+        user: user.clone(),
         detailed: Some(true),
     };
     Ok(client.call(Method::FsGetMetadata.name(), &params).await?)
@@ -219,10 +226,12 @@ async fn metadata(
 pub async fn entries(
     client: &RemoteExecServerClient,
     path: &PathUri,
+    user: &Option<UserName>,
 ) -> Result<Vec<(Vec<u8>, FsDirectoryEntry)>, Failure> {
     let params = FsReadDirectoryParams {
         path: path.clone(),
         sandbox: None,
+        user: user.clone(),
         limit: Some(PAGE),
         cursor: None,
         detailed: Some(true),
@@ -237,6 +246,7 @@ const MAX_METADATA_REQUESTS: usize = 64;
 async fn with_metadata(
     client: &RemoteExecServerClient,
     directory: &PathUri,
+    user: &Option<UserName>,
     mut entries: Vec<FsDirectoryEntry>,
 ) -> Result<Vec<FsDirectoryEntry>, Failure> {
     let missing: Vec<usize> =
@@ -244,9 +254,9 @@ async fn with_metadata(
     for indexes in missing.chunks(MAX_METADATA_REQUESTS) {
         let mut looks = JoinSet::new();
         for index in indexes.iter().copied() {
-            let client = client.clone();
+            let (client, user) = (client.clone(), user.clone());
             let path = directory.child(entries[index].file_name.as_bytes());
-            looks.spawn(async move { (index, metadata(&client, &path).await) });
+            looks.spawn(async move { (index, metadata(&client, &path, &user).await) });
         }
         while let Some(looked) = looks.join_next().await {
             match looked {

@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::format::{self, FormatOptions};
 use super::ls::{Clients, shown};
 use super::target::TargetOptions;
+use super::user_option::UserOption;
 use crate::cli::completion;
 
 /// Arguments of `replace`.
@@ -24,6 +25,8 @@ pub struct ReplaceArguments {
     if_match: Option<String>,
     #[command(flatten)]
     format: FormatOptions,
+    #[command(flatten)]
+    user: UserOption,
     #[command(flatten)]
     options: TargetOptions,
     /// A file of a server, as TARGET:PATH.
@@ -48,12 +51,14 @@ impl ReplaceArguments {
 pub async fn run(arguments: ReplaceArguments) -> Result<u8, Failure> {
     let (client, path) = Clients::default().open(&arguments.options, &arguments.operand).await?;
     let name = shown(&path);
+    let user = arguments.user.name(&client).await?;
     let ReplaceArguments { old, new, all, .. } = arguments;
     let params = FsEditParams {
         path,
         edits: vec![FsTextEdit { old, new, replace_all: all }],
         follow_symlinks: None,
         sandbox: None,
+        user,
         durability: None,
         if_match: arguments.if_match,
         dry_run: arguments.dry_run,

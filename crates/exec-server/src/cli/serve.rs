@@ -150,6 +150,12 @@ pub struct Arguments {
     /// Maximum output per process that clients can ask the server to retain for late readers.
     #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "67108864")]
     max_retained_output: NonZeroUsize,
+    /// Maximum size of the file that keeps the output of one process (outputSpool), at least 1 MiB.
+    #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "268435456", value_parser = clap::value_parser!(u64).range(1_048_576..))]
+    max_output_spool: u64,
+    /// Maximum size of all such files together; 0 refuses them.
+    #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "4294967296")]
+    max_output_spools: u64,
     /// Maximum memory for replies that clients have not read yet, over all connections.
     #[arg(long, value_name = "BYTES", help_heading = LIMITS, default_value = "268435456")]
     max_reply_memory: NonZeroUsize,
@@ -400,6 +406,8 @@ impl Arguments {
                 processes: self.max_processes.get(),
                 message_bytes: self.max_message_bytes.get(),
                 retained_output: self.max_retained_output.get(),
+                output_spool: self.max_output_spool,
+                output_spools: self.max_output_spools,
                 reply_memory: self.max_reply_memory.get(),
                 concurrent_requests: self.concurrent_requests.get(),
                 ..ServerLimits::default()

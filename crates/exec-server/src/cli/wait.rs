@@ -81,6 +81,7 @@ pub async fn wait_until(
             session_id: Some(located.session.session_id.clone()),
             timestamps: false,
             until: can.process_read_until.then_some(until),
+            view: None,
         };
         let read: Result<ProcessReadResponse, _> =
             client.call(Method::ProcessRead.name(), &params).await;

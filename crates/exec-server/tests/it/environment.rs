@@ -61,6 +61,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "fsSetPermissions",
         "fsSymlink",
         "fsTruncate",
+        "fsUser",
         "fsWatch",
         "fsWatchMissing",
         "fsWriteAttributes",
@@ -76,6 +77,7 @@ async fn every_announced_capability_is_there_and_no_other() {
         "processLimits",
         "processList",
         "processOutputRetention",
+        "processOutputSpool",
         "processOutputTimes",
         "processPid",
         "processReadUntil",
@@ -99,7 +101,7 @@ async fn every_announced_capability_is_there_and_no_other() {
     ];
     let mut expected = expected.to_vec();
     if !rustix::process::geteuid().is_root() {
-        expected.retain(|name| *name != "processUser");
+        expected.retain(|name| !["fsUser", "processUser"].contains(name));
     }
     assert_eq!(announced, expected);
     // A capability that is not announced does not exist.

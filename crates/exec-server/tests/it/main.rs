@@ -63,6 +63,8 @@ mod sessions;
 mod shell_snapshots;
 #[cfg(unix)]
 mod shutdown;
+#[cfg(target_os = "linux")]
+mod spools;
 #[cfg(unix)]
 mod stdio;
 #[cfg(target_os = "linux")]

@@ -52,6 +52,9 @@ impl ProcessTask {
     }
 
     fn handle_read(&mut self, params: ProcessReadParams, reply: Reply) {
+        if params.view.is_some() {
+            return self.answer_view(params, reply);
+        }
         if !ReadWaiters::<Reply>::must_wait(&params, &self.log) {
             return self.answer_read(&params, reply);
         }
@@ -63,7 +66,7 @@ impl ProcessTask {
     }
 
     /// A read by the attached client shows which events it has; a read over another connection does not.
-    fn note_read(&mut self, reply: &Reply, after: u64, next_seq: u64) {
+    pub(super) fn note_read(&mut self, reply: &Reply, after: u64, next_seq: u64) {
         // The client may read before this task has seen that it is attached.
         if self.link.attached.has_changed().unwrap_or(false) {
             self.handle_attached();
@@ -79,6 +82,9 @@ impl ProcessTask {
             return reply.ok(&self.log.state());
         }
         let after = params.after_seq.unwrap_or(0);
+        if self.is_in_spool(after) {
+            return self.answer_from_spool(params, after, reply);
+        }
         let bytes = self.log.read_bytes(after, params.max_bytes);
         if !reply.try_reserve(bytes) {
             return self.unread.wait(params.clone(), reply, bytes);
@@ -87,6 +93,7 @@ impl ProcessTask {
         if params.timestamps {
             self.log.add_times(&mut answer);
         }
+        answer.extent = self.extent_of_spool();
         self.note_read(&reply, after, answer.next_seq);
         reply.ok_sized(&answer, bytes);
     }

@@ -19,7 +19,7 @@ use ignore::{DirEntry, WalkParallel, WalkState};
 use super::queue::{Batch, Item, Shared};
 use super::walk::{self, path_uri};
 use crate::request::FsError;
-use crate::search::ContentQuery;
+use crate::search::{ContentQuery, LinePattern};
 
 /// Memory of a compiled pattern; larger ones are refused.
 const MAX_PATTERN_MEMORY: usize = 10 * 1024 * 1024;
@@ -27,6 +27,32 @@ const MAX_PATTERN_MEMORY: usize = 10 * 1024 * 1024;
 const MAX_RANGES: usize = 100;
 /// Bytes of a long line that are shown before its first match.
 const SHOWN_BEFORE: usize = 256;
+
+/// Finds lines by a pattern, in linear time.
+#[derive(Debug)]
+pub struct LineMatcher(RegexMatcher);
+
+impl LineMatcher {
+    /// Compiles the pattern.
+    pub fn new(pattern: LinePattern) -> Result<Self, FsError> {
+        let matcher = RegexMatcherBuilder::new()
+            .case_insensitive(pattern.case == CaseMode::Insensitive)
+            .case_smart(pattern.case == CaseMode::Smart)
+            .word(pattern.word)
+            .fixed_strings(pattern.literal)
+            .line_terminator(Some(b'\n'))
+            .size_limit(MAX_PATTERN_MEMORY)
+            .dfa_size_limit(MAX_PATTERN_MEMORY)
+            .build(pattern.pattern)
+            .map_err(|error| FsError::Pattern(error.to_string()))?;
+        Ok(Self(matcher))
+    }
+
+    /// Whether a line without its line feed matches.
+    pub fn is_match(&self, line: &[u8]) -> bool {
+        self.0.is_match(line).unwrap_or(false)
+    }
+}
 
 /// A search of content that is ready to run.
 pub struct ContentSearch {
@@ -39,16 +65,9 @@ pub struct ContentSearch {
 
 impl ContentSearch {
     pub fn new(query: &ContentQuery, root: &Path, is_directory: bool) -> Result<Self, FsError> {
-        let matcher = RegexMatcherBuilder::new()
-            .case_insensitive(query.case == CaseMode::Insensitive)
-            .case_smart(query.case == CaseMode::Smart)
-            .word(query.word)
-            .fixed_strings(query.literal)
-            .line_terminator(Some(b'\n'))
-            .size_limit(MAX_PATTERN_MEMORY)
-            .dfa_size_limit(MAX_PATTERN_MEMORY)
-            .build(&query.pattern)
-            .map_err(|error| FsError::Pattern(error.to_string()))?;
+        let ContentQuery { pattern, literal, case, word, .. } = query;
+        let pattern = LinePattern { pattern, literal: *literal, case: *case, word: *word };
+        let LineMatcher(matcher) = LineMatcher::new(pattern)?;
         let directory = if is_directory { Some(walk::open_root(root)?) } else { None };
         Ok(Self { matcher, query: query.clone(), root: root.to_owned(), directory })
     }

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use crate::request::FsError;
 use crate::search::{PageText, Query, SearchSpec};
+pub use content::LineMatcher;
 use pages::Pager;
 use queue::Shared;
 pub use walk::path_uri;

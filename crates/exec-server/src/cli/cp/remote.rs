@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use exec_server_client::{
-    ExecServerConnection, ExecServerError, FileReadStream, RemoteExecServerClient,
+    ExecServerConnection, ExecServerError, ExecutorFileSystem, FileReadStream,
+    RemoteExecServerClient,
 };
 use exec_server_protocol::environment::Capabilities;
 use exec_server_protocol::fs::{
@@ -17,12 +18,14 @@ use exec_server_protocol::limits::MAX_FILE_BLOCK_BYTES;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use exec_server_protocol::process::Empty;
+use exec_server_protocol::user::UserName;
 use serde_json::Value;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::super::failure::Failure;
 use super::super::format::plain;
 use super::super::ls::{entries, shown};
+use super::super::user_option::files;
 use super::endpoint::{Attributes, Entry, Kind, join};
 use super::progress::Progress;
 use super::transfer::own_umask;
@@ -41,6 +44,7 @@ pub struct RemoteEndpoint {
     client: RemoteExecServerClient,
     name: String,
     progress: Arc<Progress>,
+    user: Option<UserName>,
 }
 
 /// Writes a file with several blocks in flight.
@@ -60,8 +64,13 @@ impl RemoteEndpoint {
         client: RemoteExecServerClient,
         target: Option<&str>,
         progress: Arc<Progress>,
+        user: Option<UserName>,
     ) -> Self {
-        Self { client, name: target.unwrap_or_default().to_owned(), progress }
+        Self { client, name: target.unwrap_or_default().to_owned(), progress, user }
+    }
+
+    fn files(&self) -> ExecutorFileSystem {
+        files(&self.client, &self.user)
     }
 
     pub fn client(&self) -> &RemoteExecServerClient {
@@ -94,6 +103,7 @@ impl RemoteEndpoint {
             path: PathUri::from_posix(path),
             follow_symlinks: None,
             sandbox: None,
+            user: self.user.clone(),
             detailed: Some(true),
         };
         match self.client.call(Method::FsGetMetadata.name(), &params).await {
@@ -105,7 +115,9 @@ impl RemoteEndpoint {
 
     pub async fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Entry)>, Failure> {
         let uri = PathUri::from_posix(path);
-        let found = entries(&self.client, &uri).await.map_err(|error| error.about(shown(&uri)))?;
+        let found = entries(&self.client, &uri, &self.user)
+            .await
+            .map_err(|error| error.about(shown(&uri)))?;
         let can = self.can().await?;
         let mut listed = Vec::with_capacity(found.len());
         let mut unknown = Vec::new();
@@ -147,7 +159,9 @@ impl RemoteEndpoint {
         names: &BTreeSet<&[u8]>,
     ) -> Result<BTreeSet<Vec<u8>>, Failure> {
         let uri = PathUri::from_posix(directory);
-        let found = entries(&self.client, &uri).await.map_err(|error| error.about(shown(&uri)))?;
+        let found = entries(&self.client, &uri, &self.user)
+            .await
+            .map_err(|error| error.about(shown(&uri)))?;
         let mut links = BTreeSet::new();
         for (name, found) in found {
             if !names.contains(name.as_slice()) {
@@ -193,7 +207,11 @@ impl RemoteEndpoint {
         if !self.can().await?.fs_symlink {
             return Err(self.about(path, ExecServerError::Unsupported("reading links")));
         }
-        let params = FsReadLinkParams { path: PathUri::from_posix(path), sandbox: None };
+        let params = FsReadLinkParams {
+            path: PathUri::from_posix(path),
+            sandbox: None,
+            user: self.user.clone(),
+        };
         let link: FsReadLinkResponse = self.call(path, Method::FsReadLink, &params).await?;
         Ok(match link.target_base64 {
             Some(bytes) => bytes.0,
@@ -202,12 +220,12 @@ impl RemoteEndpoint {
     }
 
     pub async fn read(&self, path: &[u8]) -> Result<Vec<u8>, Failure> {
-        let read = self.client.fs().read_file(PathUri::from_posix(path)).await;
+        let read = self.files().read_file(PathUri::from_posix(path)).await;
         read.map_err(|error| self.about(path, error))
     }
 
     pub async fn reader(&self, path: &[u8]) -> Result<FileReadStream, Failure> {
-        let opened = self.client.fs().read_file_stream(PathUri::from_posix(path)).await;
+        let opened = self.files().read_file_stream(PathUri::from_posix(path)).await;
         opened.map_err(|error| self.about(path, error))
     }
 
@@ -223,6 +241,7 @@ impl RemoteEndpoint {
             data_base64: content.into(),
             follow_symlinks: None,
             sandbox: None,
+            user: self.user.clone(),
             durability: None,
             if_absent: None,
             if_match: None,
@@ -253,6 +272,7 @@ impl RemoteEndpoint {
             path: PathUri::from_posix(path),
             mode: OpenMode::Replace,
             sandbox: None,
+            user: self.user.clone(),
             detailed: None,
             durability: None,
             if_absent: None,
@@ -280,6 +300,7 @@ impl RemoteEndpoint {
             recursive: Some(true),
             follow_symlinks: None,
             sandbox: None,
+            user: self.user.clone(),
         };
         self.call(path, Method::FsCreateDirectory, &params).await.map(|_: Value| ())
     }
@@ -298,6 +319,7 @@ impl RemoteEndpoint {
             target_base64: bytes,
             replace: Some(true),
             sandbox: None,
+            user: self.user.clone(),
         };
         self.call(path, Method::FsSymlink, &params).await.map(|_: Value| ())
     }
@@ -319,6 +341,7 @@ impl RemoteEndpoint {
             modified_at_ms: Some(modified_ms),
             follow_symlinks: None,
             sandbox: None,
+            user: self.user.clone(),
         };
         self.call(path, Method::FsSetPermissions, &params).await.map(|_: Value| ())
     }

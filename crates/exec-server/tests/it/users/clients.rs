@@ -38,3 +38,37 @@ async fn a_command_of_the_client_runs_as_its_user() {
     let output = client.command("id").arg("-G").current_dir("/").user(ANN).output().await.unwrap();
     assert_eq!(output.stdout, format!("{ANN} 54400 54500\n").as_bytes());
 }
+
+#[tokio::test]
+async fn commands_for_files_have_the_rights_of_the_user() {
+    let Some(accounts) = Accounts::new() else { return };
+    let closed = accounts.make_dir("closed", 0o700);
+    std::fs::write(closed.join("secret"), "text\n").unwrap();
+    let server = accounts.server().start().await;
+    let local = tempfile::tempdir().unwrap();
+    std::fs::create_dir(local.path().join("tree")).unwrap();
+    std::fs::write(local.path().join("tree/file"), "one two\n").unwrap();
+    let on_server = |path: &std::path::Path| format!("{}:{}", server.url(), path.display());
+    let (tree, home) =
+        (local.path().join("tree").display().to_string(), on_server(&accounts.home()));
+    let copied = cli(&["cp", "-r", "--user", "ann", &tree, &home]).await;
+    assert_eq!(copied.code, 0, "{}", copied.err);
+    let made = accounts.home().join("tree/file");
+    assert_eq!(std::os::unix::fs::MetadataExt::uid(&made.metadata().unwrap()), ANN);
+    let file = on_server(&made);
+    assert_eq!(cli(&["cat", "--user", "ann", &file]).await.out, "one two\n");
+    assert_eq!(cli(&["replace", "--user", "ann", &file, "one", "1"]).await.code, 0);
+    assert_eq!(std::fs::read_to_string(&made).unwrap(), "1 two\n");
+    assert_eq!(cli(&["ls", "--user", "ann", &home]).await.out, "tree\n");
+    assert_eq!(cli(&["grep", "--user", "ann", "two", &home]).await.code, 0);
+    assert!(cli(&["find", "--user", "ann", &home]).await.out.contains("file"));
+    let secret = on_server(&closed.join("secret"));
+    for command in ["cat", "ls"] {
+        let denied = cli(&[command, "--user", "ann", &secret]).await;
+        assert_ne!(denied.code, 0, "{command} {}", denied.out);
+        assert_eq!(denied.out, "");
+    }
+    let out = local.path().join("out").display().to_string();
+    assert_ne!(cli(&["cp", "--user", "ann", &secret, &out]).await.code, 0);
+    assert!(!local.path().join("out").exists());
+}

@@ -213,7 +213,7 @@ async fn ambient_capabilities_of_the_server_are_not_passed_to_other_users() {
 async fn start_daemon(client: &mut TestClient, accounts: &Accounts) -> i32 {
     let pid_file = accounts.home().join("pid");
     let script = format!(
-        "(setsid sh -c 'trap \"\" TERM HUP; echo $$ >{0}.new; mv {0}.new {0}; exec sleep 1000' </dev/null \
+        "(setsid sh -c 'trap \"\" TERM HUP USR1; echo $$ >{0}.new; mv {0}.new {0}; exec sleep 1000' </dev/null \
          >/dev/null 2>&1 &); exec sleep 1000",
         pid_file.display()
     );

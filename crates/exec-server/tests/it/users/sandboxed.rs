@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::fixture::{ANN, Accounts};
 
-fn workspace(root: &std::path::Path, network: &str) -> Value {
+pub fn workspace(root: &std::path::Path, network: &str) -> Value {
     let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
     json!({
         "permissions": {"type": "managed", "network": network, "file_system": {
