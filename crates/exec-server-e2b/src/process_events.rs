@@ -88,9 +88,7 @@ async fn send_events(
             }
             Some(ProcessEvent::Gap(gap)) => {
                 let pieces = gap.last + 1 - gap.first;
-                return Err(lost(&format!(
-                    "{pieces} pieces of output, which were not read in time,"
-                )));
+                return Err(lost(&format!("output that was not read in time ({pieces} pieces)")));
             }
             Some(ProcessEvent::ResyncRequired) => {}
             Some(ProcessEvent::Failed(reason)) => {

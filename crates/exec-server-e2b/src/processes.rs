@@ -171,7 +171,9 @@ impl Shared {
         if start.tag.as_ref().is_some_and(|tag| self.processes.has_tag(tag, &sandbox)) {
             return Err(Refusal::new(Code::AlreadyExists, "a command with this tag is running"));
         }
-        let cwd = self.paths.absolute(start.process.cwd.as_deref().unwrap_or_default())?;
+        // The home of another user is not known, and the server's may be closed to it.
+        let home = if user.is_some() { "/" } else { "" };
+        let cwd = self.paths.absolute(start.process.cwd.as_deref().unwrap_or(home))?;
         let mut env = self.sandboxes.envs_of(&sandbox);
         env.extend(start.process.envs.clone());
         let mut argv = vec![start.process.cmd.clone()];

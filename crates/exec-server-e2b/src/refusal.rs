@@ -122,10 +122,11 @@ impl From<ExecServerError> for Refusal {
 
 fn server_code(kind: Option<&str>, errno: Option<&str>, is_not_found: bool) -> Code {
     match (kind, errno) {
-        (Some("cwd_not_found" | "program_not_found" | "program_not_executable"), _) => {
-            Code::InvalidArgument
-        }
-        (Some("unknown_user"), _) => Code::Unauthenticated,
+        (
+            Some("cwd_not_found" | "cwd_unusable" | "program_not_found" | "program_not_executable"),
+            _,
+        ) => Code::InvalidArgument,
+        (Some("unknown_user" | "user_unavailable"), _) => Code::Unauthenticated,
         (Some("is_a_directory" | "not_a_file" | "unwatchable"), _) => Code::InvalidArgument,
         (Some("too_many_watches" | "watch_limit" | "too_many_processes"), _) => {
             Code::ResourceExhausted
