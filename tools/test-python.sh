@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the Python SDK against the debug server: types, the generated half, every feature on asyncio, trio and threads,
-# and the suites of the frameworks that it fits. Skips with a message where Python or the package registry is missing.
+# the suites of the frameworks that it fits, and `exec-server e2b` with the SDKs of E2B. Skips with a message where Python or the package registry is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 sdk=sdk/python
@@ -62,12 +62,31 @@ suite() {
 }
 suite fsspec tests/adapters/test_fsspec.py
 suite openai-agents -o asyncio_mode=auto tests/adapters/test_openai_agents.py
+# The packages of the TypeScript SDK that the facade is tested with.
+node_packages() {
+    local from=$sdk/tests/adapters/e2b
+    local place=target/node/e2b-$(sha256sum "$from/package-lock.json" | cut -c 1-12)
+    command -v npm >/dev/null || return 1
+    if [ ! -e "$place/complete" ]; then
+        rm -rf "$place"
+        mkdir -p "$place"
+        cp "$from/package.json" "$from/package-lock.json" "$place"
+        (cd "$place" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2) || return 1
+        touch "$place/complete"
+    fi
+    cp "$from/sdk.test.mjs" "$place"
+    echo "$PWD/$place"
+}
+
 if [ "$minor" -ge 11 ]; then
+    E2B_NODE_PACKAGES=$(node_packages) || echo "the TypeScript SDK of E2B was not tested: its packages cannot be installed" >&2
+    export E2B_NODE_PACKAGES
+    suite e2b -o asyncio_mode=auto tests/adapters/test_e2b.py
     suite inspect -o asyncio_mode=auto tests/adapters/test_inspect.py
     suite deepagents-0.6 -o asyncio_mode=auto tests/adapters/test_deepagents.py
     suite deepagents -o asyncio_mode=auto tests/adapters/test_deepagents.py
 else
-    echo "the suites of inspect and deepagents were not run: they need Python 3.11" >&2
+    echo "the suites of inspect, deepagents and e2b were not run: they need Python 3.11" >&2
 fi
 
 # The wheel with the debug program, in an environment that has nothing else.

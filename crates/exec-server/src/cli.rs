@@ -5,7 +5,7 @@
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `manual`, `examples` | parsing, shell completion, man pages, examples in `--help` |
 //! | `args` | argument parsers and options that several commands share |
-//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `mcp`, `info`, `dial`, `doctor`, `sandbox`, … | the commands |
+//! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `mcp`, `e2b`, `info`, `dial`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
 //! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
@@ -24,6 +24,7 @@ mod cp_path;
 mod detach_keys;
 mod dial;
 pub mod doctor;
+mod e2b;
 pub mod environments;
 mod escapes;
 mod examples;
@@ -148,6 +149,11 @@ pub enum ClientCommand {
     /// Speaks MCP over stdin and stdout, or over HTTP with --listen. Commands that the agent starts end with it.
     #[command(after_help = examples::MCP, after_long_help = examples::long(examples::MCP))]
     Mcp(Box<mcp::McpArguments>),
+    /// Serve the E2B interface to SDKs on this machine: their sandbox is the machine of a server.
+    ///
+    /// Prints its URL. Commands that were started through it end with it.
+    #[command(after_help = examples::E2B, after_long_help = examples::long(examples::E2B))]
+    E2b(Box<e2b::E2bArguments>),
     /// Print the changes of a file or a directory on a server.
     #[command(after_help = examples::WATCH, after_long_help = examples::long(examples::WATCH))]
     Watch(watch::WatchArguments),
@@ -242,6 +248,7 @@ async fn perform(command: ClientCommand) -> Result<u8, Failure> {
         ClientCommand::Grep(arguments) => grep::run(*arguments).await,
         ClientCommand::Find(arguments) => find::run(*arguments).await,
         ClientCommand::Mcp(arguments) => mcp::run(*arguments).await,
+        ClientCommand::E2b(arguments) => e2b::run(*arguments).await,
         ClientCommand::Watch(arguments) => watch::run(arguments).await,
         ClientCommand::Replace(arguments) => replace::run(arguments).await,
         ClientCommand::Info(arguments) => info::run(arguments).await,

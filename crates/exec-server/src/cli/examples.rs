@@ -104,6 +104,15 @@ Examples:
       prints what to paste into the configuration of an agent: claude, codex, cursor or vscode
   exec-server mcp --read-only --listen 127.0.0.1:7800 env:build-1";
 
+pub const E2B: &str = "\
+Examples:
+  exec-server e2b box
+      then, for E2B SDKs on this machine: export E2B_DEBUG=true
+  exec-server e2b --listen 127.0.0.1:7900 env:build-1
+      then: export E2B_DEBUG=true E2B_SANDBOX_URL=http://127.0.0.1:7900
+  exec-server e2b --listen 127.0.0.1:7900 --http-token-file token box
+      then: export E2B_SANDBOX_URL=http://127.0.0.1:7900 E2B_API_URL=http://127.0.0.1:7900 E2B_API_KEY=$(cat token)";
+
 pub const WATCH: &str = "\
 Examples:
   exec-server watch -r box:/srv/project

@@ -144,7 +144,8 @@ fn usage(error: impl std::error::Error) -> Failure {
     Failure::Usage(exec_server::logging::chain(&error))
 }
 
-fn read_token(file: &std::path::Path) -> Result<String, Failure> {
+/// The token of a file.
+pub fn read_token(file: &std::path::Path) -> Result<String, Failure> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::local(format!("could not read {}", file.display()), error))?;
     let token = text.trim().to_owned();

@@ -41,6 +41,7 @@ fn a_client_compiles_nothing_of_the_server() {
     check_free_of("exec-server-client", &[], &server);
     check_free_of("exec-server-client", &[], &["clap", "rusqlite", "landlock"]);
     check_free_of("exec-server-rendezvous", &[], &server);
+    check_free_of("exec-server-e2b", &[], &server);
 }
 
 #[test]

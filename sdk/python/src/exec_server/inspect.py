@@ -74,6 +74,9 @@ class ExecServerSandboxEnvironment(SandboxEnvironment):
         try:
             machine = await _connect(place)
             directory = (await machine.run(["mktemp", "-d"], check=True)).stdout.strip()
+            if machine.capabilities.get("processUser"):
+                # Commands of other users begin there, too.
+                await machine.fs.chmod(directory, 0o755)
         except LinkError as error:
             raise SandboxUnavailableError(str(error)) from error
         return {"default": cls(machine, directory, place)}
@@ -140,7 +143,7 @@ class ExecServerSandboxEnvironment(SandboxEnvironment):
         except LinkError as error:
             raise SandboxUnavailableError(str(error)) from error
         except RemoteError as error:
-            if user is not None and (error.kind or "").startswith("user"):
+            if user is not None and error.kind in ("unknown_user", "user_unavailable"):
                 raise SandboxUserUnsupportedError(str(error)) from error
             raise
         return ExecResult(

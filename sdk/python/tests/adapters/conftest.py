@@ -9,5 +9,6 @@ _NEEDS = {
     "test_inspect.py": "inspect_ai",
     "test_deepagents.py": "deepagents",
     "test_openai_agents.py": "agents",
+    "test_e2b.py": "e2b",
 }
 collect_ignore = [name for name, package in _NEEDS.items() if find_spec(package) is None]

@@ -12,6 +12,7 @@ from inspect_ai.util import (
     SandboxEnvironment,
     SandboxEnvironmentLimits,
     SandboxUnavailableError,
+    SandboxUserUnsupportedError,
 )
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
@@ -68,3 +69,18 @@ async def test_output_beyond_the_limit_ends_the_command(user_url: str) -> None:
     await ExecServerSandboxEnvironment.sample_cleanup("task", None, environments, False)
 
 
+async def test_another_user_is_used_or_refused(url: str) -> None:
+    environments = await ExecServerSandboxEnvironment.sample_init("task", ExecServerConfig(target=url), {})
+    sandbox = environments["default"]
+    own = (await sandbox.exec(["whoami"])).stdout.strip()
+    assert (await sandbox.exec(["whoami"], user=own)).stdout.strip() == own
+    try:
+        other = await sandbox.exec(["whoami"], user="nobody")
+    except SandboxUserUnsupportedError:
+        # Only a server of root can become another user, and only a new one.
+        assert not sandbox.as_type(ExecServerSandboxEnvironment)._machine.capabilities.get("processUser")
+    else:
+        assert other.stdout.strip() == "nobody"
+    with pytest.raises(SandboxUserUnsupportedError):
+        await sandbox.exec(["whoami"], user="nobody-of-this-name")
+    await ExecServerSandboxEnvironment.sample_cleanup("task", None, environments, False)

@@ -262,3 +262,24 @@ def test_files_can_be_confined_by_a_policy(machine: Machine, place: str) -> None
     with pytest.raises(Unsupported):
         confined.watch(place)
     assert machine.fs.read_text(place + "/file") == "old"
+
+
+def test_another_user_is_used_only_where_the_server_announces_it(machine: Machine, place: str) -> None:
+    if not machine.capabilities.get("processUser"):
+        with pytest.raises(Unsupported, match="another user"):
+            machine.run(["id", "-un"], user="nobody")
+    else:
+        assert (machine.run(["id", "-un"], user="nobody", cwd="/")).stdout == "nobody\n"
+    if not machine.capabilities.get("fsUser"):
+        with pytest.raises(Unsupported, match="another user"):
+            machine.fs.with_user("nobody")
+        return
+    machine.fs.write_text(place + "/secret", "x", mode=0o600)
+    for directory in [place, *map(str, Path(place).parents)]:
+        if os.stat(directory).st_uid == os.getuid() and directory.startswith("/tmp/"):
+            os.chmod(directory, 0o777)
+    files = machine.fs.with_user("nobody")
+    with pytest.raises(PermissionError):
+        files.read_text(place + "/secret")
+    files.write_text(place + "/theirs", "x")
+    assert (machine.fs.stat(place + "/theirs")).owner == "nobody"

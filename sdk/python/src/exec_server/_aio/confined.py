@@ -1,4 +1,4 @@
-"""File calls under a sandbox policy."""
+"""File calls under a sandbox policy, or with the rights of another user."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from .._errors import Unsupported
 from .link import Call
 from .session import AsyncSession
 
-# These name a handle or a search, whose first request had the policy.
+# These name a handle or a search, whose first request had the members.
 _WITHOUT = {"fs/readBlock", "fs/writeBlock", "fs/close", "fs/nextPage", "fs/cancelSearch"}
 
 
 class AsyncConfined:
-    """A session whose file calls have a sandbox policy; everything else is that of the session."""
+    """A session whose file calls have the members `sandbox` or `user`; everything else is that of the session."""
 
-    def __init__(self, session: AsyncSession, policy: Mapping[str, Any]) -> None:
+    def __init__(self, session: AsyncSession, members: Mapping[str, Any]) -> None:
         self._session = session
-        self._policy = policy
+        self._members = members
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)
@@ -35,5 +35,5 @@ class AsyncConfined:
         if method in _WITHOUT:
             return params
         if not method.startswith("fs/") or method == "fs/watch":
-            raise Unsupported(f"`{method}` cannot be confined by a sandbox")
-        return {**(params or {}), "sandbox": self._policy}
+            raise Unsupported(f"`{method}` takes neither a sandbox nor another user")
+        return {**(params or {}), **self._members}

@@ -34,7 +34,12 @@ class AsyncFiles(AsyncSearching):
         directory = self._session.cwd if cwd is None else self._session.absolute(cwd)
         found = sandbox_of(policy, directory, network)
         assert found is not None
-        return AsyncFiles(cast("AsyncSession", AsyncConfined(self._session, found)))
+        return AsyncFiles(cast("AsyncSession", AsyncConfined(self._session, {"sandbox": found})))
+
+    def with_user(self, user: str) -> AsyncFiles:
+        """The same files, each call with the rights of another user of the machine; what it makes belongs to that user."""
+        self._session.require("fsUser", "files with the rights of another user")
+        return AsyncFiles(cast("AsyncSession", AsyncConfined(self._session, {"user": user})))
 
     # Content
 

@@ -35,7 +35,12 @@ class Files(Searching):
         directory = self._session.cwd if cwd is None else self._session.absolute(cwd)
         found = sandbox_of(policy, directory, network)
         assert found is not None
-        return Files(cast("Session", Confined(self._session, found)))
+        return Files(cast("Session", Confined(self._session, {"sandbox": found})))
+
+    def with_user(self, user: str) -> Files:
+        """The same files, each call with the rights of another user of the machine; what it makes belongs to that user."""
+        self._session.require("fsUser", "files with the rights of another user")
+        return Files(cast("Session", Confined(self._session, {"user": user})))
 
     # Content
 
