@@ -16,7 +16,7 @@ use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, Stream
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-use crate::McpServer;
+use rmcp::ServerHandler;
 
 /// The path of the endpoint.
 pub const ENDPOINT: &str = "/mcp";
@@ -66,8 +66,8 @@ impl HttpEndpoint {
         ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("http://{host}:{port}")).to_vec()
     }
 
-    /// Serves until the future is dropped.
-    pub async fn serve(self, server: McpServer) {
+    /// Serves until the future is dropped; each MCP session, or request without one, has a handler of its own.
+    pub async fn serve<H: ServerHandler>(self, handler: impl Fn() -> H + Send + Sync + 'static) {
         // With a token a request proves itself, so that it may name the machine as it likes.
         let mut config = StreamableHttpServerConfig::default()
             .enforce_origin_validation()
@@ -76,7 +76,7 @@ impl HttpEndpoint {
             config = config.disable_allowed_hosts();
         }
         let sessions = Arc::new(LocalSessionManager::default());
-        let service = StreamableHttpService::new(move || Ok(server.clone()), sessions, config);
+        let service = StreamableHttpService::new(move || Ok(handler()), sessions, config);
         let token: Option<Arc<str>> = self.token.map(Into::into);
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
@@ -97,9 +97,9 @@ impl HttpEndpoint {
     }
 }
 
-async fn serve_connection(
+async fn serve_connection<H: ServerHandler>(
     stream: TcpStream,
-    service: StreamableHttpService<McpServer, LocalSessionManager>,
+    service: StreamableHttpService<H, LocalSessionManager>,
     token: Option<Arc<str>>,
 ) {
     let answer = service_fn(move |request: Request<Incoming>| {
@@ -113,9 +113,9 @@ async fn serve_connection(
     }
 }
 
-async fn handle(
+async fn handle<H: ServerHandler>(
     request: Request<Incoming>,
-    service: &StreamableHttpService<McpServer, LocalSessionManager>,
+    service: &StreamableHttpService<H, LocalSessionManager>,
     token: Option<&str>,
 ) -> Response<Body> {
     if request.uri().path() != ENDPOINT {

@@ -6,6 +6,8 @@
 //! | [`McpOptions`] | which tools there are, and what confines them |
 //! | `tools` | names, descriptions and schemas |
 //! | `processes`, `output_log` | commands, and what is kept of their output |
+//! | `caller` | which client a call is from, and which processes it sees |
+//! | `tasks` | the tasks extension |
 //! | `files` | the tools about files |
 //! | [`http`] | the streamable HTTP transport |
 //!
@@ -13,29 +15,36 @@
 
 mod arguments;
 mod call;
+mod caller;
 mod files;
 pub mod http;
 mod output_log;
 mod paths;
 mod processes;
+mod tasks;
 mod tools;
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use exec_server_client::{ExecServerClient, ExecServerError, ExecutorFileSystem};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::sandbox::SandboxParams;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, Implementation, ListToolsResult,
-    PaginatedRequestParams, ProgressNotificationParam, ServerCapabilities, ServerConfig, Tool,
+    CallToolRequestParams, CallToolResponse, CancelTaskParams, GetTaskParams, GetTaskResult,
+    Implementation, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+    UpdateTaskParams,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceExt};
 use rmcp::{ErrorData, ServerHandler};
 
+use caller::{Caller, Viewer};
 use paths::Paths;
 use processes::Processes;
+use tasks::Tasks;
 
 /// Which tools there are, and what confines them.
 #[derive(Debug, Clone, Default)]
@@ -78,6 +87,7 @@ pub enum McpError {
 #[derive(Clone)]
 pub struct McpServer {
     shared: Arc<Shared>,
+    viewer: Viewer,
 }
 
 struct Shared {
@@ -88,6 +98,9 @@ struct Shared {
     sandbox: Option<SandboxParams>,
     info: Option<EnvironmentInfo>,
     processes: Processes,
+    tasks: Tasks,
+    /// How many clients have been served by [`McpServer::for_one_of_many`].
+    viewers: AtomicU64,
     tools: Vec<Tool>,
     max_output: usize,
     instructions: String,
@@ -113,11 +126,20 @@ impl McpServer {
             sandbox: options.sandbox,
             info,
             processes: Processes::default(),
+            tasks: Tasks::default(),
+            viewers: AtomicU64::new(0),
             tools,
             max_output: options.max_output.unwrap_or(DEFAULT_MAX_OUTPUT),
             instructions,
         };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(shared), viewer: Viewer::Only })
+    }
+
+    /// A handler for one of several clients: it lists only the processes of this client, whose ids cannot be guessed.
+    #[must_use]
+    pub fn for_one_of_many(&self) -> Self {
+        let number = self.shared.viewers.fetch_add(1, Ordering::Relaxed);
+        Self { shared: self.shared.clone(), viewer: Viewer::OneOf(number) }
     }
 
     /// Serves one client over stdin and stdout until its end of input; then ends the commands that it started.
@@ -129,21 +151,27 @@ impl McpServer {
             .await
             .map_err(|error| broken(error.to_string()))?;
         let ended = running.waiting().await.map_err(|error| broken(error.to_string()));
-        shared.processes.end_all().await;
-        shared.client.close().await;
+        shared.close().await;
         ended.map(drop)
     }
 
     /// Ends the commands that were started, and the session.
     pub async fn close(&self) {
-        self.shared.processes.end_all().await;
-        self.shared.client.close().await;
+        self.shared.close().await;
+    }
+}
+
+impl Shared {
+    async fn close(&self) {
+        self.tasks.manager.shutdown();
+        self.processes.end_all().await;
+        self.client.close().await;
     }
 }
 
 impl ServerHandler for McpServer {
     fn get_info(&self) -> ServerConfig {
-        let capabilities = ServerCapabilities::builder().enable_tools().build();
+        let capabilities = ServerCapabilities::builder().enable_tools().enable_tasks().build();
         let implementation = Implementation::new("exec-server", env!("CARGO_PKG_VERSION"));
         ServerConfig::new(capabilities)
             .with_server_info(implementation)
@@ -172,15 +200,17 @@ impl ServerHandler for McpServer {
             return Err(ErrorData::invalid_params(text, None));
         }
         let arguments = request.arguments.unwrap_or_default();
+        let knows_tasks = context.client_capabilities().is_some_and(|it| it.supports_tasks());
+        let caller = Caller { viewer: self.viewer, knows_tasks };
         let progress_token = context.meta.get_progress_token();
         let started = Instant::now();
         let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
         tick.tick().await;
-        let mut call = pin!(call::call(&self.shared, &request.name, arguments));
+        let mut call = pin!(call::call(&self.shared, caller, &request.name, arguments));
         loop {
             tokio::select! {
                 biased;
-                result = &mut call => return Ok(result.into()),
+                response = &mut call => return Ok(response),
                 () = context.ct.cancelled() => {
                     let text = "the call was cancelled; a command that it started goes on";
                     return Err(ErrorData::internal_error(text, None));
@@ -194,6 +224,39 @@ impl ServerHandler for McpServer {
                 }
             }
         }
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let text = format!("there is no resource `{}`", request.uri);
+        Err(ErrorData::invalid_params(text, Some(serde_json::json!({"uri": request.uri}))))
+    }
+
+    async fn get_task(
+        &self,
+        request: GetTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<GetTaskResult, ErrorData> {
+        self.shared.tasks.manager.get_task(&request.task_id).map(GetTaskResult::new)
+    }
+
+    async fn update_task(
+        &self,
+        request: UpdateTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.shared.tasks.manager.update_task(&request.task_id, request.input_responses)
+    }
+
+    async fn cancel_task(
+        &self,
+        request: CancelTaskParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<(), ErrorData> {
+        self.shared.tasks.manager.cancel_task(&request.task_id)
     }
 }
 

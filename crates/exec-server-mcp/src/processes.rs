@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use crate::Shared;
 use crate::arguments::{Nothing, ReadOutput, RunCommand, StopProcess, StopSignal, WriteInput};
 use crate::call::{Answer, Arguments, ToolError};
+use crate::caller::{Caller, Viewer};
 use crate::output_log::OutputLog;
 
 /// How long a call waits for a command: clients give up after a minute.
@@ -48,8 +49,11 @@ struct Table {
     last: u64,
 }
 
-struct Process {
+/// A command that was started.
+pub struct Process {
     id: String,
+    /// Who may see it in a list.
+    viewer: Viewer,
     command: String,
     session: ProcessSession,
     state: Mutex<State>,
@@ -97,14 +101,19 @@ struct Listed {
 }
 
 impl Shared {
-    pub async fn run_command(&self, arguments: Arguments<RunCommand>) -> Result<Answer, ToolError> {
+    /// Starts a command and waits for its end as long as the call may take.
+    pub async fn start_command(
+        &self,
+        caller: Caller,
+        arguments: Arguments<RunCommand>,
+    ) -> Result<Arc<Process>, ToolError> {
         let arguments = arguments?;
         self.processes.make_room()?;
         let cwd = self.paths.resolve(arguments.cwd.as_deref().unwrap_or("."))?;
         let session = self.client.start(self.start_params(&arguments, &cwd).await?).await?;
-        let process = self.processes.add(arguments.command, session);
+        let process = self.processes.add(caller.viewer, arguments.command, session);
         process.wait(arguments.yield_ms.unwrap_or(DEFAULT_YIELD_MS), None).await;
-        Ok(process.report(0, self.max_output))
+        Ok(process)
     }
 
     async fn start_params(
@@ -185,10 +194,15 @@ impl Shared {
         Ok(process.report(from, self.max_output))
     }
 
-    pub fn list_processes(&self, arguments: Arguments<Nothing>) -> Result<Answer, ToolError> {
+    pub fn list_processes(
+        &self,
+        caller: Caller,
+        arguments: Arguments<Nothing>,
+    ) -> Result<Answer, ToolError> {
         let Nothing {} = arguments?;
-        let processes: Vec<Listed> =
-            self.processes.all().iter().map(|process| process.listed()).collect();
+        let all = self.processes.all();
+        let own = all.iter().filter(|process| process.viewer == caller.viewer);
+        let processes: Vec<Listed> = own.map(|process| process.listed()).collect();
         let line = |listed: &Listed| {
             let state = match listed.exit_code {
                 _ if listed.running => "running".to_owned(),
@@ -198,7 +212,15 @@ impl Shared {
             format!("{}\t{state}\t{}\n", listed.process_id, listed.command)
         };
         let text: String = processes.iter().map(line).collect();
-        let text = if text.is_empty() { "no processes were started".to_owned() } else { text };
+        let text = match (text.is_empty(), caller.viewer) {
+            (false, _) => text,
+            (true, Viewer::Only) => "no processes were started".to_owned(),
+            (true, Viewer::OneOf(_)) => {
+                "no processes were started in this MCP session; those of others are not shown, \
+                 and requests without a session see none: use the process_id of run_command"
+                    .to_owned()
+            }
+        };
         Ok(Answer::new(text, &serde_json::json!({ "processes": processes })))
     }
 }
@@ -210,13 +232,17 @@ fn no_input(error: exec_server_client::ExecServerError) -> ToolError {
 }
 
 impl Processes {
-    fn add(&self, command: String, session: ProcessSession) -> Arc<Process> {
+    fn add(&self, viewer: Viewer, command: String, session: ProcessSession) -> Arc<Process> {
         let mut table = self.lock();
         table.last += 1;
         let number = table.last;
         let events = session.paced_events_after(0);
         let process = Arc::new(Process {
-            id: format!("p{number}"),
+            id: match viewer {
+                Viewer::Only => format!("p{number}"),
+                Viewer::OneOf(_) => format!("p{}", uuid::Uuid::new_v4().simple()),
+            },
+            viewer,
             command,
             session,
             state: Mutex::default(),
@@ -259,8 +285,7 @@ impl Processes {
     }
 
     fn find(&self, id: &str) -> Result<Arc<Process>, ToolError> {
-        let number = id.strip_prefix('p').and_then(|number| number.parse().ok());
-        let found = number.and_then(|number: u64| self.lock().processes.get(&number).cloned());
+        let found = self.lock().processes.values().find(|process| process.id == id).cloned();
         found.ok_or_else(|| {
             ToolError(format!("there is no process `{id}`; list_processes shows the ids"))
         })
@@ -314,37 +339,55 @@ impl Process {
         self.state.lock().expect("no holder panics")
     }
 
-    /// Waits until the command is over, or, with `seen`, has written more than that.
-    async fn wait(&self, wait_ms: u64, seen: Option<u64>) {
-        let mut version = self.version.subscribe();
-        let done = async {
-            loop {
-                version.borrow_and_update();
-                let has_exited = {
-                    let state = self.lock();
-                    let has_more = seen.is_some_and(|seen| state.log.total() > seen);
-                    if state.is_closed || state.failure.is_some() || has_more {
-                        return;
-                    }
-                    state.exit.is_some()
-                };
-                // A child of the command may keep its output open for long.
-                if has_exited {
-                    let _ = tokio::time::timeout(AFTER_EXIT, version.changed()).await;
-                    if self.lock().exit.is_some() {
-                        return;
-                    }
-                } else if version.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
-        let wait = Duration::from_millis(wait_ms.min(MAX_YIELD_MS));
-        // After the wait the command goes on.
-        let _ = tokio::time::timeout(wait, done).await;
+    /// The id that clients use.
+    pub fn id(&self) -> &str {
+        &self.id
     }
 
-    fn report(&self, from: u64, most: usize) -> Answer {
+    /// Whether the command has not ended.
+    pub fn is_running(&self) -> bool {
+        self.lock().ended.is_none()
+    }
+
+    /// Ends the command and everything that it started.
+    pub async fn stop(&self) {
+        // The link may be gone; then the session ends by itself.
+        let _ = self.session.terminate(Some(GRACE)).await;
+    }
+
+    /// Waits for [`Process::settled`], but not longer than a call may take; the command goes on.
+    async fn wait(&self, wait_ms: u64, seen: Option<u64>) {
+        let wait = Duration::from_millis(wait_ms.min(MAX_YIELD_MS));
+        let _ = tokio::time::timeout(wait, self.settled(seen)).await;
+    }
+
+    /// Waits until the command is over, or, with `seen`, has written more than that.
+    pub async fn settled(&self, seen: Option<u64>) {
+        let mut version = self.version.subscribe();
+        loop {
+            version.borrow_and_update();
+            let has_exited = {
+                let state = self.lock();
+                let has_more = seen.is_some_and(|seen| state.log.total() > seen);
+                if state.is_closed || state.failure.is_some() || has_more {
+                    return;
+                }
+                state.exit.is_some()
+            };
+            // A child of the command may keep its output open for long.
+            if has_exited {
+                let _ = tokio::time::timeout(AFTER_EXIT, version.changed()).await;
+                if self.lock().exit.is_some() {
+                    return;
+                }
+            } else if version.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The state, with the beginning and the end of the output after `from`.
+    pub fn report(&self, from: u64, most: usize) -> Answer {
         let state = self.lock();
         let (output, omitted) = state.log.summary(from, most);
         let next_offset = state.log.total();

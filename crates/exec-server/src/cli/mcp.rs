@@ -105,7 +105,7 @@ pub async fn run(arguments: McpArguments) -> Result<u8, Failure> {
         .map_err(|error| Failure::local("could not wait for signals", error))?;
     format::print(&(url + "\n"))?;
     tokio::select! {
-        () = endpoint.serve(server.clone()) => {}
+        () = endpoint.serve({ let server = server.clone(); move || server.for_one_of_many() }) => {}
         () = stopped => {}
     }
     server.close().await;
