@@ -115,6 +115,31 @@ async fn both_eras_are_served_over_http() {
 }
 
 #[tokio::test]
+async fn clients_that_share_a_server_do_not_see_the_processes_of_others() {
+    let server = TestExecutor::start().await;
+    let (_child, address) = listening(&server, &[]).await;
+    let ask = async |tool: &str, arguments: Value| {
+        let params = json!({"name": tool, "arguments": arguments, "_meta": meta()});
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let headers = [CURRENT[0], CURRENT[1], ("mcp-name", tool)];
+        let (_, answer) = post(&address, &headers, &message).await;
+        let body = answer.lines().find_map(|line| line.find("{\"jsonrpc\"").map(|at| &line[at..]));
+        result(&serde_json::from_str(body.expect("an answer")).expect("JSON"))
+    };
+    let ran = ask("run_command", json!({"command": "echo secret"})).await.unwrap();
+    let id = ran["process_id"].as_str().unwrap();
+    assert!(id.len() > 30, "{id} can be guessed");
+    let other = ask("run_command", json!({"command": "true"})).await.unwrap();
+    assert_ne!(other["process_id"], id);
+    let listed = ask("list_processes", json!({})).await.unwrap();
+    assert_eq!(listed["processes"], json!([]));
+    let guessed = ask("read_output", json!({"process_id": "p1"})).await;
+    assert!(guessed.unwrap_err().contains("no process"));
+    let read = ask("read_output", json!({"process_id": id})).await.unwrap();
+    assert_eq!(read["output"], "secret\n");
+}
+
+#[tokio::test]
 async fn strangers_are_refused_over_http() {
     let server = TestExecutor::start().await;
     let (_child, address) = listening(&server, &[]).await;
