@@ -90,7 +90,8 @@ async fn run(name: &str, seconds: u64, context: TaskContext) -> Result<CallToolR
         "confirm_delete" => drop(ask("confirm").await?),
         _ => {
             let (first, second) = tokio::join!(ask("first"), ask("second"));
-            (first?, second?);
+            first?;
+            second?;
         }
     }
     Ok(CallToolResult::success(vec![ContentBlock::text("done")]))
