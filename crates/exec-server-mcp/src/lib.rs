@@ -5,7 +5,7 @@
 //! | [`McpServer`] | the handler; serve it over stdio or HTTP |
 //! | [`McpOptions`] | which tools there are, and what confines them |
 //! | `tools` | names, descriptions and schemas |
-//! | `processes`, `output_log` | commands, and what is kept of their output |
+//! | `processes`, `process`, `output_log` | commands, and what is kept of their output |
 //! | `caller` | which client a call is from, and which processes it sees |
 //! | `tasks` | the tasks extension |
 //! | `files` | the tools about files |
@@ -20,6 +20,7 @@ mod files;
 pub mod http;
 mod output_log;
 mod paths;
+mod process;
 mod processes;
 mod tasks;
 mod tools;
