@@ -147,6 +147,7 @@ impl Shared {
             limit: can_page.then_some(PAGE),
             cursor: None,
             detailed: Some(true),
+            user: None,
         };
         let mut names = self.fs().read_whole_directory(params).await?;
         names.sort_by(|first, second| first.0.cmp(&second.0));

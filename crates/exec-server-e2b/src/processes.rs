@@ -205,7 +205,8 @@ impl Shared {
             wait_when_detached: false,
             closed_retention_ms: None,
             unique_id: false,
-            user,
+            user: user.map(Into::into),
+            output_spool: None,
             detailed: can.process_pid,
         };
         let session = self.client.start(params).await?;

@@ -5,7 +5,7 @@
 //! | [`McpServer`] | the handler; serve it over stdio or HTTP |
 //! | [`McpOptions`] | which tools there are, and what confines them |
 //! | `tools` | names, descriptions and schemas |
-//! | `processes`, `output_log` | commands, and what is kept of their output |
+//! | `processes`, `process`, `output_log` | commands, and what is kept of their output |
 //! | `caller` | which client a call is from, and which processes it sees |
 //! | `tasks` | the tasks extension |
 //! | `files` | the tools about files |
@@ -20,6 +20,7 @@ mod files;
 pub mod http;
 mod output_log;
 mod paths;
+mod process;
 mod processes;
 mod tasks;
 mod tools;
@@ -35,7 +36,8 @@ use exec_server_protocol::sandbox::SandboxParams;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CancelTaskParams, GetTaskParams, GetTaskResult,
     Implementation, ListToolsResult, PaginatedRequestParams, ProgressNotificationParam,
-    ServerCapabilities, ServerConfig, Tool, UpdateTaskParams,
+    ReadResourceRequestParams, ReadResourceResponse, ServerCapabilities, ServerConfig, Tool,
+    UpdateTaskParams,
 };
 use rmcp::service::{RequestContext, RoleServer, ServiceExt};
 use rmcp::{ErrorData, ServerHandler};
@@ -223,6 +225,15 @@ impl ServerHandler for McpServer {
                 }
             }
         }
+    }
+
+    async fn read_resource(
+        &self,
+        request: ReadResourceRequestParams,
+        _: RequestContext<RoleServer>,
+    ) -> Result<ReadResourceResponse, ErrorData> {
+        let text = format!("there is no resource `{}`", request.uri);
+        Err(ErrorData::invalid_params(text, Some(serde_json::json!({"uri": request.uri}))))
     }
 
     async fn get_task(

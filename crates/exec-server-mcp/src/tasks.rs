@@ -10,7 +10,7 @@ use rmcp::model::CreateTaskResult;
 use rmcp::task_manager::{TaskExit, TaskManager, TaskOptions};
 
 use crate::call;
-use crate::processes::Process;
+use crate::process::Process;
 
 /// After this time a task fails, and its process goes on; a finished task can be read for as long again.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);

@@ -12,11 +12,13 @@ mod http;
 mod http_bodies;
 mod idle;
 mod library;
+mod mcp;
 mod oneshot;
 mod pty;
 mod remote;
 mod rpc;
 mod sandbox;
+mod searching;
 mod stall;
 mod startup;
 mod stdin;
@@ -60,7 +62,7 @@ impl Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 22] = [
+pub const GROUPS: [Group; 24] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -77,12 +79,14 @@ pub const GROUPS: [Group; 22] = [
     files::GROUP,
     blocks::GROUP,
     directories::GROUP,
+    searching::GROUP,
     http::GROUP,
     http_bodies::GROUP,
     client::GROUP,
     remote::GROUP,
     stuck::GROUP,
     library::GROUP,
+    mcp::GROUP,
 ];
 
 const EVERY_ROUND: usize = usize::MAX;

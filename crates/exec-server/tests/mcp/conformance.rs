@@ -2,7 +2,7 @@
 //!
 //! Most scenarios call fixture tools that only a server made for the suite has. The baseline files name what fails for
 //! that reason; every other check must pass, and a check that passes must not be in the file. A twin of the server with
-//! the fixtures is tested in `exec-server-mcp`.
+//! the fixtures, in `twin.rs`, passes all of them.
 
 use std::path::Path;
 

@@ -9,3 +9,4 @@ mod npm;
 mod processes;
 mod tasks;
 mod transports;
+mod twin;

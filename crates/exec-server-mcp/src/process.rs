@@ -1,0 +1,225 @@
+//! One command: its state, what was collected of its output, and what is told about it.
+//!
+//! Owner of the state: the follower task of the command.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use exec_server_client::{ProcessEvent, ProcessEvents, ProcessExit, ProcessSession};
+use serde::Serialize;
+use tokio::sync::watch;
+
+use crate::call::Answer;
+use crate::caller::Viewer;
+use crate::output_log::OutputLog;
+
+/// The longest wait of a call: clients give up after a minute.
+const MAX_YIELD_MS: u64 = 50_000;
+/// Output that still comes after the exit is waited for this long.
+const AFTER_EXIT: Duration = Duration::from_millis(250);
+/// Between SIGTERM and SIGKILL.
+pub const GRACE: Duration = Duration::from_secs(2);
+
+/// A command that was started.
+pub struct Process {
+    id: String,
+    /// Who may see it in a list.
+    pub viewer: Viewer,
+    command: String,
+    pub session: ProcessSession,
+    state: Mutex<State>,
+    /// Changes whenever the state does.
+    version: watch::Sender<u64>,
+}
+
+/// What is known of a command.
+#[derive(Default)]
+pub struct State {
+    pub log: OutputLog,
+    exit: Option<ProcessExit>,
+    pub ended: Option<Instant>,
+    is_closed: bool,
+    failure: Option<String>,
+}
+
+/// What is told about a command.
+#[derive(Serialize)]
+struct Report {
+    process_id: String,
+    running: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+    output: String,
+    total_bytes: u64,
+    omitted_bytes: u64,
+    next_offset: u64,
+    /// Whether every byte of the output can still be read.
+    all_available: bool,
+}
+
+/// One line of the list of commands.
+#[derive(Serialize)]
+pub struct Listed {
+    pub process_id: String,
+    pub command: String,
+    pub running: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
+    total_bytes: u64,
+}
+
+impl Process {
+    /// Follows a command that was started.
+    pub fn follow(
+        id: String,
+        viewer: Viewer,
+        command: String,
+        session: ProcessSession,
+    ) -> Arc<Self> {
+        let events = session.paced_events_after(0);
+        let process = Arc::new(Self {
+            id,
+            viewer,
+            command,
+            session,
+            state: Mutex::default(),
+            version: watch::Sender::new(0),
+        });
+        tokio::spawn(follow(process.clone(), events));
+        process
+    }
+
+    /// The state.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no holder panics")
+    }
+
+    /// The id that clients use.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether the command has not ended.
+    pub fn is_running(&self) -> bool {
+        self.lock().ended.is_none()
+    }
+
+    /// Ends the command and everything that it started.
+    pub async fn stop(&self) {
+        // The link may be gone; then the session ends by itself.
+        let _ = self.session.terminate(Some(GRACE)).await;
+    }
+
+    /// Waits for [`Process::settled`], but not longer than a call may take; the command goes on.
+    pub async fn wait(&self, wait_ms: u64, seen: Option<u64>) {
+        let wait = Duration::from_millis(wait_ms.min(MAX_YIELD_MS));
+        let _ = tokio::time::timeout(wait, self.settled(seen)).await;
+    }
+
+    /// Waits until the command is over, or, with `seen`, has written more than that.
+    pub async fn settled(&self, seen: Option<u64>) {
+        let mut version = self.version.subscribe();
+        loop {
+            version.borrow_and_update();
+            let has_exited = {
+                let state = self.lock();
+                let has_more = seen.is_some_and(|seen| state.log.total() > seen);
+                if state.is_closed || state.failure.is_some() || has_more {
+                    return;
+                }
+                state.exit.is_some()
+            };
+            // A child of the command may keep its output open for long.
+            if has_exited {
+                let _ = tokio::time::timeout(AFTER_EXIT, version.changed()).await;
+                if self.lock().exit.is_some() {
+                    return;
+                }
+            } else if version.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The state, with the beginning and the end of the output after `from`.
+    pub fn report(&self, from: u64, most: usize) -> Answer {
+        let state = self.lock();
+        let (output, omitted) = state.log.summary(from, most);
+        let next_offset = state.log.total();
+        self.answer(&state, output, omitted, next_offset)
+    }
+
+    /// The state, with a piece of the output.
+    pub fn report_piece(&self, offset: i64, most: usize) -> Answer {
+        let state = self.lock();
+        let piece = state.log.read(offset, most);
+        let output = String::from_utf8_lossy(&piece.bytes).into_owned();
+        let omitted = u64::try_from(offset).map_or(0, |wanted| piece.offset.saturating_sub(wanted));
+        self.answer(&state, output, omitted, piece.next_offset)
+    }
+
+    fn answer(&self, state: &State, output: String, omitted: u64, next_offset: u64) -> Answer {
+        let running = state.ended.is_none();
+        let status = match (&state.failure, &state.exit) {
+            (Some(reason), _) => format!("the process cannot be followed any further: {reason}"),
+            (None, Some(exit)) => match &exit.details.signal {
+                Some(signal) => format!("ended by {signal} (code {})", exit.exit_code),
+                None => format!("exit code {}", exit.exit_code),
+            },
+            (None, None) => format!("still running as process {}", self.id),
+        };
+        let report = Report {
+            process_id: self.id.clone(),
+            running,
+            exit_code: state.exit.as_ref().map(|exit| exit.exit_code),
+            signal: state.exit.as_ref().and_then(|exit| exit.details.signal.clone()),
+            failure: state.failure.clone(),
+            total_bytes: state.log.total(),
+            omitted_bytes: omitted,
+            next_offset,
+            all_available: state.log.is_complete(),
+            output,
+        };
+        Answer::new(format!("{}\n[{status}]", report.output.trim_end_matches('\n')), &report)
+    }
+
+    /// Its line in a list.
+    pub fn listed(&self) -> Listed {
+        let state = self.lock();
+        Listed {
+            process_id: self.id.clone(),
+            command: self.command.clone(),
+            running: state.ended.is_none(),
+            exit_code: state.exit.as_ref().map(|exit| exit.exit_code),
+            total_bytes: state.log.total(),
+        }
+    }
+}
+
+/// Collects the events of a command until nothing more comes.
+async fn follow(process: Arc<Process>, mut events: ProcessEvents) {
+    while let Some(event) = events.next().await {
+        {
+            let mut state = process.lock();
+            match event {
+                ProcessEvent::Output { bytes, .. } => state.log.push(&bytes),
+                ProcessEvent::Exited { exit, .. } => {
+                    state.exit = Some(exit);
+                    state.ended = Some(Instant::now());
+                }
+                ProcessEvent::Closed { .. } => state.is_closed = true,
+                ProcessEvent::Gap(_) => state.log.note_gap(),
+                ProcessEvent::ResyncRequired => {}
+                ProcessEvent::Failed(reason) => {
+                    state.failure = Some(reason.to_string());
+                    state.ended = Some(Instant::now());
+                }
+            }
+        }
+        process.version.send_modify(|version| *version += 1);
+    }
+}
