@@ -141,12 +141,12 @@ pub fn check_user(method: Method, raw: &str) -> Result<(), RequestError> {
     if method.takes_user() || !params::has_member(raw, "user") {
         return Ok(());
     }
-    let hint = match method {
-        Method::FsBatch => "; give each of its requests a user of its own",
-        Method::FsReadBlock | Method::FsWriteBlock | Method::FsClose => {
-            "; the user of fs/open holds for the handle"
-        }
-        _ => "",
+    let is_of_handle =
+        matches!(method, Method::FsReadBlock | Method::FsWriteBlock | Method::FsClose);
+    let hint = match () {
+        () if method == Method::FsBatch => "; give each of its requests a user of its own",
+        () if is_of_handle => "; the user of fs/open holds for the handle",
+        () => "",
     };
     let reason = format!("{} cannot run as another user{hint}", method.name());
     Err(RequestError::InvalidParams(reason))

@@ -24,6 +24,8 @@ const FLAGS: &[&str] = &[
     "--max-connections",
     "--max-memory",
     "--max-message-bytes",
+    "--max-output-spool",
+    "--max-output-spools",
     "--max-pids",
     "--max-processes",
     "--max-reply-memory",
