@@ -223,7 +223,9 @@ class ExecServerSandbox(BaseSandbox):
             return GrepResult(error=f"Error: grep of '{root}' failed: {_code(error)}")
         found.sort(key=lambda match: (match.path, match.line))
         lines: list[GrepMatch] = [{"path": match.path, "line": match.line, "text": _line(match)} for match in found]
-        return GrepResult(matches=lines, **({"truncated": search.incomplete is not None} if _IS_NEW else {}))
+        if not _IS_NEW:
+            return GrepResult(matches=lines)
+        return GrepResult(matches=lines, truncated=search.incomplete is not None)
 
     def glob(self, pattern: str, path: str | None = None) -> GlobResult:
         """Files by a pattern: of a name at any depth or, with a slash, of a path below `path`."""
@@ -258,7 +260,7 @@ class ExecServerSandbox(BaseSandbox):
         if not _IS_NEW:
             return GlobResult(matches=names)
         why = "budget" if search.incomplete is not None else "unreadable" if search.unreadable_count else None
-        return GlobResult(matches=names, **{"truncated": why is not None, "truncation_reason": why})
+        return GlobResult(matches=names, truncated=why is not None, truncation_reason=why)
 
     async def als(self, path: str) -> LsResult:
         """`ls` in a thread."""
@@ -370,7 +372,7 @@ class _Page:
         text = "\n".join(self._lines) + (_CUT if self._is_cut else "")
         data = FileData(content=text, encoding="utf-8")
         if self._limit == 0:
-            return ReadResult(file_data=data, **({"no_lines_requested": True} if _IS_NEW else {}))
+            return ReadResult(file_data=data, no_lines_requested=True) if _IS_NEW else ReadResult(file_data=data)
         if not self._lines:
             return ReadResult(
                 error=f"File '{file_path}': Line offset {self._offset} exceeds file length ({self._total} lines)"
@@ -378,13 +380,13 @@ class _Page:
         if not _IS_NEW:
             return ReadResult(file_data=data)
         end = self._offset + len(self._lines)
-        window: dict[str, Any] = {
-            "total_lines": self._total,
-            "start_line": self._offset + 1,
-            "end_line": end,
-            "next_offset": end if end < self._total else None,
-        }
-        return ReadResult(file_data=data, **window)
+        return ReadResult(
+            file_data=data,
+            total_lines=self._total,
+            start_line=self._offset + 1,
+            end_line=end,
+            next_offset=end if end < self._total else None,
+        )
 
 
 def _info(path: str, facts: Any) -> FileInfo:

@@ -145,7 +145,7 @@ class ExecServerFileSystem(AbstractFileSystem):
         else:
             self._machine.fs.append(path, b"")
 
-    def get_file(self, rpath: str, lpath: Any, callback: Any = None, outfile: Any = None, **kwargs: Any) -> None:
+    def get_file(self, rpath: str, lpath: Any = None, callback: Any = None, outfile: Any = None, **kwargs: Any) -> None:
         """Downloads a file."""
         path = self._strip_protocol(rpath)
         if self._machine.fs.is_dir(path):

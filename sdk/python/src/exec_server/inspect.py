@@ -6,7 +6,7 @@ import errno
 import os
 import shlex
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import yaml
 from inspect_ai.util import (
@@ -45,7 +45,7 @@ class _TooMuch(Exception):
     """A stream is longer than its limit."""
 
 
-@sandboxenv(name="exec-server")
+@sandboxenv(name="exec-server")  # pyright: ignore[reportUntypedClassDecorator]
 class ExecServerSandboxEnvironment(SandboxEnvironment):
     """A directory on a machine; each sample has its own, and its own session."""
 
@@ -197,7 +197,7 @@ class ExecServerSandboxEnvironment(SandboxEnvironment):
         return path if path.startswith("/") else f"{self._directory}/{path}"
 
     def _user(self, user: str | None) -> str | None:
-        host = self._machine.info.get("host") or {}
+        host = cast("dict[str, Any]", self._machine.info.get("host") or {})
         if user is None or self._machine.capabilities.get("processUser"):
             return user
         if user == host.get("user"):
@@ -211,7 +211,7 @@ def _config(config: SandboxEnvironmentConfigType | None) -> ExecServerConfig:
     if isinstance(config, ExecServerConfig):
         return config
     if isinstance(config, str):
-        return ExecServerConfig(**(yaml.safe_load(Path(config).read_text()) or {}))
+        return ExecServerConfig(**cast("dict[str, Any]", yaml.safe_load(Path(config).read_text()) or {}))
     raise ValueError(f"unexpected configuration {config!r}; pass a file name or ExecServerConfig")
 
 

@@ -54,7 +54,7 @@ _WRITE_YIELD = 0.25
 class ExecServerSandboxClientOptions(BaseSandboxClientOptions):
     """Where the agent works; without a target, `$EXEC_SERVER_URL` and the default of environments.toml count."""
 
-    type: Literal["exec_server"] = _BACKEND
+    type: Literal["exec_server"] = _BACKEND  # pyright: ignore[reportIncompatibleVariableOverride]
     target: str | None = None
     token_file: str | None = None
     sandbox: str | None = None
@@ -65,7 +65,7 @@ class ExecServerSandboxClientOptions(BaseSandboxClientOptions):
 class ExecServerSandboxSessionState(SandboxSessionState):
     """What a session needs to go on elsewhere; it has no secrets."""
 
-    type: Literal["exec_server"] = _BACKEND
+    type: Literal["exec_server"] = _BACKEND  # pyright: ignore[reportIncompatibleVariableOverride]
     target: str | None = None
     token_file: str | None = None
     sandbox: str | None = None
@@ -87,7 +87,7 @@ class ExecServerSandboxSession(BaseSandboxSession):
     state: ExecServerSandboxSessionState
 
     def __init__(self, state: ExecServerSandboxSessionState, machine: AsyncMachine | None = None) -> None:
-        self.state = state
+        self.state = state  # pyright: ignore[reportIncompatibleVariableOverride]
         self._machine = machine
         self._terminals: dict[int, _Terminal] = {}
 
