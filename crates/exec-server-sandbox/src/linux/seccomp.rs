@@ -444,7 +444,8 @@ fn typing(rule: &mut Assembler, ends: Ends) {
     rule.jump_if(Test::Equal(libc::TIOCLINUX as u32), ends.deny);
 }
 
-/// C libraries disagree about the sign of this constant.
+/// The constant is signed in musl and unsigned in glibc.
+#[allow(clippy::unnecessary_cast)]
 const CORE_LIMIT: u32 = libc::RLIMIT_CORE as u32;
 
 /// Keeps the core limit and reports success: programs set it to 0, which would make the kernel run the machine's crash
