@@ -66,7 +66,7 @@ fn bring_loopback_up() -> io::Result<()> {
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     // SAFETY: the request is alive and of the type that this call takes.
-    let result = check(unsafe { libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request) });
+    let result = check(unsafe { libc::ioctl(socket, libc::SIOCSIFFLAGS as _, &raw const request) });
     // SAFETY: the descriptor is ours and not used again.
     unsafe { libc::close(socket) };
     result.map(drop)

@@ -444,11 +444,15 @@ fn typing(rule: &mut Assembler, ends: Ends) {
     rule.jump_if(Test::Equal(libc::TIOCLINUX as u32), ends.deny);
 }
 
+/// The constant is signed in musl and unsigned in glibc.
+#[allow(clippy::unnecessary_cast)]
+const CORE_LIMIT: u32 = libc::RLIMIT_CORE as u32;
+
 /// Keeps the core limit and reports success: programs set it to 0, which would make the kernel run the machine's crash
 /// handler.
 fn core_limit_of_setrlimit(rule: &mut Assembler, ends: Ends) {
     rule.load_low(0);
-    rule.jump_if(Test::Equal(libc::RLIMIT_CORE), ends.done);
+    rule.jump_if(Test::Equal(CORE_LIMIT), ends.done);
 }
 
 /// The same for `prlimit`; refused if the old limit is requested as well, because it would not be filled in.
@@ -456,7 +460,7 @@ fn core_limit_of_prlimit(rule: &mut Assembler, ends: Ends) {
     let elsewhere = rule.label();
     let changes = rule.label();
     rule.load_low(1);
-    rule.jump_unless(Test::Equal(libc::RLIMIT_CORE), elsewhere);
+    rule.jump_unless(Test::Equal(CORE_LIMIT), elsewhere);
     rule.load_low(2);
     rule.jump_unless(Test::Equal(0), changes);
     rule.load_high(2);
