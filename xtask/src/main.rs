@@ -3,6 +3,7 @@
 mod bare;
 mod bench;
 mod check;
+mod dist;
 mod frame;
 mod fuzz;
 mod test;
@@ -29,6 +30,8 @@ enum Task {
     Bench(bench::Options),
     /// Fuzz the parsers of untrusted input
     Fuzz(fuzz::Options),
+    /// Make the artefacts of a release: archives, packages, image, checksums
+    Dist(dist::Options),
     /// Run the minimal server, the baseline of the benchmark
     #[command(hide = true)]
     BareServer,
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Task::Bench(_) if cfg!(debug_assertions) => rerun_optimised(),
         Task::Bench(options) => bench::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Dist(options) => dist::run_task(&options),
         Task::BareServer => bare::run(),
         Task::Warden => bench::run_warden(),
     }

@@ -3,7 +3,7 @@
 //! | look here | for |
 //! |---|---|
 //! | `serve`, `reference_options` | arguments of the server itself |
-//! | `usage`, `completion`, `examples` | parsing, shell completion, examples in `--help` |
+//! | `usage`, `completion`, `manual`, `examples` | parsing, shell completion, man pages, examples in `--help` |
 //! | `args` | argument parsers and options that several commands share |
 //! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `mcp`, `info`, `dial`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
@@ -42,6 +42,7 @@ mod limits;
 mod logs;
 mod lost_process;
 mod ls;
+pub mod manual;
 mod mcp;
 pub mod nodes;
 mod output;

@@ -233,6 +233,12 @@ pub enum Command {
     /// Prints candidates for a word; called by the completion scripts.
     #[command(name = "__complete", hide = true)]
     Complete(completion::CompleteArguments),
+    /// Writes the man pages to a directory, for packages.
+    #[command(name = "__man", hide = true)]
+    Man {
+        /// An existing directory.
+        directory: PathBuf,
+    },
 }
 
 #[derive(Debug, clap::Args)]
