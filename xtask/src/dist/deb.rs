@@ -35,7 +35,7 @@ pub fn deb(parts: &Parts) -> Result<Artefact> {
         control.add_program(script, text.into_bytes().into());
     }
     let packed = |tree: &Tree| -> Result<Vec<u8>> {
-        Ok(gzip(&tree.tar("./", Directories::Listed, release.epoch)?, release.effort)?)
+        Ok(gzip(&tree.tar("", Directories::Listed, release.epoch)?, release.effort)?)
     };
     let members = [
         ("debian-binary", b"2.0\n".to_vec()),
