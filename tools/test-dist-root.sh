@@ -58,8 +58,8 @@ if mkdir -p "$root/usr/local/share/man" 2>/dev/null && touch "$root/usr/local/sh
 fi
 
 # install.sh as root, from a directory.
-inside sh /release/install.sh --help | grep -q -- --dry-run
-inside sh /release/install.sh --from /release --dry-run | grep -q '/usr/local/bin/exec-server'
+inside sh /release/install.sh --help | grep -c -- --dry-run >/dev/null
+inside sh /release/install.sh --from /release --dry-run | grep -c '/usr/local/bin/exec-server' >/dev/null
 [ -z "$(added)" ] || fail "a dry run installed something"
 install_as_root() {
     inside sh /release/install.sh --from /release --require-signature >"$work/log" || { cat "$work/log" >&2; fail "install.sh failed as root"; }
@@ -161,7 +161,7 @@ command -v dpkg >/dev/null || { skip "the .deb, because dpkg is not installed"; 
 package=$(ls "$dist"/*.deb)
 [ "$(dpkg-deb --field "$package" Version)" = "$version" ] || fail "the .deb has another version"
 force=()
-if dpkg-deb --field "$package" Depends | grep -q .; then
+if dpkg-deb --field "$package" Depends | grep -c . >/dev/null; then
     # The database of this root is empty; the libraries are those of the machine.
     force=(--force-depends)
 fi

@@ -44,7 +44,7 @@ diff -r "$dist" "$work/again" || fail "two releases of one program differ"
 rm -rf "$work/again"
 (cd "$dist" && sha256sum --quiet --check SHA256SUMS)
 [ "$(ls "$dist" | grep -cv '^SHA256SUMS')" = "$(wc -l <"$dist/SHA256SUMS")" ] || fail "SHA256SUMS does not list every file"
-cargo xtask dist --fast --only installer --binary "$work/exec-server" --out "$work/unsigned" 2>/dev/null | grep -q "NOT signed" ||
+cargo xtask dist --fast --only installer --binary "$work/exec-server" --out "$work/unsigned" 2>/dev/null | grep -c "NOT signed" >/dev/null ||
     fail "an unsigned release does not say so"
 if cargo xtask dist --only installer --binary "$work/exec-server" --out tools 2>"$work/log"; then
     fail "dist emptied a directory that it did not make"
@@ -76,7 +76,7 @@ else
     skip "the .tar.zst, because zstd is not installed"
 fi
 if have man; then
-    man --warnings -l "$top/man/man1/exec-server-run.1" 2>"$work/log" | grep -q "Run a command on a server" || fail "the man page is empty"
+    man --warnings -l "$top/man/man1/exec-server-run.1" 2>"$work/log" | grep -c "Run a command on a server" >/dev/null || fail "the man page is empty"
     [ ! -s "$work/log" ] || { cat "$work/log" >&2; fail "the man page has errors"; }
 else
     skip "the rendered man pages, because man is not installed"
@@ -129,7 +129,7 @@ if have python3; then
         if "$work/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r sdk/python/tests/requirements/runtime.txt 2>/dev/null; then
             # The first example of the README, with the program inside the wheel.
             sed -n '/^```python/,/^```$/p' sdk/python/README.md | sed '/^```/d' |
-                env -u EXEC_SERVER_BIN -u PYTHONPATH "$work/venv/bin/python" - | grep -q Linux || fail "the example of the README fails with the wheel"
+                env -u EXEC_SERVER_BIN -u PYTHONPATH "$work/venv/bin/python" - | grep -c Linux >/dev/null || fail "the example of the README fails with the wheel"
         else
             skip "the SDK in the wheel, because its dependencies cannot be installed (no package registry?)"
         fi
@@ -142,7 +142,7 @@ else
 fi
 
 # A static program needs nothing: it serves and runs itself in an empty root.
-if ldd "$work/exec-server" 2>&1 | grep -qE 'statically linked|not a dynamic executable'; then
+if ldd "$work/exec-server" 2>&1 | grep -cE 'statically linked|not a dynamic executable' >/dev/null; then
     mkdir -p "$work/empty/tmp"
     cp "$work/exec-server" "$work/empty/"
     enter=(chroot)
