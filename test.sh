@@ -19,6 +19,7 @@ RUSTC_WORKSPACE_WRAPPER="$PWD/tools/as-other-platform.sh" cargo check --locked -
 tools/test-rust.sh
 tools/test-as-user.sh
 tools/test-python.sh
+tools/test-dist.sh
 # The seeds were replayed above; new inputs are looked for where a fuzzer is installed.
 if cargo +nightly fuzz --version >/dev/null 2>&1; then
     cargo xtask fuzz --seconds 5

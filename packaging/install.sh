@@ -35,7 +35,7 @@ fail() {
 have() { command -v "$1" >/dev/null 2>&1; }
 
 main() {
-    from= version= prefix= signers_file= require_signature=no dry_run=no uninstall=no
+    from='' version='' prefix='' signers_file='' require_signature=no dry_run=no uninstall=no
     while [ $# -gt 0 ]; do
         case "$1" in
             --from | --version | --prefix | --signers)

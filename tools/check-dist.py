@@ -136,7 +136,12 @@ def check_npm() -> None:
 
 def check_sbom() -> None:
     """References resolve, every crate has a licence and its digest of Cargo.lock, and the report names all of them."""
-    document = json.loads(one("*.cdx.json").read_text())
+    one("*.cdx.json")
+    for path in DIST.glob("*.cdx.json"):
+        check_bill(json.loads(path.read_text()))
+
+
+def check_bill(document: dict) -> None:
     check((document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5"), "the bill of materials is no CycloneDX 1.5")
     check(re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", document["serialNumber"]), "the serial number is none")
     components = document["components"]
@@ -150,12 +155,45 @@ def check_sbom() -> None:
     check(not {"proptest", "exec-server-testkit", "cc"} & names, "the bill of materials lists what is not in the program")
     lock = Path("Cargo.lock").read_text()
     report = one("THIRD-PARTY-LICENSES.txt").read_text()
+    allowed = set(re.findall(r'"([^"]+)"', re.search(r"^allow = \[(.*?)\]", Path("deny.toml").read_text(), re.M | re.S)[1]))
     for it in components:
-        check(it["licenses"][0]["expression"], f"{it['name']} has no licence")
+        expression = it["licenses"][0]["expression"]
+        check(is_allowed(expression, allowed), f"deny.toml does not allow {expression} of {it['name']}")
         for digest in it.get("hashes", []):
             check(f'checksum = "{digest["content"]}"' in lock, f"{it['name']} has another digest in Cargo.lock")
             line = f"{it['name']} {it['version']}: {it['licenses'][0]['expression']}"
             check(line in report, f"THIRD-PARTY-LICENSES.txt lacks {line}")
+
+
+def is_allowed(expression: str, allowed: set) -> bool:
+    """Whether an SPDX expression can be met with these licences; AND binds closer than OR."""
+    words = re.findall(r"[()]|[^\s()]+(?: WITH [^\s()]+)?", expression)
+
+    def either() -> bool:
+        met = both()
+        while words and words[0] == "OR":
+            words.pop(0)
+            met = both() or met
+        return met
+
+    def both() -> bool:
+        met = single()
+        while words and words[0] == "AND":
+            words.pop(0)
+            met = single() and met
+        return met
+
+    def single() -> bool:
+        word = words.pop(0)
+        if word != "(":
+            return word in allowed
+        met = either()
+        check(words and words.pop(0) == ")", f"{expression} is no licence expression")
+        return met
+
+    met = either()
+    check(not words, f"{expression} is no licence expression")
+    return met
 
 
 def check_rpm() -> None:

@@ -38,14 +38,13 @@ dist=$work/dist
 cargo xtask dist --fast --binary "$work/exec-server" --sign-key "$work/key" --out "$dist" >"$work/table" 2>"$work/log" ||
     { cat "$work/log" >&2; fail "cargo xtask dist failed"; }
 grep -q "is signed with" "$work/table" || fail "the table does not say that the release is signed"
-(umask 077 && cd "$work" && TZ=Asia/Tokyo LC_ALL=C cargo xtask --help >/dev/null 2>&1 || true)
 (umask 077 && TZ=Asia/Tokyo LC_ALL=C EXEC_SERVER_URL=ws://127.0.0.1:1 \
     cargo xtask dist --fast --binary "$work/exec-server" --sign-key "$work/key" --out "$work/again" >/dev/null 2>&1)
 diff -r "$dist" "$work/again" || fail "two releases of one program differ"
 rm -rf "$work/again"
 (cd "$dist" && sha256sum --quiet --check SHA256SUMS)
 [ "$(ls "$dist" | grep -cv '^SHA256SUMS')" = "$(wc -l <"$dist/SHA256SUMS")" ] || fail "SHA256SUMS does not list every file"
-cargo xtask dist --fast --only installer --binary "$work/exec-server" --out "$work/unsigned" 2>/dev/null | grep -q "NOT signed" ||
+cargo xtask dist --fast --only installer --binary "$work/exec-server" --out "$work/unsigned" 2>/dev/null | grep -c "NOT signed" >/dev/null ||
     fail "an unsigned release does not say so"
 if cargo xtask dist --only installer --binary "$work/exec-server" --out tools 2>"$work/log"; then
     fail "dist emptied a directory that it did not make"
@@ -77,7 +76,7 @@ else
     skip "the .tar.zst, because zstd is not installed"
 fi
 if have man; then
-    man --warnings -l "$top/man/man1/exec-server-run.1" 2>"$work/log" | grep -q "Run a command on a server" || fail "the man page is empty"
+    man --warnings -l "$top/man/man1/exec-server-run.1" 2>"$work/log" | grep -c "Run a command on a server" >/dev/null || fail "the man page is empty"
     [ ! -s "$work/log" ] || { cat "$work/log" >&2; fail "the man page has errors"; }
 else
     skip "the rendered man pages, because man is not installed"
@@ -100,8 +99,8 @@ if have npm; then
     (
         cd "$work/npm"
         export npm_config_cache=$work/npm-cache npm_config_update_notifier=false
-        npm install --silent --offline --no-audit --no-fund "$dist"/exec-server-linux-*-"$version".tgz "$dist/exec-server-$version.tgz" >/dev/null
-        [ "$(npx --no-install exec-server --version)" = "exec-server $version" ]
+        npm install --loglevel=error --offline --no-audit --no-fund "$dist"/exec-server-linux-*-"$version".tgz "$dist/exec-server-$version.tgz" >/dev/null
+        [ "$(npx --loglevel=error --no-install exec-server --version)" = "exec-server $version" ]
         code=0
         ./node_modules/.bin/exec-server completions no-such-shell 2>/dev/null || code=$?
         [ "$code" = 2 ]
@@ -130,7 +129,7 @@ if have python3; then
         if "$work/venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes -r sdk/python/tests/requirements/runtime.txt 2>/dev/null; then
             # The first example of the README, with the program inside the wheel.
             sed -n '/^```python/,/^```$/p' sdk/python/README.md | sed '/^```/d' |
-                env -u EXEC_SERVER_BIN -u PYTHONPATH "$work/venv/bin/python" - | grep -q Linux || fail "the example of the README fails with the wheel"
+                env -u EXEC_SERVER_BIN -u PYTHONPATH "$work/venv/bin/python" - | grep -c Linux >/dev/null || fail "the example of the README fails with the wheel"
         else
             skip "the SDK in the wheel, because its dependencies cannot be installed (no package registry?)"
         fi
@@ -143,7 +142,7 @@ else
 fi
 
 # A static program needs nothing: it serves and runs itself in an empty root.
-if ldd "$work/exec-server" 2>&1 | grep -qE 'statically linked|not a dynamic executable'; then
+if ldd "$work/exec-server" 2>&1 | grep -cE 'statically linked|not a dynamic executable' >/dev/null; then
     mkdir -p "$work/empty/tmp"
     cp "$work/exec-server" "$work/empty/"
     enter=(chroot)

@@ -107,7 +107,7 @@ if build=$(venv wheel) && clean=$(venv runtime); then
         [ "$("$clean/bin/exec-server" --version)" = "exec-server $version" ]
         [ "$("$clean/bin/python" -c 'import exec_server; print(exec_server.__version__)')" = "$version" ]
         # The first example of the README.
-        sed -n '/^```python/,/^```$/p' "$OLDPWD/$sdk/README.md" | sed '/^```/d' | "$clean/bin/python" - | grep -q Linux
+        sed -n '/^```python/,/^```$/p' "$OLDPWD/$sdk/README.md" | sed '/^```/d' | "$clean/bin/python" - | grep -c Linux >/dev/null
         # The source archive has every crate that it needs.
         tar -xzf ./*.tar.gz
         cargo metadata --locked --offline --format-version 1 --manifest-path exec_server-*/crates/exec-server/Cargo.toml >/dev/null

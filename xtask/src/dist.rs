@@ -151,11 +151,11 @@ fn make(options: &Options) -> Result<()> {
     let out = options.out.clone().unwrap_or_else(|| release.root.join("target/dist"));
     let mut writer = Writer::new(&out)?;
     let wants = |piece| options.only.is_empty() || options.only.contains(&piece);
-    let mut licences = String::new();
+    let mut all_dependencies = Vec::new();
     for program in &programs {
         let target = program.target();
         let dependencies = dependencies::of_program(&release, &target)?;
-        licences = licences::report(&dependencies)?;
+        let licences = licences::report(&dependencies)?;
         let parts =
             Parts { release: &release, program, documents: &documents, licences: &licences };
         if wants(Piece::Tarball) {
@@ -178,7 +178,12 @@ fn make(options: &Options) -> Result<()> {
         if wants(Piece::Sbom) {
             writer.write(&sbom::sbom(&release, &target, &dependencies)?)?;
         }
+        all_dependencies.extend(dependencies);
     }
+    // Platforms differ in a few crates.
+    all_dependencies.sort_by(|a, b| (&a.name, &a.version).cmp(&(&b.name, &b.version)));
+    all_dependencies.dedup_by(|a, b| (&a.name, &a.version) == (&b.name, &b.version));
+    let licences = licences::report(&all_dependencies)?;
     if wants(Piece::Npm) {
         writer.write(&npm::launcher_package(&release, &programs)?)?;
     }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use exec_server_os::Guardian;
 use exec_server_sandbox::ZYGOTE_ARGUMENT;
 
-/// The allocator of musl takes one lock for all threads.
+/// With the allocator of musl, output costs three times as much CPU time.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

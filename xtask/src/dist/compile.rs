@@ -13,9 +13,6 @@ use super::release::Release;
 use super::run;
 use crate::check::cargo;
 
-/// Version of the Python package that has the C compiler.
-const ZIG: &str = "ziglang==0.17.0";
-
 /// Compiles the program for `arch` and returns its path.
 pub fn compile(release: &Release, arch: Arch, offline: bool) -> Result<PathBuf> {
     let target = arch.musl_target();
@@ -45,7 +42,9 @@ pub fn fetch(release: &Release, arches: &[Arch]) -> Result<()> {
         let venv = tools.dir.join("venv");
         run(Command::new("python3").args(["-m", "venv"]).arg(&venv))
             .context("Python with venv is needed for the C compiler (or install musl-tools)")?;
-        run(Command::new(venv.join("bin/pip")).args(["install", "--quiet", ZIG]))
+        let pip = ["install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r"];
+        let zig = release.root.join("packaging/zig.txt");
+        run(Command::new(venv.join("bin/pip")).args(pip).arg(zig))
             .context("the C compiler was not installed")?;
     }
     Ok(())

@@ -13,7 +13,7 @@ use super::{Artefact, Parts};
 /// The package, with services that are installed but neither enabled nor started.
 pub fn deb(parts: &Parts) -> Result<Artefact> {
     let Parts { release, program, documents, licences } = parts;
-    let mut data = documents.in_system()?;
+    let mut data = documents.in_system("vendor-completions")?;
     data.add_program("usr/bin/exec-server", program.bytes.clone());
     data.add_tree("", &release.service_files()?);
     let notes = "usr/share/doc/exec-server";
@@ -35,7 +35,7 @@ pub fn deb(parts: &Parts) -> Result<Artefact> {
         control.add_program(script, text.into_bytes().into());
     }
     let packed = |tree: &Tree| -> Result<Vec<u8>> {
-        Ok(gzip(&tree.tar("./", Directories::Listed, release.epoch)?, release.effort)?)
+        Ok(gzip(&tree.tar("", Directories::Listed, release.epoch)?, release.effort)?)
     };
     let members = [
         ("debian-binary", b"2.0\n".to_vec()),

@@ -37,13 +37,15 @@ impl Documents {
     }
 
     /// The documents in the directories of a distribution.
-    pub fn in_system(&self) -> Result<Tree> {
+    ///
+    /// Distributions differ in the directory below `usr/share/zsh`.
+    pub fn in_system(&self, zsh: &str) -> Result<Tree> {
         let mut tree = Tree::default();
         for (name, text) in &self.manuals {
             tree.add(format!("usr/share/man/man1/{name}.gz"), gzip(text.as_bytes(), Effort::Best)?);
         }
         tree.add("usr/share/bash-completion/completions/exec-server", &self.bash);
-        tree.add("usr/share/zsh/vendor-completions/_exec-server", &self.zsh);
+        tree.add(format!("usr/share/zsh/{zsh}/_exec-server"), &self.zsh);
         tree.add("usr/share/fish/vendor_completions.d/exec-server.fish", &self.fish);
         Ok(tree)
     }

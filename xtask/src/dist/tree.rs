@@ -65,7 +65,7 @@ impl Tree {
         self.files.values().map(|file| file.content.len() as u64).sum()
     }
 
-    /// A tar archive with `prefix` before each path, such as `./`.
+    /// A tar archive with `prefix` before each path, such as `package/`.
     pub fn tar(&self, prefix: &str, directories: Directories, epoch: u64) -> io::Result<Vec<u8>> {
         let mut archive = tar::Builder::new(Vec::new());
         let mut known = String::new();
@@ -177,19 +177,19 @@ mod tests {
         tree.add("usr/bin-extra", "c");
         tree.add("usr/bin/d", "d");
         tree.add_directory("tmp", 0o1777);
-        let listed = tree.tar("./", Directories::Listed, 1).unwrap();
+        let listed = tree.tar("", Directories::Listed, 1).unwrap();
         assert_eq!(
             names(&listed),
             [
-                "./tmp/",
-                "./usr/",
-                "./usr/bin-extra",
-                "./usr/bin/",
-                "./usr/bin/b",
-                "./usr/bin/d",
-                "./usr/share/",
-                "./usr/share/man/",
-                "./usr/share/man/a"
+                "tmp/",
+                "usr/",
+                "usr/bin-extra",
+                "usr/bin/",
+                "usr/bin/b",
+                "usr/bin/d",
+                "usr/share/",
+                "usr/share/man/",
+                "usr/share/man/a"
             ]
         );
         let implied = tree.tar("package/", Directories::Implied, 1).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         one.add("b/c", "2");
         two.add("b/c", "2");
         two.add("a", "1");
-        let tar = |tree: &Tree| tree.tar("./", Directories::Listed, 7).unwrap();
+        let tar = |tree: &Tree| tree.tar("", Directories::Listed, 7).unwrap();
         assert_eq!(tar(&one), tar(&two));
         let gzip = |tree: &Tree| gzip(&tar(tree), Effort::Best).unwrap();
         let zstd = |tree: &Tree| zstd(&tar(tree), Effort::Best).unwrap();
