@@ -28,7 +28,7 @@ use crate::frame::{RESET_HARNESS_DISCONNECTED, RelayBody, RelayFrame, RelayHeade
 use bytes::Bytes;
 
 pub use attach::{AttachError, Presence, SwitchboardLimits, Ticket};
-pub use budget::{BufferBudget, DEFAULT_BUDGET};
+pub use budget::{BufferBudget, Charge, DEFAULT_BUDGET};
 pub use close_reason::CloseReason;
 use environment::{Environment, Executor, HARNESS_QUEUE, Stream};
 use queue::Queue;

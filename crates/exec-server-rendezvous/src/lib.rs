@@ -11,6 +11,7 @@
 //! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
 //! | `maintenance` | ended tokens, expired rows, new certificates, free memory |
 //! | [`membership`] | which nodes of a cluster are alive |
+//! | [`trunk`], [`wire`] | links between two nodes, and the messages between nodes |
 //! | [`store`], [`data_dir`] | persistent state |
 //! | [`admin`], [`presence`] | token management and online status |
 //!
@@ -26,6 +27,8 @@ pub mod presence;
 pub mod server;
 pub mod signed_url;
 pub mod store;
+pub mod trunk;
+pub mod wire;
 
 mod api;
 mod certificates;
