@@ -206,6 +206,17 @@ impl Switchboard {
         self.remove_if_empty(environment);
     }
 
+    /// Closes up to `most` executors and their harnesses; returns how many were closed, and how many are left.
+    pub fn close_executors(&mut self, most: usize, why: CloseReason) -> (usize, usize) {
+        let attached = self.environments.iter().filter(|(_, env)| env.executor.is_some());
+        let attached: Vec<String> = attached.map(|(name, _)| name.clone()).collect();
+        let closed = most.min(attached.len());
+        for environment in &attached[..closed] {
+            self.close_executor(environment, why);
+        }
+        (closed, attached.len() - closed)
+    }
+
     /// Closes every socket that attached with one of these tokens.
     pub fn end_tokens(&mut self, ended: &BTreeMap<String, CloseReason>) {
         if ended.is_empty() {

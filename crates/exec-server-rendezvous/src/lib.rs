@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`server`], `opened` | bind, serve, drain; the data directory or the shared database |
 //! | [`config`] | configuration, limits, timings |
+//! | `hand_over` | a node that stops lets others take over its executors |
 //! | `certificates` | TLS certificate, reloaded when its files change |
 //! | `http`, `api` | HTTP routes and handlers |
 //! | [`signed_url`] | signed websocket URLs |
@@ -32,6 +33,7 @@ pub mod wire;
 
 mod api;
 mod certificates;
+mod hand_over;
 mod http;
 mod maintenance;
 mod metrics;

@@ -49,7 +49,7 @@ pub struct Heartbeat {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Control {
     /// What is asked; none for a kind that this version does not know.
-    #[prost(oneof = "control::Kind", tags = "1, 2, 3")]
+    #[prost(oneof = "control::Kind", tags = "1, 2, 3, 4")]
     pub kind: Option<control::Kind>,
 }
 
@@ -67,8 +67,15 @@ pub mod control {
         /// Number of harnesses of these environments.
         #[prost(message, tag = "3")]
         Streams(super::Streams),
+        /// The asking node holds the asked epoch for dead; not answered.
+        #[prost(message, tag = "4")]
+        Disowned(super::Disowned),
     }
 }
+
+/// Says that an epoch is dead for the sender, although it heartbeats; the node must take a new one.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Disowned {}
 
 /// A claim that was replaced.
 #[derive(Clone, PartialEq, prost::Message)]

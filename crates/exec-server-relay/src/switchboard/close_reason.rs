@@ -89,7 +89,7 @@ impl CloseReason {
     }
 
     /// Whether queued frames are sent before the close frame.
-    pub(super) fn waits_for_frames(self) -> bool {
+    pub fn waits_for_frames(self) -> bool {
         matches!(self, Self::ExecutorGone | Self::StreamEnded | Self::Draining | Self::Leaving)
     }
 }
