@@ -28,7 +28,7 @@ use crate::frame::{RESET_HARNESS_DISCONNECTED, RelayBody, RelayFrame, RelayHeade
 use bytes::Bytes;
 
 pub use attach::{AttachError, Presence, SwitchboardLimits, Ticket};
-pub use budget::{BufferBudget, DEFAULT_BUDGET};
+pub use budget::{BufferBudget, Charge, DEFAULT_BUDGET};
 pub use close_reason::CloseReason;
 use environment::{Environment, Executor, HARNESS_QUEUE, Stream};
 use queue::Queue;
@@ -204,6 +204,17 @@ impl Switchboard {
     pub fn close_executor(&mut self, environment: &str, why: CloseReason) {
         self.end_executor(environment, why);
         self.remove_if_empty(environment);
+    }
+
+    /// Closes up to `most` executors and their harnesses; returns how many were closed, and how many are left.
+    pub fn close_executors(&mut self, most: usize, why: CloseReason) -> (usize, usize) {
+        let attached = self.environments.iter().filter(|(_, env)| env.executor.is_some());
+        let attached: Vec<String> = attached.map(|(name, _)| name.clone()).collect();
+        let closed = most.min(attached.len());
+        for environment in &attached[..closed] {
+            self.close_executor(environment, why);
+        }
+        (closed, attached.len() - closed)
     }
 
     /// Closes every socket that attached with one of these tokens.

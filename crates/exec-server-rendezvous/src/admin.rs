@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bus::NodeView;
 use crate::clock::Seconds;
 use crate::membership::LEASE;
 use crate::secrets::{new_id, new_secret, sha256};
@@ -90,13 +91,13 @@ pub struct Nodes {
 pub struct NodeStatus {
     /// Node id.
     pub id: String,
-    /// `ready`, `leaving` or `dead`.
+    /// `ready`, `suspect`, `leaving`, `silent` or `dead`.
     pub state: String,
     /// Base URL of the node.
     pub url: String,
-    /// Attached executors, as of the last renewal.
+    /// Attached executors, as of the last heartbeat or renewal.
     pub executors: u64,
-    /// Attached harnesses, as of the last renewal.
+    /// Attached harnesses, as of the last heartbeat or renewal.
     pub streams: u64,
     /// Version of the program.
     pub version: String,
@@ -119,6 +120,17 @@ impl From<NodeRow> for NodeStatus {
             streams: row.streams,
             version: row.version,
             renewed_seconds_ago: row.lease.age.as_secs(),
+        }
+    }
+}
+
+impl NodeStatus {
+    /// Adds what the answering node has heard since the renewal.
+    pub(crate) fn update(&mut self, view: &NodeView) {
+        self.state = view.state.name().to_owned();
+        if let Some(load) = &view.load {
+            (self.executors, self.streams) = (load.executors, load.streams);
+            self.version = load.version.to_string();
         }
     }
 }

@@ -18,9 +18,10 @@ use exec_server_relay::switchboard::{
 };
 
 use crate::clock::Seconds;
+use crate::membership::{Load, MemberState};
 use crate::store::StoreError;
 
-pub use cluster::{ClusterBus, JoinError, NodeConfig};
+pub use cluster::{ClusterBus, JoinError, NatsConfig, NatsError, NodeConfig, TrunkReport};
 pub use local::LocalBus;
 
 /// A result that may come from another node.
@@ -39,6 +40,30 @@ pub struct Presence {
     pub is_full: bool,
     /// Base URL of its node; none for the URL that all nodes share.
     pub home: Option<Arc<str>>,
+}
+
+/// A node of the cluster, as this node sees it.
+#[derive(Debug, Clone)]
+pub struct NodeView {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its state.
+    pub state: MemberState,
+    /// Load and version, if it sends heartbeats.
+    pub load: Option<Load>,
+}
+
+/// What a node has done in its cluster since it started.
+#[derive(Debug, Clone, Default)]
+pub struct ClusterReport {
+    /// Claims of executors.
+    pub claims: u64,
+    /// Statements that made them.
+    pub claim_batches: u64,
+    /// Executors closed because another node has claimed them.
+    pub superseded: u64,
+    /// Links to other nodes; empty without NATS.
+    pub trunks: TrunkReport,
 }
 
 /// Registry of attached executors and harnesses.
@@ -70,14 +95,22 @@ pub trait Bus: Send + Sync + 'static {
     fn supersede<'a>(&'a self, environment: &'a str, generation: u64) -> Answer<'a, ()>;
     /// Closes the sockets of these tokens with the given reasons.
     fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()>;
+    /// Closes the sockets of revoked tokens at all nodes.
+    fn revoke_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()>;
+    /// Tells the other nodes that this one is about to leave.
+    fn begin_leaving(&self);
+    /// Closes up to `most` executors, so that other nodes take them over; returns how many are left.
+    fn move_executors(&self, most: usize) -> usize;
     /// Closes all sockets of this node for shutdown.
     fn drain(&self);
     /// Gives up the place in the cluster, after all sockets are closed.
     fn leave(&self) -> Answer<'_, ()>;
     /// Whether executors and harnesses can attach.
     fn is_ready(&self) -> bool;
-    /// Numbers of live and of leaving nodes of the cluster.
-    fn members(&self) -> (usize, usize);
+    /// The nodes of the cluster that are not dead; none without a cluster.
+    fn members(&self) -> BTreeMap<String, NodeView>;
+    /// What this node has done in its cluster; none without a cluster.
+    fn report(&self) -> Option<ClusterReport>;
     /// Number of attached executors and harnesses on this node.
     fn counts(&self) -> (usize, usize);
     /// Number of requests that wait for an executor.

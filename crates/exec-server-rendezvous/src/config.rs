@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use exec_server_relay::switchboard::DEFAULT_BUDGET;
 
-use crate::bus::NodeConfig;
+use crate::bus::{NatsConfig, NodeConfig};
 use crate::clock::Clock;
 
 /// Configuration of a rendezvous.
@@ -45,14 +45,35 @@ pub struct ClusterConfig {
     pub name: String,
     /// File with the signing keys, the same for all nodes.
     pub signing_keys: PathBuf,
+    /// Where NATS is; without it the nodes know each other only by the database.
+    pub nats: Option<NatsConfig>,
+    /// How long the executors of a node that stops are closed, one after the other.
+    pub drain_time: Duration,
+    /// How long a node that reaches neither NATS nor the database keeps its executors.
+    pub isolation_grace: Duration,
+    /// Interval of heartbeats; a node that misses four counts as silent.
+    pub heartbeat: Duration,
 }
 
 impl std::fmt::Debug for ClusterConfig {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { store: _, node, name, signing_keys } = self;
+        let Self {
+            store: _,
+            node,
+            name,
+            signing_keys,
+            nats,
+            drain_time,
+            isolation_grace,
+            heartbeat,
+        } = self;
+        let nats = nats.as_ref().map(NatsConfig::address);
         let mut shown = formatter.debug_struct("ClusterConfig");
         let shown = shown.field("node", node).field("name", name);
-        shown.field("signing_keys", signing_keys).finish_non_exhaustive()
+        let shown = shown.field("signing_keys", signing_keys).field("nats", &nats);
+        let shown = shown.field("drain_time", drain_time);
+        let shown = shown.field("isolation_grace", isolation_grace);
+        shown.field("heartbeat", heartbeat).finish_non_exhaustive()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use exec_server_relay::registry_types::{REJECTION_REASON_HEADER, STREAM_ID_HEADER};
@@ -175,13 +176,18 @@ async fn open_websocket(
         tracing::debug!(request_id, reason = error.0, "websocket refused");
         Rejection::new(status, error.0)
     })?;
-    let attached = match rendezvous.is_draining() {
+    let is_executor = matches!(claims.role, SocketRole::Executor);
+    let is_leaving = || {
+        rendezvous.is_draining()
+            || is_executor && rendezvous.is_handing_over.load(Ordering::Relaxed)
+    };
+    let attached = match is_leaving() {
         true => Err(away(&claims.role, "pod_draining")),
         false => attach(rendezvous, &claims).await,
     };
     let attached = match attached {
         // Re-check: a socket attached during drain would never be closed.
-        Ok(_) if rendezvous.is_draining() => Err(away(&claims.role, "pod_draining")),
+        Ok(_) if is_leaving() => Err(away(&claims.role, "pod_draining")),
         attached => attached,
     };
     let link = attached.inspect_err(|rejection| {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`server`], `opened` | bind, serve, drain; the data directory or the shared database |
 //! | [`config`] | configuration, limits, timings |
+//! | `hand_over` | a node that stops lets others take over its executors |
 //! | `certificates` | TLS certificate, reloaded when its files change |
 //! | `http`, `api` | HTTP routes and handlers |
 //! | [`signed_url`] | signed websocket URLs |
@@ -11,6 +12,7 @@
 //! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
 //! | `maintenance` | ended tokens, expired rows, new certificates, free memory |
 //! | [`membership`] | which nodes of a cluster are alive |
+//! | [`trunk`], [`wire`] | links between two nodes, and the messages between nodes |
 //! | [`store`], [`data_dir`] | persistent state |
 //! | [`admin`], [`presence`] | token management and online status |
 //!
@@ -26,9 +28,12 @@ pub mod presence;
 pub mod server;
 pub mod signed_url;
 pub mod store;
+pub mod trunk;
+pub mod wire;
 
 mod api;
 mod certificates;
+mod hand_over;
 mod http;
 mod maintenance;
 mod metrics;

@@ -1,12 +1,13 @@
 //! Which nodes of a cluster are alive, as one node sees it; without clock and I/O.
 //!
 //! ```text
-//! unknown ─lease─▶ alive ⇄ leaving
-//!                    └─ lease lapsed, or a newer epoch ─▶ dead, for ever
+//! unknown ─lease or heartbeat─▶ alive ⇄ suspect ⇄ silent       3 and 4 missed heartbeats
+//!                                 └─ neither lease nor heartbeat for 3 s, or a newer epoch ─▶ dead, for ever
 //! ```
 //!
-//! Invariant: an epoch that was dead once is dead for ever at this observer, whatever arrives late. A node that was
-//! stopped takes a new epoch before it serves again.
+//! Heartbeats count only while this node hears its own: otherwise NATS is away, and the leases alone decide.
+//! Invariant: an epoch that was dead once is dead for ever at this observer, whatever arrives late. A silent node serves
+//! no new streams, and is alive again with its next heartbeat; that is safe, because claims are fenced by the database.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +15,12 @@ use std::time::{Duration, Instant};
 
 /// A lease that is not renewed for this long is lapsed; nodes renew once a second.
 pub const LEASE: Duration = Duration::from_secs(3);
+
+/// Missed heartbeats after which a node is suspect.
+const SUSPECT_AFTER: u32 = 3;
+
+/// Missed heartbeats after which a node is silent.
+const SILENT_AFTER: u32 = 4;
 
 /// A node's lease, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,19 +33,71 @@ pub struct Lease {
     pub url: Arc<str>,
     /// Whether the node is shutting down.
     pub is_leaving: bool,
+    /// Whether the node does not hear its own heartbeats, or sends none.
+    pub is_deaf: bool,
     /// Time since the last renewal, by the clock of the database.
     pub age: Duration,
+}
+
+/// A node's heartbeat, as it arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beat {
+    /// Node id.
+    pub node: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Base URL of the node.
+    pub url: Arc<str>,
+    /// Whether the node is shutting down.
+    pub is_leaving: bool,
+    /// Time until its next heartbeat.
+    pub interval: Duration,
+    /// What it reports about itself.
+    pub load: Load,
+}
+
+/// Load and version of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Attached executors.
+    pub executors: u64,
+    /// Attached harnesses.
+    pub streams: u64,
+    /// Version of the program.
+    pub version: Arc<str>,
 }
 
 /// The state of a node's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberState {
-    /// Its lease is held.
+    /// It heartbeats, or holds its lease.
     Alive,
-    /// Its lease is held, and it is shutting down.
+    /// It has missed heartbeats.
+    Suspect,
+    /// It is alive, and shutting down.
     Leaving,
-    /// Its lease has lapsed, or it was never seen.
+    /// It has missed so many heartbeats that it counts as dead until the next one.
+    Silent,
+    /// It has ended, or was never seen.
     Dead,
+}
+
+impl MemberState {
+    /// Whether streams may be opened at the node.
+    pub fn is_reachable(self) -> bool {
+        matches!(self, Self::Alive | Self::Suspect | Self::Leaving)
+    }
+
+    /// Name on the wire, in metrics and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Alive => "ready",
+            Self::Suspect => "suspect",
+            Self::Leaving => "leaving",
+            Self::Silent => "silent",
+            Self::Dead => "dead",
+        }
+    }
 }
 
 /// The known nodes.
@@ -47,6 +106,7 @@ pub struct Membership {
     members: BTreeMap<String, Member>,
     /// The newest epoch of each node that was found dead.
     dead: BTreeMap<String, u64>,
+    own: Option<Hearing>,
 }
 
 #[derive(Debug)]
@@ -54,44 +114,82 @@ struct Member {
     epoch: u64,
     url: Arc<str>,
     is_leaving: bool,
+    is_deaf: bool,
     held_until: Instant,
+    beat: Option<(Instant, Duration)>,
+    load: Option<Load>,
+}
+
+/// That this node hears its own heartbeats.
+#[derive(Debug, Clone, Copy)]
+struct Hearing {
+    last: Instant,
+    /// Since when without a pause that would be noticed.
+    since: Instant,
+    /// Since when without a pause as long as a lease.
+    held: Instant,
+    interval: Duration,
+}
+
+impl Hearing {
+    fn is_fresh(self, now: Instant) -> bool {
+        now < self.last + SUSPECT_AFTER * self.interval
+    }
 }
 
 impl Membership {
     /// A lease was read at `now`.
     pub fn handle_lease(&mut self, now: Instant, lease: Lease) {
-        self.settle(now);
-        let Lease { node, epoch, url, is_leaving, age } = lease;
-        if self.dead.get(&node).is_some_and(|dead| epoch <= *dead) {
-            return;
-        }
+        let Lease { node, epoch, url, is_leaving, is_deaf, age } = lease;
         let Some(left) = LEASE.checked_sub(age).filter(|left| !left.is_zero()) else {
-            return self.end(&node, epoch);
-        };
-        match self.members.get(&node) {
-            Some(known) if known.epoch > epoch => return,
-            // A newer epoch shows that the old one has ended.
-            Some(known) if known.epoch < epoch => {
-                let old = known.epoch;
-                self.end(&node, old);
+            self.settle(now);
+            // A database that was away could not renew any lease; a node that heartbeats holds out without it.
+            let is_heard =
+                self.members.get(&node).is_some_and(|it| it.epoch == epoch && it.beat.is_some());
+            if !is_heard {
+                self.end(&node, epoch);
             }
-            _ => {}
+            return;
+        };
+        if let Some(member) = self.touch(now, &node, epoch, &url, now + left) {
+            (member.is_leaving, member.is_deaf) = (member.is_leaving | is_leaving, is_deaf);
         }
-        let held_until = now + left;
-        let member = self.members.entry(node);
-        let member =
-            member.or_insert_with(|| Member { epoch, url: url.clone(), is_leaving, held_until });
-        // An answer that was overtaken by a newer one shortens nothing.
-        member.held_until = member.held_until.max(held_until);
-        (member.url, member.is_leaving) = (url, member.is_leaving | is_leaving);
+    }
+
+    /// The heartbeat of another node arrived at `now`; returns whether its epoch is dead here, which it does not know.
+    pub fn handle_beat(&mut self, now: Instant, beat: Beat) -> bool {
+        let Beat { node, epoch, url, is_leaving, interval, load } = beat;
+        let Some(member) = self.touch(now, &node, epoch, &url, now + LEASE) else {
+            return !self.members.contains_key(&node);
+        };
+        member.is_leaving |= is_leaving;
+        member.beat = Some((now, interval));
+        member.load = Some(load);
+        false
+    }
+
+    /// This node's own heartbeat came back at `now`.
+    pub fn handle_own_beat(&mut self, now: Instant, interval: Duration) {
+        let since = self.own.filter(|own| own.is_fresh(now)).map_or(now, |own| own.since);
+        let held = self.own.filter(|own| now < own.last + LEASE).map_or(now, |own| own.held);
+        self.own = Some(Hearing { last: now, since, held, interval });
+    }
+
+    /// Since when heartbeats have kept this node alive at others, without a lease; none if they do not.
+    pub fn held_since(&self, now: Instant) -> Option<Instant> {
+        self.own.filter(|own| now < own.last + LEASE).map(|own| own.held)
+    }
+
+    /// Since when this node has heard its own heartbeats without a pause; none if it does not.
+    pub fn heard_since(&self, now: Instant) -> Option<Instant> {
+        self.own.filter(|own| own.is_fresh(now)).map(|own| own.since)
     }
 
     /// The state of a node's epoch at `now`.
     pub fn state(&mut self, now: Instant, node: &str, epoch: u64) -> MemberState {
         self.settle(now);
         match self.members.get(node) {
-            Some(member) if member.epoch == epoch && member.is_leaving => MemberState::Leaving,
-            Some(member) if member.epoch == epoch => MemberState::Alive,
+            Some(member) if member.epoch == epoch => self.judge(now, member),
             _ => MemberState::Dead,
         }
     }
@@ -101,14 +199,82 @@ impl Membership {
         self.members.get(node).map(|member| member.url.clone())
     }
 
-    /// The numbers of live and of leaving nodes.
-    pub fn counts(&mut self, now: Instant) -> (usize, usize) {
-        self.settle(now);
-        let leaving = self.members.values().filter(|member| member.is_leaving).count();
-        (self.members.len() - leaving, leaving)
+    /// Number of other nodes that have sent heartbeats and are not dead.
+    pub fn heard_nodes(&self) -> usize {
+        self.members.values().filter(|member| member.beat.is_some()).count()
     }
 
-    /// Ends the epochs whose lease has lapsed.
+    /// Whether another node than `own` says in its lease that it hears heartbeats.
+    pub fn do_others_hear(&mut self, now: Instant, own: &str) -> bool {
+        self.settle(now);
+        self.members.iter().any(|(node, member)| node != own && !member.is_deaf)
+    }
+
+    /// State and load of the nodes that are not dead.
+    pub fn list(&mut self, now: Instant) -> BTreeMap<String, (u64, MemberState, Option<Load>)> {
+        self.settle(now);
+        let one = |(id, member): (&String, &Member)| {
+            (id.clone(), (member.epoch, self.judge(now, member), member.load.clone()))
+        };
+        self.members.iter().map(one).collect()
+    }
+
+    /// The member, unless this epoch is dead or replaced; creates it, and ends an older epoch.
+    fn touch(
+        &mut self,
+        now: Instant,
+        node: &str,
+        epoch: u64,
+        url: &Arc<str>,
+        held_until: Instant,
+    ) -> Option<&mut Member> {
+        self.settle(now);
+        if self.dead.get(node).is_some_and(|dead| epoch <= *dead) {
+            return None;
+        }
+        match self.members.get(node) {
+            Some(known) if known.epoch > epoch => return None,
+            // A newer epoch shows that the old one has ended.
+            Some(known) if known.epoch < epoch => {
+                let old = known.epoch;
+                self.end(node, old);
+            }
+            _ => {}
+        }
+        let member = self.members.entry(node.to_owned()).or_insert_with(|| Member {
+            epoch,
+            url: url.clone(),
+            is_leaving: false,
+            is_deaf: false,
+            held_until,
+            beat: None,
+            load: None,
+        });
+        // An answer that was overtaken by a newer one shortens nothing.
+        member.held_until = member.held_until.max(held_until);
+        member.url = url.clone();
+        Some(member)
+    }
+
+    fn judge(&self, now: Instant, member: &Member) -> MemberState {
+        match self.missed(now, member).unwrap_or(0) {
+            SILENT_AFTER.. => MemberState::Silent,
+            _ if member.is_leaving => MemberState::Leaving,
+            SUSPECT_AFTER.. => MemberState::Suspect,
+            _ => MemberState::Alive,
+        }
+    }
+
+    /// Heartbeats that a node has missed; none if nothing is known about them.
+    fn missed(&self, now: Instant, member: &Member) -> Option<u32> {
+        let own = self.own.filter(|own| own.is_fresh(now))?;
+        let (last, interval) = member.beat?;
+        // What was sent while this node heard nothing was not missed.
+        let quiet = now.saturating_duration_since(last.max(own.since));
+        Some((quiet.as_nanos() / interval.as_nanos().max(1)).try_into().unwrap_or(u32::MAX))
+    }
+
+    /// Ends the epochs that neither hold a lease nor heartbeat.
     fn settle(&mut self, now: Instant) {
         let is_lapsed = |(node, member): (&String, &Member)| {
             (now >= member.held_until).then(|| (node.clone(), member.epoch))
@@ -140,6 +306,7 @@ mod tests {
             epoch,
             url: "http://n".into(),
             is_leaving: false,
+            is_deaf: false,
             age: Duration::from_millis(age_ms),
         }
     }
@@ -160,7 +327,7 @@ mod tests {
         assert_eq!(nodes.state(late, "a", 1), MemberState::Dead);
         nodes.handle_lease(late, lease("a", 2, 0));
         assert_eq!(nodes.state(late, "a", 2), MemberState::Alive);
-        assert_eq!(nodes.counts(late), (1, 0));
+        assert_eq!(nodes.list(late).len(), 1);
     }
 
     #[test]
@@ -170,14 +337,86 @@ mod tests {
         nodes.handle_lease(now, Lease { is_leaving: true, ..lease("a", 1, 0) });
         nodes.handle_lease(now, lease("a", 1, 0));
         assert_eq!(nodes.state(now, "a", 1), MemberState::Leaving);
-        assert_eq!(nodes.counts(now), (0, 1));
+        assert_eq!(nodes.list(now)["a"].1, MemberState::Leaving);
+    }
+
+    const TENTH: Duration = Duration::from_millis(100);
+
+    fn beat(node: &str, epoch: u64) -> Beat {
+        Beat {
+            node: node.into(),
+            epoch,
+            url: "http://n".into(),
+            is_leaving: false,
+            interval: TENTH,
+            load: Load::default(),
+        }
+    }
+
+    #[test]
+    fn a_node_that_misses_heartbeats_is_suspect_then_silent_and_alive_with_the_next_one() {
+        let mut nodes = Membership::default();
+        let start = Instant::now();
+        nodes.handle_own_beat(start, TENTH);
+        nodes.handle_beat(start, beat("a", 1));
+        for tenths in 1..10 {
+            let expected = match tenths {
+                0..3 => MemberState::Alive,
+                3 => MemberState::Suspect,
+                _ => MemberState::Silent,
+            };
+            let now = start + tenths * TENTH;
+            nodes.handle_own_beat(now, TENTH);
+            // The lease is renewed all the time: the node lives, but cannot be heard.
+            nodes.handle_lease(now, lease("a", 1, 0));
+            assert_eq!(nodes.state(now, "a", 1), expected, "{tenths}");
+        }
+        nodes.handle_beat(start + 10 * TENTH, beat("a", 1));
+        assert_eq!(nodes.state(start + 10 * TENTH, "a", 1), MemberState::Alive);
+    }
+
+    #[test]
+    fn while_the_own_heartbeat_is_not_heard_the_leases_decide() {
+        let mut nodes = Membership::default();
+        let start = Instant::now();
+        nodes.handle_own_beat(start, TENTH);
+        nodes.handle_beat(start, beat("a", 1));
+        let later = start + 20 * TENTH;
+        nodes.handle_lease(later, lease("a", 1, 500));
+        assert_eq!(nodes.heard_since(later), None);
+        assert_eq!(nodes.state(later, "a", 1), MemberState::Alive);
+        // Back again: the other node has as much time as always to be heard.
+        nodes.handle_own_beat(later, TENTH);
+        assert_eq!(nodes.state(later + 2 * TENTH, "a", 1), MemberState::Alive);
+        nodes.handle_own_beat(later + 2 * TENTH, TENTH);
+        nodes.handle_own_beat(later + 4 * TENTH, TENTH);
+        assert_eq!(nodes.state(later + 4 * TENTH, "a", 1), MemberState::Silent);
+        assert_eq!(nodes.heard_since(later + 4 * TENTH), Some(later));
+        assert_eq!(nodes.state(later + LEASE, "a", 1), MemberState::Dead);
+        assert!(nodes.handle_beat(later + LEASE, beat("a", 1)), "the node must be told");
+        assert_eq!(nodes.state(later + LEASE, "a", 1), MemberState::Dead);
+        assert!(!nodes.handle_beat(later + LEASE, beat("a", 2)));
+        assert!(!nodes.handle_beat(later + LEASE, beat("a", 1)), "a late one of a known past");
+    }
+
+    #[test]
+    fn a_lease_that_could_not_be_renewed_does_not_end_a_node_that_is_heard() {
+        let mut nodes = Membership::default();
+        let now = Instant::now();
+        nodes.handle_own_beat(now, TENTH);
+        nodes.handle_beat(now, beat("a", 1));
+        nodes.handle_lease(now, lease("a", 1, 60_000));
+        assert_eq!(nodes.state(now, "a", 1), MemberState::Alive);
+        nodes.handle_beat(now, beat("a", 2));
+        assert_eq!(nodes.state(now, "a", 1), MemberState::Dead);
+        assert_eq!(nodes.state(now, "a", 2), MemberState::Alive);
     }
 
     proptest! {
-        /// Answers of the database arrive late, twice and out of order.
+        /// Leases and heartbeats arrive late, twice and out of order.
         #[test]
         fn at_most_one_epoch_of_a_node_is_alive_and_the_dead_stay_dead(
-            events in prop::collection::vec((0..3_u8, 0..4_u64, 0..5000_u64, 0..2000_u64), 1..100),
+            events in prop::collection::vec((0..3_u8, 0..4_u64, 0..9000_u64, 0..2000_u64), 1..100),
         ) {
             let mut nodes = Membership::default();
             let mut now = Instant::now();
@@ -185,7 +424,16 @@ mod tests {
             let mut seen: std::collections::BTreeSet<(u8, u64)> = Default::default();
             for (node, epoch, age, passed) in events {
                 now += Duration::from_millis(passed);
-                nodes.handle_lease(now, lease(&node.to_string(), epoch, age));
+                match age {
+                    0..5000 => nodes.handle_lease(now, lease(&node.to_string(), epoch, age)),
+                    5000..7000 => {
+                        nodes.handle_beat(now, beat(&node.to_string(), epoch));
+                    }
+                    _ => nodes.handle_own_beat(now, TENTH),
+                }
+                if age >= 7000 {
+                    continue;
+                }
                 seen.insert((node, epoch));
                 for node in 0..3 {
                     let state = |nodes: &mut Membership, epoch| {

@@ -1,7 +1,7 @@
 //! Prometheus metrics of a rendezvous.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 
-use crate::bus::Bus;
+use crate::bus::{Bus, ClusterReport};
 
 /// Prometheus metrics of a rendezvous.
 pub struct Metrics {
@@ -33,6 +33,15 @@ pub struct Metrics {
     dropped: Family<ReasonLabel, Counter>,
     rejections: Family<ReasonLabel, Counter>,
     closes: Family<ReasonLabel, Counter>,
+    claims: Counter,
+    claim_batches: Counter,
+    superseded: Counter,
+    trunk_links: Gauge,
+    trunk_links_waiting: Gauge,
+    trunk_credits: Gauge,
+    trunk_bytes: Family<DirectionLabel, Counter>,
+    trunk_gaps: Counter,
+    trunk_links_ended: Family<ReasonLabel, Counter>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -112,6 +121,18 @@ impl Default for Metrics {
             add.simple("relay_dropped_frames", "Frames dropped without a matching stream");
         let rejections = add.simple("relay_rejections", "Websocket upgrades rejected");
         let closes = add.simple("relay_closes", "Websockets closed");
+        let claims = add.simple("cluster_claims", "Executors claimed for this node");
+        let claim_batches = add.simple("cluster_claim_batches", "Statements that made the claims");
+        let superseded =
+            add.simple("cluster_superseded", "Executors closed because another node has them");
+        let trunk_links = add.simple("trunk_links", "Streams to or from another node");
+        let trunk_links_waiting =
+            add.simple("trunk_links_waiting", "Streams that wait for credits of another node");
+        let trunk_credits = add.simple("trunk_credits_bytes", "Credits granted to other nodes");
+        let trunk_bytes = add.simple("trunk_bytes", "Bytes of frames from and to other nodes");
+        let trunk_gaps =
+            add.simple("trunk_gaps", "Messages of other nodes found missing, doubled or swapped");
+        let trunk_links_ended = add.simple("trunk_links_ended", "Streams through trunks ended");
         Self {
             registry,
             connections_active,
@@ -131,6 +152,15 @@ impl Default for Metrics {
             dropped,
             rejections,
             closes,
+            claims,
+            claim_batches,
+            superseded,
+            trunk_links,
+            trunk_links_waiting,
+            trunk_credits,
+            trunk_bytes,
+            trunk_gaps,
+            trunk_links_ended,
         }
     }
 }
@@ -139,11 +169,8 @@ impl Metrics {
     /// Renders all metrics, with the current state of the bus.
     pub fn render(&self, bus: &dyn Bus) -> String {
         let ((executors, harnesses), budget) = (bus.counts(), bus.budget());
-        let (ready, leaving) = bus.members();
-        for (state, count) in [("ready", ready), ("leaving", leaving)] {
-            let gauge = self.members.get_or_create_owned(&StateLabel { state });
-            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
-        }
+        self.set_members(bus);
+        self.set_cluster(&bus.report().unwrap_or_default());
         let set = |gauge: &Gauge, value| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         set(&self.executors_active, executors);
         set(&self.streams_active, harnesses);
@@ -154,6 +181,37 @@ impl Metrics {
         prometheus_client::encoding::text::encode(&mut text, &self.registry)
             .expect("a string takes everything");
         text
+    }
+
+    fn set_members(&self, bus: &dyn Bus) {
+        let members = bus.members();
+        // A single node is a cluster of one.
+        let alone = usize::from(members.is_empty());
+        for state in ["ready", "suspect", "leaving", "silent"] {
+            let count = members.values().filter(|node| node.state.name() == state).count();
+            let count = if state == "ready" { count + alone } else { count };
+            let gauge = self.members.get_or_create_owned(&StateLabel { state });
+            gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
+    fn set_cluster(&self, report: &ClusterReport) {
+        let set = |counter: &Counter, value| counter.inner().store(value, Ordering::Relaxed);
+        set(&self.claims, report.claims);
+        set(&self.claim_batches, report.claim_batches);
+        set(&self.superseded, report.superseded);
+        let trunks = &report.trunks;
+        let gauge = |gauge: &Gauge, value| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        gauge(&self.trunk_links, trunks.links.0);
+        gauge(&self.trunk_links_waiting, trunks.links.1);
+        gauge(&self.trunk_credits, usize::try_from(trunks.granted).unwrap_or(usize::MAX));
+        let bytes = |dir| self.trunk_bytes.get_or_create_owned(&DirectionLabel { dir });
+        set(&bytes("in"), trunks.counts.received_bytes);
+        set(&bytes("out"), trunks.counts.sent_bytes);
+        set(&self.trunk_gaps, trunks.counts.gaps);
+        for (reason, count) in &trunks.ended {
+            set(&self.trunk_links_ended.get_or_create_owned(&ReasonLabel { reason }), *count);
+        }
     }
 
     /// Counts an accepted connection; it is active until the guard is dropped.

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use exec_server_relay::switchboard::SwitchboardLimits;
@@ -19,8 +20,9 @@ use tokio_rustls::TlsAcceptor;
 use crate::admin::{AdminError, PUBLIC_URL};
 use crate::bus::{Bus, ClusterBus, JoinError, LocalBus};
 use crate::certificates::Certificates;
-use crate::config::{ClusterConfig, Limits, RendezvousConfig};
+use crate::config::{Limits, RendezvousConfig};
 use crate::data_dir::{DataDir, DataDirError};
+use crate::hand_over::hand_over;
 use crate::http;
 use crate::maintenance::{maintain, release_memory, renew_certificates};
 use crate::metrics::Metrics;
@@ -56,6 +58,8 @@ pub struct Rendezvous {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) base: Base,
     draining: watch::Sender<bool>,
+    /// Whether executors are being closed so that other nodes take them over.
+    pub(crate) is_handing_over: AtomicBool,
 }
 
 /// Base URLs under which the rendezvous is reached.
@@ -165,9 +169,9 @@ impl BoundRendezvous {
         let budget = config.limits.buffer_budget;
         // Joined last: a failed start must not leave a lease behind.
         let bus: Arc<dyn Bus> = match (&config.cluster, &cluster) {
-            (Some(ClusterConfig { node, .. }), Some(store)) => {
-                let (node, clock) = (node.clone(), config.clock.clone());
-                Arc::new(ClusterBus::join(store.clone(), node, clock, limits, budget).await?)
+            (Some(cluster), Some(store)) => {
+                let clock = config.clock.clone();
+                Arc::new(ClusterBus::join(store.clone(), cluster, clock, limits, budget).await?)
             }
             _ => Arc::new(LocalBus::new(limits, budget)),
         };
@@ -180,6 +184,7 @@ impl BoundRendezvous {
             metrics: Arc::default(),
             base,
             draining: watch::Sender::new(false),
+            is_handing_over: AtomicBool::new(false),
         });
         Ok(Self {
             listener,
@@ -223,14 +228,19 @@ impl BoundRendezvous {
             listener, metrics_listener, tls, rendezvous, presence, data_lock: _held, ..
         } = self;
         let mut connections = JoinSet::new();
+        let serving = async {
+            tokio::select! {
+                () = accept(&listener, tls.as_deref(), &rendezvous, &mut connections) => {}
+                () = serve_metrics(metrics_listener.as_ref(), &rendezvous) => {}
+                () = serve_presence(presence, &rendezvous) => {}
+                () = maintain(&rendezvous) => {}
+                () = renew_certificates(tls.as_ref(), rendezvous.config.timings.maintenance) => {}
+                () = release_memory(&rendezvous) => {}
+            }
+        };
         tokio::select! {
-            () = stop => {}
-            () = accept(&listener, tls.as_deref(), &rendezvous, &mut connections) => {}
-            () = serve_metrics(metrics_listener.as_ref(), &rendezvous) => {}
-            () = serve_presence(presence, &rendezvous) => {}
-            () = maintain(&rendezvous) => {}
-            () = renew_certificates(tls.as_ref(), rendezvous.config.timings.maintenance) => {}
-            () = release_memory(&rendezvous) => {}
+            () = async { stop.await; hand_over(&rendezvous).await } => {}
+            () = serving => {}
         }
         tracing::info!("draining");
         drop(listener);

@@ -19,8 +19,8 @@ use crate::secrets::Digest;
 use crate::signed_url::Claims;
 
 pub use postgres::{
-    ClaimId, ClaimRequest, ImportError, Located, NodeReport, NodeRow, OpenError, PostgresStore,
-    Renewal, StoreUrlError,
+    ClaimId, ClaimRequest, Claimed, ImportError, Located, NodeReport, NodeRow, OpenError,
+    PostgresStore, Renewal, StoreUrlError,
 };
 pub use sqlite::SqliteStore;
 

@@ -15,7 +15,9 @@
 //! | [`fifo`] | synchronises a test with a child process |
 //! | [`process_count`] | counts the descendants of a test, and waits for their exit |
 //! | [`rendezvous`] | a rendezvous for each test, and raw relay sockets |
-//! | [`postgres`] | a PostgreSQL server for a test, or a database of a shared one |
+//! | [`postgres`], [`nats`] | servers for a test, or a part of a shared one |
+//! | [`nats_proxy`] | a proxy that loses, doubles and swaps messages of NATS |
+//! | [`cluster`], [`balancer`] | rendezvous nodes that share a database, and what is in front of them |
 //! | [`mock_idp`] | issues agent identities, and verifies their signatures |
 //! | [`harness`] | a harness that reaches an executor through a rendezvous |
 //! | [`mock_registry`] | a scripted registry and relay |
@@ -24,7 +26,10 @@
 //!
 //! Everything waits for events, with one deadline each.
 
+pub mod balancer;
 pub mod client;
+#[cfg(unix)]
+pub mod cluster;
 pub mod executor;
 #[cfg(target_os = "linux")]
 pub mod fault_proxy;
@@ -38,6 +43,9 @@ pub mod http;
 pub mod isolation;
 pub mod mock_idp;
 pub mod mock_registry;
+#[cfg(unix)]
+pub mod nats;
+pub mod nats_proxy;
 #[cfg(unix)]
 pub mod postgres;
 #[cfg(target_os = "linux")]

@@ -52,6 +52,12 @@ impl BufferBudget {
         Some((share as usize).clamp(SMALLEST_SHARE, LARGEST_SHARE))
     }
 
+    /// Counts bytes as used until the guard is dropped.
+    pub fn charge(self: &Arc<Self>, bytes: usize) -> Charge {
+        self.take(bytes);
+        Charge { budget: self.clone(), bytes }
+    }
+
     pub(super) fn take(&self, bytes: usize) {
         let used = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if used > self.peak.load(Ordering::Relaxed) {
@@ -64,9 +70,31 @@ impl BufferBudget {
     }
 }
 
+/// Bytes of a budget; dropping it gives them back.
+#[derive(Debug)]
+pub struct Charge {
+    budget: Arc<BufferBudget>,
+    bytes: usize,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_charge_is_given_back_when_it_is_dropped() {
+        let budget = BufferBudget::new(100);
+        let charge = budget.charge(60);
+        assert_eq!(budget.used(), 60);
+        drop(charge);
+        assert_eq!(budget.used(), 0);
+    }
 
     #[test]
     fn a_share_shrinks_as_the_budget_fills() {

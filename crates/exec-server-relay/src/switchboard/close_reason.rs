@@ -33,6 +33,10 @@ pub enum CloseReason {
     Expired,
     /// The rendezvous is shutting down.
     Draining,
+    /// The node of a cluster is shutting down; another node takes over.
+    Leaving,
+    /// Frames between two nodes of a cluster were lost.
+    TrunkLost,
 }
 
 impl CloseReason {
@@ -51,7 +55,7 @@ impl CloseReason {
             | Self::Revoked
             | Self::Expired => 1008,
             Self::TooBig => 1009,
-            Self::ExecutorGone => 1012,
+            Self::ExecutorGone | Self::Leaving | Self::TrunkLost => 1012,
             Self::Slow => 1013,
         }
     }
@@ -74,11 +78,38 @@ impl CloseReason {
             Self::Revoked => "token_revoked",
             Self::Expired => "token_expired",
             Self::Draining => "draining",
+            Self::Leaving => "node_leaving",
+            Self::TrunkLost => "trunk_lost",
         }
     }
 
+    /// The reason of this name, as another node sends it.
+    pub fn from_reason(name: &str) -> Option<Self> {
+        ALL.into_iter().find(|it| it.reason() == name)
+    }
+
     /// Whether queued frames are sent before the close frame.
-    pub(super) fn waits_for_frames(self) -> bool {
-        matches!(self, Self::ExecutorGone | Self::StreamEnded | Self::Draining)
+    pub fn waits_for_frames(self) -> bool {
+        matches!(self, Self::ExecutorGone | Self::StreamEnded | Self::Draining | Self::Leaving)
     }
 }
+
+const ALL: [CloseReason; 17] = [
+    CloseReason::Gone,
+    CloseReason::Superseded,
+    CloseReason::ExecutorGone,
+    CloseReason::StreamEnded,
+    CloseReason::Silent,
+    CloseReason::Slow,
+    CloseReason::NoFrame,
+    CloseReason::Text,
+    CloseReason::TooBig,
+    CloseReason::StreamTaken,
+    CloseReason::SecondHandshake,
+    CloseReason::PingFlood,
+    CloseReason::Revoked,
+    CloseReason::Expired,
+    CloseReason::Draining,
+    CloseReason::Leaving,
+    CloseReason::TrunkLost,
+];

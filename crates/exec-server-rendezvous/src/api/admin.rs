@@ -10,7 +10,7 @@ use super::{Asked, Refusal};
 use crate::admin::{self, EnvironmentChange, NewToken, NodeStatus, Nodes};
 use crate::presence;
 use crate::server::Rendezvous;
-use crate::store::TokenRole;
+use crate::store::{NodeRow, TokenRole};
 
 /// Lists tokens, or creates one.
 pub async fn tokens(asked: Asked<'_>) -> Result<Reply, Refusal> {
@@ -46,7 +46,7 @@ pub async fn token(asked: Asked<'_>, id: String) -> Result<Reply, Refusal> {
     if !ending.await? {
         return Err(Refusal::NotFound);
     }
-    rendezvous.bus.end_tokens(&BTreeMap::from([(id.clone(), CloseReason::Revoked)])).await;
+    rendezvous.bus.revoke_tokens(&BTreeMap::from([(id.clone(), CloseReason::Revoked)])).await;
     let done = if is_deleted { "deleted" } else { "revoked" };
     tracing::info!(token = %id, done, "token ended");
     Ok(json(StatusCode::OK, &serde_json::json!({ done: id })))
@@ -64,7 +64,18 @@ pub async fn nodes(asked: Asked<'_>) -> Result<Reply, Refusal> {
     asked.only(&[Method::GET])?;
     asked.authenticate(TokenRole::Admin, None).await?;
     let nodes = match &asked.rendezvous.cluster {
-        Some(store) => store.nodes().await?.into_iter().map(NodeStatus::from).collect(),
+        Some(store) => {
+            let members = asked.rendezvous.bus.members();
+            let status = |row: NodeRow| {
+                let (view, epoch) = (members.get(&row.lease.node).cloned(), row.lease.epoch);
+                let mut status = NodeStatus::from(row);
+                if let Some(view) = view.filter(|view| view.epoch == epoch) {
+                    status.update(&view);
+                }
+                status
+            };
+            store.nodes().await?.into_iter().map(status).collect()
+        }
         None => Vec::new(),
     };
     Ok(json(StatusCode::OK, &Nodes { nodes }))
@@ -90,7 +101,7 @@ async fn delete_environment(rendezvous: &Rendezvous, id: String) -> Result<Reply
     let tokens = rendezvous.store.delete_environment(id.clone(), now).await?;
     let tokens = tokens.ok_or(Refusal::NotFound)?;
     let ended = tokens.into_iter().map(|token| (token, CloseReason::Revoked)).collect();
-    rendezvous.bus.end_tokens(&ended).await;
+    rendezvous.bus.revoke_tokens(&ended).await;
     tracing::info!(environment = %id, "environment deleted");
     Ok(json(StatusCode::OK, &serde_json::json!({ "deleted": id })))
 }

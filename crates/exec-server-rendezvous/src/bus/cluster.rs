@@ -6,10 +6,26 @@
 //! ```
 //!
 //! The node of an executor alone routes its streams, by a [`LocalBus`]. Harnesses are sent to that node by the URL that
-//! `connect` answers; one that arrives elsewhere is refused and asks again.
+//! `connect` answers. One that arrives elsewhere gets a trunk link to that node; without NATS, it is refused and asks
+//! again.
+//!
+//! | module | contains |
+//! |---|---|
+//! | `lease`, `claims` | what the database knows: leases of nodes, claims of executors |
+//! | `pause`, `isolation` | notice that the process was stopped, or reaches no engine |
+//! | `nats` | connections, subjects, errors |
+//! | `heartbeat`, `control` | heartbeats; requests and signals between nodes |
+//! | `trunks`, `trunk_link` | frames between nodes: lanes, and the two ends of a link |
 
 mod claims;
+mod control;
+mod heartbeat;
+mod isolation;
 mod lease;
+mod nats;
+mod pause;
+mod trunk_link;
+mod trunks;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,20 +39,33 @@ use exec_server_relay::switchboard::{
 };
 use tokio::sync::mpsc;
 
-use super::{Answer, Bus, Link, LinkState, LocalBus, Presence};
+use super::{Answer, Bus, ClusterReport, Link, LinkState, LocalBus, NodeView, Presence};
 use crate::clock::Clock;
+use crate::config::ClusterConfig;
 use crate::membership::{LEASE, Lease, MemberState, Membership};
 use crate::store::{ClaimId, ClaimRequest, Located, PostgresStore, StoreError};
+use crate::trunk::LANES;
 use claims::{ClaimMessage, run_claims};
+use control::{Home, open_link, run_control};
+use heartbeat::run_heartbeat;
+use isolation::run_isolation;
 use lease::run_lease;
+use nats::{Connections, Nats, Subjects};
+use pause::Pause;
+use trunks::{Trunks, run_publisher, run_receiver};
 
 pub use lease::JoinError;
+pub use nats::{NatsConfig, NatsError};
+pub use trunks::TrunkReport;
 
 /// Claims and releases that wait for the database.
 const MOST_REQUESTS: usize = 16_384;
 
 /// How often a waiting `connect` looks whether its executor has attached at any node.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Messages to other nodes that wait for the control connection; each has a repair.
+const MOST_MESSAGES: usize = 4096;
 
 /// How long an executor that left is expected back.
 const EXPECTED_BACK: Duration = Duration::from_secs(5);
@@ -65,6 +94,8 @@ struct Shared {
     requests: mpsc::Sender<ClaimMessage>,
     state: Mutex<State>,
     is_leaving: AtomicBool,
+    pause: Arc<Pause>,
+    nats: Option<Nats>,
 }
 
 struct State {
@@ -73,9 +104,20 @@ struct State {
     renewed: Instant,
     /// Whether the lease was this node's at that time.
     is_held: bool,
+    /// Whether another node has said that this epoch is dead for it.
+    is_disowned: bool,
     membership: Membership,
     /// The executors of this node.
     held: BTreeMap<String, Held>,
+    counts: Counts,
+}
+
+/// For metrics.
+#[derive(Debug, Clone, Copy, Default)]
+struct Counts {
+    claims: u64,
+    claim_batches: u64,
+    superseded: u64,
 }
 
 #[derive(Clone)]
@@ -90,32 +132,69 @@ impl ClusterBus {
     /// Takes a lease and starts to renew it; waits for that of an earlier process of this node.
     pub async fn join(
         store: Arc<PostgresStore>,
-        node: NodeConfig,
+        config: &ClusterConfig,
         clock: Clock,
         limits: SwitchboardLimits,
         budget: usize,
     ) -> Result<Self, JoinError> {
+        let node = config.node.clone();
+        // Checked before the lease is taken, so that a failed start leaves nothing behind.
+        let checked = match &config.nats {
+            None => None,
+            Some(nats) => {
+                let subjects = Subjects::new(&config.name, &node.id)?;
+                let database = store.identity().await?;
+                let connections = Connections::open(nats, &node.id).await?;
+                connections.check(&subjects, &config.name, &node.id, &database).await?;
+                Some((subjects, database, connections))
+            }
+        };
         let epoch = lease::join(&store, &node).await?;
         let (requests, queue) = mpsc::channel(MOST_REQUESTS);
         let state = State {
             epoch,
             renewed: Instant::now(),
             is_held: true,
+            is_disowned: false,
             membership: Membership::default(),
             held: BTreeMap::new(),
+            counts: Counts::default(),
         };
+        let local = LocalBus::new(limits, budget);
+        let mut tasks = tokio::task::JoinSet::new();
+        let (mut nats, mut queues) = (None, None);
+        if let Some((subjects, database, connections)) = checked {
+            let Connections { heartbeat, control, lanes, lost_lanes, .. } = connections;
+            let (stall, budget) = (limits.slow_timeout, local.shared_budget());
+            let (trunks, ready) =
+                Trunks::new(&node.id, epoch, subjects.clone(), lanes, stall, budget);
+            let (outbox, messages) = mpsc::channel(MOST_MESSAGES);
+            nats = Some(Nats { subjects, database, heartbeat, control, trunks, outbox });
+            queues = Some((ready, messages, lost_lanes));
+        }
         let shared = Arc::new(Shared {
-            local: LocalBus::new(limits, budget),
+            local,
             store,
             node,
             clock,
             requests,
             state: Mutex::new(state),
             is_leaving: AtomicBool::new(false),
+            pause: Arc::default(),
+            nats,
         });
-        let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(run_claims(shared.clone(), queue));
         tasks.spawn(run_lease(shared.clone()));
+        tasks.spawn(shared.pause.clone().run());
+        if let Some((ready, messages, lost_lanes)) = queues {
+            tasks.spawn(run_heartbeat(shared.clone(), config.heartbeat));
+            tasks.spawn(run_isolation(shared.clone(), config.isolation_grace));
+            tasks.spawn(run_control(shared.clone(), messages, lost_lanes));
+            for (lane, ready) in (0..LANES).zip(ready) {
+                tasks.spawn(run_publisher(shared.clone(), lane, ready));
+                tasks.spawn(run_receiver(shared.clone(), lane));
+            }
+        }
         Ok(Self { shared, _tasks: tasks })
     }
 }
@@ -149,7 +228,7 @@ impl Shared {
                 .map(|presence| Presence { home, ..presence });
         }
         state.membership.handle_lease(now, lease);
-        if state.membership.state(now, &node, epoch) == MemberState::Dead {
+        if !state.membership.state(now, &node, epoch).is_reachable() {
             return None;
         }
         let home = state.membership.url(&node);
@@ -164,6 +243,42 @@ impl Shared {
         // The node of the entry has stopped a moment ago, so its executors are on their way to another.
         let has_stopped = |lease: &Lease| lease.age < LEASE + EXPECTED_BACK;
         is_recent || located.lease.as_ref().is_some_and(has_stopped)
+    }
+
+    /// Tells the node that held a claim that it was replaced.
+    fn tell_superseded(&self, environment: &str, previous: (String, u64, ClaimId)) {
+        if let Some(nats) = &self.nats {
+            nats.tell_superseded(environment, previous);
+        }
+    }
+
+    /// Adds the numbers of harnesses that other nodes know.
+    async fn ask_for_streams(&self, located: &[Located], found: &mut BTreeMap<String, Presence>) {
+        let Some(nats) = &self.nats else { return };
+        let mut asked: BTreeMap<(&str, u64), Vec<String>> = BTreeMap::new();
+        for it in located {
+            let is_wanted = found.get(&it.environment).is_some_and(|it| it.streams.is_none());
+            if let Some(lease) = it.lease.as_ref().filter(|_| is_wanted) {
+                let node = asked.entry((&lease.node, lease.epoch)).or_default();
+                node.push(it.environment.clone());
+            }
+        }
+        for ((node, epoch), environments) in asked {
+            for (environment, (streams, is_full)) in nats.streams(node, epoch, environments).await {
+                if let Some(presence) = found.get_mut(&environment) {
+                    (presence.streams, presence.is_full) = (Some(streams), is_full);
+                }
+            }
+        }
+    }
+
+    /// Whether the own heartbeat comes back; also true while no other node hears one, because then NATS is away.
+    fn is_heard(&self) -> bool {
+        let now = Instant::now();
+        let mut state = self.state();
+        self.nats.is_none()
+            || state.membership.heard_since(now).is_some()
+            || !state.membership.do_others_hear(now, &self.node.id)
     }
 
     /// Releases the claim of a socket that has ended, unless another socket of this node has replaced it.
@@ -188,9 +303,10 @@ impl Bus for ClusterBus {
     ) -> Answer<'a, Result<BTreeMap<String, Presence>, StoreError>> {
         Box::pin(async move {
             let located = self.shared.locate(environments).await?;
-            let judge =
-                |it: Located| self.shared.judge(&it).map(|presence| (it.environment, presence));
-            Ok(located.into_iter().filter_map(judge).collect())
+            let judge = |it: &Located| Some((it.environment.clone(), self.shared.judge(it)?));
+            let mut found = located.iter().filter_map(judge).collect();
+            self.shared.ask_for_streams(&located, &mut found).await;
+            Ok(found)
         })
     }
 
@@ -242,7 +358,7 @@ impl Bus for ClusterBus {
             shared.state().held.insert(environment.clone(), held);
             let claimed = Claimed { shared: shared.clone(), environment, socket };
             let link = shared.local.attach_executor(ticket, generation).await;
-            Ok(Box::new(ClusterLink { link: link?, _claimed: claimed }) as Box<dyn Link>)
+            Ok(Box::new(ClusterLink { link: link?, claimed }) as Box<dyn Link>)
         })
     }
 
@@ -259,12 +375,20 @@ impl Bus for ClusterBus {
                 tracing::error!(%error, "the store failed");
                 AttachError::Unavailable
             })?;
-            let held = self.shared.state().held.get(&ticket.environment).map(|it| it.claim);
-            let is_home = located.first().is_some_and(|it| Some(it.claim) == held);
-            if !is_home {
+            let located = located.first().ok_or(AttachError::Offline)?;
+            let shared = &self.shared;
+            let held = shared.state().held.get(&ticket.environment).map(|it| it.claim);
+            if Some(located.claim) == held {
+                return shared.local.attach_harness(ticket, max_streams).await;
+            }
+            let (Some(nats), Some(lease)) = (&shared.nats, &located.lease) else {
+                return Err(AttachError::Offline);
+            };
+            if lease.node == shared.node.id || shared.judge(located).is_none() {
                 return Err(AttachError::Offline);
             }
-            self.shared.local.attach_harness(ticket, max_streams).await
+            let home = Home { node: &lease.node, epoch: lease.epoch, claim: located.claim };
+            open_link(shared, nats, home, ticket, max_streams).await
         })
     }
 
@@ -274,6 +398,21 @@ impl Bus for ClusterBus {
 
     fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()> {
         self.shared.local.end_tokens(ended)
+    }
+
+    fn revoke_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()> {
+        if let Some(nats) = &self.shared.nats {
+            nats.tell_revoked(&self.shared.node.id, ended.keys().cloned());
+        }
+        self.shared.local.end_tokens(ended)
+    }
+
+    fn begin_leaving(&self) {
+        self.shared.is_leaving.store(true, Ordering::Relaxed);
+    }
+
+    fn move_executors(&self, most: usize) -> usize {
+        self.shared.local.move_executors(most)
     }
 
     fn drain(&self) {
@@ -286,16 +425,37 @@ impl Bus for ClusterBus {
     }
 
     fn is_ready(&self) -> bool {
-        let state = self.shared.state();
-        state.is_held && state.renewed.elapsed() < LEASE
+        let is_held = {
+            let state = self.shared.state();
+            state.is_held && state.renewed.elapsed() < LEASE
+        };
+        is_held && self.shared.is_heard() && !self.shared.is_leaving.load(Ordering::Relaxed)
     }
 
     fn counts(&self) -> (usize, usize) {
         self.shared.local.counts()
     }
 
-    fn members(&self) -> (usize, usize) {
-        self.shared.state().membership.counts(Instant::now())
+    fn members(&self) -> BTreeMap<String, NodeView> {
+        let mut shared = self.shared.state();
+        let (members, epoch) = (shared.membership.list(Instant::now()), shared.epoch);
+        drop(shared);
+        let view = |(node, (epoch, state, load))| (node, NodeView { epoch, state, load });
+        let mut members: BTreeMap<String, NodeView> = members.into_iter().map(view).collect();
+        let state = match self.shared.is_leaving.load(Ordering::Relaxed) {
+            true => MemberState::Leaving,
+            false => MemberState::Alive,
+        };
+        members.insert(self.shared.node.id.clone(), NodeView { epoch, state, load: None });
+        members
+    }
+
+    fn report(&self) -> Option<ClusterReport> {
+        let shared = &self.shared;
+        let trunks = shared.nats.as_ref().map(|nats| nats.trunks.report());
+        let Counts { claims, claim_batches, superseded } = shared.state().counts;
+        let trunks = trunks.unwrap_or_default();
+        Some(ClusterReport { claims, claim_batches, superseded, trunks })
     }
 
     fn waiting(&self) -> usize {
@@ -323,7 +483,14 @@ impl Drop for Claimed {
 /// The attachment of an executor with its claim; the socket is detached before the claim is released.
 struct ClusterLink {
     link: Box<dyn Link>,
-    _claimed: Claimed,
+    claimed: Claimed,
+}
+
+impl ClusterLink {
+    /// Every frame passes an executor, so holding those back holds back all.
+    fn is_paused(&self) -> bool {
+        self.claimed.shared.pause.is_on()
+    }
 }
 
 impl Link for ClusterLink {
@@ -344,10 +511,11 @@ impl Link for ClusterLink {
     }
 
     fn poll_frame(&self) -> Option<Bytes> {
-        self.link.poll_frame()
+        if self.is_paused() { None } else { self.link.poll_frame() }
     }
 
     fn state(&self, waker: &Waker) -> LinkState {
-        self.link.state(waker)
+        let state = self.link.state(waker);
+        LinkState { is_reading: state.is_reading && !self.is_paused(), ..state }
     }
 }

@@ -15,7 +15,7 @@ use exec_server_relay::switchboard::{
 use tokio::sync::Notify;
 
 use super::arrivals::{Arrivals, Waiting, WaitingGuard};
-use super::{Answer, Bus, Link, LinkState, Presence};
+use super::{Answer, Bus, ClusterReport, Link, LinkState, NodeView, Presence};
 use crate::clock::{self, Seconds};
 use crate::store::StoreError;
 
@@ -78,6 +78,19 @@ impl LocalBus {
     /// A place among the waiting requests, unless all are taken.
     pub fn enter_waiting(&self) -> Option<WaitingGuard<'_>> {
         self.waiting.enter()
+    }
+
+    /// The budget of this node's queues, for other parts that queue.
+    pub fn shared_budget(&self) -> Arc<BufferBudget> {
+        self.budget.clone()
+    }
+
+    /// Lets every socket look at its state again.
+    pub fn wake_all(&self) {
+        for shard in &self.shards {
+            let wakers = std::mem::take(&mut shard.0.lock().expect("no holder panics").wakers);
+            wakers.into_values().for_each(Waker::wake);
+        }
     }
 
     fn shard(&self, environment: &str) -> &Arc<Shard> {
@@ -149,6 +162,23 @@ impl Bus for LocalBus {
         Box::pin(std::future::ready(()))
     }
 
+    fn revoke_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()> {
+        self.end_tokens(ended)
+    }
+
+    fn begin_leaving(&self) {}
+
+    fn move_executors(&self, most: usize) -> usize {
+        let (mut left, mut remaining) = (most, 0);
+        for shard in &self.shards {
+            let (closed, rest) =
+                shard.with(|board| board.close_executors(left, CloseReason::Leaving));
+            left -= closed;
+            remaining += rest;
+        }
+        remaining
+    }
+
     fn drain(&self) {
         for shard in &self.shards {
             shard.with(Switchboard::drain);
@@ -168,8 +198,12 @@ impl Bus for LocalBus {
         true
     }
 
-    fn members(&self) -> (usize, usize) {
-        (1, 0)
+    fn members(&self) -> BTreeMap<String, NodeView> {
+        BTreeMap::new()
+    }
+
+    fn report(&self) -> Option<ClusterReport> {
+        None
     }
 
     fn waiting(&self) -> usize {

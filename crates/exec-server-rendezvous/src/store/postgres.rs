@@ -36,7 +36,7 @@ use crate::signed_url::Claims;
 use pools::Pools;
 use rows::{read_environment, read_registration, read_token};
 
-pub use cluster::{ClaimId, ClaimRequest, Located, NodeReport, NodeRow, Renewal};
+pub use cluster::{ClaimId, ClaimRequest, Claimed, Located, NodeReport, NodeRow, Renewal};
 pub use import::ImportError;
 pub use pools::StoreUrlError;
 

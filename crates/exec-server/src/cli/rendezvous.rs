@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use exec_server::logging::LogFormat;
 use exec_server_relay::registry_client::is_secure;
-use exec_server_rendezvous::bus::NodeConfig;
+use exec_server_rendezvous::bus::{NatsConfig, NatsError, NodeConfig};
 use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{ClusterConfig, Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
 
 use crate::cli::limits::memory;
-use crate::cli::positive_duration;
 use crate::cli::registry::default_data_dir;
 use crate::cli::token::quoted;
+use crate::cli::{duration, positive_duration};
 use store::{StoreCommand, StoreUrlSourceError};
 
 /// Arguments of `rendezvous`.
@@ -50,6 +50,22 @@ pub struct RendezvousArguments {
     /// With --store: the name of the cluster; a node refuses the database of another one.
     #[arg(long, value_name = "NAME", default_value = "main")]
     cluster: String,
+    /// With --store: NATS servers by which nodes hear of each other at once and pass on streams:
+    /// nats://HOST[:PORT][,HOST[:PORT]]. EXEC_SERVER_NATS_CREDENTIALS names a file with credentials: a .creds file, or
+    /// USER:PASSWORD.
+    #[arg(long, value_name = "URL[,URL]")]
+    nats: Option<String>,
+    /// With --store: how long a node that stops takes to close its executors, one after the other, so that they do not
+    /// come to the other nodes all at once; 0s closes them together [default: 10s].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    drain_time: Option<Duration>,
+    /// With --nats: how long a node that reaches neither NATS nor the database keeps its executors [default: 5s].
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration, requires = "nats")]
+    isolation_grace: Option<Duration>,
+    /// With --nats: interval of heartbeats, 50ms to 700ms, the same on all nodes. A node that misses four is not used until it
+    /// is heard again, and its streams to other nodes end [default: 100ms].
+    #[arg(long, value_name = "DURATION", value_parser = heartbeat_interval, requires = "nats")]
+    heartbeat_interval: Option<Duration>,
     /// With --store: the file with the signing keys, the same on all nodes.
     #[arg(long, value_name = "FILE")]
     signing_keys: Option<PathBuf>,
@@ -103,6 +119,12 @@ enum RunError {
     NodeUrl(String),
     #[error(transparent)]
     StoreUrl(#[from] StoreUrlSourceError),
+    #[error("{0} needs a store that nodes share: --store URL")]
+    WithoutStore(&'static str),
+    #[error("could not read {}, which EXEC_SERVER_NATS_CREDENTIALS names: {source}", path.display())]
+    NatsCredentials { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Nats(#[from] NatsError),
     #[error(transparent)]
     Start(#[from] StartError),
     #[error("could not set up the rendezvous")]
@@ -176,7 +198,12 @@ impl RendezvousArguments {
             Some(_) => None,
             None => store::store_url(self.store)?,
         };
+        let nats = nats(self.nats.as_deref())?;
         let cluster = match shared {
+            None if nats.is_some() => return Err(RunError::WithoutStore("--nats")),
+            None if self.drain_time.is_some() => {
+                return Err(RunError::WithoutStore("--drain-time"));
+            }
             None => None,
             Some(store) => Some(ClusterConfig {
                 store,
@@ -188,6 +215,10 @@ impl RendezvousArguments {
                 signing_keys: self.signing_keys.ok_or(RunError::Incomplete(
                     "--signing-keys FILE, with one line: an id, a space, and 32 bytes in hex, such as of `openssl rand -hex 32`",
                 ))?,
+                nats,
+                drain_time: self.drain_time.unwrap_or(DRAIN_TIME),
+                isolation_grace: self.isolation_grace.unwrap_or(ISOLATION_GRACE),
+                heartbeat: self.heartbeat_interval.unwrap_or(HEARTBEAT),
             }),
         };
         let data = match &cluster {
@@ -218,6 +249,15 @@ impl RendezvousArguments {
     }
 }
 
+/// Spreads the executors of a full node to some thousand per second.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+
+/// Longer than the loss of a server that has a replacement.
+const ISOLATION_GRACE: Duration = Duration::from_secs(5);
+
+/// The end of a node is noticed within half a second.
+const HEARTBEAT: Duration = Duration::from_millis(100);
+
 /// Descriptors for everything but connections: the database, listeners, logs, commands on the data directory.
 const OTHER_DESCRIPTORS: u64 = 256;
 
@@ -234,6 +274,27 @@ fn buffer_budget(text: &str) -> Result<usize, String> {
 
 /// The share of a single stream.
 const LEAST_BUDGET: usize = 1024 * 1024;
+
+/// Four of the longest interval are shorter than a lease.
+fn heartbeat_interval(text: &str) -> Result<Duration, String> {
+    let range = Duration::from_millis(50)..=Duration::from_millis(700);
+    let given = duration(text)?;
+    if range.contains(&given) { Ok(given) } else { Err("must be 50ms to 700ms".to_owned()) }
+}
+
+/// Where NATS is, and the credentials for it.
+fn nats(urls: Option<&str>) -> Result<Option<NatsConfig>, RunError> {
+    let Some(urls) = urls else { return Ok(None) };
+    let path = std::env::var_os("EXEC_SERVER_NATS_CREDENTIALS").filter(|path| !path.is_empty());
+    let credentials = match path.map(PathBuf::from) {
+        None => None,
+        Some(path) => match std::fs::read_to_string(&path) {
+            Ok(text) => Some(text),
+            Err(source) => return Err(RunError::NatsCredentials { path, source }),
+        },
+    };
+    Ok(Some(NatsConfig::parse(urls, credentials.as_deref())?))
+}
 
 /// The URL of this node, without a slash at its end.
 fn node_url(given: Option<String>) -> Result<String, RunError> {

@@ -8,6 +8,10 @@ mod certificates;
 mod chaos;
 #[cfg(unix)]
 mod cluster;
+#[cfg(target_os = "linux")]
+mod cluster_example;
+#[cfg(target_os = "linux")]
+mod cluster_sessions;
 pub mod commands;
 mod crowd;
 mod deletion;
@@ -38,6 +42,8 @@ mod relay;
 mod returning;
 mod routes;
 mod store;
+#[cfg(unix)]
+mod trunk;
 #[cfg(target_os = "linux")]
 mod trust;
 

@@ -88,7 +88,20 @@ impl Batch {
         let epoch = shared.state().epoch;
         let claims = shared.store.claim(&shared.node.id, epoch, &self.requests).await;
         let claims: Vec<_> = match claims {
-            Ok(claims) => claims.into_iter().map(Ok).collect(),
+            Ok(claims) => {
+                let mut state = shared.state();
+                state.counts.claims += claims.iter().flatten().count() as u64;
+                state.counts.claim_batches += 1;
+                drop(state);
+                let told = claims.into_iter().zip(&self.requests).map(|(claimed, request)| {
+                    let claimed = claimed?;
+                    if let Some(previous) = claimed.previous {
+                        shared.tell_superseded(&request.environment, previous);
+                    }
+                    Some(claimed.claim)
+                });
+                told.map(Ok).collect()
+            }
             Err(error) => {
                 tracing::error!(%error, claims = self.requests.len(), "could not claim executors");
                 self.requests.iter().map(|_| Err(AttachError::Unavailable)).collect()

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use exec_server_relay::switchboard::CloseReason;
 
+use super::nats::NatsError;
 use super::{Held, NodeConfig, Shared};
 use crate::bus::Bus;
 use crate::membership::LEASE;
@@ -29,6 +30,9 @@ pub enum JoinError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// NATS cannot be used.
+    #[error(transparent)]
+    Nats(#[from] NatsError),
     /// Another process has the node id.
     #[error(
         "another rendezvous runs as node `{0}`; give each node its own --node-id, or stop that one"
@@ -62,13 +66,24 @@ pub async fn leave(shared: &Shared) {
 pub async fn run_lease(shared: Arc<Shared>) {
     let mut has_warned = false;
     for round in 1_u64.. {
-        tokio::time::sleep(RENEW_EVERY).await;
+        tokio::select! {
+            () = tokio::time::sleep(RENEW_EVERY) => {}
+            () = shared.pause.requested() => {}
+        }
+        let is_paused = shared.pause.begin_check();
+        let is_due = is_paused.is_some() || round.is_multiple_of(ROUNDS_BETWEEN_CHECKS);
         let renewed = match renew(&shared).await {
-            Ok(()) if round.is_multiple_of(ROUNDS_BETWEEN_CHECKS) => check_claims(&shared).await,
+            Ok(()) if is_due => check_claims(&shared).await,
             renewed => renewed,
         };
         match renewed {
-            Ok(()) => has_warned = false,
+            Ok(()) => {
+                has_warned = false;
+                if is_paused.is_some_and(|stop| shared.pause.end_check(stop)) {
+                    tracing::warn!("the process was stopped for a while; its claims were checked");
+                    shared.local.wake_all();
+                }
+            }
             Err(error) if !has_warned => {
                 tracing::warn!(%error, "could not renew the lease; attached sockets stay, new ones are refused");
                 has_warned = true;
@@ -83,8 +98,17 @@ async fn renew(shared: &Shared) -> Result<(), StoreError> {
         let state = shared.state();
         (state.epoch, state.renewed)
     };
-    // Others have declared this epoch dead, so it must not be used again.
-    if renewed.elapsed() >= LEASE {
+    // Others have declared this epoch dead, so it must not be used again; unless they heard it all the time.
+    let (heard, held, is_disowned) = {
+        let (now, mut state) = (Instant::now(), shared.state());
+        let is_disowned = std::mem::take(&mut state.is_disowned);
+        (state.membership.heard_since(now), state.membership.held_since(now), is_disowned)
+    };
+    if is_disowned {
+        shared.store.leave(&shared.node.id, epoch).await?;
+        return rejoin(shared).await;
+    }
+    if renewed.elapsed() >= LEASE && held.is_none_or(|since| since >= renewed + LEASE) {
         return rejoin(shared).await;
     }
     let (executors, streams) = shared.local.counts();
@@ -92,6 +116,7 @@ async fn renew(shared: &Shared) -> Result<(), StoreError> {
         node: shared.node.id.clone(),
         epoch,
         is_leaving: shared.is_leaving.load(Ordering::Relaxed),
+        is_deaf: shared.nats.is_some() && heard.is_none(),
         executors,
         streams,
     };
@@ -126,6 +151,9 @@ async fn rejoin(shared: &Shared) -> Result<(), StoreError> {
     {
         let mut state = shared.state();
         (state.epoch, state.renewed, state.is_held) = (epoch, Instant::now(), true);
+    }
+    if let Some(nats) = &shared.nats {
+        nats.trunks.set_epoch(epoch);
     }
     claim_again(shared, |_, _| true).await
 }
@@ -188,7 +216,7 @@ async fn claim_again(
         let requests: Vec<ClaimRequest> = ours.iter().map(|(it, _)| it.clone()).collect();
         let claims = shared.store.claim(&shared.node.id, epoch, &requests).await?;
         for ((request, old), new) in ours.into_iter().zip(claims) {
-            let Some(new) = new else {
+            let Some(new) = new.map(|it| it.claim) else {
                 close_if_held(shared, &request.environment, old);
                 continue;
             };
@@ -203,10 +231,11 @@ async fn claim_again(
 }
 
 /// Closes the executor of a claim that was replaced.
-fn close_if_held(shared: &Shared, environment: &str, claim: ClaimId) {
+pub fn close_if_held(shared: &Shared, environment: &str, claim: ClaimId) {
     let is_held = shared.state().held.get(environment).is_some_and(|it| it.claim <= claim);
     if is_held {
         tracing::info!(environment, "the executor is attached to another node now");
+        shared.state().counts.superseded += 1;
         shared.local.close_executor(environment, CloseReason::Superseded);
     }
 }

@@ -34,6 +34,15 @@ pub struct ClaimRequest {
     pub generation: u64,
 }
 
+/// A claim that was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    /// The claim.
+    pub claim: ClaimId,
+    /// Node, epoch and claim that it has replaced, if they differ from the node that claims.
+    pub previous: Option<(String, u64, ClaimId)>,
+}
+
 /// Where an executor is, or was a moment ago.
 #[derive(Debug, Clone)]
 pub struct Located {
@@ -60,6 +69,8 @@ pub struct NodeReport {
     pub epoch: u64,
     /// Whether it is shutting down.
     pub is_leaving: bool,
+    /// Whether it does not hear its own heartbeats, or sends none.
+    pub is_deaf: bool,
     /// Attached executors.
     pub executors: usize,
     /// Attached harnesses.
@@ -118,7 +129,11 @@ impl PostgresStore {
             SELECT EXISTS (SELECT 1 FROM held), extract(epoch FROM now())::bigint,
                 told.environment, told.generation, told.sequence
             FROM (VALUES (1)) AS one LEFT JOIN told ON true";
-        let state = if report.is_leaving { "leaving" } else { "ready" };
+        let state = match report {
+            NodeReport { is_leaving: true, .. } => "leaving",
+            NodeReport { is_deaf: true, .. } => "deaf",
+            _ => "ready",
+        };
         let parameters: Parameters = &[
             &report.node,
             &number(report.epoch)?,
@@ -166,7 +181,7 @@ impl PostgresStore {
         node: &str,
         epoch: u64,
         asked: &[ClaimRequest],
-    ) -> Result<Vec<Option<ClaimId>>, StoreError> {
+    ) -> Result<Vec<Option<Claimed>>, StoreError> {
         let claim = "
             WITH asked AS (
                 SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[])
@@ -190,7 +205,9 @@ impl PostgresStore {
                     SELECT b.node, b.epoch, b.environment, b.generation, b.sequence
                     FROM before b JOIN claimed ON claimed.environment = b.environment
                     WHERE b.node <> '' AND b.node <> $4)
-            SELECT good.place, claimed.sequence FROM good JOIN claimed ON claimed.environment = good.environment";
+            SELECT good.place, claimed.sequence, b.node, b.epoch, b.generation, b.sequence
+            FROM good JOIN claimed ON claimed.environment = good.environment
+            LEFT JOIN before b ON b.environment = good.environment AND b.node <> '' AND b.node <> $4";
         let environments: Vec<&str> = asked.iter().map(|it| it.environment.as_str()).collect();
         let registrations: Vec<&str> = asked.iter().map(|it| it.registration.as_str()).collect();
         let generations = asked.iter().map(|it| number(it.generation));
@@ -202,9 +219,23 @@ impl PostgresStore {
             let index = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
             let asked = asked.get(index).ok_or(StoreError::Corrupt("a claim"))?;
             let sequence = count(row.get(1))?;
-            claims[index] = Some(ClaimId { generation: asked.generation, sequence });
+            let claim = ClaimId { generation: asked.generation, sequence };
+            let previous = match row.get::<_, Option<String>>(2) {
+                Some(node) => Some((node, count(row.get(3))?, read_claim(&row, 4)?)),
+                None => None,
+            };
+            claims[index] = Some(Claimed { claim, previous });
         }
         Ok(claims)
+    }
+
+    /// Tells this database from all others, also after a failover to a replica.
+    pub async fn identity(&self) -> Result<String, StoreError> {
+        let ask = "
+            SELECT (SELECT system_identifier FROM pg_control_system())::text || '-' || oid::text
+            FROM pg_database WHERE datname = current_database()";
+        let row = self.row(Lane::Quick, ask, &[]).await?;
+        Ok(row.ok_or(StoreError::NotAsked)?.get(0))
     }
 
     /// Ends a claim; a newer one stays.
@@ -263,6 +294,7 @@ fn read_lease(row: &Row, first: usize) -> Result<Option<Lease>, StoreError> {
         epoch: count(row.get(first + 1))?,
         url,
         is_leaving: row.get::<_, &str>(first + 3) == "leaving",
+        is_deaf: row.get::<_, &str>(first + 3) == "deaf",
         age: age.map_err(|_| StoreError::Corrupt("the age of a lease"))?,
     }))
 }

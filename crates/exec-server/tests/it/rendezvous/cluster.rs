@@ -1,152 +1,19 @@
 //! Several nodes with one PostgreSQL database: any node may be asked, and any may stop.
 
-use std::path::{Path, PathBuf};
-
 use exec_server_relay::frame::RelayBody;
 use exec_server_rendezvous::store::PostgresStore;
-use exec_server_testkit::executor::{Signal, TestExecutor};
-use exec_server_testkit::http::{HttpReply, request_with_body};
+use exec_server_testkit::cluster::Cluster;
+use exec_server_testkit::executor::Signal;
 use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::postgres::Postgres;
-use exec_server_testkit::rendezvous::{connect_body, public_key, register_body};
+use exec_server_testkit::rendezvous::{public_key, register_body};
 use exec_server_testkit::{DEADLINE, RelaySocket, Relayed};
 use serde_json::{Value, json};
 
 use super::commands::run;
 use super::{refusal, rejection, url};
 
-/// The database and the files that all nodes share.
-struct Cluster {
-    store: String,
-    place: tempfile::TempDir,
-    admin: String,
-}
-
-/// A node, running.
-struct Node {
-    process: TestExecutor,
-    url: String,
-}
-
-impl Cluster {
-    /// A migrated database; none without PostgreSQL.
-    async fn new(store: Option<String>) -> Option<Self> {
-        let store = store?;
-        let place = tempfile::tempdir().unwrap();
-        std::fs::write(place.path().join("keys"), format!("k1 {}\n", "ab".repeat(32))).unwrap();
-        let environment = [("EXEC_SERVER_STORE", store.as_str())];
-        let (code, _, stderr) = run(&["rendezvous", "migrate"], &environment).await;
-        assert_eq!(code, 0, "{stderr}");
-        let admin = stderr.lines().map(str::trim).find(|line| line.starts_with("xs_admin_"));
-        let admin = admin.expect("the first migration makes an admin token").to_owned();
-        Some(Self { store, place, admin })
-    }
-
-    async fn shared() -> Option<Self> {
-        let store = tokio::task::spawn_blocking(Postgres::shared_database).await.unwrap();
-        Self::new(store).await
-    }
-
-    fn keys(&self) -> PathBuf {
-        self.place.path().join("keys")
-    }
-
-    async fn node(&self, id: &str) -> Node {
-        Node::start(&self.store, &self.keys(), id).await
-    }
-
-    async fn token(&self, node: &Node, role: &str, environment: &str) -> String {
-        let wanted = json!({"role": role, "environment": environment});
-        let reply = node.ask("POST", "/admin/tokens", &self.admin, &wanted).await;
-        assert_eq!(reply.status, 201, "{reply:?}");
-        let made: Value = serde_json::from_str(&reply.body).unwrap();
-        made["secret"].as_str().unwrap().to_owned()
-    }
-}
-
-impl Node {
-    async fn start(store: &str, keys: &Path, id: &str) -> Self {
-        // A node cannot name its port before it has one, and must tell others its URL.
-        let free = free_address();
-        Self::start_at(store, keys, id, &format!("http://{free}")).await
-    }
-
-    async fn start_at(store: &str, keys: &Path, id: &str, url: &str) -> Self {
-        let keys = keys.display().to_string();
-        let arguments = [
-            "rendezvous",
-            "--listen",
-            url,
-            "--node-url",
-            url,
-            "--public-url",
-            url,
-            "--node-id",
-            id,
-        ];
-        let builder = TestExecutor::builder().args(&arguments).args(&["--signing-keys", &keys]);
-        let builder = builder.env("EXEC_SERVER_STORE", store).env("RUST_LOG", "info");
-        let process = builder.start().await;
-        Self { process, url: url.to_owned() }
-    }
-
-    async fn ask(&self, method: &str, path: &str, token: &str, body: &Value) -> HttpReply {
-        let authorization = format!("Bearer {token}");
-        let headers = [("Authorization", authorization.as_str())];
-        let body = if body.is_null() { String::new() } else { body.to_string() };
-        request_with_body(&self.url, method, path, &headers, body.as_bytes()).await
-    }
-
-    async fn register(&self, token: &str) -> Value {
-        let path = "/cloud/environment/env/register";
-        let reply = self.ask("POST", path, token, &register_body(&public_key(1))).await;
-        assert_eq!(reply.status, 200, "{reply:?}");
-        serde_json::from_str(&reply.body).unwrap()
-    }
-
-    async fn try_connect(&self, token: &str) -> HttpReply {
-        let path = "/cloud/environment/env/connect";
-        self.ask("POST", path, token, &connect_body(&public_key(2))).await
-    }
-
-    /// Asks until there is a way.
-    async fn connect(&self, token: &str) -> Value {
-        let asking = async {
-            loop {
-                let reply = self.try_connect(token).await;
-                match reply.status {
-                    200 => return serde_json::from_str(&reply.body).unwrap(),
-                    409 | 502 | 503 => {}
-                    _ => panic!("{reply:?}"),
-                }
-            }
-        };
-        tokio::time::timeout(DEADLINE, asking).await.expect("the executor is found")
-    }
-
-    async fn kill(&mut self) {
-        self.process.signal(Signal::KILL);
-        self.process.wait().await;
-    }
-
-    /// Waits until a path answers with this status.
-    async fn wait_for_status(&self, path: &str, status: u16) {
-        let asking = async {
-            while self.ask("GET", path, "", &Value::Null).await.status != status {
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
-        };
-        tokio::time::timeout(DEADLINE, asking).await.expect("the status changes in time");
-    }
-}
-
-/// The URL that leads to another node.
-fn at(url: &str, node: &Node) -> String {
-    let path = url.split_once("://").and_then(|(_, rest)| rest.split_once('/')).unwrap().1;
-    format!("{}/{path}", node.url.replacen("http", "ws", 1))
-}
-
-async fn expect_echo(harness: &mut RelaySocket, executor: &mut RelaySocket) {
+pub async fn expect_echo(harness: &mut RelaySocket, executor: &mut RelaySocket) {
     harness.resume("s").await;
     executor.expect("s", RelayBody::Resume { next_seq: 0 }).await;
     executor.send_data("s", "hello").await;
@@ -162,11 +29,11 @@ async fn a_harness_is_sent_to_the_node_of_its_executor_whichever_node_it_asks() 
     assert_eq!(refusal(&b.try_connect(&harness).await).1, "environment_offline");
     // The registration is made at one node, and the socket opened at another.
     let registered = a.register(&executor).await;
-    let mut socket = RelaySocket::open(&at(url(&registered), &b)).await;
+    let mut socket = RelaySocket::open(&b.at(url(&registered))).await;
     let bundle = a.connect(&harness).await;
     assert!(url(&bundle).starts_with(&b.url.replacen("http", "ws", 1)), "{bundle}");
     // At the wrong node it is refused so that it asks again, and its URL is used up.
-    let wrong = at(url(&bundle), &a);
+    let wrong = a.at(url(&bundle));
     assert_eq!(rejection(&wrong).await, (401, "route_unavailable".to_owned()));
     assert_eq!(rejection(url(&bundle)).await, (401, "expired".to_owned()));
     let bundle = a.connect(&harness).await;
@@ -195,8 +62,8 @@ async fn an_executor_that_moves_to_another_node_is_found_there_and_closed_here()
     let harness = cluster.token(&a, "harness", "env").await;
     let registered = a.register(&executor).await;
     // The same registration, as after a connection that only one end knows to be gone.
-    let mut old = RelaySocket::open(&at(url(&registered), &a)).await;
-    let mut new = RelaySocket::open(&at(url(&registered), &b)).await;
+    let mut old = RelaySocket::open(&a.at(url(&registered))).await;
+    let mut new = RelaySocket::open(&b.at(url(&registered))).await;
     let bundle = a.connect(&harness).await;
     assert!(url(&bundle).starts_with(&b.url.replacen("http", "ws", 1)), "{bundle}");
     old.expect_closed(1008, "superseded").await;
@@ -211,23 +78,24 @@ async fn an_executor_that_moves_to_another_node_is_found_there_and_closed_here()
 #[tokio::test]
 async fn after_the_crash_of_a_node_its_executors_are_served_by_another() {
     let Some(cluster) = Cluster::shared().await else { return };
-    let (mut a, b) = (cluster.node("a").await, cluster.node("b").await);
+    let address = free_address();
+    let (mut a, b) = (cluster.node_at("a", address).await, cluster.node("b").await);
     let executor = cluster.token(&a, "executor", "env").await;
     let harness = cluster.token(&a, "harness", "env").await;
     let registered = a.register(&executor).await;
-    let mut socket = RelaySocket::open(&at(url(&registered), &a)).await;
+    let mut socket = RelaySocket::open(&a.at(url(&registered))).await;
     let bundle = b.connect(&harness).await;
     let mut stream = RelaySocket::open(url(&bundle)).await;
     expect_echo(&mut stream, &mut socket).await;
     a.kill().await;
     assert_eq!((socket.next().await, stream.next().await), (Relayed::Cut, Relayed::Cut));
     // The URL outlives the node: it leads to any of them.
-    let mut socket = RelaySocket::open(&at(url(&registered), &b)).await;
+    let mut socket = RelaySocket::open(&b.at(url(&registered))).await;
     let bundle = b.connect(&harness).await;
     let mut stream = RelaySocket::open(url(&bundle)).await;
     expect_echo(&mut stream, &mut socket).await;
     // The node comes back under its name, with nothing of what it had.
-    let a = Node::start_at(&cluster.store, &cluster.keys(), "a", &a.url).await;
+    let a = cluster.node_at("a", address).await;
     let bundle = a.connect(&harness).await;
     assert!(url(&bundle).starts_with(&b.url.replacen("http", "ws", 1)), "{bundle}");
 }
@@ -239,7 +107,7 @@ async fn a_node_that_was_stopped_gives_up_what_has_moved_on() {
     let executor = cluster.token(&b, "executor", "env").await;
     let harness = cluster.token(&b, "harness", "env").await;
     let registered = b.register(&executor).await;
-    let mut old = RelaySocket::open(&at(url(&registered), &a)).await;
+    let mut old = RelaySocket::open(&a.at(url(&registered))).await;
     a.process.signal(Signal::STOP);
     let is_dead = async {
         loop {
@@ -252,7 +120,7 @@ async fn a_node_that_was_stopped_gives_up_what_has_moved_on() {
     tokio::time::timeout(DEADLINE, is_dead).await.expect("the lease lapses");
     let offline = (409, "environment_offline".to_owned());
     assert_eq!(refusal(&b.try_connect(&harness).await), offline);
-    let mut new = RelaySocket::open(&at(url(&registered), &b)).await;
+    let mut new = RelaySocket::open(&b.at(url(&registered))).await;
     let bundle = b.connect(&harness).await;
     let mut stream = RelaySocket::open(url(&bundle)).await;
     expect_echo(&mut stream, &mut new).await;
@@ -271,7 +139,7 @@ async fn a_token_that_is_revoked_at_one_node_ends_at_all() {
     let (a, b) = (cluster.node("a").await, cluster.node("b").await);
     let executor = cluster.token(&a, "executor", "env").await;
     let registered = a.register(&executor).await;
-    let mut socket = RelaySocket::open(&at(url(&registered), &a)).await;
+    let mut socket = RelaySocket::open(&a.at(url(&registered))).await;
     let reply = b.ask("GET", "/admin/tokens", &cluster.admin, &Value::Null).await;
     let list: Value = serde_json::from_str(&reply.body).unwrap();
     let tokens = list["tokens"].as_array().unwrap();
@@ -288,7 +156,7 @@ async fn one_url_and_one_authorization_are_used_once_by_all_nodes() {
     let executor = cluster.token(&a, "executor", "env").await;
     let harness = cluster.token(&a, "harness", "env").await;
     let registered = a.register(&executor).await;
-    let _socket = RelaySocket::open(&at(url(&registered), &a)).await;
+    let _socket = RelaySocket::open(&a.at(url(&registered))).await;
     for _ in 0..20 {
         let bundle = b.connect(&harness).await;
         let body = json!({
@@ -301,7 +169,7 @@ async fn one_url_and_one_authorization_are_used_once_by_all_nodes() {
         let replies = futures_util::future::join_all(validate).await;
         let valid = replies.iter().filter(|reply| reply.body.contains("true")).count();
         assert_eq!(valid, 1, "{replies:?}");
-        let urls = [&a, &b, &a, &b].map(|node| at(url(&bundle), node));
+        let urls = [&a, &b, &a, &b].map(|node| node.at(url(&bundle)));
         let upgrades = urls.iter().map(|url| exec_server_testkit::rendezvous::upgrade_at(url));
         let upgrades = futures_util::future::join_all(upgrades).await;
         assert!(upgrades.iter().filter(|reply| reply.status == 101).count() <= 1, "{upgrades:?}");
@@ -354,22 +222,7 @@ async fn while_the_database_is_away_attached_streams_go_on() {
 async fn a_node_that_stops_gives_up_its_name_at_once() {
     let Some(cluster) = Cluster::shared().await else { return };
     let mut a = cluster.node("a").await;
-    let keys = cluster.keys().display().to_string();
-    let second = [
-        "rendezvous",
-        "--listen",
-        "http://127.0.0.1:0",
-        "--node-url",
-        "http://127.0.0.1:1",
-        "--public-url",
-        "http://127.0.0.1:1",
-        "--node-id",
-        "a",
-        "--signing-keys",
-        &keys,
-    ];
-    let environment = [("EXEC_SERVER_STORE", cluster.store.as_str())];
-    let (code, _, stderr) = run(&second, &environment).await;
+    let (code, _, stderr) = cluster.command("a", free_address()).run().await;
     assert!(code == 1 && stderr.contains("another rendezvous runs as node `a`"), "{stderr}");
     a.process.signal(Signal::TERM);
     assert_eq!(a.process.wait().await.code(), Some(0));
@@ -393,8 +246,9 @@ async fn the_data_of_a_single_node_can_be_moved_over() {
     let (code, _, stderr) = run(&import, &environment).await;
     assert!(code == 1 && stderr.contains("already has environments"), "{stderr}");
     // With the old signing keys, the executor comes back with the URL that it has.
-    let a = Node::start(&cluster.store, &data.path().join("signing-keys"), "a").await;
-    let mut socket = RelaySocket::open(&at(url(&registered), &a)).await;
+    std::fs::copy(data.path().join("signing-keys"), cluster.keys()).unwrap();
+    let a = cluster.node("a").await;
+    let mut socket = RelaySocket::open(&a.at(url(&registered))).await;
     socket.ping().await;
     assert_eq!(
         a.ask("POST", "/cloud/environment/env/register", &executor, &register_body(&public_key(1)))

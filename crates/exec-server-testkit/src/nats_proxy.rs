@@ -1,0 +1,121 @@
+//! A proxy in front of NATS that loses, doubles or swaps one message that a client publishes.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// What happens to a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageFault {
+    /// It does not arrive.
+    Lose,
+    /// It arrives twice.
+    Double,
+    /// It arrives after the next one of its subject.
+    Swap,
+}
+
+/// A proxy to one NATS server.
+pub struct NatsProxy {
+    address: SocketAddr,
+    plan: Arc<Mutex<Option<Plan>>>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Clone)]
+struct Plan {
+    fault: MessageFault,
+    subject_part: String,
+    least_bytes: usize,
+}
+
+impl NatsProxy {
+    /// Starts a proxy to the server at this URL.
+    pub async fn start(url: &str) -> Self {
+        let server = url.strip_prefix("nats://").expect("a NATS URL").to_owned();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        let plan = Arc::<Mutex<Option<Plan>>>::default();
+        let shared = plan.clone();
+        let task = tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let Ok(far) = TcpStream::connect(&server).await else { continue };
+                let _ = (near.set_nodelay(true), far.set_nodelay(true));
+                let ((from, mut back), (mut answers, to)) = (near.into_split(), far.into_split());
+                tokio::spawn(pass_on(from, to, shared.clone()));
+                tokio::spawn(async move { tokio::io::copy(&mut answers, &mut back).await });
+            }
+        });
+        Self { address, plan, task }
+    }
+
+    /// The URL for `--nats`.
+    pub fn url(&self) -> String {
+        format!("nats://{}", self.address)
+    }
+
+    /// Applies a fault to the next published message with at least so many bytes on a subject that contains this text.
+    pub fn fault_next(&self, fault: MessageFault, subject_part: &str, least_bytes: usize) {
+        let plan = Plan { fault, subject_part: subject_part.to_owned(), least_bytes };
+        *self.plan.lock().expect("no holder panics") = Some(plan);
+    }
+
+    /// Whether the fault has happened.
+    pub fn is_done(&self) -> bool {
+        self.plan.lock().expect("no holder panics").is_none()
+    }
+}
+
+impl Drop for NatsProxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Passes on what a client sends, message by message.
+async fn pass_on(from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: Arc<Mutex<Option<Plan>>>) {
+    let mut from = BufReader::new(from);
+    let mut held: Option<Vec<u8>> = None;
+    loop {
+        let mut line = Vec::new();
+        if !matches!(from.read_until(b'\n', &mut line).await, Ok(1..)) {
+            return;
+        }
+        let text = String::from_utf8_lossy(&line).into_owned();
+        let mut words = text.split_ascii_whitespace();
+        if !matches!(words.next(), Some("PUB" | "HPUB")) {
+            if to.write_all(&line).await.is_err() {
+                return;
+            }
+            continue;
+        }
+        let subject = words.next().unwrap_or_default();
+        let length: usize = words.last().and_then(|it| it.parse().ok()).expect("a length");
+        let mut payload = vec![0; length + 2];
+        if from.read_exact(&mut payload).await.is_err() {
+            return;
+        }
+        line.extend(payload);
+        let fault = {
+            let mut plan = plan.lock().expect("no holder panics");
+            let hits = |it: &Plan| subject.contains(&it.subject_part) && length >= it.least_bytes;
+            if plan.as_ref().is_some_and(hits) { plan.take() } else { None }
+        };
+        let out = match fault.map(|plan| plan.fault) {
+            Some(MessageFault::Lose) => Vec::new(),
+            Some(MessageFault::Double) => line.repeat(2),
+            Some(MessageFault::Swap) => {
+                held = Some(line);
+                Vec::new()
+            }
+            None => line.into_iter().chain(held.take().into_iter().flatten()).collect(),
+        };
+        if to.write_all(&out).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The example of docs/cluster.md: `deploy/cluster/up` starts a cluster, and a shell through it survives its parts.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use exec_server_testkit::executor::binary;
+use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::{DEADLINE, Terminal};
+use serde_json::{Value, json};
+
+use super::executor::{join, wait_for_presence};
+
+/// A cluster that the script has started; it ends with its value.
+struct Example {
+    place: tempfile::TempDir,
+    url: String,
+    admin: String,
+}
+
+impl Example {
+    /// Starts it; none if a program is not installed.
+    fn start() -> Option<Self> {
+        let place = tempfile::tempdir().unwrap();
+        // Above the ports that other tests take, and below those that the kernel gives out; the script says if one of
+        // them is in use.
+        for attempt in 0..20 {
+            let number = (std::process::id() + 7 * attempt) % 220;
+            let port = u16::try_from(30_000 + 12 * number).expect("it is below 32,768");
+            let up = script("up", &[place.path()], port);
+            let said = String::from_utf8_lossy(&up.stderr).into_owned();
+            if up.status.success() {
+                let admin = std::fs::read_to_string(place.path().join("admin-token")).unwrap();
+                let (url, admin) = (format!("http://127.0.0.1:{port}"), admin.trim().to_owned());
+                assert!(String::from_utf8_lossy(&up.stdout).contains(&url));
+                return Some(Self { place, url, admin });
+            }
+            if said.contains("not installed") {
+                // Past the capture of the test harness: a skipped test must be noticed.
+                let _ = writeln!(
+                    std::io::stderr(),
+                    "the test of the cluster example is skipped: {said}"
+                );
+                return None;
+            }
+            assert!(said.contains("is in use"), "{said}");
+        }
+        panic!("no ports are free");
+    }
+
+    async fn ask(&self, method: &str, path: &str, body: &str) -> Value {
+        let authorization = format!("Bearer {}", self.admin);
+        let headers = [("Authorization", authorization.as_str())];
+        let reply = request_with_body(&self.url, method, path, &headers, body.as_bytes()).await;
+        serde_json::from_str(&reply.body).unwrap_or_default()
+    }
+
+    async fn token(&self, role: &str) -> String {
+        let wanted = json!({"role": role, "environment": "env"}).to_string();
+        let made = self.ask("POST", "/admin/tokens", &wanted).await;
+        made["secret"].as_str().expect("a token").to_owned()
+    }
+
+    /// The node that the executor is attached to.
+    async fn home(&self) -> String {
+        let asking = async {
+            loop {
+                let list = self.ask("GET", "/admin/nodes", "").await;
+                let nodes = list["nodes"].as_array().cloned().unwrap_or_default();
+                let is_home = |it: &&Value| it["executors"] == 1 && it["state"] == "ready";
+                if let Some(node) = nodes.iter().find(is_home) {
+                    return node["id"].as_str().unwrap().to_owned();
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, asking).await.expect("the executor is at a node")
+    }
+
+    /// Signals a part of the cluster.
+    fn signal(&self, part: &str, signal: &str) {
+        let pid = std::fs::read_to_string(self.place.path().join(format!("run/{part}.pid")));
+        let done = Command::new("kill").args([signal, pid.unwrap().trim()]).status().unwrap();
+        assert!(done.success(), "{part} was running");
+    }
+
+    /// Starts a part again that has ended.
+    async fn restart(&self, part: &str) {
+        let (place, part) = (self.place.path().to_owned(), part.to_owned());
+        let restarting = tokio::task::spawn_blocking(move || {
+            let deadline = std::time::Instant::now() + DEADLINE;
+            // A killed part may still be there for a moment.
+            while !script("up", &[&place, Path::new(&part)], 0).status.success() {
+                assert!(std::time::Instant::now() < deadline, "{part} starts again");
+                std::thread::sleep(std::time::Duration::from_millis(50));
+            }
+        });
+        restarting.await.unwrap();
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let down = script("down", &[self.place.path()], 0);
+        if !std::thread::panicking() {
+            assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+        }
+    }
+}
+
+fn script(name: &str, arguments: &[&Path], port: u16) -> Output {
+    let place = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/cluster");
+    let mut command = Command::new(place.join(name));
+    command.args(arguments).env("EXEC_SERVER_BIN", binary()).env_remove("EXEC_SERVER_STORE");
+    if port != 0 {
+        command.env("BASE_PORT", port.to_string());
+    }
+    command.output().expect("the script can be started")
+}
+
+#[tokio::test]
+async fn a_shell_through_the_example_survives_the_parts_of_the_cluster() {
+    let Some(example) = tokio::task::spawn_blocking(Example::start).await.unwrap() else { return };
+    let (executor_state, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (executor, harness) = (example.token("executor").await, example.token("harness").await);
+    let _executor = join(&example.url, executor_state.path(), &executor).spawn();
+    wait_for_presence(&example.url, &example.admin, true).await;
+    let program = binary().display().to_string();
+    // The terminal comes from a server of ours, which passes no token on.
+    let token = state.path().join("token");
+    std::fs::write(&token, &harness).unwrap();
+    let environment = [
+        ("EXEC_SERVER_REMOTE_URL", example.url.as_str()),
+        ("EXEC_SERVER_REMOTE_TOKEN_FILE", token.to_str().unwrap()),
+        ("EXEC_SERVER_STATE_DIR", state.path().to_str().unwrap()),
+    ];
+    let mut shell = Terminal::start(&[&program, "shell", "env:env"], &environment).await;
+    shell.expect("for the first time").await;
+    shell.type_keys("X=kept; echo $((1000 + 1))\n").await;
+    shell.expect("1001").await;
+    let mut number = 1;
+    let home = example.home().await;
+    for part in [home.as_str(), "nats-1", "nats-2", "nats-3"] {
+        example.signal(part, "-KILL");
+        number += 1;
+        shell.type_keys(&format!("echo $X $((1000 + {number}))\n")).await;
+        shell.expect(&format!("kept {}", 1000 + number)).await;
+        example.restart(part).await;
+    }
+    // A node that hangs is cut off by the balancer, and the shell goes on through another.
+    let home = example.home().await;
+    example.signal(&home, "-STOP");
+    shell.type_keys("echo $X hanging $((1000 + 99))\n").await;
+    shell.expect("kept hanging 1099").await;
+    example.signal(&home, "-CONT");
+    shell.type_keys("echo $X back $((1000 + 98))\n").await;
+    shell.expect("kept back 1098").await;
+    shell.type_keys("exit 5\n").await;
+    assert_eq!(shell.finish().await.0, 5);
+    tokio::task::spawn_blocking(move || drop(example)).await.unwrap();
+}
