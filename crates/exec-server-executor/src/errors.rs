@@ -211,6 +211,12 @@ pub enum RequestError {
     #[error("the reply of {0} bytes is larger than the message limit; request less data")]
     ReplyTooLarge(usize),
     /// The handler dropped the reply: a bug, or its connection or process ended first.
+    /// The request was refused because its audit record cannot be written.
+    #[error(
+        "the request was refused, because this server must record it and cannot write its audit log: {0}; make room \
+         for the log, or start the server with --audit-on-full drop-and-count"
+    )]
+    AuditUnavailable(String),
     #[error("internal error: the request was dropped")]
     Abandoned,
 }
@@ -305,6 +311,7 @@ impl RequestError {
             Self::HttpOverloaded => (Internal, "http_overloaded"),
             Self::OutOfMemory(_) | Self::NoReplyMemory(_) => (Internal, "out_of_memory"),
             Self::ReplyTooLarge(_) => (Internal, "reply_too_large"),
+            Self::AuditUnavailable(_) => (Internal, "audit_unavailable"),
             Self::Abandoned => (Internal, "internal"),
         };
         let error = RpcError::new(code, kind, self.to_string());
@@ -318,6 +325,7 @@ impl RequestError {
                 | Self::TooManySessions(_)
                 | Self::TooManyProcesses(_)
                 | Self::TooManyRequests
+                | Self::AuditUnavailable(_)
                 | Self::StdinOverloaded
                 | Self::TooManyExchanges
                 | Self::TooManySearches

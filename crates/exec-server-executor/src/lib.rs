@@ -16,6 +16,7 @@ pub mod server;
 pub mod state_dir;
 pub mod timings;
 
+mod audit;
 mod close_codes;
 mod codex;
 mod connection;

@@ -23,6 +23,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::auth::Origin;
 use crate::listen_url::ListenUrl;
 use crate::server::Server;
 use trust::{Refusal, Trust, Verdict};
@@ -173,18 +174,19 @@ async fn judge_tcp(
     trust: Trust,
     peer: SocketAddr,
     local: io::Result<SocketAddr>,
-) -> Verdict {
-    let Ok(local) = local else { return Verdict::Close("the peer disconnected at once") };
+) -> (Verdict, Option<u32>) {
+    let Ok(local) = local else { return (Verdict::Close("the peer disconnected at once"), None) };
     let peers = server.peers.clone();
     let _turn = server.peer_searches.acquire().await;
     let found = tokio::task::spawn_blocking(move || peers.of_tcp(peer, local)).await;
     match found {
         Ok(found) => judge(trust, found),
-        Err(_) => Verdict::Close("the lookup of the peer process failed"),
+        Err(_) => (Verdict::Close("the lookup of the peer process failed"), None),
     }
 }
 
-fn judge(trust: Trust, peer: Peer) -> Verdict {
+/// Whether a peer is served, and its user.
+fn judge(trust: Trust, peer: Peer) -> (Verdict, Option<u32>) {
     let verdict = trust.judge(peer, Peers::own_uid());
     match verdict {
         Verdict::Serve => {}
@@ -195,12 +197,12 @@ fn judge(trust: Trust, peer: Peer) -> Verdict {
         Verdict::Close(reason) => tracing::warn!(uid = peer.uid, reason, "connection refused"),
         Verdict::Refuse(reason) => tracing::warn!(uid = peer.uid, %reason, "connection refused"),
     }
-    verdict
+    (verdict, peer.uid)
 }
 
 async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<TlsAcceptor>) {
     let trust = Trust::of(&server.config, server.config.listen.is_local());
-    let verdict = match &accepted {
+    let (verdict, uid) = match &accepted {
         Accepted::Tcp(stream, peer) => judge_tcp(&server, trust, *peer, stream.local_addr()).await,
         #[cfg(unix)]
         Accepted::Unix(stream) => {
@@ -215,12 +217,18 @@ async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<Tls
     };
     match accepted {
         Accepted::Tcp(stream, peer) => match TcpStream::from_std(stream) {
-            Ok(stream) => serve_stream(server, stream, peer.to_string(), refusal, tls).await,
+            Ok(stream) => {
+                let origin = Origin { peer: peer.to_string(), uid };
+                serve_stream(server, stream, origin, refusal, tls).await
+            }
             Err(error) => tracing::warn!(%error, "could not serve a connection"),
         },
         #[cfg(unix)]
         Accepted::Unix(stream) => match tokio::net::UnixStream::from_std(stream) {
-            Ok(stream) => serve_stream(server, stream, "unix".to_owned(), refusal, tls).await,
+            Ok(stream) => {
+                let origin = Origin { peer: "unix".to_owned(), uid };
+                serve_stream(server, stream, origin, refusal, tls).await
+            }
             Err(error) => tracing::warn!(%error, "could not serve a connection"),
         },
     }
@@ -229,18 +237,18 @@ async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<Tls
 async fn serve_stream<S>(
     server: Arc<Server>,
     stream: S,
-    peer: String,
+    origin: Origin,
     refusal: Option<Refusal>,
     tls: Option<TlsAcceptor>,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let Some(tls) = tls else {
-        return http::serve(server, stream, peer, refusal).await;
+        return http::serve(server, stream, origin, refusal).await;
     };
     let timeout = server.config.timings.handshake;
-    if let Some(stream) = http_front::accept_tls(&tls, stream, &peer, timeout).await {
-        http::serve(server, stream, peer, refusal).await;
+    if let Some(stream) = http_front::accept_tls(&tls, stream, &origin.peer, timeout).await {
+        http::serve(server, stream, origin, refusal).await;
     }
 }
 

@@ -64,6 +64,11 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
     }
     let _record = state_dir::enter_server(config.state_dir.as_deref());
     let server = Server::new(config).map_err(RunError::SetUp)?;
+    if let Some(audit) = &server.audit {
+        let version = env!("CARGO_PKG_VERSION");
+        let details = serde_json::json!({ "version": version, "pid": std::process::id() });
+        audit.record("server/started", None, details);
+    }
     let metrics = match server.config.metrics {
         Some(address) => Some(bind_metrics(&server.config, address).await?),
         None => None,
@@ -106,6 +111,10 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
     server.shut_down().await;
     if let Some(remote) = remote {
         remote.leave().await;
+    }
+    if let Some(audit) = &server.audit {
+        audit.record("server/stopped", None, ());
+        audit.close().await;
     }
     outcome
 }

@@ -15,9 +15,12 @@
 
 mod args;
 mod attach;
+mod audit_options;
 mod cat;
 mod compat;
 pub mod completion;
+pub mod config;
+mod config_file;
 mod console;
 mod cp;
 mod cp_path;

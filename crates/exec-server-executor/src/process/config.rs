@@ -11,6 +11,7 @@ use exec_server_protocol::process::{
 use exec_server_sandbox::RefusedCalls;
 use exec_server_sandbox::plan::Placeholder;
 
+use crate::audit::StartNote;
 use crate::sessions::ClientKind;
 
 /// The settings of one process, after defaults and limits were applied.
@@ -31,6 +32,8 @@ pub struct ProcessConfig {
     pub has_exited: Arc<AtomicBool>,
     pub limits: LimitsReport,
     pub sandbox: Option<ProcessSandbox>,
+    /// Records the exit, if the server has an audit log.
+    pub audit: Option<Box<StartNote>>,
 }
 
 /// The sandbox of one process.

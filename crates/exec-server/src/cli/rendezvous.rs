@@ -16,6 +16,7 @@ use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{ClusterConfig, Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
 
+use crate::cli::config_file::ConfigOption;
 use crate::cli::limits::memory;
 use crate::cli::positive_duration;
 use crate::cli::registry::default_data_dir;
@@ -80,6 +81,8 @@ pub struct RendezvousArguments {
     /// Close a connection that does not answer a ping within this time.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = positive_duration)]
     pong_timeout: Duration,
+    #[command(flatten)]
+    config_file: ConfigOption,
     /// Format of the log on stderr; RUST_LOG sets the log level.
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     log_format: LogFormat,

@@ -1,5 +1,7 @@
 //! Tests of the server as its users see it: real processes, real sockets.
 
+#[cfg(target_os = "linux")]
+mod audit;
 mod auth;
 #[cfg(target_os = "linux")]
 mod cgroups;
@@ -9,6 +11,8 @@ mod command_line;
 mod commands;
 #[cfg(target_os = "linux")]
 mod concurrency;
+#[cfg(unix)]
+mod config;
 mod crates;
 mod doctor;
 #[cfg(target_os = "linux")]
