@@ -13,7 +13,7 @@ use exec_server_relay::fingerprint::KeyFingerprint;
 use hyper::header::HeaderValue;
 
 pub use credential::{Credential, Current, Ended, run_credentials};
-pub use jwt::SignedBearer;
+pub use jwt::{MIN_SECRET_BYTES, SignedBearer};
 pub use readers::{warn_about, warn_about_readers};
 pub use token_file::read_secret;
 pub use token_file::{TokenFile, TokenFileError};

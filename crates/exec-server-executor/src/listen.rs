@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use exec_server_os::Peers;
 use exec_server_os::peer::{Peer, PeerPlace};
+use exec_server_transport::certificates::{Certificates, renew_certificates};
 use exec_server_transport::{http_front, tls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -34,7 +35,7 @@ pub use stdio::serve_stdio;
 /// A listener that is bound and not yet serving.
 pub struct Listener {
     socket: Socket,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificates>>,
 }
 
 enum Socket {
@@ -75,8 +76,8 @@ impl Listener {
     /// Binds the server's socket.
     pub async fn bind(server: &Server) -> Result<Self, ListenError> {
         let config = &server.config;
-        let acceptor = match &config.tls {
-            Some(files) => Some(tls::acceptor(&files.certificate, &files.key)?),
+        let tls = match &config.tls {
+            Some(files) => Some(Arc::new(Certificates::load(&files.certificate, &files.key)?)),
             None => None,
         };
         let socket =
@@ -95,7 +96,7 @@ impl Listener {
                 ListenUrl::Unix(path) => bind_unix(path).await?,
                 ListenUrl::Stdio => unreachable!("stdio has no listener"),
             };
-        Ok(Self { socket, tls: acceptor })
+        Ok(Self { socket, tls })
     }
 
     /// The URL under which clients reach this listener.
@@ -110,10 +111,19 @@ impl Listener {
 
     /// Serves connections until the future is dropped.
     pub async fn serve(&self, server: &Arc<Server>) {
+        let every = server.config.timings.credential_check;
+        tokio::select! {
+            () = self.accept_all(server) => {}
+            () = renew_certificates(self.tls.as_ref(), every) => {}
+        }
+    }
+
+    async fn accept_all(&self, server: &Arc<Server>) {
         loop {
             let accepted = http_front::accept_next(|| self.accept()).await;
             // The server owns the task, because connections outlive the listener during shutdown.
-            let task = serve_accepted(server.clone(), accepted, self.tls.clone());
+            let tls = self.tls.as_deref().map(Certificates::acceptor);
+            let task = serve_accepted(server.clone(), accepted, tls);
             server.spawn_on(server.event_loops.next(), task);
         }
     }

@@ -4,12 +4,11 @@
 //! |---|---|
 //! | [`server`], `opened` | bind, serve, drain; the data directory or the shared database |
 //! | [`config`] | configuration, limits, timings |
-//! | `certificates` | TLS certificate, reloaded when its files change |
 //! | `http`, `api` | HTTP routes and handlers |
 //! | [`signed_url`] | signed websocket URLs |
 //! | `socket`, `tcp` | websocket of one executor or harness, and its TCP options |
 //! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
-//! | `maintenance` | ended tokens, expired rows, new certificates, free memory |
+//! | `maintenance` | ended tokens, expired rows, free memory |
 //! | [`membership`] | which nodes of a cluster are alive |
 //! | [`store`], [`data_dir`] | persistent state |
 //! | [`admin`], [`presence`] | token management and online status |
@@ -28,7 +27,6 @@ pub mod signed_url;
 pub mod store;
 
 mod api;
-mod certificates;
 mod http;
 mod maintenance;
 mod metrics;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_relay::switchboard::SwitchboardLimits;
+use exec_server_transport::certificates::{Certificates, renew_certificates};
 use exec_server_transport::{http_front, tls};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -18,11 +19,10 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::admin::{AdminError, PUBLIC_URL};
 use crate::bus::{Bus, ClusterBus, JoinError, LocalBus};
-use crate::certificates::Certificates;
 use crate::config::{ClusterConfig, Limits, RendezvousConfig};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::http;
-use crate::maintenance::{maintain, release_memory, renew_certificates};
+use crate::maintenance::{maintain, release_memory};
 use crate::metrics::Metrics;
 use crate::opened::{Opened, first_start};
 use crate::presence::PresenceSocket;

@@ -556,7 +556,7 @@ fn event_loops() -> usize {
 
 fn read_shared_secret(file: &Path) -> Result<String, ArgumentError> {
     let secret = exec_server::auth::read_secret(file)?;
-    if secret.len() < 32 {
+    if secret.len() < exec_server::auth::MIN_SECRET_BYTES {
         return Err(ArgumentError::ShortSecret(file.to_owned()));
     }
     Ok(secret)

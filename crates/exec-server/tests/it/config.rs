@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
-use exec_server_testkit::TestExecutor;
 use exec_server_testkit::executor::ExecutorBuilder;
+use exec_server_testkit::{TestClient, TestExecutor};
 
 struct Files {
     dir: tempfile::TempDir,
@@ -54,11 +54,11 @@ async fn flags_come_before_variables_and_these_before_the_files_of_user_and_syst
             format!("{}:3", files.path("home/exec-server/config.toml").display()),
         ),
         ("ping-interval = \"1s\"", format!("{}:5", files.path("system.toml").display())),
-        ("pong-timeout = \"30s\"", "default".to_owned()),
+        ("# pong-timeout = \"30s\"", "default".to_owned()),
     ] {
         let line =
             out.lines().find(|line| line.starts_with(entry)).unwrap_or_else(|| panic!("{out}"));
-        assert_eq!(line.split_once('#').unwrap().1.trim(), from, "{out}");
+        assert_eq!(line.rsplit_once('#').unwrap().1.trim(), from, "{out}");
     }
     // What is shown is a file with the same effect.
     let shown = files.put("shown.toml", &out);
@@ -132,4 +132,67 @@ async fn mistakes_stop_the_server_and_are_found_by_the_check() {
         assert_eq!(files.program().args(arguments).run().await.0, 0, "{arguments:?}");
     }
     assert_eq!(files.program().run().await.0, 1);
+}
+
+/// Reads the log of a server up to a line with this text.
+async fn wait_for_log(server: &mut TestExecutor, text: &str) {
+    while let Some(line) = server.next_stderr_line().await {
+        if line.contains(text) {
+            return;
+        }
+    }
+    panic!("the log ended without: {text}");
+}
+
+#[tokio::test]
+async fn a_renewed_certificate_is_used_for_new_connections() {
+    let files = Files::new();
+    let renew = || {
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let key = files.put("key.pem", &made.signing_key.serialize_pem());
+        (files.put("cert.pem", &made.cert.pem()), key, made.cert.pem())
+    };
+    let (certificate, key, first) = renew();
+    let trusted = files.put("trusted.pem", &first);
+    let mut server = TestExecutor::builder()
+        .args(&["--listen", "wss://127.0.0.1:0", "--tls-cert", &certificate, "--tls-key", &key])
+        .env("RUST_LOG", "info")
+        .piped_stderr()
+        .start()
+        .await;
+    let url = server.url().to_owned();
+    let info =
+        async || TestExecutor::builder().args(&["info", &url, "--ca-file", &trusted]).run().await.0;
+    assert_eq!(info().await, 0);
+    let (_, _, second) = renew();
+    wait_for_log(&mut server, "loaded a new TLS certificate").await;
+    assert_ne!(info().await, 0);
+    files.put("trusted.pem", &second);
+    assert_eq!(info().await, 0);
+    files.put("key.pem", "not a key");
+    wait_for_log(&mut server, "the old one stays in use").await;
+    assert_eq!(info().await, 0);
+}
+
+#[tokio::test]
+async fn a_replaced_shared_secret_is_used_for_new_connections() {
+    let files = Files::new();
+    let (old, new) = ("o".repeat(32), "n".repeat(32));
+    let secret = files.put("secret", &old);
+    let arguments = ["--ws-auth", "signed-bearer-token", "--ws-shared-secret-file", &secret];
+    let server = TestExecutor::start_with(&arguments).await;
+    let status = async |secret: &str| {
+        let claims = serde_json::json!({ "sub": "alice", "exp": 4_000_000_000_u64 });
+        let key = jsonwebtoken::EncodingKey::from_secret(secret.as_bytes());
+        let token = jsonwebtoken::encode(&jsonwebtoken::Header::default(), &claims, &key).unwrap();
+        let bearer = format!("Bearer {token}");
+        let connected = TestClient::try_connect(server.url(), &[("Authorization", &bearer)]).await;
+        connected.map(drop).err()
+    };
+    assert_eq!((status(&old).await, status(&new).await), (None, Some(401)));
+    files.put("secret", &new);
+    assert_eq!((status(&old).await, status(&new).await), (Some(401), None));
+    // A secret that is too short is not used.
+    files.put("secret", "short");
+    assert_eq!((status("short").await, status(&new).await), (Some(401), None));
 }
