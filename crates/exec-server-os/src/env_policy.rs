@@ -53,7 +53,11 @@ pub fn child_environment(
 ) -> Vec<(OsString, OsString)> {
     let mut env: BTreeMap<OsString, OsString> = BTreeMap::new();
     if let Some(policy) = request.policy {
-        env.extend(server.into_iter().filter(|(name, _)| is_inherited(policy, name)));
+        env.extend(
+            server
+                .into_iter()
+                .filter(|(name, _)| is_inherited(policy, name) && !is_of_service(name)),
+        );
         env.extend(policy.set.iter().map(|(name, value)| (name.into(), value.into())));
         if !policy.include_only.is_empty() {
             env.retain(|name, _| matches_any(&policy.include_only, name));
@@ -70,6 +74,21 @@ pub fn without_secrets(
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
     env.into_iter().filter(|(name, _)| !is_never_passed(name)).collect()
+}
+
+/// Variables by which a service manager talks to the server alone.
+const OF_SERVICE: [&str; 7] = [
+    "CREDENTIALS_DIRECTORY",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+fn is_of_service(name: &OsStr) -> bool {
+    OF_SERVICE.iter().any(|known| *known == name)
 }
 
 fn is_inherited(policy: &EnvPolicy, name: &OsStr) -> bool {

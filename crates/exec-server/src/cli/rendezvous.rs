@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use exec_server::logging::LogFormat;
+use exec_server::service_manager::ServiceManager;
 use exec_server_relay::registry_client::is_secure;
 use exec_server_rendezvous::bus::NodeConfig;
 use exec_server_rendezvous::clock::Clock;
@@ -164,7 +165,16 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
         writeln!(stdout, "{url}").and_then(|()| stdout.flush()).map_err(RunError::Stdout)?;
         drop(stdout);
         tracing::info!(%url, max_connections = connections, buffer_budget, "listening");
-        bound.serve(stop).await;
+        let manager = ServiceManager::from_environment();
+        manager.ready(&format!("listening on {url}"));
+        let stop = async {
+            stop.await;
+            manager.stopping();
+        };
+        tokio::select! {
+            () = bound.serve(stop) => {}
+            () = manager.run_watchdog() => {}
+        }
         Ok(())
     })
 }

@@ -58,6 +58,8 @@ mod sandbox_command;
 #[cfg(target_os = "linux")]
 mod scripts;
 #[cfg(target_os = "linux")]
+mod service_manager;
+#[cfg(target_os = "linux")]
 mod session_directory;
 #[cfg(target_os = "linux")]
 mod sessions;

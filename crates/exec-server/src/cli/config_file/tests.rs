@@ -132,7 +132,7 @@ fn files_are_named_by_config_and_the_reference_settings_are_not_files() {
 fn only_commands_that_serve_read_files() {
     let of = |line: &str| {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        section_of(&words).map(|(section, place)| (section, place))
+        section_of(&words)
     };
     assert_eq!(of("x"), Some(("server", 1)));
     assert_eq!(of("x --listen stdio"), Some(("server", 1)));
