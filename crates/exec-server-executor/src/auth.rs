@@ -13,7 +13,7 @@ use exec_server_relay::fingerprint::KeyFingerprint;
 use hyper::header::HeaderValue;
 
 pub use credential::{Credential, Current, Ended, run_credentials};
-pub use jwt::SignedBearer;
+pub use jwt::{MIN_SECRET_BYTES, SignedBearer};
 pub use readers::{warn_about, warn_about_readers};
 pub use token_file::read_secret;
 pub use token_file::{TokenFile, TokenFileError};
@@ -73,11 +73,31 @@ pub struct Authenticated {
     pub principal: Principal,
     /// The credential, if it can expire or be revoked while connected.
     pub credential: Option<Credential>,
+    /// Where the connection comes from.
+    pub origin: Origin,
+}
+
+/// Where a connection comes from, for the audit log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The address of the peer, or the kind of the connection.
+    pub peer: String,
+    /// The user of a peer process on this machine.
+    pub uid: Option<u32>,
+}
+
+impl Authenticated {
+    /// Adds where the connection comes from.
+    #[must_use]
+    pub fn from_origin(mut self, peer: impl Into<String>, uid: Option<u32>) -> Self {
+        self.origin = Origin { peer: peer.into(), uid };
+        self
+    }
 }
 
 impl From<Principal> for Authenticated {
     fn from(principal: Principal) -> Self {
-        Self { principal, credential: None }
+        Self { principal, credential: None, origin: Origin::default() }
     }
 }
 
@@ -127,11 +147,13 @@ impl Auth {
                     return Err(AuthError::ShortToken);
                 }
                 let principal = Principal::Token(given);
-                Ok(Authenticated { principal, credential: Some(Credential::Token(given)) })
+                let credential = Some(Credential::Token(given));
+                Ok(Authenticated { credential, ..principal.into() })
             }
             Self::SignedBearer(signed) => {
                 let (principal, expires) = signed.verify(bearer(header)?)?;
-                Ok(Authenticated { principal, credential: Some(Credential::Until(expires)) })
+                let credential = Some(Credential::Until(expires));
+                Ok(Authenticated { credential, ..principal.into() })
             }
         }
     }

@@ -9,6 +9,7 @@ use exec_server_protocol::process::ProcessLimits;
 use exec_server_sandbox::Mechanism;
 use exec_server_sandbox::policy::Allowances;
 
+pub use crate::audit::{AuditConfig, AuditOnFull, AuditTarget};
 use crate::auth::Auth;
 pub use crate::egress::{AllowedHost, AllowedHostError, EgressPolicy};
 use crate::listen_url::ListenUrl;
@@ -57,6 +58,8 @@ pub struct ServerConfig {
     pub secret_files: Vec<PathBuf>,
     /// The hosts that `http/request` may reach.
     pub http: EgressPolicy,
+    /// The audit log; `None` records nothing.
+    pub audit: Option<AuditConfig>,
     /// The program that starts sandboxes.
     pub runtime_paths: ExecServerRuntimePaths,
 }
@@ -164,6 +167,7 @@ impl ServerConfig {
     pub(crate) fn all_secret_files(&self) -> Vec<PathBuf> {
         let mut all = self.secret_files.clone();
         all.extend(self.tls.iter().map(|tls| tls.key.clone()));
+        all.extend(self.audit.iter().flat_map(AuditConfig::files));
         if let Some(remote) = &self.remote {
             all.extend(remote.identity_file.clone());
             all.extend(remote.credential.file().map(ToOwned::to_owned));
@@ -192,6 +196,7 @@ impl ServerConfig {
             secret_files: Vec::new(),
             process_limits: ProcessLimits::default(),
             http: EgressPolicy::default(),
+            audit: None,
             runtime_paths: ExecServerRuntimePaths::default(),
             remote: None,
         }

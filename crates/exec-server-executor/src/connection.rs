@@ -18,6 +18,7 @@ use exec_server_protocol::process::Empty;
 use exec_server_transport::connection::{Connection, Ended, Event, InMessage, WireError};
 use exec_server_transport::outbox::Outbox;
 
+use crate::audit::{self, Who};
 use crate::auth::{Authenticated, Principal};
 use crate::close_codes;
 use crate::dispatch::{self, Call, Caller};
@@ -36,7 +37,7 @@ pub async fn run_connection(
     mut connection: Connection,
     authenticated: impl Into<Authenticated>,
 ) -> Ended {
-    let Authenticated { principal, credential } = authenticated.into();
+    let Authenticated { principal, credential, origin } = authenticated.into();
     let id = match server.enter(connection.outbox(), credential) {
         Ok(id) => id,
         Err(error) => {
@@ -54,17 +55,18 @@ pub async fn run_connection(
     let limits = server.config.limits;
     let mut peer = Peer {
         id,
-        principal,
         outbox: connection.outbox().clone(),
         parse_prefix: connection.describe(),
         phase: Phase::default(),
         has_version: false,
         reports_ignored: false,
         session: None,
+        who: server.audit.is_some().then(|| Arc::new(Who::new(id.0, &principal, &origin))),
         account: server.reply_memory.open_account(),
         files: Files::default(),
         http: Http::new(&server),
         admission: Admission::new(limits.concurrent_requests, limits.waiting_requests),
+        principal,
         server: server.clone(),
     };
     let ended = loop {
@@ -87,6 +89,7 @@ pub async fn run_connection(
     };
     if let Some(session) = &peer.session {
         session.detach(id);
+        peer.record("connection/closed", ());
     }
     tracing::debug!(connection_id = id.0, ?ended, "connection closed");
     // Release the handlers now: the close handshake below can be slow.
@@ -121,6 +124,8 @@ struct Peer {
     /// Whether replies list the unknown members of their request.
     reports_ignored: bool,
     session: Option<Session>,
+    /// Who requests are recorded for, if the server has an audit log.
+    who: Option<Arc<Who>>,
     account: Arc<Account>,
     /// Dropped with the connection, which discards unfinished writes.
     files: Files,
@@ -212,6 +217,7 @@ impl Peer {
         }
         let checked = dispatch::decode(&self.server, method, raw_params)
             .and_then(|call| self.phase.check(method.family()).map(|()| call).map_err(Into::into));
+        let checked = checked.and_then(|call| self.audit(method, raw_params, call, &mut reply));
         match checked {
             Ok(call) => match self.admit(method.lane(), raw_params.len(), call, reply) {
                 Admitted::Run((call, reply)) => self.run(call, reply),
@@ -221,6 +227,28 @@ impl Peer {
                 }
             },
             Err(error) => reply.fail_uncounted(&error),
+        }
+    }
+
+    /// Prepares the audit record of a request; fails if the request must be refused.
+    fn audit(
+        &self,
+        method: Method,
+        raw_params: &str,
+        mut call: Call,
+        reply: &mut Reply,
+    ) -> Result<Call, RequestError> {
+        if let (Some(audit), Some(who)) = (&self.server.audit, &self.who)
+            && let Some(record) = audit::begin(audit, who, method, raw_params, &mut call)?
+        {
+            reply.audit(record);
+        }
+        Ok(call)
+    }
+
+    fn record(&self, event: &str, details: impl serde::Serialize) {
+        if let Some(audit) = &self.server.audit {
+            audit.record(event, self.who.as_deref(), details);
         }
     }
 
@@ -268,6 +296,7 @@ impl Peer {
             let response = InitializeResponse { session_id, environment_info, session_linger_ms };
             envelope::response(&id, &response).into()
         };
+        let is_resumed = params.resume_session_id.is_some();
         let session = match params.resume_session_id {
             None => {
                 let new = NewSession {
@@ -305,6 +334,12 @@ impl Peer {
             client = params.client_name,
             "client connected"
         );
+        if let Some(who) = &mut self.who {
+            let who = Arc::make_mut(who);
+            who.session = Some(session.id().to_owned());
+            who.client = Some(params.client_name);
+        }
+        self.record("connection/opened", serde_json::json!({ "resumed": is_resumed }));
         self.session = Some(session);
         self.reports_ignored = params.client_capabilities.report_ignored;
         if params.client_capabilities.session_moved {

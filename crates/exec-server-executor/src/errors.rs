@@ -229,6 +229,12 @@ pub enum RequestError {
     #[error("the reply of {0} bytes is larger than the message limit; request less data")]
     ReplyTooLarge(usize),
     /// The handler dropped the reply: a bug, or its connection or process ended first.
+    /// The request was refused because its audit record cannot be written.
+    #[error(
+        "the request was refused, because this server must record it and cannot write its audit log: {0}; make room \
+         for the log, or start the server with --audit-on-full drop-and-count"
+    )]
+    AuditUnavailable(String),
     #[error("internal error: the request was dropped")]
     Abandoned,
 }
@@ -331,6 +337,7 @@ impl RequestError {
             Self::HttpOverloaded => (Internal, Kind::HttpOverloaded),
             Self::OutOfMemory(_) | Self::NoReplyMemory(_) => (Internal, Kind::OutOfMemory),
             Self::ReplyTooLarge(_) => (Internal, Kind::ReplyTooLarge),
+            Self::AuditUnavailable(_) => (Internal, Kind::AuditUnavailable),
             Self::Abandoned => (Internal, Kind::Internal),
         };
         let error = RpcError::new(code, kind, self.to_string());
@@ -344,6 +351,7 @@ impl RequestError {
                 | Self::TooManySessions(_)
                 | Self::TooManyProcesses(_)
                 | Self::TooManyRequests
+                | Self::AuditUnavailable(_)
                 | Self::StdinOverloaded
                 | Self::SpoolsFull(_)
                 | Self::TooManyExchanges

@@ -95,6 +95,18 @@ pub struct Scope {
     user: Option<UserName>,
 }
 
+impl FileCall {
+    /// The request that changes files, and whether it is sandboxed.
+    pub fn changing(&self) -> Option<(&FsRequest, bool)> {
+        let (request, policy) = match self {
+            Self::Path(call) => (&call.request, &call.policy),
+            Self::Open(call) => (&call.request, &call.policy),
+            _ => return None,
+        };
+        (!request.is_lookup()).then_some((request, policy.is_some()))
+    }
+}
+
 /// The open files, the watch and the sandboxed workers of one connection.
 #[derive(Debug, Default)]
 pub struct Files {

@@ -18,11 +18,13 @@ use std::sync::Arc;
 
 use exec_server_os::Peers;
 use exec_server_os::peer::{Peer, PeerPlace};
+use exec_server_transport::certificates::{Certificates, renew_certificates};
 use exec_server_transport::{http_front, tls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
+use crate::auth::Origin;
 use crate::listen_url::ListenUrl;
 use crate::server::Server;
 use trust::{Refusal, Trust, Verdict};
@@ -33,7 +35,7 @@ pub use stdio::serve_stdio;
 /// A listener that is bound and not yet serving.
 pub struct Listener {
     socket: Socket,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Arc<Certificates>>,
 }
 
 enum Socket {
@@ -74,8 +76,8 @@ impl Listener {
     /// Binds the server's socket.
     pub async fn bind(server: &Server) -> Result<Self, ListenError> {
         let config = &server.config;
-        let acceptor = match &config.tls {
-            Some(files) => Some(tls::acceptor(&files.certificate, &files.key)?),
+        let tls = match &config.tls {
+            Some(files) => Some(Arc::new(Certificates::load(&files.certificate, &files.key)?)),
             None => None,
         };
         let socket =
@@ -94,7 +96,7 @@ impl Listener {
                 ListenUrl::Unix(path) => bind_unix(path).await?,
                 ListenUrl::Stdio => unreachable!("stdio has no listener"),
             };
-        Ok(Self { socket, tls: acceptor })
+        Ok(Self { socket, tls })
     }
 
     /// The URL under which clients reach this listener.
@@ -109,10 +111,19 @@ impl Listener {
 
     /// Serves connections until the future is dropped.
     pub async fn serve(&self, server: &Arc<Server>) {
+        let every = server.config.timings.credential_check;
+        tokio::select! {
+            () = self.accept_all(server) => {}
+            () = renew_certificates(self.tls.as_ref(), every) => {}
+        }
+    }
+
+    async fn accept_all(&self, server: &Arc<Server>) {
         loop {
             let accepted = http_front::accept_next(|| self.accept()).await;
             // The server owns the task, because connections outlive the listener during shutdown.
-            let task = serve_accepted(server.clone(), accepted, self.tls.clone());
+            let tls = self.tls.as_deref().map(Certificates::acceptor);
+            let task = serve_accepted(server.clone(), accepted, tls);
             server.spawn_on(server.event_loops.next(), task);
         }
     }
@@ -173,18 +184,19 @@ async fn judge_tcp(
     trust: Trust,
     peer: SocketAddr,
     local: io::Result<SocketAddr>,
-) -> Verdict {
-    let Ok(local) = local else { return Verdict::Close("the peer disconnected at once") };
+) -> (Verdict, Option<u32>) {
+    let Ok(local) = local else { return (Verdict::Close("the peer disconnected at once"), None) };
     let peers = server.peers.clone();
     let _turn = server.peer_searches.acquire().await;
     let found = tokio::task::spawn_blocking(move || peers.of_tcp(peer, local)).await;
     match found {
         Ok(found) => judge(trust, found),
-        Err(_) => Verdict::Close("the lookup of the peer process failed"),
+        Err(_) => (Verdict::Close("the lookup of the peer process failed"), None),
     }
 }
 
-fn judge(trust: Trust, peer: Peer) -> Verdict {
+/// Whether a peer is served, and its user.
+fn judge(trust: Trust, peer: Peer) -> (Verdict, Option<u32>) {
     let verdict = trust.judge(peer, Peers::own_uid());
     match verdict {
         Verdict::Serve => {}
@@ -195,12 +207,12 @@ fn judge(trust: Trust, peer: Peer) -> Verdict {
         Verdict::Close(reason) => tracing::warn!(uid = peer.uid, reason, "connection refused"),
         Verdict::Refuse(reason) => tracing::warn!(uid = peer.uid, %reason, "connection refused"),
     }
-    verdict
+    (verdict, peer.uid)
 }
 
 async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<TlsAcceptor>) {
     let trust = Trust::of(&server.config, server.config.listen.is_local());
-    let verdict = match &accepted {
+    let (verdict, uid) = match &accepted {
         Accepted::Tcp(stream, peer) => judge_tcp(&server, trust, *peer, stream.local_addr()).await,
         #[cfg(unix)]
         Accepted::Unix(stream) => {
@@ -215,12 +227,18 @@ async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<Tls
     };
     match accepted {
         Accepted::Tcp(stream, peer) => match TcpStream::from_std(stream) {
-            Ok(stream) => serve_stream(server, stream, peer.to_string(), refusal, tls).await,
+            Ok(stream) => {
+                let origin = Origin { peer: peer.to_string(), uid };
+                serve_stream(server, stream, origin, refusal, tls).await
+            }
             Err(error) => tracing::warn!(%error, "could not serve a connection"),
         },
         #[cfg(unix)]
         Accepted::Unix(stream) => match tokio::net::UnixStream::from_std(stream) {
-            Ok(stream) => serve_stream(server, stream, "unix".to_owned(), refusal, tls).await,
+            Ok(stream) => {
+                let origin = Origin { peer: "unix".to_owned(), uid };
+                serve_stream(server, stream, origin, refusal, tls).await
+            }
             Err(error) => tracing::warn!(%error, "could not serve a connection"),
         },
     }
@@ -229,18 +247,18 @@ async fn serve_accepted(server: Arc<Server>, accepted: Accepted, tls: Option<Tls
 async fn serve_stream<S>(
     server: Arc<Server>,
     stream: S,
-    peer: String,
+    origin: Origin,
     refusal: Option<Refusal>,
     tls: Option<TlsAcceptor>,
 ) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let Some(tls) = tls else {
-        return http::serve(server, stream, peer, refusal).await;
+        return http::serve(server, stream, origin, refusal).await;
     };
     let timeout = server.config.timings.handshake;
-    if let Some(stream) = http_front::accept_tls(&tls, stream, &peer, timeout).await {
-        http::serve(server, stream, peer, refusal).await;
+    if let Some(stream) = http_front::accept_tls(&tls, stream, &origin.peer, timeout).await {
+        http::serve(server, stream, origin, refusal).await;
     }
 }
 

@@ -35,7 +35,8 @@ pub fn init(format: LogFormat) {
         LogFormat::Text => true,
         LogFormat::Json => false,
     };
-    let builder = tracing_subscriber::fmt().with_env_filter(filter);
+    // Without this, an event that cannot be written, as on a full disk, is reported by `eprintln`, which then panics.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).log_internal_errors(false);
     if is_text {
         let is_terminal = io::stderr().is_terminal();
         let builder = builder.with_writer(io::stderr).fmt_fields(escape::text_fields());

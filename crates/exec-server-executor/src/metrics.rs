@@ -34,6 +34,9 @@ struct Inner {
     /// One counter per failure kind; the last one counts successful exchanges.
     http_exchanges: Vec<Counter>,
     handshakes: Family<ResultLabel, Counter>,
+    audit_written: Counter,
+    audit_dropped: Counter,
+    audit_refused: Counter,
     /// Indexed by method, so that counting a request needs no label lookup.
     requests: Vec<RequestMetrics>,
 }
@@ -122,6 +125,15 @@ impl Default for Metrics {
         for result in Refusal::ALL.map(Refusal::name).into_iter().chain([HANDSHAKE_OK]) {
             drop(handshakes.get_or_create(&ResultLabel { result }));
         }
+        let audit_written: Counter = add.simple("audit_records", "Audit records written");
+        let audit_dropped: Counter = add.simple(
+            "audit_records_dropped",
+            "Audit records dropped because the log could not be written",
+        );
+        let audit_refused: Counter = add.simple(
+            "audit_requests_refused",
+            "Requests refused because the audit log could not be written",
+        );
         let requests = Method::ALL
             .iter()
             .map(|method| {
@@ -146,6 +158,9 @@ impl Default for Metrics {
             http_active,
             http_exchanges,
             handshakes,
+            audit_written,
+            audit_dropped,
+            audit_refused,
             requests,
         };
         Self { inner: Arc::new(inner) }
@@ -196,6 +211,21 @@ impl Metrics {
     /// Counts a Noise handshake by its result.
     pub fn handshake(&self, result: &'static str) {
         self.inner.handshakes.get_or_create(&ResultLabel { result }).inc();
+    }
+
+    /// Counts an audit record that was written.
+    pub fn audit_written(&self) {
+        self.inner.audit_written.inc();
+    }
+
+    /// Counts audit records that were dropped.
+    pub fn audit_dropped(&self, count: u64) {
+        self.inner.audit_dropped.inc_by(count);
+    }
+
+    /// Counts a request that was refused because of the audit log.
+    pub fn audit_refused(&self) {
+        self.inner.audit_refused.inc();
     }
 
     /// Counts an HTTP exchange as active until the timer is dropped.

@@ -13,6 +13,7 @@ use exec_server_transport::outbox::{Held, Outbox, Payment};
 use exec_server_transport::text::MessageText;
 use serde::Serialize;
 
+use crate::audit::Pending;
 use crate::errors::RequestError;
 use crate::metrics::RequestTimer;
 use crate::reply_memory::{Account, Room};
@@ -37,6 +38,8 @@ struct Inner {
     held: Option<Held>,
     /// Unknown members of the request, reported only if the client asked for them.
     ignored: Vec<String>,
+    /// The audit record of the request, if it is recorded.
+    audit: Option<Box<Pending>>,
     /// The reserved memory.
     room: Option<Room>,
 }
@@ -51,14 +54,19 @@ impl Reply {
         timer: RequestTimer,
     ) -> Self {
         let lane = method.lane();
-        let (held, room, ignored) = (None, None, Vec::new());
-        Self { inner: Some(Inner { id, outbox, lane, timer, account, held, room, ignored }) }
+        let (held, room, ignored, audit) = (None, None, Vec::new(), None);
+        Self { inner: Some(Inner { id, outbox, lane, timer, account, held, room, ignored, audit }) }
     }
 
     /// Counts the bytes of the request until the reply is sent.
     pub fn hold(&mut self, bytes: usize) {
         let inner = self.inner.as_mut().expect("not yet answered");
         inner.held = Some(inner.outbox.hold(bytes));
+    }
+
+    /// Records the request with its result.
+    pub fn audit(&mut self, record: Pending) {
+        self.inner.as_mut().expect("not yet answered").audit = Some(Box::new(record));
     }
 
     /// Lists these members in the result as `ignored`.
@@ -224,7 +232,10 @@ impl<M: AsRef<[u8]>, T> AsRef<[u8]> for Holding<M, T> {
 }
 
 impl Inner {
-    fn fail(self, error: &RequestError) {
+    fn fail(mut self, error: &RequestError) {
+        if let Some(record) = self.audit.take() {
+            record.finish(Err(error));
+        }
         let text = envelope::error(&self.id, &error.to_rpc());
         self.send_text(text, false);
     }
@@ -241,6 +252,9 @@ impl Inner {
 
     fn send(mut self, text: impl Into<Bytes>, payment: Payment, is_ok: bool) {
         self.timer.finish(is_ok);
+        if let Some(record) = self.audit.take() {
+            record.finish(Ok(()));
+        }
         drop(self.held.take());
         match self.lane {
             Lane::Control => self.outbox.push_paid_reply(text, payment),

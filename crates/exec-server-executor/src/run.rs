@@ -17,6 +17,7 @@ use crate::listen_url::ListenUrl;
 use crate::reaper::run_reaper;
 use crate::remote::{Credential, RemoteError, RemoteRun};
 use crate::server::Server;
+use crate::service_manager::ServiceManager;
 use crate::state_dir;
 
 /// Why a server could not start or continue.
@@ -64,6 +65,11 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
     }
     let _record = state_dir::enter_server(config.state_dir.as_deref());
     let server = Server::new(config).map_err(RunError::SetUp)?;
+    if let Some(audit) = &server.audit {
+        let version = env!("CARGO_PKG_VERSION");
+        let details = serde_json::json!({ "version": version, "pid": std::process::id() });
+        audit.record("server/started", None, details);
+    }
     let metrics = match server.config.metrics {
         Some(address) => Some(bind_metrics(&server.config, address).await?),
         None => None,
@@ -74,10 +80,15 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
         ListenUrl::Stdio => None,
         _ => Some(Listener::bind(&server).await?),
     };
+    let manager = ServiceManager::from_environment();
     if let Some(listener) = &listener {
         announce(listener).map_err(RunError::Stdout)?;
         print_next_commands(listener, &server.config.auth);
     }
+    manager.ready(&match &listener {
+        Some(listener) => format!("listening on {}", listener.url().unwrap_or_default()),
+        None => "serving".to_owned(),
+    });
     let is_stdin_free = match &server.config.remote {
         Some(remote) => !matches!(remote.credential, Credential::Stdin(_)),
         None => listener.is_some(),
@@ -101,11 +112,17 @@ pub async fn run_main(config: ServerConfig) -> Result<(), RunError> {
         () = observe(&server, metrics.as_ref()) => Ok(()),
         () = run_reaper(&server) => Ok(()),
         () = run_credentials(&server) => Ok(()),
+        () = manager.run_watchdog() => Ok(()),
     };
     drop(listener);
+    manager.stopping();
     server.shut_down().await;
     if let Some(remote) = remote {
         remote.leave().await;
+    }
+    if let Some(audit) = &server.audit {
+        audit.record("server/stopped", None, ());
+        audit.close().await;
     }
     outcome
 }

@@ -17,6 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 
+use crate::audit::Audit;
 use crate::auth::{Credential, Current};
 use crate::close_codes;
 use crate::config::ServerConfig;
@@ -54,6 +55,7 @@ pub struct Server {
     pub(crate) least_limits: LimitPlan,
     pub(crate) http: HttpSetup,
     pub(crate) spools: Spools,
+    pub(crate) audit: Option<Arc<Audit>>,
     pub(crate) reply_memory: ReplyMemory,
     next_connection: AtomicU64,
     next_child: AtomicU32,
@@ -91,6 +93,11 @@ pub enum NotTaken {
 impl Server {
     /// Sets up everything but the listener; must be called on an event loop.
     pub fn new(config: ServerConfig) -> io::Result<Arc<Self>> {
+        let metrics = Metrics::default();
+        let audit = match &config.audit {
+            Some(audit) => Some(Arc::new(Audit::open(audit, &metrics).map_err(io::Error::other)?)),
+            None => None,
+        };
         let cgroup = match &config.cgroup {
             Some(path) => Some(CgroupParent::open(path)?),
             None => CgroupParent::delegated(),
@@ -120,7 +127,8 @@ impl Server {
         sandboxes.sweep_later();
         Ok(Arc::new(Self {
             environment: environment::info(mechanism, allow),
-            metrics: Metrics::default(),
+            metrics,
+            audit,
             sessions: Sessions::default(),
             spawner,
             sandbox_spawner,

@@ -74,7 +74,7 @@ pub fn child_environment(
             let of_user = user.variables().into_iter();
             inherited.extend(of_user.map(|(name, value)| (name.into(), value.to_owned())));
         }
-        env.extend(inherited.into_iter().filter(|(name, _)| is_inherited(policy, name)));
+        env.extend(inherited.into_iter().filter(|(name, _)| is_inherited(policy, name) && !is_of_service(name)));
         env.extend(policy.set.iter().map(|(name, value)| (name.into(), value.into())));
         if !policy.include_only.is_empty() {
             env.retain(|name, _| matches_any(&policy.include_only, name));
@@ -91,6 +91,21 @@ pub fn without_secrets(
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
     env.into_iter().filter(|(name, _)| !is_never_passed(name)).collect()
+}
+
+/// Variables by which a service manager talks to the server alone.
+const OF_SERVICE: [&str; 7] = [
+    "CREDENTIALS_DIRECTORY",
+    "LISTEN_FDNAMES",
+    "LISTEN_FDS",
+    "LISTEN_PID",
+    "NOTIFY_SOCKET",
+    "WATCHDOG_PID",
+    "WATCHDOG_USEC",
+];
+
+fn is_of_service(name: &OsStr) -> bool {
+    OF_SERVICE.iter().any(|known| *known == name)
 }
 
 fn is_inherited(policy: &EnvPolicy, name: &OsStr) -> bool {

@@ -62,6 +62,7 @@ error_kinds! {
     UsersUnreadable        "users_unreadable"         "The list of users cannot be read."
     SpoolUnavailable       "spool_unavailable"        "The server keeps no spool for output."
     SpoolsFull             "spools_full"              "The spools of all processes are as large as the operator allows."
+    AuditUnavailable       "audit_unavailable"        "The audit log cannot be written, and the operator wants no request without it."
     NulByte                "nul_byte"                 "An argument or a variable contains a NUL byte."
     CwdNotFound            "cwd_not_found"            "The working directory does not exist."
     CwdUnusable            "cwd_unusable"             "The working directory cannot be entered."

@@ -5,12 +5,11 @@
 //! | [`server`], `opened` | bind, serve, drain; the data directory or the shared database |
 //! | [`config`] | configuration, limits, timings |
 //! | `hand_over` | a node that stops lets others take over its executors |
-//! | `certificates` | TLS certificate, reloaded when its files change |
 //! | `http`, `api` | HTTP routes and handlers |
 //! | [`signed_url`] | signed websocket URLs |
 //! | `socket`, `tcp` | websocket of one executor or harness, and its TCP options |
 //! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
-//! | `maintenance` | ended tokens, expired rows, new certificates, free memory |
+//! | `maintenance` | ended tokens, expired rows, free memory |
 //! | [`membership`] | which nodes of a cluster are alive |
 //! | [`trunk`], [`wire`] | links between two nodes, and the messages between nodes |
 //! | [`store`], [`data_dir`] | persistent state |
@@ -32,7 +31,6 @@ pub mod trunk;
 pub mod wire;
 
 mod api;
-mod certificates;
 mod hand_over;
 mod http;
 mod maintenance;

@@ -1,34 +1,13 @@
-//! Periodic work of a node: ended tokens, expired rows, new certificates, free memory.
-
-use std::sync::Arc;
-use std::time::Duration;
+//! Periodic work of a node: ended tokens, expired rows, free memory.
 
 use exec_server_relay::switchboard::CloseReason;
 
-use crate::certificates::{Certificates, Reload};
 use crate::clock::Seconds;
 use crate::server::Rendezvous;
 use crate::store::TokenEnd;
 
 /// Pruning is rare: queries ignore expired rows.
 const ROUNDS_BETWEEN_PRUNES: u64 = 15;
-
-/// Loads the certificate again when its files change.
-pub async fn renew_certificates(certificates: Option<&Arc<Certificates>>, every: Duration) {
-    let Some(certificates) = certificates else { return std::future::pending().await };
-    loop {
-        tokio::time::sleep(every).await;
-        let certificates = certificates.clone();
-        match tokio::task::spawn_blocking(move || certificates.reload()).await {
-            Ok(Reload::Loaded) => tracing::info!("loaded a new TLS certificate"),
-            Ok(Reload::Failed(error)) => tracing::warn!(
-                %error,
-                "the new TLS certificate cannot be used; the old one stays in use"
-            ),
-            Ok(Reload::Unchanged) | Err(_) => {}
-        }
-    }
-}
 
 /// Memory of a connection that has carried much, beside its queues: its read and write buffers.
 const CONNECTION_BYTES: usize = 128 * 1024;

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use exec_server_relay::switchboard::SwitchboardLimits;
+use exec_server_transport::certificates::{Certificates, renew_certificates};
 use exec_server_transport::{http_front, tls};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -19,12 +20,11 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::admin::{AdminError, PUBLIC_URL};
 use crate::bus::{Bus, ClusterBus, JoinError, LocalBus};
-use crate::certificates::Certificates;
 use crate::config::{Limits, RendezvousConfig};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::hand_over::hand_over;
 use crate::http;
-use crate::maintenance::{maintain, release_memory, renew_certificates};
+use crate::maintenance::{maintain, release_memory};
 use crate::metrics::Metrics;
 use crate::opened::{Opened, first_start};
 use crate::presence::PresenceSocket;

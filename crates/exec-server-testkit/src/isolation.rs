@@ -3,6 +3,7 @@
 //! | setting of the user | setting of a child |
 //! |---|---|
 //! | variables of this program and of the reference (`EXEC_SERVER_*`, `CODEX_*`) | none, unless the test sets them |
+//! | the configuration file of the system | none |
 //! | the home directory | a directory below the target directory |
 //! | ignored signals, as with `nohup` or `&` | default actions |
 
@@ -27,6 +28,7 @@ pub fn isolate(command: &mut Command) {
     for name in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"] {
         command.env_remove(name);
     }
+    command.env("EXEC_SERVER_SYSTEM_CONFIG", "");
     command.env("HOME", home()).env("XDG_STATE_HOME", state_home());
     #[cfg(unix)]
     stop_ignoring_signals();

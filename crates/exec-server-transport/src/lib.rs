@@ -15,11 +15,13 @@
 //! | [`dial`], [`proxy`] | connects to a server, directly or through an HTTP proxy |
 //! | [`http_exchange`] | one HTTP request on its own connection |
 //! | [`causes`] | formats an error with its causes |
+//! | [`certificates`] | certificate and key of a listener, loaded again when their files change |
 //! | [`tls`] | TLS setup from PEM files and system roots |
 
 #![warn(unreachable_pub)]
 
 pub mod causes;
+pub mod certificates;
 pub mod connection;
 pub mod dial;
 pub mod host;

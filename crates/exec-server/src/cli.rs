@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `manual`, `examples` | parsing, shell completion, man pages, examples in `--help` |
-//! | `args` | argument parsers and options that several commands share |
+//! | `config_file`, `config` | settings from files, and the command that checks them |
+//! | `args`, `audit_options` | argument parsers and options that several commands share |
 //! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `mcp`, `e2b`, `info`, `dial`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
@@ -15,9 +16,12 @@
 
 mod args;
 mod attach;
+mod audit_options;
 mod cat;
 mod compat;
 pub mod completion;
+pub mod config;
+mod config_file;
 mod console;
 mod cp;
 mod cp_path;

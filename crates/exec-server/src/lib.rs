@@ -99,7 +99,7 @@ pub use exec_server_executor::{
 };
 pub use exec_server_executor::{
     auth, config, event_loops as shards, listen, listen_url, logging, metrics, remote,
-    sandbox_command, server, state_dir, timings,
+    sandbox_command, server, service_manager, state_dir, timings,
 };
 pub use exec_server_protocol as protocol;
 pub use exec_server_protocol::environment::*;

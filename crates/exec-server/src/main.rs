@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Some(cli::Command::Token(command)) => return cli::token::run(command),
         Some(cli::Command::Environments(arguments)) => return cli::environments::run(arguments),
         Some(cli::Command::Nodes(arguments)) => return cli::nodes::run(&arguments),
+        Some(cli::Command::Config(command)) => return cli::config::run(command),
         Some(cli::Command::KnownHosts(arguments)) => return cli::known_hosts::run(arguments),
         None => {}
     }

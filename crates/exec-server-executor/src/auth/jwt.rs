@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use exec_server_protocol::base64;
@@ -9,17 +10,26 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
 use serde_json::Value;
 
+use super::token_file::{Stamp, read_secret, stamp};
 use super::{AuthError, Principal, sha256};
 
 /// About thirty years; the bound keeps the sum with a timestamp in range.
 const MAX_CLOCK_SKEW_SECONDS: u64 = 1_000_000_000;
 
+/// A secret of HS256 has at least the length of its hash.
+pub const MIN_SECRET_BYTES: usize = 32;
+
 /// The key and the required claims of signed tokens.
 pub struct SignedBearer {
-    key: DecodingKey,
+    key: Mutex<Key>,
     validation: Validation,
-    /// The file of the shared secret, for the permission warning.
+    /// The file of the shared secret, read again when it changes.
     file: Option<PathBuf>,
+}
+
+struct Key {
+    current: DecodingKey,
+    stamp: Option<Stamp>,
 }
 
 impl SignedBearer {
@@ -43,13 +53,36 @@ impl SignedBearer {
             validation.set_audience(&[audience]);
             validation.required_spec_claims.insert("aud".to_owned());
         }
-        Self { key: DecodingKey::from_secret(secret), validation, file: None }
+        let key = Key { current: DecodingKey::from_secret(secret), stamp: None };
+        Self { key: Mutex::new(key), validation, file: None }
     }
 
-    /// Records the file of the shared secret.
+    /// Records the file of the shared secret, which is read again when it changes.
     #[must_use]
     pub fn read_from(self, file: &Path) -> Self {
+        self.key.lock().expect("no holder panics").stamp = stamp(file);
         Self { file: Some(file.to_owned()), ..self }
+    }
+
+    /// The key of the secret that the file holds now; a secret that cannot be used leaves the last one in use.
+    fn current_key(&self) -> DecodingKey {
+        let mut key = self.key.lock().expect("no holder panics");
+        let Some(file) = &self.file else { return key.current.clone() };
+        let now = stamp(file);
+        if now != key.stamp {
+            key.stamp = now;
+            match read_secret(file) {
+                Ok(secret) if secret.len() >= MIN_SECRET_BYTES => {
+                    key.current = DecodingKey::from_secret(secret.as_bytes());
+                    tracing::info!("loaded a new shared secret");
+                }
+                _ => tracing::error!(
+                    file = %file.display(),
+                    "the new shared secret cannot be used; the old one stays in use"
+                ),
+            }
+        }
+        key.current.clone()
     }
 
     /// The file of the shared secret, if it was read from one.
@@ -62,7 +95,7 @@ impl SignedBearer {
         if has_critical_parts(token) {
             return Err(AuthError::InvalidJwt);
         }
-        let claims = decode::<Value>(token, &self.key, &self.validation)
+        let claims = decode::<Value>(token, &self.current_key(), &self.validation)
             .map_err(|error| explain(error.kind()))?
             .claims;
         let expires = claims["exp"].as_u64().ok_or(AuthError::InvalidJwt)?;

@@ -53,7 +53,7 @@ struct Known {
 
 /// Changes whenever the file is written or replaced.
 #[derive(Debug, PartialEq, Eq)]
-struct Stamp {
+pub(super) struct Stamp {
     modified: SystemTime,
     length: u64,
     /// Inode and ctime: a file that was moved into place keeps its old mtime.
@@ -99,7 +99,7 @@ impl TokenFile {
     }
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
+pub(super) fn stamp(path: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(path).ok()?;
     Some(Stamp {
         modified: metadata.modified().ok()?,

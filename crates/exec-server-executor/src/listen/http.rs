@@ -20,29 +20,46 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::trust::{Refusal, Trust, Verdict};
-use crate::auth::{Authenticated, Principal};
+use crate::auth::{Authenticated, Origin, Principal};
 use crate::connection::run_connection;
 use crate::listen_url::ListenUrl;
 use crate::server::{NotTaken, Server};
 
 /// Serves HTTP on one stream, and the websocket that it may become.
-pub async fn serve<S>(server: Arc<Server>, stream: S, peer: String, refusal: Option<Refusal>)
+pub async fn serve<S>(server: Arc<Server>, stream: S, origin: Origin, refusal: Option<Refusal>)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let timings = &server.config.timings;
     let answer = |request| {
-        ready(match refusal {
+        let answer = match refusal {
             None => answer(&server, request),
             Some(refusal) => Answer::Reply(refuse(refusal)),
-        })
+        };
+        if let Answer::Reply(reply) = &answer {
+            record_refusal(&server, &origin, reply.status());
+        }
+        ready(answer)
     };
-    let upgraded = http_front::serve(stream, &peer, timings.handshake, pending(), answer).await;
+    let upgraded =
+        http_front::serve(stream, &origin.peer, timings.handshake, pending(), answer).await;
     let Some((stream, authenticated)) = upgraded else { return };
-    let wire = WebSocketWire::serve(stream, peer, server.config.limits.message_bytes);
+    let wire =
+        WebSocketWire::serve(stream, origin.peer.clone(), server.config.limits.message_bytes);
     let pings =
         KeepaliveConfig { interval: timings.ping_interval, deadline: timings.pong_deadline };
+    let authenticated = Authenticated { origin, ..authenticated };
     run_connection(server, Connection::new(Box::new(wire), pings), authenticated).await;
+}
+
+/// Records a peer that has no valid credential, or that is not served.
+fn record_refusal(server: &Server, origin: &Origin, status: StatusCode) {
+    let Some(audit) = &server.audit else { return };
+    if matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+        let (peer, uid) = (&origin.peer, origin.uid);
+        let details = serde_json::json!({ "peer": peer, "uid": uid, "status": status.as_u16() });
+        audit.record("connection/refused", None, details);
+    }
 }
 
 /// Routes a request. Requests from web pages (with `Origin`, or for a foreign host) are rejected before any route.
@@ -97,12 +114,12 @@ fn open_websocket(
     }
     let accepted = upgrade::accept(request.headers())
         .map_err(|error| text(StatusCode::BAD_REQUEST, error.to_string()))?;
-    let Authenticated { principal, credential } = authenticate(server, request.headers())?;
-    let principal = narrow(principal, request.headers())?;
+    let authenticated = authenticate(server, request.headers())?;
+    let principal = narrow(authenticated.principal.clone(), request.headers())?;
     server
         .check_room()
         .map_err(|error| text(StatusCode::SERVICE_UNAVAILABLE, error.to_string()))?;
-    Ok(Upgrade::new(request, accepted, Authenticated { principal, credential }))
+    Ok(Upgrade::new(request, accepted, Authenticated { principal, ..authenticated }))
 }
 
 fn authenticate(server: &Server, headers: &HeaderMap) -> Result<Authenticated, Reply> {
@@ -143,7 +160,8 @@ pub async fn serve_metrics(server: &Arc<Server>, listener: &TcpListener) {
         let server = server.clone();
         async move {
             let trust = Trust::of(&server.config, is_local);
-            let refusal = match super::judge_tcp(&server, trust, peer, stream.local_addr()).await {
+            let (verdict, _) = super::judge_tcp(&server, trust, peer, stream.local_addr()).await;
+            let refusal = match verdict {
                 Verdict::Serve => None,
                 Verdict::Refuse(refusal) => Some(refusal),
                 Verdict::Close(_) => return,

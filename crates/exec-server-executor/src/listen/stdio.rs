@@ -8,7 +8,7 @@ use exec_server_transport::lines::LineWire;
 use exec_server_transport::stdio;
 use tokio::sync::oneshot;
 
-use crate::auth::Principal;
+use crate::auth::{Authenticated, Principal};
 use crate::connection::run_connection;
 use crate::server::Server;
 
@@ -22,7 +22,8 @@ pub async fn serve_stdio(server: &Arc<Server>) -> io::Result<Ended> {
     let connection = Connection::new(Box::new(wire), pings);
     // The server owns the task, because the peer still receives process events during shutdown.
     let (done, ended) = oneshot::channel();
-    let task = run_connection(server.clone(), connection, Principal::Anyone);
+    let client = Authenticated::from(Principal::Anyone).from_origin("stdio", None);
+    let task = run_connection(server.clone(), connection, client);
     server.spawn(async move { drop(done.send(task.await)) });
     ended.await.map_err(io::Error::other)
 }

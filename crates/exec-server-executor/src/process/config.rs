@@ -11,6 +11,7 @@ use exec_server_protocol::process::{
 use exec_server_sandbox::RefusedCalls;
 use exec_server_sandbox::plan::Placeholder;
 
+use crate::audit::StartNote;
 use crate::sessions::ClientKind;
 
 /// The settings of one process, after defaults and limits were applied.
@@ -35,6 +36,8 @@ pub struct ProcessConfig {
     pub sandbox: Option<ProcessSandbox>,
     /// Size of the spool, if the request asks for one.
     pub spool_bytes: Option<u64>,
+    /// Records the exit, if the server has an audit log.
+    pub audit: Option<Box<StartNote>>,
 }
 
 /// The sandbox of one process.

@@ -28,6 +28,7 @@ use tokio::sync::mpsc;
 use super::config::{ProcessConfig, ProcessSandbox};
 use super::task::ProcessTask;
 use super::{ClosedMark, Command};
+use crate::audit::StartNote;
 use crate::errors::{RequestError, check_length, cwd_error};
 use crate::reply::Reply;
 use crate::sandbox::in_time;
@@ -50,6 +51,8 @@ pub struct PreparedStart {
     pub digest: u64,
     /// Shared with the handles of the process; set when it exits.
     pub exit_note: Arc<AtomicBool>,
+    /// Records the start, if the server has an audit log.
+    pub audit: Option<Box<StartNote>>,
 }
 
 impl PreparedStart {
@@ -94,7 +97,8 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
     let digest = digest(&params);
     let exit_note = Arc::default();
     let cwd = path_from_bytes(cwd);
-    Ok(PreparedStart { params, cwd, policy, limits, limits_report, digest, exit_note })
+    let audit = None;
+    Ok(PreparedStart { params, cwd, policy, limits, limits_report, digest, exit_note, audit })
 }
 
 /// Caps the requested limits at the limits of the operator, and plans how they are enforced.
@@ -142,7 +146,11 @@ pub async fn run_process(
 ) {
     let id = start.id().clone();
     let cwd = start.cwd.clone();
+    let audit = start.audit.clone();
     let starting = async {
+        if let Some(audit) = &start.audit {
+            audit.starting(&start.params, &start.cwd).await?;
+        }
         let (request, policy, mut config, spool) = plan(&server, &session, start, tag).await?;
         let Some(policy) = policy else {
             return Ok((server.spawner.spawn(request).await?, config, spool));
@@ -187,6 +195,9 @@ pub async fn run_process(
             let error = with_cwd(error, &cwd);
             session.forget_process(&id, &closed);
             tracing::debug!(process_id = %id, %error, "process did not start");
+            if let Some(audit) = audit {
+                audit.failed(&id, &error);
+            }
             reply.fail(&error);
         }
     }
@@ -326,6 +337,7 @@ async fn plan(
         user: user_name,
         sandbox: None,
         spool_bytes: spool.as_ref().map(Spool::max_bytes),
+        audit: start.audit,
     };
     Ok((request, start.policy, config, spool))
 }

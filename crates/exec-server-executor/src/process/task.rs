@@ -319,6 +319,7 @@ impl ProcessTask {
             sandbox.refused = RefusedCalls::default();
         }
         tracing::debug!(process_id = %self.config.id, pid = self.child.pid, exit_code = exit.code, "process exited");
+        self.record_exit(&exit);
         let seq = self.log.handle_exit(exit.clone());
         let notification = ProcessExitedNotification {
             process_id: self.config.id.clone(),

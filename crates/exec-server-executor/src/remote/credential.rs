@@ -103,6 +103,12 @@ impl Credential {
         }
     }
 
+    /// A token in a file, which must be readable now.
+    pub fn from_file(path: &Path) -> Result<Self, CredentialError> {
+        Self::read_file(path)?;
+        Ok(Self::File(path.to_owned()))
+    }
+
     /// Searches environment variables and the sign-in file, the most specific first.
     pub fn from_environment(
         variable: impl Fn(&str) -> Option<String>,
@@ -112,9 +118,7 @@ impl Credential {
             return Self::bearer(&token);
         }
         if let Some(path) = set("EXEC_SERVER_REMOTE_TOKEN_FILE") {
-            let path = PathBuf::from(path);
-            Self::read_file(&path)?;
-            return Ok(Self::File(path));
+            return Self::from_file(Path::new(&path));
         }
         for name in ["CODEX_EXEC_SERVER_REMOTE_BEARER_TOKEN", "CODEX_API_KEY"] {
             if let Some(token) = set(name) {

@@ -14,7 +14,7 @@ use exec_server_transport::connection::Connection;
 use hyper::header::{HeaderName, HeaderValue};
 
 use super::{Credential, PINGS};
-use crate::auth::Principal;
+use crate::auth::{Authenticated, Principal};
 use crate::connection::run_connection;
 use crate::metrics::HANDSHAKE_OK;
 use crate::server::Server;
@@ -36,10 +36,11 @@ impl StreamHandler for Arc<Server> {
 
     fn serve(&self, wire: StreamWire, harness: &PublicKey) {
         let server = self.clone();
-        let principal = Principal::Harness(fingerprint(harness));
+        let harness = Authenticated::from(Principal::Harness(fingerprint(harness)));
+        let harness = harness.from_origin("relay", None);
         let connection = Connection::new(Box::new(wire), PINGS);
         self.spawn(async move {
-            run_connection(server, connection, principal).await;
+            run_connection(server, connection, harness).await;
         });
     }
 }

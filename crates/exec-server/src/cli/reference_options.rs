@@ -1,12 +1,16 @@
 //! Options of the reference's command line that have no effect or another meaning here.
 //!
 //! Scripts for the reference keep working: an option without effect prints a note to stderr, and one that cannot be
-//! honoured is rejected with the reason. None of them is listed in the help.
+//! honoured is rejected with the reason. None of them is listed in the help, except
+//! `--config`, which names a file.
 
 /// Options that are accepted for compatibility.
 #[derive(Debug, clap::Args)]
 pub struct ReferenceOptions {
-    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", hide = true)]
+    /// Read settings from this file instead of ~/.config/exec-server/config.toml and /etc/exec-server.toml; see
+    /// docs/configuration.md [default: $EXEC_SERVER_CONFIG].
+    // The reference has KEY=VALUE here, which has no effect; a file name has no `=`.
+    #[arg(short = 'c', long = "config", value_name = "FILE")]
     config: Vec<String>,
     #[arg(long, value_name = "FEATURE", hide = true)]
     enable: Vec<String>,
@@ -99,11 +103,14 @@ impl ReferenceOptions {
     }
 
     fn without_effect(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
-        const CONFIGURATION: &str =
-            "this server is configured by its own options only (see --help)";
+        const CONFIGURATION: &str = "this server is configured by its own options and files only (see docs/configuration.md)";
         const PROXY: &str = "this server starts no network proxies";
         let options = [
-            (!self.config.is_empty(), "--config", CONFIGURATION),
+            (
+                self.config.iter().any(|value| value.contains('=')),
+                "--config KEY=VALUE",
+                CONFIGURATION,
+            ),
             (!self.enable.is_empty(), "--enable", CONFIGURATION),
             (!self.disable.is_empty(), "--disable", CONFIGURATION),
             (self.strict_config, "--strict-config", CONFIGURATION),

@@ -10,12 +10,14 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use exec_server::logging::LogFormat;
+use exec_server::service_manager::ServiceManager;
 use exec_server_relay::registry_client::is_secure;
 use exec_server_rendezvous::bus::{NatsConfig, NatsError, NodeConfig};
 use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{ClusterConfig, Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
 
+use crate::cli::config_file::ConfigOption;
 use crate::cli::limits::memory;
 use crate::cli::registry::default_data_dir;
 use crate::cli::token::quoted;
@@ -96,6 +98,8 @@ pub struct RendezvousArguments {
     /// Close a connection that does not answer a ping within this time.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = positive_duration)]
     pong_timeout: Duration,
+    #[command(flatten)]
+    config_file: ConfigOption,
     /// Format of the log on stderr; RUST_LOG sets the log level.
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     log_format: LogFormat,
@@ -183,7 +187,16 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
         writeln!(stdout, "{url}").and_then(|()| stdout.flush()).map_err(RunError::Stdout)?;
         drop(stdout);
         tracing::info!(%url, max_connections = connections, buffer_budget, "listening");
-        bound.serve(stop).await;
+        let manager = ServiceManager::from_environment();
+        manager.ready(&format!("listening on {url}"));
+        let stop = async {
+            stop.await;
+            manager.stopping();
+        };
+        tokio::select! {
+            () = bound.serve(stop) => {}
+            () = manager.run_watchdog() => {}
+        }
         Ok(())
     })
 }

@@ -19,6 +19,8 @@ use exec_server::timings::Timings;
 use exec_server_relay::registry_client::is_path_segment;
 
 use super::args::{SandboxOptions, duration, in_range, positive_duration};
+use super::audit_options::AuditOptions;
+use super::config::{self, ConfigCommand};
 use super::doctor::DoctorArguments;
 use super::environments::EnvironmentsArguments;
 use super::forward::ForwardArguments;
@@ -174,6 +176,9 @@ pub struct Arguments {
     #[arg(long, help_heading = HTTP)]
     http_allow_metadata: bool,
 
+    #[command(flatten)]
+    audit: AuditOptions,
+
     /// Accept /a/b as well as file:///a/b where a path is expected.
     #[arg(long)]
     accept_native_paths: bool,
@@ -228,6 +233,9 @@ pub enum Command {
     /// List the nodes of a rendezvous cluster with their state and load.
     #[command(after_help = examples::NODES)]
     Nodes(NodesArguments),
+    /// Check configuration files, and show where each setting comes from.
+    #[command(subcommand, after_help = config::EXAMPLES)]
+    Config(ConfigCommand),
     /// List the remembered keys of executors, or forget one.
     #[command(after_help = examples::KNOWN_HOSTS)]
     KnownHosts(KnownHostsArguments),
@@ -281,15 +289,18 @@ pub struct JoinArguments {
     /// CA certificates in PEM form, in place of the system's [default: $EXEC_SERVER_CA_FILE].
     #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
     ca_file: Option<PathBuf>,
+    /// File with the token for the registry, read for every request [default: $EXEC_SERVER_REMOTE_TOKEN_FILE].
+    #[arg(long, value_name = "FILE", help_heading = REMOTE, requires = "remote")]
+    remote_token_file: Option<PathBuf>,
     /// Read tokens for the registry from stdin, as JSON lines, until it is closed.
-    #[arg(long, help_heading = REMOTE, requires = "remote")]
+    #[arg(long, help_heading = REMOTE, requires = "remote", conflicts_with = "remote_token_file")]
     executor_credential_stdin: bool,
     /// Read one token for the registry from the first line of stdin; further input is ignored.
     #[arg(
         long,
         help_heading = REMOTE,
         requires = "remote",
-        conflicts_with = "executor_credential_stdin"
+        conflicts_with_all = ["executor_credential_stdin", "remote_token_file"]
     )]
     registration_bearer_stdin: bool,
     /// Sign requests to the registry with the agent identity in CODEX_ACCESS_TOKEN.
@@ -297,7 +308,7 @@ pub struct JoinArguments {
         long,
         help_heading = REMOTE,
         requires = "remote",
-        conflicts_with_all = ["executor_credential_stdin", "registration_bearer_stdin"]
+        conflicts_with_all = ["executor_credential_stdin", "registration_bearer_stdin", "remote_token_file"]
     )]
     use_agent_identity_auth: bool,
 }
@@ -435,6 +446,7 @@ impl Arguments {
                 metadata: self.http_allow_metadata,
             },
             secret_files: self.auth.secret_files(),
+            audit: self.audit.config(),
             state_dir,
         })
     }
@@ -463,7 +475,9 @@ impl JoinArguments {
         if !is_path_segment(&environment_id) {
             return Err(ArgumentError::Combination("--environment-id must be a name, not a place"));
         }
-        let credential = if self.executor_credential_stdin {
+        let credential = if let Some(file) = &self.remote_token_file {
+            Credential::from_file(file)?
+        } else if self.executor_credential_stdin {
             Credential::from_stdin()
         } else if self.registration_bearer_stdin {
             Credential::from_line(std::io::stdin().lock())?
@@ -560,7 +574,7 @@ fn event_loops() -> usize {
 
 fn read_shared_secret(file: &Path) -> Result<String, ArgumentError> {
     let secret = exec_server::auth::read_secret(file)?;
-    if secret.len() < 32 {
+    if secret.len() < exec_server::auth::MIN_SECRET_BYTES {
         return Err(ArgumentError::ShortSecret(file.to_owned()));
     }
     Ok(secret)

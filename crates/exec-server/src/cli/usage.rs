@@ -7,7 +7,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory, Parser};
 
 use super::Arguments;
-use crate::cli::{self, TargetOptions, format};
+use crate::cli::{self, TargetOptions, config_file, format};
 
 /// Commands that exit with the code of the command that they run.
 const LIKE_A_COMMAND: [&str; 5] = ["sandbox", "run", "shell", "attach", "wait"];
@@ -15,6 +15,10 @@ const LIKE_A_COMMAND: [&str; 5] = ["sandbox", "run", "shell", "attach", "wait"];
 /// Parses the arguments of this process; prints help, the version or an error.
 pub fn parse() -> Result<Arguments, ExitCode> {
     let words = cli::with_signal_option(std::env::args_os().collect());
+    let words = config_file::apply(words).map_err(|problems| {
+        problems.iter().for_each(|problem| eprintln!("exec-server: {problem}"));
+        ExitCode::FAILURE
+    })?;
     Arguments::try_parse_from(&words).map_err(|error| refuse(&error, &words))
 }
 

@@ -1,5 +1,7 @@
 //! Tests of the server as its users see it: real processes, real sockets.
 
+#[cfg(target_os = "linux")]
+mod audit;
 mod auth;
 #[cfg(target_os = "linux")]
 mod cgroups;
@@ -9,6 +11,8 @@ mod command_line;
 mod commands;
 #[cfg(target_os = "linux")]
 mod concurrency;
+#[cfg(unix)]
+mod config;
 mod crates;
 mod doctor;
 #[cfg(target_os = "linux")]
@@ -55,6 +59,8 @@ mod sandbox;
 mod sandbox_command;
 #[cfg(target_os = "linux")]
 mod scripts;
+#[cfg(target_os = "linux")]
+mod service_manager;
 #[cfg(target_os = "linux")]
 mod session_directory;
 #[cfg(target_os = "linux")]

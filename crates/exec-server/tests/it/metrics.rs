@@ -150,7 +150,8 @@ pub async fn scrape(url: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-async fn until(url: &str, is_so: impl Fn(&BTreeMap<String, f64>) -> bool) {
+/// Waits until the samples satisfy a condition.
+pub async fn until(url: &str, is_so: impl Fn(&BTreeMap<String, f64>) -> bool) {
     let waiting = async { while !is_so(&scrape(url).await) {} };
     if tokio::time::timeout(exec_server_testkit::DEADLINE, waiting).await.is_err() {
         panic!("never so: {:#?}", scrape(url).await);

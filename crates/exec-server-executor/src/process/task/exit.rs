@@ -9,6 +9,7 @@ use exec_server_protocol::duration::millis;
 use exec_server_protocol::process::{ExitDetails, ExitReason, ResourceUsage};
 
 use super::ProcessTask;
+use crate::audit::Exited;
 use crate::process::denial;
 
 impl ProcessTask {
@@ -35,6 +36,20 @@ impl ProcessTask {
             denial::looks_denied(status.code, sandbox.refused.count(), &self.log.read(0, None))
         });
         Exit { code: status.code, sandbox_denied, details }
+    }
+
+    /// Adds the exit to the audit log.
+    pub(super) fn record_exit(&self, exit: &Exit) {
+        let Some(audit) = &self.config.audit else { return };
+        audit.exited(&Exited {
+            process_id: &self.config.id,
+            pid: self.child.pid,
+            exit_code: exit.code,
+            signal: exit.details.signal.as_deref(),
+            reason: exit.details.reason,
+            duration_ms: exit.details.duration_ms,
+            sandbox_denied: exit.sandbox_denied,
+        });
     }
 
     fn exit_reason(&self, signal: Option<i32>) -> ExitReason {

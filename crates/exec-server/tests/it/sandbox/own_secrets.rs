@@ -152,3 +152,22 @@ async fn a_workspace_in_the_state_directory_works() {
     let said = run_in(&mut client, "p", policy, &secrets.path("state/work"), script).await;
     assert_eq!(said.text(), "mine\n", "{said:?}");
 }
+
+#[tokio::test]
+async fn the_audit_log_has_the_policy_and_cannot_be_read_inside() {
+    let secrets = SecretsFixture::new();
+    let log = secrets.path("work/audit.log");
+    let arguments = ["--accept-native-paths", "--audit", log.to_str().unwrap()];
+    let server = TestExecutor::start_with(&arguments).await;
+    let mut client = server.client().await;
+    let policy = workspace_write(&[&secrets.path("work")], "restricted");
+    let script = format!("cat {0}; echo forged >> {0}; rm -f {0}", log.display());
+    let more = json!({ "sandbox": policy, "cwd": secrets.path("work") });
+    let tried = client.run("p", &["/bin/sh", "-c", &script], more).await;
+    assert_eq!(tried.text(), "", "{tried:?}");
+    let text = std::fs::read_to_string(&log).unwrap();
+    assert!(!text.contains("\nforged"), "{text}");
+    let records: Vec<Value> = text.lines().map(|it| serde_json::from_str(it).unwrap()).collect();
+    let start = records.iter().find(|record| record["event"] == "process/start").unwrap();
+    assert_eq!(start["sandbox"], policy, "{start}");
+}

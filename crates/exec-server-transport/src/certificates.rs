@@ -3,11 +3,12 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
-use exec_server_transport::tls::{self, TlsError};
 use tokio_rustls::TlsAcceptor;
+
+use crate::tls::{self, TlsError};
 
 /// The certificate and key in use.
 pub struct Certificates {
@@ -80,6 +81,23 @@ impl Certificates {
                 state.failed = Some(found);
                 Reload::Failed(error)
             }
+        }
+    }
+}
+
+/// Loads the certificate again when its files change.
+pub async fn renew_certificates(certificates: Option<&Arc<Certificates>>, every: Duration) {
+    let Some(certificates) = certificates else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(every).await;
+        let certificates = certificates.clone();
+        match tokio::task::spawn_blocking(move || certificates.reload()).await {
+            Ok(Reload::Loaded) => tracing::info!("loaded a new TLS certificate"),
+            Ok(Reload::Failed(error)) => tracing::warn!(
+                %error,
+                "the new TLS certificate cannot be used; the old one stays in use"
+            ),
+            Ok(Reload::Unchanged) | Err(_) => {}
         }
     }
 }

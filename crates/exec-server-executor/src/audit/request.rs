@@ -1,0 +1,260 @@
+//! Which requests are recorded, and with which details.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use exec_server_protocol::methods::Method;
+use exec_server_protocol::process::{ExitReason, ProcessSignal, ProcessStartParams};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::{Audit, Who};
+use crate::dispatch::Call;
+use crate::egress::HttpCall;
+use crate::environment::path_uri;
+use crate::errors::RequestError;
+use crate::files::FileCall;
+
+/// Longer params are recorded by their length only.
+const MAX_PARAMS_BYTES: usize = 1024 * 1024;
+
+/// The record of a request that is running; written with its result.
+#[derive(Debug)]
+pub struct Pending {
+    audit: Arc<Audit>,
+    method: Method,
+    who: Arc<Who>,
+    details: Details,
+}
+
+/// What a start needs for its records.
+#[derive(Debug, Clone)]
+pub struct StartNote {
+    pub audit: Arc<Audit>,
+    pub who: Arc<Who>,
+    params: Option<Params>,
+}
+
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Details {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    process_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_session: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<ProcessSignal>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    paths: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    http_method: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sandboxed: Option<bool>,
+    #[serde(flatten)]
+    params: Option<Params>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Params {
+    Params(Box<RawValue>),
+    /// The length of params that are too long for a record.
+    ParamsBytes(usize),
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Finished<'a> {
+    #[serde(flatten)]
+    details: &'a Details,
+    result: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Pending {
+    /// Writes the record of a request with its result.
+    pub fn finish(self, result: Result<(), &RequestError>) {
+        let kind = |error: &RequestError| error.to_rpc().data.map(|data| data.kind);
+        let (result, error) = match result {
+            Ok(()) => ("ok", None),
+            Err(error) => ("error", kind(error)),
+        };
+        let finished = Finished { details: &self.details, result, error };
+        self.audit.record(self.method.name(), Some(&self.who), finished);
+    }
+}
+
+/// Prepares the record of a request, if the request is one that is recorded; fails if it must be refused.
+pub fn begin(
+    audit: &Arc<Audit>,
+    who: &Arc<Who>,
+    method: Method,
+    raw_params: &str,
+    call: &mut Call,
+) -> Result<Option<Pending>, RequestError> {
+    let params = || audit.has_payloads().then(|| Params::of(raw_params));
+    if let Call::Start(start) = call {
+        let (audit, who, params) = (audit.clone(), who.clone(), params());
+        start.audit = Some(Box::new(StartNote { audit, who, params }));
+        return Ok(None);
+    }
+    let Some(mut details) = details(call, audit.has_payloads()) else { return Ok(None) };
+    // Input and the end of a process are never refused: they need no room on a disk.
+    if details.process_id.is_none() {
+        audit.check()?;
+    }
+    details.params = params();
+    Ok(Some(Pending { audit: audit.clone(), method, who: who.clone(), details }))
+}
+
+/// The details of a call that is recorded.
+fn details(call: &Call, with_input: bool) -> Option<Details> {
+    let nothing = Details::default;
+    Some(match call {
+        Call::Signal(params) => Details {
+            process_id: Some(params.process_id.to_string()),
+            of_session: params.session_id.clone(),
+            signal: Some(params.signal),
+            ..nothing()
+        },
+        Call::Terminate(params) => Details {
+            process_id: Some(params.process_id.to_string()),
+            of_session: params.session_id.clone(),
+            ..nothing()
+        },
+        Call::Write(params) if with_input => {
+            Details { process_id: Some(params.process_id.to_string()), ..nothing() }
+        }
+        Call::File(call) => {
+            let (paths, is_sandboxed) = changes(call);
+            if paths.is_empty() {
+                return None;
+            }
+            Details { paths, sandboxed: Some(is_sandboxed), ..nothing() }
+        }
+        Call::Http(HttpCall::Request(params)) => Details {
+            http_method: Some(params.method.clone()),
+            url: Some(without_secrets(&params.url)),
+            sandboxed: Some(params.sandbox.is_some()),
+            ..nothing()
+        },
+        Call::Start(_)
+        | Call::Write(_)
+        | Call::Http(HttpCall::RequestBody(_) | HttpCall::Cancel(_))
+        | Call::EnvironmentInfo
+        | Call::EnvironmentStatus
+        | Call::ConfigRead(_)
+        | Call::DiscoverRoots(_)
+        | Call::Discover(_)
+        | Call::Read(_)
+        | Call::Resize(_)
+        | Call::CloseStdin(_)
+        | Call::List
+        | Call::Sessions
+        | Call::SetLinger(_) => return None,
+    })
+}
+
+/// The paths that a call changes, and whether it is sandboxed.
+fn changes(call: &FileCall) -> (Vec<String>, bool) {
+    let Some((request, is_sandboxed)) = call.changing() else { return (Vec::new(), false) };
+    (request.changes().into_iter().map(shown).collect(), is_sandboxed)
+}
+
+/// A path as text; one that is not UTF-8 as a URI.
+pub fn shown(path: &Path) -> String {
+    path.to_str().map_or_else(|| path_uri(path).as_str().to_owned(), str::to_owned)
+}
+
+/// A URL without user, password, query and fragment, which often carry secrets.
+fn without_secrets(url: &str) -> String {
+    let Ok(mut url) = url::Url::parse(url) else { return String::new() };
+    url.set_query(None);
+    url.set_fragment(None);
+    // Fails only for URLs without a host, which have no user either.
+    let _ = url.set_username("").and_then(|()| url.set_password(None));
+    url.into()
+}
+
+impl Params {
+    fn of(raw: &str) -> Self {
+        match RawValue::from_string(raw.to_owned()) {
+            Ok(params) if raw.len() <= MAX_PARAMS_BYTES => Self::Params(params),
+            _ => Self::ParamsBytes(raw.len()),
+        }
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Start<'a> {
+    process_id: &'a str,
+    argv: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arg0: Option<&'a str>,
+    cwd: String,
+    tty: bool,
+    sandbox: Option<&'a serde_json::Value>,
+    #[serde(flatten)]
+    params: Option<&'a Params>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NotStarted<'a> {
+    process_id: &'a str,
+    error: String,
+}
+
+/// How a process ended.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Exited<'a> {
+    pub process_id: &'a str,
+    pub pid: u32,
+    pub exit_code: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signal: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<ExitReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_ms: Option<u64>,
+    pub sandbox_denied: bool,
+}
+
+impl StartNote {
+    /// Records a start before it happens; with `block`, a start without a record is refused.
+    pub async fn starting(
+        &self,
+        params: &ProcessStartParams,
+        cwd: &Path,
+    ) -> Result<(), RequestError> {
+        let start = Start {
+            process_id: &params.process_id,
+            argv: &params.argv,
+            arg0: params.arg0.as_deref(),
+            cwd: shown(cwd),
+            tty: params.tty,
+            sandbox: params.sandbox.as_ref(),
+            params: self.params.as_ref(),
+        };
+        self.audit.record_first(Method::ProcessStart.name(), &self.who, start).await
+    }
+
+    /// Records that the process did not start.
+    pub fn failed(&self, process_id: &str, error: &RequestError) {
+        // A start without a record has no second one.
+        if !matches!(error, RequestError::AuditUnavailable(_)) {
+            let details = NotStarted { process_id, error: error.to_string() };
+            self.audit.record("process/failed", Some(&self.who), details);
+        }
+    }
+
+    /// Records the exit of the process.
+    pub fn exited(&self, exited: &Exited) {
+        self.audit.record("process/exited", Some(&self.who), exited);
+    }
+}
