@@ -99,8 +99,8 @@ impl FileCall {
     /// The request that changes files, and whether it is sandboxed.
     pub fn changing(&self) -> Option<(&FsRequest, bool)> {
         let (request, policy) = match self {
-            Self::Path(call) => (&call.request, &call.policy),
-            Self::Open(call) => (&call.request, &call.policy),
+            Self::Path(call) => (&call.request, &call.scope.policy),
+            Self::Open(call) => (&call.request, &call.scope.policy),
             _ => return None,
         };
         (!request.is_lookup()).then_some((request, policy.is_some()))

@@ -74,7 +74,11 @@ pub fn child_environment(
             let of_user = user.variables().into_iter();
             inherited.extend(of_user.map(|(name, value)| (name.into(), value.to_owned())));
         }
-        env.extend(inherited.into_iter().filter(|(name, _)| is_inherited(policy, name) && !is_of_service(name)));
+        env.extend(
+            inherited
+                .into_iter()
+                .filter(|(name, _)| is_inherited(policy, name) && !is_of_service(name)),
+        );
         env.extend(policy.set.iter().map(|(name, value)| (name.into(), value.into())));
         if !policy.include_only.is_empty() {
             env.retain(|name, _| matches_any(&policy.include_only, name));
