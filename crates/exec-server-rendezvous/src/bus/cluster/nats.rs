@@ -27,9 +27,10 @@ const COMMANDS: usize = 32;
 /// How often a start tries all servers.
 const ATTEMPTS: usize = 3;
 
-/// How long a starting node waits for its own message, and at least listens to others.
+/// How long a starting node waits for its own message, and at least listens to others: longer than any interval of
+/// heartbeats.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(5);
-const LISTEN: Duration = Duration::from_millis(250);
+const LISTEN: Duration = Duration::from_millis(800);
 
 /// Where NATS is.
 #[derive(Clone)]
