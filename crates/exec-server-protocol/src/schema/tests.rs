@@ -6,7 +6,11 @@ fn members<'a>(schema: &'a Value, place: &str, found: &mut Vec<(String, &'a Valu
         Value::Array(items) => items.iter().for_each(|item| members(item, place, found)),
         Value::Object(object) => {
             if let Some(Value::Object(properties)) = object.get("properties") {
-                for (name, member) in properties {
+                // A variant with one member is described as a whole.
+                let is_variant = object.get("additionalProperties") == Some(&Value::Bool(false))
+                    && properties.len() == 1
+                    && object.contains_key("description");
+                for (name, member) in properties.iter().filter(|_| !is_variant) {
                     found.push((format!("{place}.{name}"), member));
                 }
             }
