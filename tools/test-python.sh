@@ -42,8 +42,18 @@ venv() {
 
 # A place of its own, so that two runs do not remove each other's files.
 temporary=$(mktemp -d)
+cache=$(mktemp -d)
 chmod 755 "$temporary"
-trap 'rm -rf "$temporary"' EXIT
+trap 'rm -rf "$temporary" "$cache"' EXIT
+
+# Runs tests with the given Python. Those that fail run a second time, alone, as in test-rust.sh.
+run_pytest() {
+    local run=("$1" -m pytest -q --basetemp "$temporary" -o "cache_dir=$cache" "${@:2}")
+    (cd $sdk && PYTHONPATH=src "${run[@]}") && return
+    echo "running the failed tests again, alone" >&2
+    (cd $sdk && PYTHONPATH=src "${run[@]}" --last-failed --maxfail 3) || return
+    echo "WARNING: Python tests failed at first and passed alone, so they are not reliable; see above" >&2
+}
 
 core=$(venv core) || skip "its test packages cannot be installed (no package registry?)"
 "$core/bin/python" $sdk/tools/unasync.py --check
@@ -52,7 +62,7 @@ if command -v node >/dev/null; then
 else
     echo "the types of the Python SDK were not checked: no node" >&2
 fi
-(cd $sdk && PYTHONPATH=src "$core/bin/python" -m pytest -q -p no:cacheprovider --basetemp "$temporary" tests)
+run_pytest "$core/bin/python" tests
 
 # Foreign suites, each with its own packages.
 suite() {
@@ -62,7 +72,7 @@ suite() {
     if [ -e "$sdk/tools/pyright/$1.json" ] && command -v node >/dev/null; then
         (cd $sdk && "$core/bin/pyright" -p "tools/pyright/$1.json" --pythonpath "$place/bin/python")
     fi
-    (cd $sdk && PYTHONPATH=src "$place/bin/python" -m pytest -q -p no:cacheprovider --basetemp "$temporary" -W default "${@:2}")
+    run_pytest "$place/bin/python" -W default "${@:2}"
 }
 suite fsspec tests/adapters/test_fsspec.py
 suite openai-agents -o asyncio_mode=auto tests/adapters/test_openai_agents.py
