@@ -17,6 +17,9 @@ use crate::{E2bServer, Shared, routes};
 /// Connections at once: every running command and watch of an SDK has one.
 const MAX_CONNECTIONS: usize = 2048;
 
+/// Whether the peer of an accepted connection may connect, by its address and the local one; may block.
+pub type Gate = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
+
 /// A bound address.
 pub struct HttpEndpoint {
     listener: TcpListener,
@@ -50,22 +53,26 @@ impl HttpEndpoint {
     }
 
     /// Serves until the future is dropped; then all connections end.
-    pub async fn serve(self, server: E2bServer) {
+    pub async fn serve(self, gate: Gate, server: E2bServer) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
             let slot = slots.clone().acquire_owned().await.expect("it is never closed");
             while connections.try_join_next().is_some() {}
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection");
                     continue;
                 }
             };
-            let shared = server.shared.clone();
+            let (shared, gate) = (server.shared.clone(), gate.clone());
             connections.spawn(async move {
-                serve_connection(stream, shared).await;
+                let Ok(local) = stream.local_addr() else { return };
+                let admitted = tokio::task::spawn_blocking(move || gate(peer, local)).await;
+                if admitted.unwrap_or(false) {
+                    serve_connection(stream, shared).await;
+                }
                 drop(slot);
             });
         }

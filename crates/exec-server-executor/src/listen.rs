@@ -4,9 +4,11 @@
 //! |---|---|
 //! | this file | sockets: binding, accepting, TLS |
 //! | `trust` | which local processes are served |
+//! | `gate` | the same for listeners of client commands |
 //! | `http` | routes, checks and the upgrade |
 //! | `stdio` | the one connection over stdin and stdout |
 
+mod gate;
 mod http;
 mod stdio;
 mod trust;
@@ -29,6 +31,7 @@ use crate::listen_url::ListenUrl;
 use crate::server::Server;
 use trust::{Refusal, Trust, Verdict};
 
+pub use gate::LocalGate;
 pub use http::serve_metrics;
 pub use stdio::serve_stdio;
 

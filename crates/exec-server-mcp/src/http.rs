@@ -43,6 +43,9 @@ pub enum BindError {
 
 type Body = BoxBody<Bytes, Infallible>;
 
+/// Whether the peer of an accepted connection may connect, by its address and the local one; may block.
+pub type Gate = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
+
 impl HttpEndpoint {
     /// Binds an address; with a token, requests need it as their bearer token.
     pub async fn bind(address: SocketAddr, token: Option<String>) -> Result<Self, BindError> {
@@ -67,7 +70,11 @@ impl HttpEndpoint {
     }
 
     /// Serves until the future is dropped; each MCP session, or request without one, has a handler of its own.
-    pub async fn serve<H: ServerHandler>(self, handler: impl Fn() -> H + Send + Sync + 'static) {
+    pub async fn serve<H: ServerHandler>(
+        self,
+        gate: Gate,
+        handler: impl Fn() -> H + Send + Sync + 'static,
+    ) {
         // With a token a request proves itself, so that it may name the machine as it likes.
         let mut config = StreamableHttpServerConfig::default()
             .enforce_origin_validation()
@@ -81,16 +88,20 @@ impl HttpEndpoint {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             let slot = slots.clone().acquire_owned().await.expect("it is never closed");
-            let stream = match self.listener.accept().await {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match self.listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection");
                     continue;
                 }
             };
-            let (service, token) = (service.clone(), token.clone());
+            let (service, token, gate) = (service.clone(), token.clone(), gate.clone());
             tokio::spawn(async move {
-                serve_connection(stream, service, token).await;
+                let Ok(local) = stream.local_addr() else { return };
+                let admitted = tokio::task::spawn_blocking(move || gate(peer, local)).await;
+                if admitted.unwrap_or(false) {
+                    serve_connection(stream, service, token).await;
+                }
                 drop(slot);
             });
         }

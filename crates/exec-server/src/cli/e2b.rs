@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap_complete::engine::ArgValueCompleter;
 use exec_server_client::ExecServerClient;
 use exec_server_e2b::http_endpoint::HttpEndpoint;
 use exec_server_e2b::{E2bOptions, E2bServer};
+use exec_server_executor::listen::LocalGate;
 
 use super::failure::Failure;
 use super::format;
@@ -39,6 +41,7 @@ pub struct E2bArguments {
 /// Serves until a signal.
 pub async fn run(arguments: E2bArguments) -> Result<u8, Failure> {
     let token = arguments.http_token_file.as_deref().map(read_token).transpose()?;
+    let gate = LocalGate::new(token.is_some());
     // The endpoint comes first, so that a wrong address is told before anything is started.
     let endpoint = HttpEndpoint::bind(arguments.listen, token.is_some())
         .await
@@ -53,7 +56,7 @@ pub async fn run(arguments: E2bArguments) -> Result<u8, Failure> {
         .map_err(|error| Failure::local("could not wait for signals", error))?;
     format::print(&(url + "\n"))?;
     tokio::select! {
-        () = endpoint.serve(server.clone()) => {}
+        () = endpoint.serve(Arc::new(move |peer, local| gate.admits(peer, local)), server.clone()) => {}
         () = stopped => {}
     }
     server.close().await;

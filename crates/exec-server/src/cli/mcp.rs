@@ -2,10 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use clap_complete::engine::ArgValueCompleter;
 use exec_server_client::ExecServerClient;
+use exec_server_executor::listen::LocalGate;
 use exec_server_mcp::http::HttpEndpoint;
 use exec_server_mcp::{McpError, McpOptions, McpServer};
 use serde_json::{Value, json};
@@ -83,6 +85,7 @@ pub async fn run(arguments: McpArguments) -> Result<u8, Failure> {
         Some(file) => Some(read_token(file)?),
         None => None,
     };
+    let gate = LocalGate::new(token.is_some());
     // The endpoint comes first, so that a wrong address is told before anything is started.
     let endpoint = match arguments.listen {
         Some(address) => Some(HttpEndpoint::bind(address, token).await.map_err(usage)?),
@@ -105,7 +108,10 @@ pub async fn run(arguments: McpArguments) -> Result<u8, Failure> {
         .map_err(|error| Failure::local("could not wait for signals", error))?;
     format::print(&(url + "\n"))?;
     tokio::select! {
-        () = endpoint.serve({ let server = server.clone(); move || server.for_one_of_many() }) => {}
+        () = endpoint.serve(Arc::new(move |peer, local| gate.admits(peer, local)), {
+            let server = server.clone();
+            move || server.for_one_of_many()
+        }) => {}
         () = stopped => {}
     }
     server.close().await;

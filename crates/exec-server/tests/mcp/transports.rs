@@ -159,6 +159,34 @@ async fn strangers_are_refused_over_http() {
     assert!(!open.status.success() && String::from_utf8_lossy(&open.stderr).contains("token"));
 }
 
+/// Connects as another user, which `/dev/tcp` of bash can, and returns what it is answered.
+async fn asked_by_another_user(address: &str) -> String {
+    let (host, port) = address.split_once(':').unwrap();
+    let script = format!(
+        "exec 3<>/dev/tcp/{host}/{port}; printf 'GET /mcp HTTP/1.1\\r\\nhost: {address}\\r\\n\\r\\n' >&3; head -c 5 <&3"
+    );
+    let mut bash = tokio::process::Command::new("bash");
+    bash.args(["-c", &script]).uid(65534).gid(65534).current_dir("/");
+    let output = timeout(DEADLINE, bash.output()).await.expect("an answer or an end").unwrap();
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[tokio::test]
+async fn another_user_of_the_machine_needs_the_token() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can connect as another user");
+        return;
+    }
+    let server = TestExecutor::start().await;
+    let (_open, address) = listening(&server, &[]).await;
+    assert_eq!(asked_by_another_user(&address).await, "");
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&token, "a token of enough bytes").unwrap();
+    let more = ["--http-token-file", token.path().to_str().unwrap()];
+    let (_guarded, address) = listening(&server, &more).await;
+    assert_eq!(asked_by_another_user(&address).await, "HTTP/");
+}
+
 #[tokio::test]
 async fn configurations_name_this_program_and_its_arguments() {
     for client in ["claude", "cursor", "vscode", "codex"] {

@@ -275,7 +275,7 @@ async fn a_server_with_the_fixtures_passes_everything() {
         changes: changes.clone(),
         tools: tools.clone(),
     };
-    let serving = tokio::spawn(endpoint.serve(handler));
+    let serving = tokio::spawn(endpoint.serve(Arc::new(|_, _| true), handler));
     for revision in ["2025-11-25", "2026-07-28"] {
         let mut command = suite.command();
         command.args(["server", "--url", &url, "--requirements", revision]);
