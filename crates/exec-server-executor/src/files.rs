@@ -95,15 +95,25 @@ pub struct Scope {
     user: Option<UserName>,
 }
 
+impl Scope {
+    pub fn is_sandboxed(&self) -> bool {
+        self.policy.is_some()
+    }
+
+    pub fn user(&self) -> Option<&UserName> {
+        self.user.as_ref()
+    }
+}
+
 impl FileCall {
-    /// The request that changes files, and whether it is sandboxed.
-    pub fn changing(&self) -> Option<(&FsRequest, bool)> {
-        let (request, policy) = match self {
-            Self::Path(call) => (&call.request, &call.scope.policy),
-            Self::Open(call) => (&call.request, &call.scope.policy),
+    /// The request that changes files, and what limits it.
+    pub fn changing(&self) -> Option<(&FsRequest, &Scope)> {
+        let (request, scope) = match self {
+            Self::Path(call) => (&call.request, &call.scope),
+            Self::Open(call) => (&call.request, &call.scope),
             _ => return None,
         };
-        (!request.is_lookup()).then_some((request, policy.is_some()))
+        (!request.is_lookup()).then_some((request, scope))
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::{ExitReason, ProcessSignal, ProcessStartParams};
+use exec_server_protocol::user::UserName;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -13,7 +14,6 @@ use crate::dispatch::Call;
 use crate::egress::HttpCall;
 use crate::environment::path_uri;
 use crate::errors::RequestError;
-use crate::files::FileCall;
 
 /// Longer params are recorded by their length only.
 const MAX_PARAMS_BYTES: usize = 1024 * 1024;
@@ -52,6 +52,8 @@ struct Details {
     url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     sandboxed: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<UserName>,
     #[serde(flatten)]
     params: Option<Params>,
 }
@@ -129,11 +131,13 @@ fn details(call: &Call, with_input: bool) -> Option<Details> {
             Details { process_id: Some(params.process_id.to_string()), ..nothing() }
         }
         Call::File(call) => {
-            let (paths, is_sandboxed) = changes(call);
+            let (request, scope) = call.changing()?;
+            let paths: Vec<String> = request.changes().into_iter().map(shown).collect();
             if paths.is_empty() {
                 return None;
             }
-            Details { paths, sandboxed: Some(is_sandboxed), ..nothing() }
+            let (sandboxed, user) = (Some(scope.is_sandboxed()), scope.user().cloned());
+            Details { paths, sandboxed, user, ..nothing() }
         }
         Call::Http(HttpCall::Request(params)) => Details {
             http_method: Some(params.method.clone()),
@@ -156,12 +160,6 @@ fn details(call: &Call, with_input: bool) -> Option<Details> {
         | Call::Sessions
         | Call::SetLinger(_) => return None,
     })
-}
-
-/// The paths that a call changes, and whether it is sandboxed.
-fn changes(call: &FileCall) -> (Vec<String>, bool) {
-    let Some((request, is_sandboxed)) = call.changing() else { return (Vec::new(), false) };
-    (request.changes().into_iter().map(shown).collect(), is_sandboxed)
 }
 
 /// A path as text; one that is not UTF-8 as a URI.
@@ -198,6 +196,8 @@ struct Start<'a> {
     cwd: String,
     tty: bool,
     sandbox: Option<&'a serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<&'a UserName>,
     #[serde(flatten)]
     params: Option<&'a Params>,
 }
@@ -239,6 +239,7 @@ impl StartNote {
             cwd: shown(cwd),
             tty: params.tty,
             sandbox: params.sandbox.as_ref(),
+            user: params.user.as_ref(),
             params: self.params.as_ref(),
         };
         self.audit.record_first(Method::ProcessStart.name(), &self.who, start).await

@@ -91,7 +91,7 @@ async fn it_records_who_ran_what_where_and_how_it_ended() {
     let more = json!({ "cwd": "/tmp", "env": { "SECRET": "opensesame" } });
     let argv = ["/bin/sh", "-c", "exit 3"];
     assert_eq!(client.run("p1", &argv, more).await.exit_code, 3);
-    let failed = client.start("p2", &["/no/such/program"], json!({})).await;
+    let failed = client.start("p2", &["/no/such/program"], json!({"user": "no-such-user"})).await;
     assert!(failed.is_err(), "{failed:?}");
     client.start("p3", &["/bin/sleep", "1000"], json!({})).await.unwrap();
     client.signal("p3", "kill").await;
@@ -105,6 +105,7 @@ async fn it_records_who_ran_what_where_and_how_it_ended() {
     assert_eq!(start["principal"]["kind"], "anyone");
     assert_eq!(start["uid"], rustix::process::getuid().as_raw());
     assert!(start["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{start}");
+    assert_eq!(log.of("process/start")[1]["user"], "no-such-user");
     let exits = log.of("process/exited");
     let exit = exits.iter().find(|exit| exit["processId"] == "p1").unwrap();
     assert_eq!((&exit["exitCode"], &exit["session"]), (&json!(3), &start["session"]), "{exit}");
