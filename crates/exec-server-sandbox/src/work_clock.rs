@@ -26,7 +26,7 @@ impl WorkClock {
         Self { since: now(), checks: Cell::new(0) }
     }
 
-    /// Fails once the thread has used more than [`MOST_WORK`], up to [`CHECKS_PER_READING`] calls late.
+    /// Fails once the thread has used more than [`MOST_WORK`], up to 16 calls late.
     pub fn check(&self) -> io::Result<()> {
         let checks = self.checks.get() + 1;
         self.checks.set(checks % CHECKS_PER_READING);
