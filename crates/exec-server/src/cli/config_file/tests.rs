@@ -1,7 +1,8 @@
 use super::*;
 
 /// One of these is a valid value for every option that is no switch.
-const SAMPLES: [&str; 17] = [
+const SAMPLES: [&str; 18] = [
+    "200ms",
     "1073741824",
     "5s",
     "4096",
