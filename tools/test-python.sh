@@ -118,9 +118,15 @@ if build=$(venv wheel) && clean=$(venv runtime); then
         [ "$("$clean/bin/python" -c 'import exec_server; print(exec_server.__version__)')" = "$version" ]
         # The first example of the README.
         sed -n '/^```python/,/^```$/p' "$OLDPWD/$sdk/README.md" | sed '/^```/d' | "$clean/bin/python" - | grep -c Linux >/dev/null
-        # The source archive has every crate that it needs.
+        # The source archive has every crate that it needs. Its lock file still has the dependencies of the project's own
+        # commands; cargo drops these and must change no version.
         tar -xzf ./*.tar.gz
-        cargo metadata --locked --offline --format-version 1 --manifest-path exec_server-*/crates/exec-server/Cargo.toml >/dev/null
+        cp exec_server-*/Cargo.lock lock.before
+        cargo metadata --offline --format-version 1 --manifest-path exec_server-*/crates/exec-server/Cargo.toml >/dev/null
+        if diff lock.before exec_server-*/Cargo.lock | grep '^> *\(version\|checksum\)'; then
+            echo "the lock file of the source archive does not fit its crates" >&2
+            exit 1
+        fi
     )
     echo "the wheel works in a clean environment"
 else
