@@ -55,7 +55,8 @@ pub fn json_scanner(data: &[u8]) {
                 assert_eq!(object[&key], value);
             }
         }
-        Err(JsonError::NotAnObject) => assert!(parsed.is_ok_and(|value| !value.is_object())),
+        // A number that is too large for a value is no object either.
+        Err(JsonError::NotAnObject) => assert!(!parsed.is_ok_and(|value| value.is_object())),
         Err(JsonError::DuplicateKey(_) | JsonError::TooManyValues | JsonError::TooDeep) => {}
         Err(_) => assert!(parsed.is_err(), "the scanner refuses what serde takes"),
     }
