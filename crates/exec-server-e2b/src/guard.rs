@@ -1,5 +1,6 @@
 //! Who may ask: programs of this machine, or those that have the token; never a page in a browser.
 
+use exec_server_transport::local_listener::is_same_token;
 use http::{HeaderMap, header};
 
 use crate::refusal::{Code, Refusal};
@@ -11,7 +12,7 @@ pub fn check(headers: &HeaderMap, token: Option<&str>, names: &[&str]) -> Result
     }
     let Some(token) = token else { return check_host(headers) };
     let is_right = |name: &&str| {
-        headers.get(*name).is_some_and(|value| is_same(value.as_bytes(), token.as_bytes()))
+        headers.get(*name).is_some_and(|value| is_same_token(value.as_bytes(), token.as_bytes()))
     };
     if names.iter().any(is_right) {
         return Ok(());
@@ -33,12 +34,6 @@ fn check_host(headers: &HeaderMap) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::new(Code::PermissionDenied, format!("the host {host:?} is not this machine")))
-}
-
-/// Compares in a time that does not depend on where the first difference is.
-fn is_same(given: &[u8], token: &[u8]) -> bool {
-    let differences = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
-    given.len() == token.len() && differences == 0
 }
 
 #[cfg(test)]

@@ -4,12 +4,12 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use exec_server_transport::local_listener::{BindError, Gate, LocalListener};
 use http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::{E2bServer, Shared, routes};
@@ -17,64 +17,31 @@ use crate::{E2bServer, Shared, routes};
 /// Connections at once: every running command and watch of an SDK has one.
 const MAX_CONNECTIONS: usize = 2048;
 
-/// Whether the peer of an accepted connection may connect, by its address and the local one; may block.
-pub type Gate = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
-
 /// A bound address.
 pub struct HttpEndpoint {
-    listener: TcpListener,
-}
-
-/// Why an address is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// The network reaches the address, and there is no token.
-    #[error("{0} is not a loopback address, so that a token is needed (--http-token-file)")]
-    NeedsToken(SocketAddr),
-    /// The address cannot be bound.
-    #[error("cannot listen on {0}")]
-    Bind(SocketAddr, #[source] std::io::Error),
+    listener: LocalListener,
 }
 
 impl HttpEndpoint {
     /// Binds an address; one that the network reaches needs a token.
     pub async fn bind(address: SocketAddr, has_token: bool) -> Result<Self, BindError> {
-        if !address.ip().is_loopback() && !has_token {
-            return Err(BindError::NeedsToken(address));
-        }
-        let listener =
-            TcpListener::bind(address).await.map_err(|error| BindError::Bind(address, error))?;
-        Ok(Self { listener })
+        Ok(Self { listener: LocalListener::bind(address, has_token, MAX_CONNECTIONS).await? })
     }
 
     /// The URL for `E2B_SANDBOX_URL` and `E2B_API_URL`.
     pub fn url(&self) -> std::io::Result<String> {
-        Ok(format!("http://{}", self.listener.local_addr()?))
+        Ok(format!("http://{}", self.listener.address()?))
     }
 
     /// Serves until the future is dropped; then all connections end.
     pub async fn serve(self, gate: Gate, server: E2bServer) {
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         loop {
-            let slot = slots.clone().acquire_owned().await.expect("it is never closed");
             while connections.try_join_next().is_some() {}
-            let (stream, peer) = match self.listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "could not accept a connection");
-                    continue;
-                }
-            };
-            let (shared, gate) = (server.shared.clone(), gate.clone());
-            connections.spawn(async move {
-                let Ok(local) = stream.local_addr() else { return };
-                let admitted = tokio::task::spawn_blocking(move || gate(peer, local)).await;
-                if admitted.unwrap_or(false) {
-                    serve_connection(stream, shared).await;
-                }
-                drop(slot);
-            });
+            let accepted = self.listener.accept().await;
+            let shared = server.shared.clone();
+            connections
+                .spawn(accepted.serve(gate.clone(), |stream| serve_connection(stream, shared)));
         }
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use exec_server_transport::local_listener::{BindError, Gate, LocalListener, is_same_token};
 use http::{Request, Response, StatusCode, header};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full};
@@ -13,8 +14,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpStream;
 
 use rmcp::ServerHandler;
 
@@ -26,45 +26,27 @@ const MAX_CONNECTIONS: usize = 256;
 
 /// A bound endpoint.
 pub struct HttpEndpoint {
-    listener: TcpListener,
+    listener: LocalListener,
     token: Option<String>,
-}
-
-/// Why an address is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum BindError {
-    /// The network reaches the address, and there is no token.
-    #[error("{0} is not a loopback address, so that a token is needed")]
-    NeedsToken(SocketAddr),
-    /// The address cannot be bound.
-    #[error("cannot listen on {0}")]
-    Bind(SocketAddr, #[source] std::io::Error),
 }
 
 type Body = BoxBody<Bytes, Infallible>;
 
-/// Whether the peer of an accepted connection may connect, by its address and the local one; may block.
-pub type Gate = Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>;
-
 impl HttpEndpoint {
     /// Binds an address; with a token, requests need it as their bearer token.
     pub async fn bind(address: SocketAddr, token: Option<String>) -> Result<Self, BindError> {
-        if !address.ip().is_loopback() && token.is_none() {
-            return Err(BindError::NeedsToken(address));
-        }
-        let listener =
-            TcpListener::bind(address).await.map_err(|error| BindError::Bind(address, error))?;
+        let listener = LocalListener::bind(address, token.is_some(), MAX_CONNECTIONS).await?;
         Ok(Self { listener, token })
     }
 
     /// The URL to give to clients.
     pub fn url(&self) -> std::io::Result<String> {
-        Ok(format!("http://{}{ENDPOINT}", self.listener.local_addr()?))
+        Ok(format!("http://{}{ENDPOINT}", self.listener.address()?))
     }
 
     /// What a page of this very address has as its origin; every other page is refused.
     fn own_origins(&self) -> Vec<String> {
-        let Ok(address) = self.listener.local_addr() else { return Vec::new() };
+        let Ok(address) = self.listener.address() else { return Vec::new() };
         let port = address.port();
         ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("http://{host}:{port}")).to_vec()
     }
@@ -85,25 +67,13 @@ impl HttpEndpoint {
         let sessions = Arc::new(LocalSessionManager::default());
         let service = StreamableHttpService::new(move || Ok(handler()), sessions, config);
         let token: Option<Arc<str>> = self.token.map(Into::into);
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
-            let slot = slots.clone().acquire_owned().await.expect("it is never closed");
-            let (stream, peer) = match self.listener.accept().await {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    tracing::warn!(%error, "could not accept a connection");
-                    continue;
-                }
-            };
-            let (service, token, gate) = (service.clone(), token.clone(), gate.clone());
-            tokio::spawn(async move {
-                let Ok(local) = stream.local_addr() else { return };
-                let admitted = tokio::task::spawn_blocking(move || gate(peer, local)).await;
-                if admitted.unwrap_or(false) {
-                    serve_connection(stream, service, token).await;
-                }
-                drop(slot);
-            });
+            let accepted = self.listener.accept().await;
+            let (service, token) = (service.clone(), token.clone());
+            tokio::spawn(
+                accepted
+                    .serve(gate.clone(), move |stream| serve_connection(stream, service, token)),
+            );
         }
     }
 }
@@ -142,14 +112,9 @@ fn has_token(request: &Request<Incoming>, token: &str) -> bool {
     let given = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let given = given.and_then(|value| value.split_once(' '));
     given.is_some_and(|(scheme, given)| {
-        scheme.eq_ignore_ascii_case("bearer") && is_same(given.trim().as_bytes(), token.as_bytes())
+        scheme.eq_ignore_ascii_case("bearer")
+            && is_same_token(given.trim().as_bytes(), token.as_bytes())
     })
-}
-
-/// Compares in a time that does not depend on where the first difference is.
-fn is_same(given: &[u8], token: &[u8]) -> bool {
-    let differences = given.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
-    given.len() == token.len() && differences == 0
 }
 
 fn refusal(status: StatusCode, text: &'static str) -> Response<Body> {

@@ -8,6 +8,7 @@
 //! | [`websocket`] | messages as websocket messages |
 //! | [`upgrade`] | server side of the websocket handshake |
 //! | [`http_front`] | HTTP front end of both servers: accept, TLS, health, version, metrics, upgrade |
+//! | [`local_listener`] | listener of a client command, with a gate for local processes |
 //! | [`host`] | loopback check of the `Host` header |
 //! | [`lines`] | messages as lines, over stdio or in memory |
 //! | [`stdio`] | stdin and stdout of this process |
@@ -29,6 +30,7 @@ pub mod http_exchange;
 pub mod http_front;
 pub mod keepalive_timer;
 pub mod lines;
+pub mod local_listener;
 pub mod outbox;
 pub mod proxy;
 pub mod stdio;
