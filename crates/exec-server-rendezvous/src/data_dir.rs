@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use exec_server_protocol::hex;
 
+use crate::key_ring::KeyRing;
 use crate::secrets::{new_id, random};
-use crate::signed_url::SigningKeys;
 
 const DATABASE: &str = "rendezvous.sqlite3";
 const KEYS: &str = "signing-keys";
@@ -111,27 +111,15 @@ impl DataDir {
     }
 
     /// Reads the signing keys; creates the first one if there is none.
-    pub fn signing_keys(&self) -> Result<SigningKeys, DataDirError> {
+    pub(crate) fn signing_keys(&self) -> Result<KeyRing, DataDirError> {
         let path = self.path.join(KEYS);
         let failed = |source| DataDirError::Io { path: path.clone(), source };
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let text = format!("{} {}\n", new_id("k"), hex::encode(&random::<32>()));
-                self.write_new(&path, text.as_bytes()).map_err(failed)?;
-                text
-            }
-            Err(error) => return Err(failed(error)),
-        };
+        if !path.try_exists().map_err(failed)? {
+            let text = format!("{} {}\n", new_id("k"), hex::encode(&random::<32>()));
+            self.write_new(&path, text.as_bytes()).map_err(failed)?;
+        }
         keep_to_owner(&path, 0o600).map_err(failed)?;
-        parse_keys(&text).ok_or(DataDirError::Keys(path))
-    }
-
-    /// Reads the signing keys that the nodes of a cluster share.
-    pub fn shared_signing_keys(path: &Path) -> Result<SigningKeys, DataDirError> {
-        let text = fs::read_to_string(path)
-            .map_err(|source| DataDirError::Io { path: path.to_owned(), source })?;
-        parse_keys(&text).ok_or_else(|| DataDirError::Keys(path.to_owned()))
+        KeyRing::load(&path)
     }
 
     /// Writes a file atomically, so that a crash cannot leave half a key.
@@ -159,17 +147,6 @@ impl DataDir {
         keep_to_owner(&path, 0o600).map_err(failed)?;
         Ok(path)
     }
-}
-
-/// Parses one key per line: an id, a space, and at least 32 bytes in hex.
-fn parse_keys(text: &str) -> Option<SigningKeys> {
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let keys = lines.map(|line| {
-        let (id, secret) = line.split_once(' ')?;
-        let secret = hex::decode(secret.trim()).filter(|secret| secret.len() >= 32)?;
-        Some((id.to_owned(), secret))
-    });
-    SigningKeys::new(keys.collect::<Option<Vec<_>>>()?)
 }
 
 fn owner_only() -> OpenOptions {

@@ -167,7 +167,7 @@ async fn open_websocket(
     };
     let query = request.uri().query().unwrap_or_default();
     let now = rendezvous.config.clock.now();
-    let claims = rendezvous.keys.verify(segment, query, now).map_err(|error| {
+    let claims = rendezvous.keys.current().verify(segment, query, now).map_err(|error| {
         let status = match error.0 {
             "unknown_route" => StatusCode::NOT_FOUND,
             _ => StatusCode::UNAUTHORIZED,

@@ -6,7 +6,7 @@
 //! | [`config`] | configuration, limits, timings |
 //! | `hand_over` | a node that stops lets others take over its executors |
 //! | `http`, `api` | HTTP routes and handlers |
-//! | [`signed_url`] | signed websocket URLs |
+//! | [`signed_url`], `key_ring` | signed websocket URLs, and the keys for them |
 //! | `socket`, `tcp` | websocket of one executor or harness, and its TCP options |
 //! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
 //! | `maintenance` | ended tokens, expired rows, free memory |
@@ -33,6 +33,7 @@ pub mod wire;
 mod api;
 mod hand_over;
 mod http;
+mod key_ring;
 mod maintenance;
 mod metrics;
 mod opened;

@@ -8,8 +8,8 @@ use crate::admin::{self, PUBLIC_URL};
 use crate::clock::Seconds;
 use crate::config::ClusterConfig;
 use crate::data_dir::DataDir;
+use crate::key_ring::KeyRing;
 use crate::server::{Base, StartError};
-use crate::signed_url::SigningKeys;
 use crate::store::{PostgresStore, SharedStore, SqliteStore, Store, StoreError};
 
 /// Name of the stored value that holds the name of the cluster.
@@ -19,7 +19,7 @@ const CLUSTER: &str = "cluster";
 pub struct Opened {
     pub store: SharedStore,
     pub cluster: Option<Arc<PostgresStore>>,
-    pub keys: SigningKeys,
+    pub keys: Arc<KeyRing>,
     pub data: Option<(DataDir, File)>,
 }
 
@@ -28,14 +28,14 @@ impl Opened {
     pub fn data_dir(path: &Path) -> Result<Self, StartError> {
         let data = DataDir::create(path)?;
         let lock = data.lock()?;
-        let keys = data.signing_keys()?;
+        let keys = Arc::new(data.signing_keys()?);
         let store = Arc::new(open_store(&data)?);
         Ok(Self { store, cluster: None, keys, data: Some((data, lock)) })
     }
 
     /// A node of a cluster.
     pub async fn cluster(config: &ClusterConfig) -> Result<Self, StartError> {
-        let keys = DataDir::shared_signing_keys(&config.signing_keys)?;
+        let keys = Arc::new(KeyRing::load(&config.signing_keys)?);
         let store = Arc::new(PostgresStore::open(&config.store).await?);
         match store.note(CLUSTER).await? {
             None => store.set_note(CLUSTER, config.name.clone()).await?,

@@ -24,11 +24,11 @@ use crate::config::{Limits, RendezvousConfig};
 use crate::data_dir::{DataDir, DataDirError};
 use crate::hand_over::hand_over;
 use crate::http;
+use crate::key_ring::{KeyRing, renew_keys};
 use crate::maintenance::{maintain, release_memory};
 use crate::metrics::Metrics;
 use crate::opened::{Opened, first_start};
 use crate::presence::PresenceSocket;
-use crate::signed_url::SigningKeys;
 use crate::store::{OpenError, PostgresStore, SharedStore, StoreError};
 use crate::tcp;
 
@@ -54,7 +54,7 @@ pub struct Rendezvous {
     /// The same store, if it is shared with other nodes.
     pub(crate) cluster: Option<Arc<PostgresStore>>,
     pub(crate) bus: Arc<dyn Bus>,
-    pub(crate) keys: SigningKeys,
+    pub(crate) keys: Arc<KeyRing>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) base: Base,
     draining: watch::Sender<bool>,
@@ -235,6 +235,7 @@ impl BoundRendezvous {
                 () = serve_presence(presence, &rendezvous) => {}
                 () = maintain(&rendezvous) => {}
                 () = renew_certificates(tls.as_ref(), rendezvous.config.timings.maintenance) => {}
+                () = renew_keys(&rendezvous.keys, rendezvous.config.timings.maintenance) => {}
                 () = release_memory(&rendezvous) => {}
             }
         };

@@ -69,6 +69,11 @@ impl SigningKeys {
         (!keys.is_empty()).then_some(Self { keys })
     }
 
+    /// Ids of the keys, the signing one first.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
+        self.keys.iter().map(|(id, _)| id.as_str())
+    }
+
     /// Creates a signed URL below `base`, such as `wss://example.org`.
     pub fn sign(&self, base: &str, claims: &Claims) -> String {
         let (key_id, key) = &self.keys[0];

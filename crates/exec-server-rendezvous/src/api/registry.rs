@@ -55,7 +55,7 @@ pub async fn register(asked: Asked<'_>, environment: String) -> Result<Reply, Re
         StatusCode::OK,
         &RegisterResponse {
             environment_id: environment,
-            url: rendezvous.keys.sign(&rendezvous.base.websocket, &claims),
+            url: rendezvous.keys.current().sign(&rendezvous.base.websocket, &claims),
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: registration,
         },
@@ -112,7 +112,7 @@ pub async fn connect(asked: Asked<'_>, environment: String) -> Result<Reply, Ref
         StatusCode::OK,
         &ConnectResponse {
             environment_id: environment,
-            url: rendezvous.keys.sign(&base, &claims),
+            url: rendezvous.keys.current().sign(&base, &claims),
             security_profile: SECURITY_PROFILE.to_owned(),
             executor_registration_id: current.id,
             executor_public_key: current.executor_key,
