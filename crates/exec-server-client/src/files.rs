@@ -570,7 +570,7 @@ impl ExecutorFileSystem {
         method: Method,
         params: &impl Serialize,
     ) -> Result<R, ExecServerError> {
-        self.caller.call(method, params, Replay::Never).await
+        self.caller.call(method, params, replay(method)).await
     }
 
     async fn call_for_nothing(
@@ -591,5 +591,18 @@ impl ExecutorFileSystem {
         what: &'static str,
     ) -> Result<(), ExecServerError> {
         self.caller.require(has, what).await
+    }
+}
+
+/// What changes nothing is asked again if its answer was lost with the connection.
+fn replay(method: Method) -> Replay {
+    match method {
+        Method::FsReadFile
+        | Method::FsGetMetadata
+        | Method::FsCanonicalize
+        | Method::FsReadDirectory
+        | Method::FsReadLink
+        | Method::FsWalk => Replay::Safe,
+        _ => Replay::Never,
     }
 }
