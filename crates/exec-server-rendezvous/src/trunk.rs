@@ -113,6 +113,11 @@ impl Trunk {
         granted
     }
 
+    /// Whether this end of the link exists.
+    pub fn is_open(&self, id: LinkId) -> bool {
+        self.links.contains_key(&id)
+    }
+
     /// The other end has answered that the link is open.
     pub fn handle_opened(&mut self, id: LinkId, credit: u64) {
         if let Some(end) = self.links.get_mut(&id) {

@@ -232,11 +232,15 @@ async fn open_home_link(
         return Err(AttachError::Stale);
     }
     let peer = nats.trunks.peer(&open.node, open.epoch).ok_or(AttachError::Unavailable)?;
+    let id = LinkId { is_ours: false, number: open.link };
+    // A doubled request would start the link again, with other numbers than its frames have.
+    if peer.with(|trunk| trunk.is_open(id)) {
+        return Err(AttachError::Stale);
+    }
     let max_streams = open.max_streams.map(|max| usize::try_from(max).unwrap_or(usize::MAX));
     let Open { environment, registration, token, .. } = open;
     let ticket = Ticket { environment, registration, token };
     let link = shared.local.attach_harness(ticket, max_streams).await?;
-    let id = LinkId { is_ours: false, number: open.link };
     let credit = peer.with(|trunk| trunk.open(Instant::now(), id, open.credit));
     links.spawn(run_home_link(LinkEnd { shared: shared.clone(), peer, id }, link));
     Ok(credit)
