@@ -20,7 +20,9 @@ mod schema;
 mod tls;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use deadpool_postgres::Object;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -31,9 +33,10 @@ use super::{
     Token, TokenEnd, is_use_noted,
 };
 use crate::clock::Seconds;
+use crate::membership::LEASE;
 use crate::secrets::Digest;
 use crate::signed_url::Claims;
-use pools::Pools;
+use pools::{Pools, STATEMENT_TIMEOUT};
 use rows::{read_environment, read_registration, read_token};
 
 pub use cluster::{ClaimId, ClaimRequest, Claimed, Located, NodeReport, NodeRow, Renewal};
@@ -91,7 +94,7 @@ impl PostgresStore {
     pub async fn migrate(url: &str) -> Result<Self, OpenError> {
         let store = Self { pools: Arc::new(Pools::new(url)?) };
         let mut client = store.pools.durable().await?;
-        schema::migrate(&mut client).await?;
+        schema::migrate(&mut client, |error| store.pools.failed(error)).await?;
         Ok(store)
     }
 
@@ -130,9 +133,28 @@ async fn rows_of(
         Lane::Quick => pools.quick().await?,
         Lane::Lease => pools.lease().await?,
     };
-    let failed = |error| pools.failed(error);
-    let statement = client.prepare_cached(statement).await.map_err(failed)?;
-    client.query(&statement, parameters).await.map_err(failed)
+    let asked = async {
+        let statement = client.prepare_cached(statement).await?;
+        client.query(&statement, parameters).await
+    };
+    match tokio::time::timeout(lane.timeout(), asked).await {
+        Ok(answer) => answer.map_err(|error| pools.failed(error)),
+        Err(_) => {
+            // The answer may come late, and would hold up the next user of the connection.
+            drop(Object::take(client));
+            Err(pools.silent(lane.timeout()))
+        }
+    }
+}
+
+impl Lane {
+    /// How long an answer may take; the server gives up a statement a little earlier.
+    fn timeout(self) -> Duration {
+        match self {
+            Self::Durable | Self::Quick => STATEMENT_TIMEOUT + Duration::from_secs(1),
+            Self::Lease => LEASE,
+        }
+    }
 }
 
 /// Why a PostgreSQL store cannot be opened.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use exec_server_transport::tls::{self, TlsError};
 use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
 
 use super::tls::PostgresTls;
 use crate::store::{Cause, StoreError};
@@ -21,7 +22,7 @@ const DURABLE_CONNECTIONS: usize = 4;
 const LEASE_CONNECTIONS: usize = 2;
 
 /// A person or a peer waits for the answer.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why a store URL cannot be used.
@@ -87,22 +88,42 @@ impl Pools {
         self.lease.get().await.map_err(|error| self.unreachable(error))
     }
 
+    /// The server has not answered a statement in time.
+    pub fn silent(&self, time: Duration) -> StoreError {
+        self.away(format!("no answer within {} s", time.as_secs()))
+    }
+
     fn unreachable(&self, error: deadpool_postgres::PoolError) -> StoreError {
-        let why = match error {
+        self.away(match error {
             deadpool_postgres::PoolError::Backend(error) => reason(&error),
             deadpool_postgres::PoolError::Timeout(_) => "no connection within 3 s".to_owned(),
             error => error.to_string(),
+        })
+    }
+
+    fn away(&self, why: String) -> StoreError {
+        let hint = match why.contains("invalid peer certificate") {
+            true => {
+                "; name the authority of its certificate with sslrootcert=FILE in the store URL"
+            }
+            false => "; check the store URL and whether the server runs",
         };
-        StoreError::Unreachable { engine: "PostgreSQL", address: self.address.to_string(), why }
+        let address = self.address.to_string();
+        StoreError::Unreachable { engine: "PostgreSQL", address, why: why + hint }
     }
 
     /// Classifies the error of a statement: it was not executed, or its outcome is not known.
     pub fn failed(&self, error: tokio_postgres::Error) -> StoreError {
-        if error.as_db_error().is_some() {
-            return StoreError::Unwritten(reason(&error).into());
-        }
-        let address = self.address.to_string();
-        StoreError::Unreachable { engine: "PostgreSQL", address, why: reason(&error) }
+        let Some(known) = error.as_db_error() else { return self.away(reason(&error)) };
+        let hint = if *known.code() == SqlState::DISK_FULL {
+            "; its disk is full: free space there"
+        } else if *known.code() == SqlState::READ_ONLY_SQL_TRANSACTION {
+            "; it is a replica: name the primary in the store URL"
+        } else {
+            ""
+        };
+        let text = format!("PostgreSQL at {}: {}{hint}", self.address, reason(&error));
+        StoreError::Unwritten(text.into())
     }
 }
 
@@ -159,13 +180,17 @@ fn split_authorities(text: &str) -> Result<(url::Url, Option<PathBuf>), StoreUrl
     for (name, value) in url.query_pairs() {
         match &*name {
             "sslrootcert" => authorities = Some(PathBuf::from(&*value)),
+            // Chain and name are always verified.
+            "sslmode" if matches!(&*value, "verify-ca" | "verify-full") => {
+                kept.push((name.into_owned(), "require".to_owned()));
+            }
             _ => kept.push((name.into_owned(), value.into_owned())),
         }
     }
-    url.set_query(None);
-    if !kept.is_empty() {
-        url.query_pairs_mut().extend_pairs(kept);
-    }
+    let query = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(kept).finish();
+    // A plus is no space in this URL.
+    let query = query.replace('+', "%20");
+    url.set_query(if query.is_empty() { None } else { Some(&query) });
     Ok((url, authorities))
 }
 

@@ -2,7 +2,7 @@
 
 use tokio_postgres::Client;
 
-use crate::store::{Cause, StoreError};
+use crate::store::StoreError;
 
 /// One migration per version; a released migration is never changed. A migration only adds; what it replaces is
 /// removed one release later, so that nodes of two versions can share a database.
@@ -107,8 +107,10 @@ pub async fn version(client: &Client) -> Result<Option<i64>, tokio_postgres::Err
 }
 
 /// Migrates a database to the current version; safe to run in several processes at once.
-pub async fn migrate(client: &mut Client) -> Result<(), StoreError> {
-    let failed = |error: tokio_postgres::Error| StoreError::Unwritten(Cause::from(error));
+pub async fn migrate(
+    client: &mut Client,
+    failed: impl Fn(tokio_postgres::Error) -> StoreError + Copy,
+) -> Result<(), StoreError> {
     let transaction = client.transaction().await.map_err(failed)?;
     transaction.execute("SELECT pg_advisory_xact_lock($1)", &[&LOCK]).await.map_err(failed)?;
     let create = "CREATE TABLE IF NOT EXISTS schema_version (version bigint NOT NULL)";
