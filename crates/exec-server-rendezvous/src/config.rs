@@ -49,7 +49,7 @@ pub struct ClusterConfig {
     pub nats: Option<NatsConfig>,
     /// How long the executors of a node that stops are closed, one after the other.
     pub drain_time: Duration,
-    /// How long a node that reaches neither NATS nor the database keeps its executors.
+    /// How long a node that does not reach NATS or the database keeps its executors.
     pub isolation_grace: Duration,
     /// Interval of heartbeats; a node that misses four counts as silent.
     pub heartbeat: Duration,
@@ -111,7 +111,7 @@ pub struct Timings {
     pub executor_url: Duration,
     /// Lifetime of a harness URL and its authorization.
     pub harness_bundle: Duration,
-    /// Interval of pruning, of the search for ended tokens, and of the check for new certificates.
+    /// Interval of pruning, of the search for ended tokens, and of the check for new certificates and signing keys.
     pub maintenance: Duration,
 }
 

@@ -5,6 +5,8 @@
 //!                                 └─ neither lease nor heartbeat for 3 s, or a newer epoch ─▶ dead, for ever
 //! ```
 //!
+//! A node that could neither read leases nor hear heartbeats, because it was stopped or cut off, knows nothing about the
+//! others meanwhile: they are silent for it, and not dead.
 //! Heartbeats count only while this node hears its own: otherwise NATS is away, and the leases alone decide.
 //! Invariant: an epoch that was dead once is dead for ever at this observer, whatever arrives late. A silent node serves
 //! no new streams, and is alive again with its next heartbeat; that is safe, because claims are fenced by the database.
@@ -52,6 +54,8 @@ pub struct Beat {
     pub is_leaving: bool,
     /// Time until its next heartbeat.
     pub interval: Duration,
+    /// Whether the node reaches the database.
+    pub has_lease: bool,
     /// What it reports about itself.
     pub load: Load,
 }
@@ -107,6 +111,8 @@ pub struct Membership {
     /// The newest epoch of each node that was found dead.
     dead: BTreeMap<String, u64>,
     own: Option<Hearing>,
+    /// When all leases were read last.
+    leases_read: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -115,6 +121,8 @@ struct Member {
     url: Arc<str>,
     is_leaving: bool,
     is_deaf: bool,
+    /// As its last heartbeat says.
+    has_lease: bool,
     held_until: Instant,
     beat: Option<(Instant, Duration)>,
     load: Option<Load>,
@@ -138,6 +146,12 @@ impl Hearing {
 }
 
 impl Membership {
+    /// All leases were read at `now`.
+    pub fn handle_leases(&mut self, now: Instant, leases: impl IntoIterator<Item = Lease>) {
+        leases.into_iter().for_each(|lease| self.handle_lease(now, lease));
+        self.leases_read = Some(now);
+    }
+
     /// A lease was read at `now`.
     pub fn handle_lease(&mut self, now: Instant, lease: Lease) {
         let Lease { node, epoch, url, is_leaving, is_deaf, age } = lease;
@@ -158,12 +172,13 @@ impl Membership {
 
     /// The heartbeat of another node arrived at `now`; returns whether its epoch is dead here, which it does not know.
     pub fn handle_beat(&mut self, now: Instant, beat: Beat) -> bool {
-        let Beat { node, epoch, url, is_leaving, interval, load } = beat;
+        let Beat { node, epoch, url, is_leaving, interval, has_lease, load } = beat;
         let Some(member) = self.touch(now, &node, epoch, &url, now + LEASE) else {
             return !self.members.contains_key(&node);
         };
         member.is_leaving |= is_leaving;
         member.beat = Some((now, interval));
+        member.has_lease = has_lease;
         member.load = Some(load);
         false
     }
@@ -207,7 +222,19 @@ impl Membership {
     /// Whether another node than `own` says in its lease that it hears heartbeats.
     pub fn do_others_hear(&mut self, now: Instant, own: &str) -> bool {
         self.settle(now);
-        self.members.iter().any(|(node, member)| node != own && !member.is_deaf)
+        let hears = |member: &Member| !member.is_deaf && now < member.held_until;
+        self.members.iter().any(|(node, member)| node != own && hears(member))
+    }
+
+    /// Whether another node can serve what this node cannot: one that reaches the database, as long as this one hears
+    /// heartbeats; one that hears heartbeats, as long as this one reads leases. A node that leaves takes nothing over.
+    pub fn can_another_serve(&mut self, now: Instant, own: &str) -> bool {
+        self.settle(now);
+        let is_heard = self.heard_since(now).is_some();
+        self.members.iter().any(|(node, member)| {
+            let can = if is_heard { member.has_lease } else { !member.is_deaf };
+            node != own && can && self.judge(now, member) == MemberState::Alive
+        })
     }
 
     /// State and load of the nodes that are not dead.
@@ -246,6 +273,7 @@ impl Membership {
             url: url.clone(),
             is_leaving: false,
             is_deaf: false,
+            has_lease: false,
             held_until,
             beat: None,
             load: None,
@@ -258,6 +286,7 @@ impl Membership {
 
     fn judge(&self, now: Instant, member: &Member) -> MemberState {
         match self.missed(now, member).unwrap_or(0) {
+            _ if now >= member.held_until => MemberState::Silent,
             SILENT_AFTER.. => MemberState::Silent,
             _ if member.is_leaving => MemberState::Leaving,
             SUSPECT_AFTER.. => MemberState::Suspect,
@@ -274,10 +303,14 @@ impl Membership {
         Some((quiet.as_nanos() / interval.as_nanos().max(1)).try_into().unwrap_or(u32::MAX))
     }
 
-    /// Ends the epochs that neither hold a lease nor heartbeat.
+    /// Ends the epochs that neither hold a lease nor heartbeat, as far as this node could have noticed.
     fn settle(&mut self, now: Instant) {
+        let has_heard_all =
+            self.own.is_some_and(|own| own.is_fresh(now) && now >= own.since + LEASE);
         let is_lapsed = |(node, member): (&String, &Member)| {
-            (now >= member.held_until).then(|| (node.clone(), member.epoch))
+            let has_looked = self.leases_read.is_some_and(|at| at >= member.held_until);
+            let is_over = now >= member.held_until && (has_looked || has_heard_all);
+            is_over.then(|| (node.clone(), member.epoch))
         };
         let lapsed: Vec<_> = self.members.iter().filter_map(is_lapsed).collect();
         for (node, epoch) in lapsed {
@@ -322,6 +355,8 @@ mod tests {
         let later = now + LEASE - Duration::from_millis(501);
         assert_eq!(nodes.state(later, "a", 1), MemberState::Alive);
         let late = later + Duration::from_millis(1);
+        assert_eq!(nodes.state(late, "a", 1), MemberState::Silent, "the database was not asked");
+        nodes.handle_leases(late, []);
         assert_eq!(nodes.state(late, "a", 1), MemberState::Dead);
         nodes.handle_lease(late, lease("a", 1, 0));
         assert_eq!(nodes.state(late, "a", 1), MemberState::Dead);
@@ -349,8 +384,49 @@ mod tests {
             url: "http://n".into(),
             is_leaving: false,
             interval: TENTH,
+            has_lease: true,
             load: Load::default(),
         }
+    }
+
+    #[test]
+    fn a_node_that_was_stopped_or_cut_off_holds_the_others_for_silent_and_not_for_dead() {
+        let mut nodes = Membership::default();
+        let start = Instant::now();
+        nodes.handle_leases(start, [lease("a", 1, 0)]);
+        nodes.handle_own_beat(start, TENTH);
+        nodes.handle_beat(start, beat("b", 1));
+        let later = start + 10 * LEASE;
+        // What waited in its socket comes first: its own heartbeat, and then that of the other.
+        nodes.handle_own_beat(later, TENTH);
+        assert_eq!(nodes.state(later, "a", 1), MemberState::Silent);
+        assert_eq!(nodes.state(later, "b", 1), MemberState::Silent);
+        assert!(!nodes.handle_beat(later, beat("b", 1)), "it must not take a new epoch for this");
+        nodes.handle_leases(later, [lease("a", 1, 0)]);
+        for node in ["a", "b"] {
+            assert_eq!(nodes.state(later, node, 1), MemberState::Alive, "{node}");
+        }
+    }
+
+    #[test]
+    fn what_this_node_cannot_serve_another_can_only_if_it_is_better_off() {
+        let mut nodes = Membership::default();
+        let now = Instant::now();
+        // Without the database: heartbeats say who reaches it.
+        nodes.handle_own_beat(now, TENTH);
+        assert!(!nodes.can_another_serve(now, "own"));
+        nodes.handle_beat(now, Beat { has_lease: false, ..beat("a", 1) });
+        assert!(!nodes.can_another_serve(now, "own"));
+        nodes.handle_beat(now, beat("a", 1));
+        assert!(nodes.can_another_serve(now, "own"));
+        nodes.handle_beat(now, Beat { is_leaving: true, ..beat("a", 1) });
+        assert!(!nodes.can_another_serve(now, "own"));
+        // Without heartbeats: leases say who hears them.
+        let later = now + 10 * TENTH;
+        nodes.handle_lease(later, Lease { is_deaf: true, ..lease("b", 1, 0) });
+        assert!(!nodes.can_another_serve(later, "own"));
+        nodes.handle_lease(later, lease("b", 1, 0));
+        assert!(nodes.can_another_serve(later, "own"));
     }
 
     #[test]
@@ -392,6 +468,9 @@ mod tests {
         nodes.handle_own_beat(later + 4 * TENTH, TENTH);
         assert_eq!(nodes.state(later + 4 * TENTH, "a", 1), MemberState::Silent);
         assert_eq!(nodes.heard_since(later + 4 * TENTH), Some(later));
+        for tenths in (6..=30).step_by(2) {
+            nodes.handle_own_beat(later + tenths * TENTH, TENTH);
+        }
         assert_eq!(nodes.state(later + LEASE, "a", 1), MemberState::Dead);
         assert!(nodes.handle_beat(later + LEASE, beat("a", 1)), "the node must be told");
         assert_eq!(nodes.state(later + LEASE, "a", 1), MemberState::Dead);

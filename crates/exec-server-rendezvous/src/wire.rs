@@ -43,6 +43,9 @@ pub struct Heartbeat {
     /// Identifies the database, so that two clusters with one name are told apart.
     #[prost(string, tag = "9")]
     pub database: String,
+    /// Whether the sender reaches the database, and so attaches executors and opens streams.
+    #[prost(bool, tag = "10")]
+    pub has_lease: bool,
 }
 
 /// A request to one node.
@@ -211,9 +214,6 @@ pub struct Signal {
     /// Ids of tokens that were revoked.
     #[prost(string, repeated, tag = "2")]
     pub revoked_tokens: Vec<String>,
-    /// The file of signing keys has changed at the sender.
-    #[prost(bool, tag = "3")]
-    pub have_keys_changed: bool,
 }
 
 /// Trunk messages from one node to another, in order.

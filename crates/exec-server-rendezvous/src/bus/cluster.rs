@@ -40,7 +40,7 @@ use exec_server_relay::switchboard::{
 use tokio::sync::mpsc;
 
 use super::{Answer, Bus, ClusterReport, Link, LinkState, LocalBus, NodeView, Presence};
-use crate::clock::Clock;
+use crate::clock::{Clock, Seconds};
 use crate::config::ClusterConfig;
 use crate::membership::{LEASE, Lease, MemberState, Membership};
 use crate::store::{ClaimId, ClaimRequest, Located, PostgresStore, StoreError};
@@ -94,6 +94,8 @@ struct Shared {
     requests: mpsc::Sender<ClaimMessage>,
     state: Mutex<State>,
     is_leaving: AtomicBool,
+    /// Whether the executors of this node are being closed because only other nodes can serve them.
+    is_isolated: AtomicBool,
     pause: Arc<Pause>,
     nats: Option<Nats>,
 }
@@ -109,6 +111,10 @@ struct State {
     membership: Membership,
     /// The executors of this node.
     held: BTreeMap<String, Held>,
+    /// Claims that have ended while the database was away.
+    unreleased: BTreeMap<String, ClaimId>,
+    /// By how much the clocks differed when that was logged last.
+    noted_difference: Seconds,
     counts: Counts,
 }
 
@@ -158,6 +164,8 @@ impl ClusterBus {
             is_disowned: false,
             membership: Membership::default(),
             held: BTreeMap::new(),
+            unreleased: BTreeMap::new(),
+            noted_difference: 0,
             counts: Counts::default(),
         };
         let local = LocalBus::new(limits, budget);
@@ -180,9 +188,11 @@ impl ClusterBus {
             requests,
             state: Mutex::new(state),
             is_leaving: AtomicBool::new(false),
+            is_isolated: AtomicBool::new(false),
             pause: Arc::default(),
             nats,
         });
+        lease::begin(&shared).await;
         tasks.spawn(run_claims(shared.clone(), queue));
         tasks.spawn(run_lease(shared.clone()));
         tasks.spawn(shared.pause.clone().run());
@@ -196,6 +206,20 @@ impl ClusterBus {
             }
         }
         Ok(Self { shared, _tasks: tasks })
+    }
+}
+
+impl State {
+    /// Whether executors can be claimed and streams opened here, as far as the database is concerned.
+    fn has_lease(&self) -> bool {
+        self.is_held && self.renewed.elapsed() < LEASE
+    }
+
+    /// Keeps a claim that could not be released; beyond the limit its entry stays until the next claim.
+    fn release_later(&mut self, environment: String, claim: ClaimId) {
+        if self.unreleased.len() < MOST_REQUESTS {
+            self.unreleased.insert(environment, claim);
+        }
     }
 }
 
@@ -281,6 +305,40 @@ impl Shared {
             || !state.membership.do_others_hear(now, &self.node.id)
     }
 
+    /// Attaches an executor whose claim was made. Of two sockets of one environment at once, the older claim is refused,
+    /// in whatever order they come here.
+    fn attach_claimed(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        claim: ClaimId,
+    ) -> Result<Box<dyn Link>, AttachError> {
+        let environment = ticket.environment.clone();
+        let registration = ticket.registration.clone();
+        // The sequence of a claim is unique, and so tells sockets apart even after the claim was made again.
+        let socket = claim.sequence;
+        let attached = {
+            let mut state = self.state();
+            if state.held.get(&environment).is_some_and(|other| other.claim > claim) {
+                return Err(AttachError::Stale);
+            }
+            let attached = self.local.attach(ticket, claim.generation);
+            if attached.is_ok() {
+                state.held.insert(environment.clone(), Held { claim, registration, socket });
+            }
+            attached
+        };
+        match attached {
+            Ok(link) => {
+                let claimed = Claimed { shared: self.clone(), environment, socket };
+                Ok(Box::new(ClusterLink { link, claimed }))
+            }
+            Err(error) => {
+                self.send_release(environment, claim);
+                Err(error)
+            }
+        }
+    }
+
     /// Releases the claim of a socket that has ended, unless another socket of this node has replaced it.
     fn release(&self, environment: String, socket: u64) {
         let claim = {
@@ -291,8 +349,15 @@ impl Shared {
             let Some(held) = state.held.remove(&environment) else { return };
             held.claim
         };
-        // Beyond the limit the entry stays; it is replaced by the next claim, and counts for nothing until then.
-        let _ = self.requests.try_send(ClaimMessage::Release { environment, claim });
+        self.send_release(environment, claim);
+    }
+
+    fn send_release(&self, environment: String, claim: ClaimId) {
+        let message = ClaimMessage::Release { environment, claim };
+        let unsent = self.requests.try_send(message).map_err(mpsc::error::TrySendError::into_inner);
+        if let Err(ClaimMessage::Release { environment, claim }) = unsent {
+            self.state().release_later(environment, claim);
+        }
     }
 }
 
@@ -344,21 +409,16 @@ impl Bus for ClusterBus {
     ) -> Answer<'_, Result<Box<dyn Link>, AttachError>> {
         Box::pin(async move {
             let shared = &self.shared;
+            if shared.is_isolated.load(Ordering::Relaxed) {
+                return Err(AttachError::Unavailable);
+            }
             let request = ClaimRequest {
                 environment: ticket.environment.clone(),
                 registration: ticket.registration.clone(),
                 generation,
             };
             let claim = claims::claim(shared, request).await?;
-            let (environment, registration) =
-                (ticket.environment.clone(), ticket.registration.clone());
-            // The sequence of a claim is unique, and so tells sockets apart even after the claim was made again.
-            let socket = claim.sequence;
-            let held = Held { claim, registration, socket };
-            shared.state().held.insert(environment.clone(), held);
-            let claimed = Claimed { shared: shared.clone(), environment, socket };
-            let link = shared.local.attach_executor(ticket, generation).await;
-            Ok(Box::new(ClusterLink { link: link?, claimed }) as Box<dyn Link>)
+            shared.attach_claimed(ticket, claim)
         })
     }
 
@@ -425,11 +485,8 @@ impl Bus for ClusterBus {
     }
 
     fn is_ready(&self) -> bool {
-        let is_held = {
-            let state = self.shared.state();
-            state.is_held && state.renewed.elapsed() < LEASE
-        };
-        is_held && self.shared.is_heard() && !self.shared.is_leaving.load(Ordering::Relaxed)
+        let has_lease = self.shared.state().has_lease();
+        has_lease && self.shared.is_heard() && !self.shared.is_leaving.load(Ordering::Relaxed)
     }
 
     fn counts(&self) -> (usize, usize) {

@@ -70,6 +70,18 @@ impl LocalBus {
         })
     }
 
+    /// Attaches an executor.
+    pub fn attach(&self, ticket: Ticket, generation: u64) -> Result<Box<dyn Link>, AttachError> {
+        let shard = self.shard(&ticket.environment).clone();
+        let environment = ticket.environment.clone();
+        let attached =
+            shard.with(|board| board.attach_executor(Instant::now(), ticket, generation));
+        if attached.is_ok() {
+            shard.0.lock().expect("no holder panics").arrivals.handle_arrival(&environment);
+        }
+        shard.link(attached)
+    }
+
     /// Closes the executor of an environment.
     pub fn close_executor(&self, environment: &str, why: CloseReason) {
         self.shard(environment).with(|board| board.close_executor(environment, why));
@@ -129,14 +141,7 @@ impl Bus for LocalBus {
         ticket: Ticket,
         generation: u64,
     ) -> Answer<'_, Result<Box<dyn Link>, AttachError>> {
-        let shard = self.shard(&ticket.environment).clone();
-        let environment = ticket.environment.clone();
-        let attached =
-            shard.with(|board| board.attach_executor(Instant::now(), ticket, generation));
-        if attached.is_ok() {
-            shard.0.lock().expect("no holder panics").arrivals.handle_arrival(&environment);
-        }
-        Box::pin(std::future::ready(shard.link(attached)))
+        Box::pin(std::future::ready(self.attach(ticket, generation)))
     }
 
     fn attach_harness(

@@ -61,7 +61,7 @@ pub struct RendezvousArguments {
     /// come to the other nodes all at once; 0s closes them together [default: 10s].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     drain_time: Option<Duration>,
-    /// With --nats: how long a node that reaches neither NATS nor the database keeps its executors [default: 5s].
+    /// With --nats: how long a node that does not reach NATS or the database keeps its executors [default: 5s].
     #[arg(long, value_name = "DURATION", value_parser = positive_duration, requires = "nats")]
     isolation_grace: Option<Duration>,
     /// With --nats: interval of heartbeats, 50ms to 700ms, the same on all nodes. A node that misses four is not used until it

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
-use crate::store::{ClaimId, ClaimRequest, StoreError};
+use crate::store::{ClaimId, ClaimRequest};
 
 /// How long a batch waits for more; far less than an executor notices.
 const GATHER: Duration = Duration::from_millis(5);
@@ -65,10 +65,7 @@ impl Batch {
     async fn add(&mut self, shared: &Shared, message: ClaimMessage) -> Option<ClaimMessage> {
         match message {
             ClaimMessage::Release { environment, claim } => {
-                let released = shared.store.release(&shared.node.id, &environment, claim).await;
-                if let Err(error) = released {
-                    tracing::debug!(%error, environment, "could not release a claim");
-                }
+                release(shared, environment, claim).await;
             }
             ClaimMessage::Claim { request, reply } => {
                 if !self.environments.insert(request.environment.clone()) {
@@ -110,12 +107,17 @@ impl Batch {
         for ((reply, claim), request) in self.replies.into_iter().zip(claims).zip(self.requests) {
             if let Err(Ok(Some(claim))) = reply.send(claim) {
                 // The connection ended meanwhile.
-                let _ = release(shared, &request.environment, claim).await;
+                release(shared, request.environment, claim).await;
             }
         }
     }
 }
 
-async fn release(shared: &Shared, environment: &str, claim: ClaimId) -> Result<(), StoreError> {
-    shared.store.release(&shared.node.id, environment, claim).await
+async fn release(shared: &Shared, environment: String, claim: ClaimId) {
+    let ended = [(environment, claim)];
+    if let Err(error) = shared.store.release(&shared.node.id, &ended).await {
+        let [(environment, claim)] = ended;
+        tracing::debug!(%error, environment, "could not release a claim; it is tried again");
+        shared.state().release_later(environment, claim);
+    }
 }

@@ -126,8 +126,7 @@ impl Nats {
 
     /// Tells all nodes that tokens were revoked; the database is the repair.
     pub fn tell_revoked(&self, node: &str, tokens: impl Iterator<Item = String>) {
-        let signal =
-            Signal { node: node.to_owned(), revoked_tokens: tokens.collect(), ..Signal::default() };
+        let signal = Signal { node: node.to_owned(), revoked_tokens: tokens.collect() };
         self.post(self.subjects.all(), signal.encode_to_vec());
     }
 

@@ -57,9 +57,13 @@ fn interval(shared: &Shared, every: Duration) -> Duration {
 
 fn own_beat(shared: &Shared, nats: &Nats, interval: Duration) -> Heartbeat {
     let (executors, streams) = shared.local.counts();
+    let (epoch, has_lease) = {
+        let state = shared.state();
+        (state.epoch, state.has_lease())
+    };
     Heartbeat {
         node: shared.node.id.clone(),
-        epoch: shared.state().epoch,
+        epoch,
         url: shared.node.url.clone(),
         is_leaving: shared.is_leaving.load(Ordering::Relaxed),
         interval_ms: interval.as_millis() as u32,
@@ -67,6 +71,7 @@ fn own_beat(shared: &Shared, nats: &Nats, interval: Duration) -> Heartbeat {
         streams: streams as u64,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         database: nats.database.clone(),
+        has_lease,
     }
 }
 
@@ -107,6 +112,7 @@ fn handle_beat(shared: &Shared, nats: &Nats, message: NatsMessage, has_warned: &
             url: beat.url.into(),
             is_leaving: beat.is_leaving,
             interval,
+            has_lease: beat.has_lease,
             load,
         },
     );

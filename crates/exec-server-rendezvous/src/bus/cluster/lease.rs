@@ -1,5 +1,6 @@
 //! The lease of a node: taken at the start, renewed every second, given up at the end.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use exec_server_relay::switchboard::CloseReason;
 use super::nats::NatsError;
 use super::{Held, NodeConfig, Shared};
 use crate::bus::Bus;
+use crate::clock::Seconds;
 use crate::membership::LEASE;
-use crate::store::{ClaimId, ClaimRequest, NodeReport, PostgresStore, StoreError};
+use crate::store::{ClaimId, ClaimRequest, Located, NodeReport, PostgresStore, StoreError};
 
 /// Interval of renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
@@ -62,21 +64,35 @@ pub async fn leave(shared: &Shared) {
     }
 }
 
+/// Learns the time of the database and the other nodes, before the first request.
+pub async fn begin(shared: &Shared) {
+    if let Err(error) = renew(shared).await {
+        tracing::warn!(%error, "could not renew the lease");
+    }
+}
+
 /// Renews the lease until the node stops.
 pub async fn run_lease(shared: Arc<Shared>) {
     let mut has_warned = false;
+    // Whether the claims are to be checked, until that has succeeded.
+    let mut is_due = false;
     for round in 1_u64.. {
         tokio::select! {
             () = tokio::time::sleep(RENEW_EVERY) => {}
             () = shared.pause.requested() => {}
         }
         let is_paused = shared.pause.begin_check();
-        let is_due = is_paused.is_some() || round.is_multiple_of(ROUNDS_BETWEEN_CHECKS);
-        let renewed = match renew(&shared).await {
-            Ok(()) if is_due => check_claims(&shared).await,
-            renewed => renewed,
+        is_due |= is_paused.is_some() || round.is_multiple_of(ROUNDS_BETWEEN_CHECKS);
+        let checked = async {
+            is_due |= renew(&shared).await? == Table::New;
+            release_ended(&shared).await?;
+            if is_due {
+                check_claims(&shared).await?;
+                is_due = false;
+            }
+            Ok::<_, StoreError>(())
         };
-        match renewed {
+        match checked.await {
             Ok(()) => {
                 has_warned = false;
                 if is_paused.is_some_and(|stop| shared.pause.end_check(stop)) {
@@ -93,7 +109,15 @@ pub async fn run_lease(shared: Arc<Shared>) {
     }
 }
 
-async fn renew(shared: &Shared) -> Result<(), StoreError> {
+/// Whether the table of claims is the one that this epoch has marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Table {
+    Known,
+    /// It was emptied by a crash of the database, or is new to this epoch.
+    New,
+}
+
+async fn renew(shared: &Shared) -> Result<Table, StoreError> {
     let (epoch, renewed) = {
         let state = shared.state();
         (state.epoch, state.renewed)
@@ -106,10 +130,10 @@ async fn renew(shared: &Shared) -> Result<(), StoreError> {
     };
     if is_disowned {
         shared.store.leave(&shared.node.id, epoch).await?;
-        return rejoin(shared).await;
+        return rejoin(shared).await.map(|()| Table::Known);
     }
     if renewed.elapsed() >= LEASE && held.is_none_or(|since| since >= renewed + LEASE) {
-        return rejoin(shared).await;
+        return rejoin(shared).await.map(|()| Table::Known);
     }
     let (executors, streams) = shared.local.counts();
     let report = NodeReport {
@@ -128,15 +152,32 @@ async fn renew(shared: &Shared) -> Result<(), StoreError> {
         (state.renewed, state.is_held) = (asked, renewal.is_held);
     }
     if !renewal.is_held {
-        return rejoin(shared).await;
+        return rejoin(shared).await.map(|()| Table::Known);
     }
     for (environment, claim) in renewal.superseded {
         close_if_held(shared, &environment, claim);
     }
     let nodes = shared.store.nodes().await?;
-    let mut state = shared.state();
-    for node in nodes {
-        state.membership.handle_lease(asked, node.lease);
+    shared.state().membership.handle_leases(asked, nodes.into_iter().map(|node| node.lease));
+    if renewal.is_marked {
+        return Ok(Table::Known);
+    }
+    // Marked before the claims are checked: what is emptied in between is found by the next renewal.
+    shared.store.mark_presence(&shared.node.id, epoch).await?;
+    Ok(Table::New)
+}
+
+/// Releases claims that have ended while the database was away.
+async fn release_ended(shared: &Shared) -> Result<(), StoreError> {
+    let ended: Vec<_> = std::mem::take(&mut shared.state().unreleased).into_iter().collect();
+    for (number, part) in ended.chunks(CLAIMS_PER_STATEMENT).enumerate() {
+        if let Err(error) = shared.store.release(&shared.node.id, part).await {
+            let mut state = shared.state();
+            for (environment, claim) in &ended[number * CLAIMS_PER_STATEMENT..] {
+                state.release_later(environment.clone(), *claim);
+            }
+            return Err(error);
+        }
     }
     Ok(())
 }
@@ -158,21 +199,23 @@ async fn rejoin(shared: &Shared) -> Result<(), StoreError> {
     claim_again(shared, |_, _| true).await
 }
 
-/// Finds claims that were replaced without a message, or lost with the table.
+/// Finds claims that were replaced without a message, lost with the table, or made for an earlier epoch.
 async fn check_claims(shared: &Shared) -> Result<(), StoreError> {
-    let held: Vec<(String, ClaimId)> =
-        shared.state().held.iter().map(|(name, held)| (name.clone(), held.claim)).collect();
-    let mut lost = std::collections::BTreeSet::new();
+    let (epoch, held): (u64, Vec<(String, ClaimId)>) = {
+        let state = shared.state();
+        let held = state.held.iter().map(|(name, held)| (name.clone(), held.claim));
+        (state.epoch, held.collect())
+    };
+    let mut lost = BTreeSet::new();
     for part in held.chunks(CLAIMS_PER_STATEMENT) {
-        let names: Vec<String> = part.iter().map(|(name, _)| name.clone()).collect();
-        let located = shared.store.locate(&names).await?;
+        let located = locate_all(shared, part.iter().map(|(name, _)| name)).await?;
         for (name, claim) in part {
-            match located.iter().find(|it| it.environment == *name) {
-                None => {
+            match located.get(name) {
+                Some(found) if found.claim > *claim => close_if_held(shared, name, *claim),
+                Some(found) if found.lease.as_ref().is_some_and(|it| it.epoch == epoch) => {}
+                _ => {
                     lost.insert(name.clone());
                 }
-                Some(found) if found.claim > *claim => close_if_held(shared, name, *claim),
-                Some(_) => {}
             }
         }
     }
@@ -181,6 +224,15 @@ async fn check_claims(shared: &Shared) -> Result<(), StoreError> {
         claim_again(shared, |name, _| lost.contains(name)).await?;
     }
     shared.store.prune_presence().await
+}
+
+async fn locate_all<'a>(
+    shared: &Shared,
+    names: impl Iterator<Item = &'a String>,
+) -> Result<BTreeMap<String, Located>, StoreError> {
+    let names: Vec<String> = names.cloned().collect();
+    let located = shared.store.locate(&names).await?;
+    Ok(located.into_iter().map(|it| (it.environment.clone(), it)).collect())
 }
 
 /// Claims executors that are attached here once more; those that another node has meanwhile are closed.
@@ -203,11 +255,10 @@ async fn claim_again(
     };
     for part in wanted.chunks(CLAIMS_PER_STATEMENT) {
         let epoch = shared.state().epoch;
-        let names: Vec<String> = part.iter().map(|(it, _)| it.environment.clone()).collect();
-        let located = shared.store.locate(&names).await?;
+        let located = locate_all(shared, part.iter().map(|(it, _)| &it.environment)).await?;
         // An executor that has moved on to another node must not be taken back.
         let has_moved = |it: &(ClaimRequest, ClaimId)| {
-            located.iter().any(|at| at.environment == it.0.environment && at.claim > it.1)
+            located.get(&it.0.environment).is_some_and(|at| at.claim > it.1)
         };
         let (moved, ours): (Vec<_>, Vec<_>) = part.iter().cloned().partition(has_moved);
         for (request, claim) in moved {
@@ -241,12 +292,18 @@ pub fn close_if_held(shared: &Shared, environment: &str, claim: ClaimId) {
 }
 
 /// Moves this node's clock to that of the database, so that nodes agree on what has expired.
-fn follow_clock(shared: &Shared, time: crate::clock::Seconds) {
+fn follow_clock(shared: &Shared, time: Seconds) {
     let difference = shared.clock.follow(time);
-    if difference.unsigned_abs() > NOTABLE_SECONDS {
-        tracing::warn!(
-            seconds = difference,
-            "the clock of this machine differs from that of the database, which is used instead"
-        );
+    {
+        let mut state = shared.state();
+        if difference.abs_diff(state.noted_difference) <= NOTABLE_SECONDS {
+            return;
+        }
+        state.noted_difference = difference;
     }
+    tracing::warn!(
+        seconds = difference,
+        database = shared.store.address(),
+        "the clock of this machine differs from that of PostgreSQL, which is used instead; set it, for example with NTP"
+    );
 }

@@ -86,6 +86,8 @@ pub struct Renewal {
     pub time: Seconds,
     /// Claims of this node that were replaced by another one.
     pub superseded: Vec<(String, ClaimId)>,
+    /// Whether the table of claims is the one that this epoch has marked; a crash of the database empties it.
+    pub is_marked: bool,
 }
 
 /// A row of the list of nodes.
@@ -127,7 +129,8 @@ impl PostgresStore {
                     DELETE FROM superseded WHERE node = $1 AND epoch = $2
                     RETURNING environment, generation, sequence)
             SELECT EXISTS (SELECT 1 FROM held), extract(epoch FROM now())::bigint,
-                told.environment, told.generation, told.sequence
+                told.environment, told.generation, told.sequence,
+                EXISTS (SELECT 1 FROM presence WHERE environment = $6 AND epoch = $2)
             FROM (VALUES (1)) AS one LEFT JOIN told ON true";
         let state = match report {
             NodeReport { is_leaving: true, .. } => "leaving",
@@ -140,23 +143,36 @@ impl PostgresStore {
             &state,
             &number(report.executors as u64)?,
             &number(report.streams as u64)?,
+            &marker(&report.node),
         ];
         let rows = self.rows(Lane::Lease, renew, parameters).await?;
         let first = rows.first().ok_or(StoreError::NotAsked)?;
-        let (is_held, time) = (first.get(0), first.get(1));
+        let (is_held, time, is_marked) = (first.get(0), first.get(1), first.get(5));
         let mut superseded = Vec::new();
         for row in &rows {
             if let Some(environment) = row.get::<_, Option<String>>(2) {
                 superseded.push((environment, read_claim(row, 3)?));
             }
         }
-        Ok(Renewal { is_held, time, superseded })
+        Ok(Renewal { is_held, time, superseded, is_marked })
+    }
+
+    /// Marks the table of claims; [`PostgresStore::renew`] says whether the mark is still there.
+    pub async fn mark_presence(&self, node: &str, epoch: u64) -> Result<(), StoreError> {
+        let mark = "
+            INSERT INTO presence (environment, generation, sequence, registration, node, epoch, since)
+            VALUES ($1, 0, 0, '', $2, $3, extract(epoch FROM now())::bigint)
+            ON CONFLICT (environment) DO UPDATE SET node = excluded.node, epoch = excluded.epoch,
+                since = excluded.since";
+        self.rows(Lane::Lease, mark, &[&marker(node), &node, &number(epoch)?]).await.map(drop)
     }
 
     /// Ends the lease at once, so that the node can start again without waiting.
     pub async fn leave(&self, node: &str, epoch: u64) -> Result<(), StoreError> {
-        let leave = "UPDATE nodes SET state = 'left' WHERE id = $1 AND epoch = $2";
-        self.rows(Lane::Lease, leave, &[&node, &number(epoch)?]).await.map(drop)
+        let leave = "
+            WITH mark AS (DELETE FROM presence WHERE environment = $3 AND epoch = $2)
+            UPDATE nodes SET state = 'left' WHERE id = $1 AND epoch = $2";
+        self.rows(Lane::Lease, leave, &[&node, &number(epoch)?, &marker(node)]).await.map(drop)
     }
 
     /// All nodes whose lease was renewed within the last day.
@@ -238,18 +254,23 @@ impl PostgresStore {
         Ok(row.ok_or(StoreError::NotAsked)?.get(0))
     }
 
-    /// Ends a claim; a newer one stays.
+    /// Ends claims; newer ones stay.
     pub async fn release(
         &self,
         node: &str,
-        environment: &str,
-        claim: ClaimId,
+        claims: &[(String, ClaimId)],
     ) -> Result<(), StoreError> {
-        let release =
-            "UPDATE presence SET node = '', epoch = 0, since = extract(epoch FROM now())::bigint
-            WHERE environment = $1 AND generation = $2 AND sequence = $3 AND node = $4";
-        let (generation, sequence) = (number(claim.generation)?, number(claim.sequence)?);
-        let parameters: Parameters = &[&environment, &generation, &sequence, &node];
+        let release = "
+            UPDATE presence p SET node = '', epoch = 0, since = extract(epoch FROM now())::bigint
+            FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS ended (environment, generation, sequence)
+            WHERE p.environment = ended.environment AND p.generation = ended.generation
+              AND p.sequence = ended.sequence AND p.node = $1";
+        let environments: Vec<&str> = claims.iter().map(|it| it.0.as_str()).collect();
+        let numbers = |of: fn(&ClaimId) -> u64| {
+            claims.iter().map(|it| number(of(&it.1))).collect::<Result<Vec<_>, _>>()
+        };
+        let (generations, sequences) = (numbers(|it| it.generation)?, numbers(|it| it.sequence)?);
+        let parameters: Parameters = &[&node, &environments, &generations, &sequences];
         self.rows(Lane::Quick, release, parameters).await.map(drop)
     }
 
@@ -282,6 +303,11 @@ impl PostgresStore {
             DELETE FROM superseded WHERE told_at < now() - interval '1 minute'";
         self.rows(Lane::Quick, prune, &[]).await.map(drop)
     }
+}
+
+/// The entry by which a node notices that the table was emptied; no environment id contains a slash.
+fn marker(node: &str) -> String {
+    format!("/node/{node}")
 }
 
 /// Reads a lease from this column on; none if the node has none.
