@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::DEADLINE;
+#[cfg(target_os = "linux")]
+use crate::FaultProxy;
 use crate::executor::{ExecutorBuilder, Signal, TestExecutor};
 use crate::http::{HttpReply, request_with_body};
 use crate::isolation::free_address;
@@ -31,6 +33,8 @@ pub struct Cluster {
     pub heartbeat: &'static str,
     /// The value of `--drain-time`.
     pub drain_time: &'static str,
+    /// More arguments of every node.
+    pub more: Vec<&'static str>,
     name: String,
     place: tempfile::TempDir,
 }
@@ -61,7 +65,19 @@ impl Cluster {
         let name = format!("test-{}-{number}", std::process::id());
         let (nats, public_url, node_url, drain_time) = (None, None, None, "0s");
         let heartbeat = "700ms";
-        Some(Self { store, admin, nats, public_url, node_url, heartbeat, drain_time, name, place })
+        let more = Vec::new();
+        Some(Self {
+            store,
+            admin,
+            nats,
+            public_url,
+            node_url,
+            heartbeat,
+            drain_time,
+            more,
+            name,
+            place,
+        })
     }
 
     /// A cluster on a database of the shared PostgreSQL server, without NATS.
@@ -104,8 +120,43 @@ impl Cluster {
         Node { process, url: format!("http://{address}") }
     }
 
+    /// Starts a node that reaches PostgreSQL and NATS only through these proxies.
+    #[cfg(target_os = "linux")]
+    pub async fn node_behind(&self, id: &str, database: &FaultProxy, nats: &FaultProxy) -> Node {
+        let (host, to) = (host(&self.store), host(database.url()));
+        let store = self.store.replacen(host, to, 1);
+        let nats = format!("nats://{}", self::host(nats.url()));
+        let address = free_address();
+        let command = self.command_with(id, address, Some(&nats), &store);
+        let process = command.env("RUST_LOG", "info").start().await;
+        Node { process, url: format!("http://{address}") }
+    }
+
+    /// A proxy in front of the database.
+    #[cfg(target_os = "linux")]
+    pub async fn database_proxy(&self) -> FaultProxy {
+        FaultProxy::to(&format!("ws://{}", host(&self.store))).await
+    }
+
+    /// A proxy in front of NATS, which must be one server: several tell their clients each other's addresses.
+    #[cfg(target_os = "linux")]
+    pub async fn nats_proxy(&self) -> FaultProxy {
+        let nats = self.nats.as_deref().expect("the cluster has NATS");
+        FaultProxy::to(&format!("ws://{}", host(nats))).await
+    }
+
     /// The command that starts a node.
     pub fn command(&self, id: &str, address: SocketAddr) -> ExecutorBuilder {
+        self.command_with(id, address, self.nats.as_deref(), &self.store)
+    }
+
+    fn command_with(
+        &self,
+        id: &str,
+        address: SocketAddr,
+        nats: Option<&str>,
+        store: &str,
+    ) -> ExecutorBuilder {
         let url = format!("http://{address}");
         let public = self.public_url.clone().unwrap_or_else(|| url.clone());
         let own = self.node_url.clone().unwrap_or_else(|| url.clone());
@@ -113,11 +164,12 @@ impl Cluster {
         let mut builder = TestExecutor::builder()
             .args(&["rendezvous", "--listen", &url, "--node-url", &own, "--public-url", &public])
             .args(&["--node-id", id, "--signing-keys", &keys, "--cluster", &self.name])
-            .args(&["--drain-time", self.drain_time]);
-        if let Some(nats) = &self.nats {
+            .args(&["--drain-time", self.drain_time])
+            .args(&self.more);
+        if let Some(nats) = nats {
             builder = builder.args(&["--nats", nats, "--heartbeat-interval", self.heartbeat]);
         }
-        builder.env("EXEC_SERVER_STORE", &self.store)
+        builder.env("EXEC_SERVER_STORE", store)
     }
 
     /// A new token for an environment.
@@ -215,4 +267,12 @@ impl Node {
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.map_or(0, |value| value.parse::<f64>().expect("a number") as u64)
     }
+}
+
+/// Host and port of a URL.
+#[cfg(target_os = "linux")]
+fn host(url: &str) -> &str {
+    let rest = url.split_once("://").expect("a URL has a scheme").1;
+    let authority = rest.split(['/', '?']).next().unwrap_or(rest);
+    authority.rsplit('@').next().unwrap_or(authority)
 }

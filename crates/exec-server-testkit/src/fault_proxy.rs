@@ -175,6 +175,11 @@ impl FaultProxy {
         });
     }
 
+    /// Resumes traffic of new connections; those of [`FaultProxy::stall_open_connections`] stay as they are.
+    pub fn resume_new_connections(&self) {
+        self.shared.plan.send_modify(|plan| plan.is_stalled = PerDirection::default());
+    }
+
     /// Ends one direction of the stream; the other direction continues.
     pub fn half_close(&self, toward: Toward) {
         self.shared.plan.send_modify(|plan| *plan.half_closes.get_mut(toward) += 1);

@@ -8,6 +8,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
 use crate::DEADLINE;
 use crate::isolation::free_address;
@@ -120,6 +121,20 @@ impl Drop for Nats {
     fn drop(&mut self) {
         self.crash();
     }
+}
+
+/// Publishes a message, as a node of another version or a broken client might.
+pub async fn publish(url: &str, subject: &str, payload: &[u8]) {
+    let address = url.strip_prefix("nats://").expect("a NATS URL");
+    let mut stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
+    let head = format!("CONNECT {{\"verbose\":false}}\r\nPUB {subject} {}\r\n", payload.len());
+    let bytes = [head.as_bytes(), payload, b"\r\nPING\r\n"].concat();
+    stream.write_all(&bytes).await.expect("the server reads");
+    let mut lines = tokio::io::BufReader::new(stream).lines();
+    let published = async {
+        while lines.next_line().await.expect("the server answers").expect("it stays") != "PONG" {}
+    };
+    tokio::time::timeout(DEADLINE, published).await.expect("an answer comes in time");
 }
 
 /// The URLs of all servers, as `--nats` takes them.

@@ -1,4 +1,5 @@
-//! A proxy in front of NATS that loses, doubles or swaps one message that a client publishes.
+//! A proxy in front of NATS that loses, doubles or swaps one message that a client publishes, or adds to each of them what
+//! a later version might send.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,12 @@ pub struct NatsProxy {
     task: JoinHandle<()>,
 }
 
+/// A protobuf field that no version knows: number 1000, with the text `new`.
+const UNKNOWN_FIELD: &[u8] = &[0xc2, 0x3e, 3, b'n', b'e', b'w'];
+
+/// A trunk message of a kind that no version knows, as part of a batch: field 3, with kind 99 and link 7.
+const UNKNOWN_ITEM: &[u8] = &[0x1a, 4, 0x08, 99, 0x10, 7];
+
 #[derive(Clone)]
 struct Plan {
     fault: MessageFault,
@@ -36,6 +43,15 @@ struct Plan {
 impl NatsProxy {
     /// Starts a proxy to the server at this URL.
     pub async fn start(url: &str) -> Self {
+        Self::start_with(url, false).await
+    }
+
+    /// Starts a proxy that adds unknown fields to all messages of its clients, and unknown kinds to those on the lanes.
+    pub async fn start_newer(url: &str) -> Self {
+        Self::start_with(url, true).await
+    }
+
+    async fn start_with(url: &str, is_newer: bool) -> Self {
         let server = url.strip_prefix("nats://").expect("a NATS URL").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
@@ -46,7 +62,7 @@ impl NatsProxy {
                 let Ok(far) = TcpStream::connect(&server).await else { continue };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
                 let ((from, mut back), (mut answers, to)) = (near.into_split(), far.into_split());
-                tokio::spawn(pass_on(from, to, shared.clone()));
+                tokio::spawn(pass_on(from, to, shared.clone(), is_newer));
                 tokio::spawn(async move { tokio::io::copy(&mut answers, &mut back).await });
             }
         });
@@ -77,7 +93,12 @@ impl Drop for NatsProxy {
 }
 
 /// Passes on what a client sends, message by message.
-async fn pass_on(from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: Arc<Mutex<Option<Plan>>>) {
+async fn pass_on(
+    from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    plan: Arc<Mutex<Option<Plan>>>,
+    is_newer: bool,
+) {
     let mut from = BufReader::new(from);
     let mut held: Option<Vec<u8>> = None;
     loop {
@@ -99,6 +120,9 @@ async fn pass_on(from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: Arc<Mutex<Op
         if from.read_exact(&mut payload).await.is_err() {
             return;
         }
+        if is_newer {
+            line = add_unknown(&text, subject, &mut payload);
+        }
         line.extend(payload);
         let fault = {
             let mut plan = plan.lock().expect("no holder panics");
@@ -118,4 +142,18 @@ async fn pass_on(from: OwnedReadHalf, mut to: OwnedWriteHalf, plan: Arc<Mutex<Op
             return;
         }
     }
+}
+
+/// Adds to a message; returns its new first line.
+fn add_unknown(line: &str, subject: &str, payload: &mut Vec<u8>) -> Vec<u8> {
+    payload.truncate(payload.len() - 2);
+    if subject.contains(".frames.") {
+        payload.extend(UNKNOWN_ITEM);
+    }
+    payload.extend(UNKNOWN_FIELD);
+    let (start, length) = line.trim_end().rsplit_once(' ').expect("a length comes last");
+    let added = if subject.contains(".frames.") { UNKNOWN_ITEM.len() } else { 0 };
+    let length: usize = length.parse().expect("a length");
+    payload.extend(b"\r\n");
+    format!("{start} {}\r\n", length + added + UNKNOWN_FIELD.len()).into_bytes()
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,6 +35,8 @@ pub struct Postgres {
     programs: PathBuf,
     data: tempfile::TempDir,
     address: SocketAddr,
+    /// More settings.
+    settings: Vec<&'static str>,
     /// A shell that ends the server when its stdin is closed.
     keeper: Option<Child>,
 }
@@ -42,6 +44,24 @@ pub struct Postgres {
 impl Postgres {
     /// Starts a server with new data; none if PostgreSQL is not installed.
     pub fn start() -> Option<Self> {
+        Self::start_with(Vec::new(), |_| {})
+    }
+
+    /// Starts a server that also accepts TLS, with this certificate and key.
+    pub fn start_tls(certificate: &str, key: &str) -> Option<Self> {
+        Self::start_with(vec!["ssl=on"], |place| {
+            for (name, text) in [("server.crt", certificate), ("server.key", key)] {
+                let path = place.join(name);
+                fs::write(&path, text).expect("the directory is ours");
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("it is ours");
+                if let Some((user, group)) = servant() {
+                    chown(&path, Some(user), Some(group)).expect("root may");
+                }
+            }
+        })
+    }
+
+    fn start_with(settings: Vec<&'static str>, prepare: impl FnOnce(&Path)) -> Option<Self> {
         let Some(programs) = programs() else {
             static SAID: OnceLock<()> = OnceLock::new();
             SAID.get_or_init(|| {
@@ -62,7 +82,9 @@ impl Postgres {
         let made = initdb.args(["--locale=C", "--pgdata"]).arg(&place).output();
         let made = made.expect("initdb can be started");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let mut server = Self { programs, data, address: free_address(), keeper: None };
+        prepare(&place);
+        let address = free_address();
+        let mut server = Self { programs, data, address, settings, keeper: None };
         server.resume();
         Some(server)
     }
@@ -72,9 +94,9 @@ impl Postgres {
         Some(Self::shared()?.database())
     }
 
-    /// Runs a statement on a database of the shared server.
-    pub fn run_shared_sql(url: &str, statement: &str) {
-        Self::shared().expect("the database was made there").run_sql(url, statement);
+    /// Runs a statement on a database of the shared server; returns what it answers.
+    pub fn run_shared_sql(url: &str, statement: &str) -> String {
+        Self::shared().expect("the database was made there").run_sql(url, statement)
     }
 
     fn shared() -> Option<&'static Self> {
@@ -90,22 +112,24 @@ impl Postgres {
         self.url(&name)
     }
 
-    /// The URL of a database.
+    /// The URL of a database, without TLS.
     pub fn url(&self, name: &str) -> String {
         format!("postgres://postgres@{}/{name}?sslmode=disable", self.address)
     }
 
-    /// Runs a statement on a database, by name or URL.
-    pub fn run_sql(&self, database: &str, statement: &str) {
-        let name = database.rsplit('/').next().and_then(|it| it.split('?').next());
+    /// Runs a statement on a database, by name or URL; returns what it answers.
+    pub fn run_sql(&self, database: &str, statement: &str) -> String {
+        let name = database.split('?').next().and_then(|it| it.rsplit('/').next());
         let name = name.unwrap_or(database);
         let done = command(&self.programs.join("psql"))
-            .args(["--no-psqlrc", "--quiet", "--username=postgres", "--host=127.0.0.1"])
+            .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])
+            .args(["--username=postgres", "--host=127.0.0.1"])
             .arg(format!("--port={}", self.address.port()))
             .args(["--set=ON_ERROR_STOP=1", "--dbname", name, "--command", statement])
             .output()
             .expect("psql can be started");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).trim().to_owned()
     }
 
     /// Ends the server at once, as a crash does; its data stays.
@@ -127,7 +151,8 @@ impl Postgres {
         shell.env("DATA", self.data.path());
         shell.args(["-c", script]).arg(self.programs.join("postgres")).arg("-D");
         shell.arg(self.data.path().join("data")).arg("-p").arg(self.address.port().to_string());
-        shell.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        let settings = SETTINGS.iter().chain(&self.settings);
+        shell.args(settings.flat_map(|setting| ["-c", *setting]));
         let keeper =
             shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.keeper = Some(keeper.expect("a shell can be started"));
@@ -156,7 +181,7 @@ impl Drop for Postgres {
 /// A command that runs as an unprivileged user: PostgreSQL refuses to run as root.
 fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.current_dir("/").env("LC_ALL", "C");
+    command.current_dir("/").env("LC_ALL", "C").env("PGSSLMODE", "disable");
     if let Some((user, group)) = servant() {
         command.uid(user).gid(group);
     }

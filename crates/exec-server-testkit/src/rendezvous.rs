@@ -214,12 +214,16 @@ pub enum Relayed {
 impl RelaySocket {
     /// Opens the websocket at a URL from a registry.
     pub async fn open(url: &str) -> Self {
+        Self::try_open(url).await.expect("the websocket is opened")
+    }
+
+    /// The same; none if it is refused, or the connection ends.
+    pub async fn try_open(url: &str) -> Option<Self> {
         let uri = url.parse().expect("a URL");
         let limits = Limits::default().max_payload_len(None);
         let client = ClientBuilder::from_uri(uri).limits(limits);
         let connected = timeout(DEADLINE, client.connect()).await.expect("an answer comes in time");
-        let (socket, _) = connected.expect("the websocket is opened");
-        Self { socket }
+        Some(Self { socket: connected.ok()?.0 })
     }
 }
 

@@ -9,9 +9,19 @@ mod chaos;
 #[cfg(unix)]
 mod cluster;
 #[cfg(target_os = "linux")]
+mod cluster_crowd;
+#[cfg(target_os = "linux")]
+mod cluster_errors;
+#[cfg(target_os = "linux")]
 mod cluster_example;
 #[cfg(target_os = "linux")]
+mod cluster_partitions;
+#[cfg(target_os = "linux")]
+mod cluster_rounds;
+#[cfg(target_os = "linux")]
 mod cluster_sessions;
+#[cfg(target_os = "linux")]
+mod cluster_versions;
 pub mod commands;
 mod crowd;
 mod deletion;

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use exec_server::{Child, ExecServerClient, Stdin};
+use exec_server::{Child, ExecServerClient, ExecServerError, ExecutorFileSystem, Stdin};
 use exec_server_testkit::DEADLINE;
 use exec_server_testkit::balancer::Balancer;
 use exec_server_testkit::cluster::{Cluster, Node};
@@ -12,13 +14,18 @@ use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::nats::{Nats, urls};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::cluster_rounds::rounds;
 use super::executor::{join, wait_for_presence};
 use crate::remote_client::{args, connect};
 
 /// Random faults go on for this many seconds; by default only some are tried.
 const CHAOS: &str = "EXEC_SERVER_TEST_CHAOS_SECONDS";
+
+/// The order in which executors try nodes.
+const EXECUTORS: [&str; 3] = ["b", "c", "a"];
 
 /// Three nodes and three NATS servers. Executors and harnesses have doors of their own, so that the test chooses where
 /// each arrives, and streams pass through the trunk.
@@ -32,10 +39,24 @@ struct Rig {
     harness_token: String,
     place: tempfile::TempDir,
     executor: Option<TestExecutor>,
+    path: Path,
+}
+
+/// The way of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Path {
+    /// Inside the node of the executor, as harnesses that follow the answer to `connect`.
+    Usual,
+    /// From another node, through NATS.
+    Trunk,
 }
 
 impl Rig {
     async fn start(drain_time: &'static str) -> Option<Self> {
+        Self::start_with(drain_time, Path::Trunk).await
+    }
+
+    async fn start_with(drain_time: &'static str, path: Path) -> Option<Self> {
         let nats = tokio::task::spawn_blocking(|| Nats::start(3)).await.unwrap()?;
         let (executor_door, harness_door) = (Balancer::start().await, Balancer::start().await);
         let mut cluster = Cluster::shared().await?;
@@ -63,6 +84,7 @@ impl Rig {
             harness_token,
             executor: None,
             place,
+            path,
             cluster,
         };
         rig.open_doors(&[]);
@@ -72,16 +94,24 @@ impl Rig {
         Some(rig)
     }
 
-    /// Executors arrive at b, harnesses at a; if these are closed, at others. Connections of closed nodes are cut.
+    /// Executors arrive at b, harnesses at a or beside them; if these are closed, at others. Connections of closed nodes are
+    /// cut.
     fn open_doors(&self, closed: &[&str]) {
-        self.executor_door.set(&self.order(["b", "c", "a"], closed));
-        self.harness_door.set(&self.order(["a", "c", "b"], closed));
+        self.executor_door.set(&self.order(EXECUTORS, closed));
+        self.harness_door.set(&self.order(self.harnesses(), closed));
     }
 
     /// The same for new connections only.
     fn open_doors_softly(&self, closed: &[&str]) {
-        self.executor_door.prefer(&self.order(["b", "c", "a"], closed));
-        self.harness_door.prefer(&self.order(["a", "c", "b"], closed));
+        self.executor_door.prefer(&self.order(EXECUTORS, closed));
+        self.harness_door.prefer(&self.order(self.harnesses(), closed));
+    }
+
+    fn harnesses(&self) -> [&'static str; 3] {
+        match self.path {
+            Path::Usual => EXECUTORS,
+            Path::Trunk => ["a", "c", "b"],
+        }
     }
 
     fn order(&self, order: [&str; 3], closed: &[&str]) -> Vec<SocketAddr> {
@@ -133,7 +163,7 @@ impl Rig {
     }
 }
 
-/// A session with an echo and a counter that runs all the time.
+/// A session with an echo, and a counter and copies of a file that go on all the time.
 struct Session {
     client: ExecServerClient,
     session: Option<String>,
@@ -142,6 +172,8 @@ struct Session {
     counter: Child,
     stop: std::path::PathBuf,
     lines: u64,
+    is_over: Arc<AtomicBool>,
+    copies: JoinHandle<usize>,
 }
 
 impl Session {
@@ -155,7 +187,13 @@ impl Session {
         let stop_name = stop.display().to_string();
         let counter = client.command("sh").args(["-c", script, &stop_name]).spawn().await.unwrap();
         let session = client.session_id();
-        Self { client, session, echo: pipes, _echo: echo, counter, stop, lines: 0 }
+        let content: Vec<u8> = (0..1_000_000_u32).map(|number| (number % 251) as u8).collect();
+        let file = rig.place.path().join("file");
+        std::fs::write(&file, &content).unwrap();
+        let is_over = Arc::<AtomicBool>::default();
+        let copies = tokio::spawn(copy(client.fs(), file, content, is_over.clone()));
+        let lines = 0;
+        Self { client, session, echo: pipes, _echo: echo, counter, stop, lines, is_over, copies }
     }
 
     /// Types a line and waits for its echo; returns how long that took.
@@ -178,6 +216,9 @@ impl Session {
 
     /// Ends the counter; its output has no hole and its exit code is right.
     async fn finish(mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        let copies = timeout(DEADLINE, self.copies).await.unwrap().expect("no copy fails");
+        assert!(copies > 0);
         std::fs::write(&self.stop, "").unwrap();
         let mut counted = String::new();
         let mut stdout = self.counter.stdout.take().unwrap();
@@ -188,6 +229,25 @@ impl Session {
         let status = timeout(DEADLINE, self.counter.wait()).await.unwrap().unwrap();
         assert_eq!(status.code(), 7);
     }
+}
+
+/// Copies a file from the executor again and again; returns how often.
+async fn copy(
+    files: ExecutorFileSystem,
+    path: std::path::PathBuf,
+    content: Vec<u8>,
+    is_over: Arc<AtomicBool>,
+) -> usize {
+    let mut count = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        let read = files.read_file(path.to_str().expect("UTF-8"));
+        let read = timeout(DEADLINE, read).await.expect("it ends in time");
+        assert!(read.expect("no copy fails") == content, "every byte once and in order");
+        count += 1;
+        // Leaves the machine to the others.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    count
 }
 
 #[tokio::test]
@@ -215,7 +275,9 @@ async fn a_session_survives_the_end_of_every_node_and_every_nats_server() {
 async fn a_session_survives_nodes_that_hang_and_go_on() {
     let Some(rig) = Rig::start("0s").await else { return };
     let mut session = Session::start(&rig).await;
-    for (id, stopped) in [("a", 200), ("b", 1500), ("b", 4000)] {
+    let mut stops = vec![("a", 200), ("b", 1000), ("b", 5000)];
+    stops.extend((rounds(0, 1) > 0).then_some(("b", 30_000)));
+    for (id, stopped) in stops {
         session.echo().await;
         rig.nodes[id].process.signal(Signal::STOP);
         // The balancer finds out, and cuts the connections.
@@ -236,6 +298,7 @@ async fn a_session_survives_nodes_that_hang_and_go_on() {
 async fn nodes_that_are_restarted_one_after_the_other_hand_their_executors_over() {
     let Some(mut rig) = Rig::start("1s").await else { return };
     let mut session = Session::start(&rig).await;
+    let load = Load::start(&rig).await;
     for id in ["a", "b", "c"] {
         session.echo().await;
         rig.nodes[id].process.signal(Signal::TERM);
@@ -250,6 +313,62 @@ async fn nodes_that_are_restarted_one_after_the_other_hand_their_executors_over(
         rig.open_doors(&[]);
     }
     session.finish().await;
+    let (requests, slowest) = load.finish().await;
+    println!("{requests} requests during the restarts, the slowest took {slowest:?}");
+    assert!(requests > 0);
+}
+
+/// Clients that read files and run commands all the time, on one connection or on a new one for each; none may fail.
+struct Load {
+    stop: Arc<AtomicBool>,
+    tasks: Vec<JoinHandle<Vec<Duration>>>,
+}
+
+impl Load {
+    async fn start(rig: &Rig) -> Self {
+        let stop = Arc::<AtomicBool>::default();
+        let mut tasks = Vec::new();
+        for number in 0..3 {
+            let (stop, state) = (stop.clone(), rig.place.path().join(format!("load-{number}")));
+            let (door, token) = (rig.harness_door.url(), rig.harness_token.clone());
+            let mut client = connect(args(&door, &token, &state)).await;
+            tasks.push(tokio::spawn(async move {
+                let mut times = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let start = Instant::now();
+                    if number == 0 {
+                        client = connect(args(&door, &token, &state)).await;
+                    }
+                    if number == 2 {
+                        // Not repeated by the client: a start whose answer was lost may have happened.
+                        let mut command = client.command("echo");
+                        match timeout(DEADLINE, command.arg("text").output()).await {
+                            Ok(Ok(output)) => assert_eq!(output.stdout, b"text\n"),
+                            Ok(Err(ExecServerError::Ambiguous { .. })) => {}
+                            failed => panic!("{failed:?}"),
+                        }
+                    } else {
+                        let read = timeout(DEADLINE, client.fs().read_file("/etc/passwd")).await;
+                        let read = read.expect("it ends in time").expect("no request fails");
+                        assert!(read.starts_with(b"root:"), "{read:?}");
+                    }
+                    times.push(start.elapsed());
+                }
+                times
+            }));
+        }
+        Self { stop, tasks }
+    }
+
+    /// Number of requests, and the time of the slowest.
+    async fn finish(self) -> (usize, Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Vec::new();
+        for task in self.tasks {
+            all.extend(task.await.expect("no request fails"));
+        }
+        (all.len(), all.into_iter().max().unwrap_or_default())
+    }
 }
 
 #[tokio::test]
@@ -283,14 +402,23 @@ async fn while_all_of_nats_is_away_sessions_at_one_node_go_on() {
 }
 
 #[tokio::test]
-async fn a_session_survives_random_faults() {
+async fn a_session_through_a_trunk_survives_random_faults() {
+    survive_random_faults(Path::Trunk).await;
+}
+
+#[tokio::test]
+async fn a_session_inside_a_node_survives_random_faults() {
+    survive_random_faults(Path::Usual).await;
+}
+
+async fn survive_random_faults(path: Path) {
     let seconds = std::env::var(CHAOS).ok().and_then(|it| it.parse().ok()).unwrap_or(0);
     let end = Instant::now() + Duration::from_secs(seconds);
-    let Some(mut rig) = Rig::start("0s").await else { return };
+    let Some(mut rig) = Rig::start_with("0s", path).await else { return };
     let mut session = Session::start(&rig).await;
     let seed = std::process::id();
     let mut random = u64::from(seed) | 1;
-    let mut gaps = Vec::new();
+    let mut gaps = BTreeMap::<&str, Vec<Duration>>::new();
     let mut round = 0;
     while round < 3 || Instant::now() < end {
         round += 1;
@@ -309,7 +437,9 @@ async fn a_session_survives_random_faults() {
                 rig.open_doors(&[id]);
             }
         }
-        gaps.push(session.echo().await);
+        let name = ["a node killed", "a NATS server killed", "a node stopped"];
+        let name = name[usize::try_from(fault.max(1) - 1).expect("it is small")];
+        gaps.entry(name).or_default().push(session.echo().await);
         match fault {
             0 | 1 => rig.restart(id).await,
             2 => rig.resume_nats(number).await,
@@ -318,14 +448,14 @@ async fn a_session_survives_random_faults() {
                 rig.open_doors(&[]);
             }
         }
-        gaps.push(session.echo().await);
+        gaps.entry("it came back").or_default().push(session.echo().await);
     }
-    gaps.sort();
-    let (count, most) = (gaps.len(), gaps[gaps.len() - 1]);
-    println!(
-        "{round} faults, seed {seed}: p50 {:?}, p99 {:?}, most {most:?}",
-        gaps[count / 2],
-        gaps[count * 99 / 100]
-    );
+    println!("{path:?}: {round} faults, seed {seed}");
+    for (name, mut gaps) in gaps {
+        gaps.sort();
+        let (count, most) = (gaps.len(), gaps[gaps.len() - 1]);
+        let (p50, p99) = (gaps[count / 2], gaps[count * 99 / 100]);
+        println!("  {name}: {count} times, p50 {p50:?}, p99 {p99:?}, most {most:?}");
+    }
     session.finish().await;
 }
