@@ -490,6 +490,26 @@ async fn logs_name_peers_and_have_no_secrets() {
     }
 }
 
+#[tokio::test]
+async fn the_cause_of_a_failed_start_is_printed_once() {
+    let missing = "/nonexistent/file";
+    let cause = "No such file or directory (os error 2)\n";
+    let store = [("EXEC_SERVER_STORE_FILE", missing)];
+    let (code, stdout, stderr) = run(&["rendezvous", "migrate"], &store).await;
+    let expected = format!("exec-server: could not read {missing}: {cause}");
+    assert_eq!((code, stdout.as_str(), stderr), (1, "", expected));
+
+    let arguments =
+        ["rendezvous", "--store", "postgres://a@127.0.0.1:1/x", "--nats", "nats://127.0.0.1:1"];
+    let node = ["--node-id", "a", "--node-url", "http://127.0.0.1:1", "--signing-keys", missing];
+    let credentials = [("EXEC_SERVER_NATS_CREDENTIALS", missing)];
+    let (code, stdout, stderr) = run(&[&arguments[..], &node].concat(), &credentials).await;
+    let expected = format!(
+        "exec-server: could not read {missing}, which EXEC_SERVER_NATS_CREDENTIALS names: {cause}"
+    );
+    assert_eq!((code, stdout.as_str(), stderr), (1, "", expected));
+}
+
 pub async fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {
     let mut builder = TestExecutor::builder().args(arguments);
     builder.command().env_remove("EXEC_SERVER_ADMIN_TOKEN");
