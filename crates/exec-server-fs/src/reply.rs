@@ -10,7 +10,7 @@ use exec_server_protocol::fs::{
 
 use crate::platform::{OpenFile, StagedFile};
 
-/// Result of an [`FsRequest`].
+/// Result of an [`FsRequest`](crate::FsRequest).
 #[derive(Debug)]
 pub enum FsReply {
     /// Success without a result.

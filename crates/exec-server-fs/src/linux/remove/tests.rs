@@ -245,7 +245,7 @@ fn a_failure_tells_what_was_removed_before() {
         let FsError::Incomplete { did, done, path, cause: source } = first else {
             panic!("{first}")
         };
-        assert_eq!((did, done, path), ("removed", 1, stuck));
+        assert_eq!((did, done, path), (TreeOperation::Removed, 1, stuck));
         assert_eq!(errno(&source), Some(libc::EACCES));
         let FsError::System(source) = second else { panic!("{second}") };
         assert_eq!(source.raw_os_error(), Some(libc::EACCES));
