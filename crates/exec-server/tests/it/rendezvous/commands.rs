@@ -211,7 +211,7 @@ async fn the_owner_asks_over_tls_as_well() {
     let (code, stdout, stderr) = run(&list, &trusted).await;
     assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
     let (code, _, stderr) = run(&list, &trusted[1..]).await;
-    assert!(code == 1 && stderr.contains("--ca-file"), "nobody vouches for it: {stderr}");
+    assert!(code == 1 && stderr.contains("--ca-file"), "the certificate is unknown: {stderr}");
     let known = [&list[..], &["--ca-file", &certificate]].concat();
     let (code, stdout, stderr) = run(&known, &trusted[1..]).await;
     assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
@@ -239,7 +239,7 @@ async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("choose another port") && stderr.lines().count() == 1, "{stderr}");
     let second = Program::start(&data_dir, "http://127.0.0.1:0").await;
-    let admin = second.admin_token.clone().expect("nobody has seen one yet");
+    let admin = second.admin_token.clone().expect("the first start prints it");
     let list = ["environments", "--remote", &second.url];
     let (code, _, stderr) = run(&list, &[("EXEC_SERVER_ADMIN_TOKEN", &admin)]).await;
     assert!(code == 0 && stderr.contains("token create --environment NAME"), "{stderr}");
