@@ -30,12 +30,19 @@ const SETTINGS: [&str; 8] = [
     "logging_collector=off",
 ];
 
+/// Settings of a server that is measured: commits are synced, as by default.
+const DURABLE_SETTINGS: [&str; 4] = [
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+    "max_connections=400",
+    "logging_collector=off",
+];
+
 /// A running PostgreSQL server; it ends with its value, and with the test program at the latest.
 pub struct Postgres {
     programs: PathBuf,
     data: tempfile::TempDir,
     address: SocketAddr,
-    /// More settings.
     settings: Vec<&'static str>,
     /// A shell that ends the server when its stdin is closed.
     keeper: Option<Child>,
@@ -44,12 +51,17 @@ pub struct Postgres {
 impl Postgres {
     /// Starts a server with new data; none if PostgreSQL is not installed.
     pub fn start() -> Option<Self> {
-        Self::start_with(Vec::new(), |_| {})
+        Self::start_with(SETTINGS.to_vec(), |_| {})
+    }
+
+    /// Starts a server that syncs what it commits, for measurements.
+    pub fn start_durable() -> Option<Self> {
+        Self::start_with(DURABLE_SETTINGS.to_vec(), |_| {})
     }
 
     /// Starts a server that also accepts TLS, with this certificate and key.
     pub fn start_tls(certificate: &str, key: &str) -> Option<Self> {
-        Self::start_with(vec!["ssl=on"], |place| {
+        Self::start_with([&SETTINGS[..], &["ssl=on"]].concat(), |place| {
             for (name, text) in [("server.crt", certificate), ("server.key", key)] {
                 let path = place.join(name);
                 fs::write(&path, text).expect("the directory is ours");
@@ -151,8 +163,7 @@ impl Postgres {
         shell.env("DATA", self.data.path());
         shell.args(["-c", script]).arg(self.programs.join("postgres")).arg("-D");
         shell.arg(self.data.path().join("data")).arg("-p").arg(self.address.port().to_string());
-        let settings = SETTINGS.iter().chain(&self.settings);
-        shell.args(settings.flat_map(|setting| ["-c", *setting]));
+        shell.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
         let keeper =
             shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.keeper = Some(keeper.expect("a shell can be started"));
