@@ -64,6 +64,7 @@ fn capabilities(mechanism: Mechanism) -> Capabilities {
         env_exclude_secrets: true,
         session_moved: true,
         report_ignored: true,
+        binary_messages: true,
         session_take_over: true,
         session_take_over_asked: true,
         session_directory: true,
