@@ -10,17 +10,31 @@ skip() {
     exit 0
 }
 
-python=
-for name in python3 python3.13 python3.12 python3.11 python3.10; do
-    if command -v "$name" >/dev/null &&
-        "$name" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
-        python=$(command -v "$name")
-        break
-    fi
-done
-[ -n "$python" ] || skip "no Python of version 3.10 or newer with venv"
+# Whether an interpreter can make virtual environments and is one that the SDK supports.
+is_usable() {
+    "$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
+}
 
-minor=$("$python" -c 'import sys; print(sys.version_info[1])')
+# The interpreter of a version, also one of pyenv that is not selected.
+find_python() {
+    local candidate
+    for candidate in "$(command -v "python3.$1" || true)" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$1".*/bin/python3; do
+        if [ -x "$candidate" ] && is_usable "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
+}
+
+python=$(command -v python3 || true)
+if [ -z "$python" ] || ! is_usable "$python"; then
+    python=$(find_python 13 || find_python 12 || find_python 11 || find_python 10) || skip "no Python of version 3.10 or newer with venv"
+fi
+minor_of() {
+    "$1" -c 'import sys; print(sys.version_info[1])'
+}
+minor=$(minor_of "$python")
 
 # The tests of the crates have built it; other features than theirs would mean a second build of everything.
 [ -x target/debug/exec-server ] || cargo build --quiet --locked -p exec-server
@@ -28,8 +42,9 @@ export EXEC_SERVER_BIN="$PWD/target/debug/exec-server"
 
 # A virtual environment per lock file; it is made again when the lock file changes.
 venv() {
-    local lock=$sdk/tests/requirements/$1.txt
-    local place=target/python/$1-$(sha256sum "$lock" | cut -c 1-12)-3.$minor
+    local lock=$sdk/tests/requirements/$1.txt python=${2:-$python}
+    local place
+    place=target/python/$1-$(sha256sum "$lock" | cut -c 1-12)-3.$(minor_of "$python")
     if [ ! -e "$place/complete" ]; then
         rm -rf "$place"
         mkdir -p target/python
@@ -59,10 +74,23 @@ core=$(venv core) || skip "its test packages cannot be installed (no package reg
 "$core/bin/python" $sdk/tools/unasync.py --check
 if command -v node >/dev/null; then
     (cd $sdk && "$core/bin/pyright" --pythonpath "$core/bin/python")
+    # The configuration names the oldest version; this is the newest.
+    (cd $sdk && "$core/bin/pyright" --pythonpath "$core/bin/python" --pythonversion 3.13)
 else
     echo "the types of the Python SDK were not checked: no node" >&2
 fi
 run_pytest "$core/bin/python" tests
+
+# The ends of what is supported, without the hundreds of cuts and the examples, which do not depend on the interpreter.
+for other in 10 13; do
+    [ "$other" != "$minor" ] || continue
+    if found=$(find_python "$other") && place=$(venv core "$found"); then
+        echo "Python 3.$other"
+        run_pytest "$place/bin/python" tests -k "not chaos and not examples"
+    else
+        echo "Python 3.$other was not tested: it is not here, or its packages cannot be installed" >&2
+    fi
+done
 
 # Foreign suites, each with its own packages.
 suite() {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use bytes::Bytes;
+use exec_server_protocol::binary;
 use exec_server_protocol::envelope::{self, Incoming};
 use exec_server_protocol::environment::*;
 use exec_server_protocol::fs::*;
@@ -27,14 +28,30 @@ use exec_server_sandbox::policy::{FilePolicy, HostFacts, can_hold, compile};
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the directory with their seeds.
-pub const ALL: [(&str, Target); 6] = [
+pub const ALL: [(&str, Target); 7] = [
     ("json_scanner", json_scanner),
     ("envelope", envelope),
+    ("binary_message", binary_message),
     ("path_uri", path_uri),
     ("relay_frame", relay_frame),
     ("noise_handshake", noise_handshake),
     ("policy", policy),
 ];
+
+/// A binary message has a JSON form exactly if its header is a JSON message with a place for the bytes.
+pub fn binary_message(data: &[u8]) {
+    let Ok((header, bytes)) = binary::split(data) else {
+        assert!(binary::to_text(data).is_err());
+        return;
+    };
+    assert_eq!(binary::PREFIX_BYTES + header.len() + bytes.len(), data.len());
+    let Ok(text) = binary::to_text(data) else { return };
+    let parsed: serde_json::Value = serde_json::from_slice(&text).expect("the form is JSON");
+    let payload = parsed.get("params").unwrap_or_else(|| &parsed["result"]);
+    let chunk = payload["chunk"].as_str().expect("the chunk is text");
+    assert_eq!(exec_server_protocol::base64::decode(chunk).as_deref(), Ok(bytes));
+    assert_eq!(envelope::decode(header).is_ok(), envelope::decode(&text).is_ok());
+}
 
 /// The scanner takes what serde takes, except for what it has limits of its own for.
 pub fn json_scanner(data: &[u8]) {

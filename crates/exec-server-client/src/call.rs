@@ -39,6 +39,11 @@ impl Reply {
     pub(crate) fn text(&self) -> &str {
         self.message.text().get(self.start..self.start + self.len).unwrap_or("null")
     }
+
+    /// The bytes of a binary message, which are the value of `chunk`.
+    pub(crate) fn chunk(&self) -> Option<&[u8]> {
+        self.message.chunk()
+    }
 }
 
 /// A call that waits for its answer; dropping it frees the slot, and a later answer is ignored.

@@ -14,7 +14,7 @@ use exec_server_protocol::environment::{Capabilities, EnvironmentInfo};
 use exec_server_protocol::initialize::{ClientCapabilities, InitializeParams};
 use exec_server_protocol::methods::{INITIALIZED, Method};
 use exec_server_protocol::process::{ProcessStartParams, ProcessTerminateParams};
-use exec_server_protocol::{envelope, process::ProcessId};
+use exec_server_protocol::{binary, envelope, process::ProcessId};
 use exec_server_transport::connection::{Connection, Wire};
 use exec_server_transport::outbox::Outbox;
 use serde::Serialize;
@@ -346,7 +346,11 @@ impl Shared {
             resume_session_id: resume.as_ref().map(|resume| resume.session_id.clone()),
             linger_ms: None,
             take_over: resume.as_ref().and_then(|resume| resume.take_over),
-            client_capabilities: ClientCapabilities { report_ignored: true, session_moved: true },
+            client_capabilities: ClientCapabilities {
+                report_ignored: true,
+                session_moved: true,
+                binary_messages: true,
+            },
         };
         let pending = self.request(Method::Initialize.name(), &params)?;
         let timeout = options.initialize_timeout;
@@ -376,8 +380,16 @@ impl Shared {
 impl Reply {
     /// Deserializes the result.
     pub(crate) fn decode<R: DeserializeOwned>(&self) -> Result<R, ExecServerError> {
-        serde_json::from_str(self.text())
-            .map_err(|error| ExecServerError::Protocol(format!("cannot decode a result: {error}")))
+        let wrong = |error: &dyn std::fmt::Display| {
+            ExecServerError::Protocol(format!("cannot decode a result: {error}"))
+        };
+        match self.chunk() {
+            None => serde_json::from_str(self.text()).map_err(|error| wrong(&error)),
+            Some(chunk) => {
+                let text = binary::fill(self.text(), chunk).map_err(|error| wrong(&error))?;
+                serde_json::from_slice(&text).map_err(|error| wrong(&error))
+            }
+        }
     }
 }
 

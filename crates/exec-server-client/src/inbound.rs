@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use bytes::Bytes;
 use exec_server_core::event_order::{NeededRead, ProcessEvent, ProcessExit};
 use exec_server_protocol::answers::{ProcessExitedEvent, ProcessOutputEvent};
 use exec_server_protocol::envelope::{self, Incoming, RequestId};
@@ -79,7 +80,7 @@ async fn read_to_end(link: &mut Connection, shared: &Arc<Shared>) -> Arc<str> {
 fn handle_message(shared: &Arc<Shared>, message: InMessage) -> Result<(), String> {
     let (id, start, len) = match message.decode().map_err(|error| error.to_string())? {
         Incoming::Notification { method, params } => {
-            return handle_notification(shared, &method, params);
+            return handle_notification(shared, &method, params, message.chunk());
         }
         Incoming::Request { id, method, .. } => {
             let text = format!("this client does not implement `{method}`");
@@ -135,11 +136,17 @@ fn answer(shared: &Arc<Shared>, id: &RequestId, answer: Answer) -> Result<(), St
     }
 }
 
-fn handle_notification(shared: &Arc<Shared>, method: &str, raw: &str) -> Result<(), String> {
+/// `chunk` has the bytes of a binary message.
+fn handle_notification(
+    shared: &Arc<Shared>,
+    method: &str,
+    raw: &str,
+    chunk: Option<&[u8]>,
+) -> Result<(), String> {
     match method {
         PROCESS_OUTPUT => {
             let event = ProcessOutputEvent::decode(raw)?;
-            let bytes = event.chunk.into();
+            let bytes = chunk.map_or_else(|| event.chunk.into(), Bytes::copy_from_slice);
             let output = ProcessEvent::Output { seq: event.seq, stream: event.stream, bytes };
             handle_process_event(shared, &event.process_id, output);
         }

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use bytes::Bytes;
 use exec_server_client::{ExecServerError, FileReadStream, FileWriteStream, Parents};
 use flate2::Compression;
-use flate2::write::{GzEncoder, MultiGzDecoder};
+use flate2::write::GzEncoder;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
 
@@ -15,7 +16,11 @@ use crate::Shared;
 use crate::body::{self, Body, BodySender};
 use crate::file_metadata::{self, Pairs};
 use crate::paths::{name_of, parent_of, uri_of};
-use crate::refusal::{Code, Refusal};
+use crate::refusal::Refusal;
+use crate::users::UserFiles;
+
+/// The body of an upload.
+type Received = UnsyncBoxBody<Bytes, io::Error>;
 
 /// The query of a request.
 pub struct Query(Vec<(String, String)>);
@@ -33,6 +38,10 @@ impl Query {
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
+
+    fn user(&self) -> Option<String> {
+        self.get("username").map(str::to_owned)
+    }
 }
 
 impl Shared {
@@ -42,14 +51,14 @@ impl Shared {
         headers: &HeaderMap,
         query: &Query,
     ) -> Result<Response<Body>, Refusal> {
-        self.users.check_own(query.get("username"))?;
-        let path = self.paths.absolute(query.get("path").unwrap_or_default())?;
-        let found = self.fs().metadata(uri_of(&path)).await?;
+        let files = self.files_of(self.users.of_transfer(query.user())?);
+        let path = files.absolute(query.get("path").unwrap_or_default()).await?;
+        let found = files.fs.metadata(uri_of(&path)).await?;
         if !found.is_file {
             let kind = if found.is_directory { "a directory" } else { "no regular file" };
             return Err(Refusal::invalid(format!("path {path:?} is {kind}")));
         }
-        let stream = self.fs().read_file_stream(uri_of(&path)).await?;
+        let stream = files.fs.read_file_stream(uri_of(&path)).await?;
         let (sender, body) = body::stream();
         let mut response = Response::new(body);
         let reply = response.headers_mut();
@@ -72,7 +81,7 @@ impl Shared {
         request: Request<Incoming>,
         query: &Query,
     ) -> Result<Response<Body>, Refusal> {
-        self.users.check_own(query.get("username"))?;
+        let files = self.files_of(self.users.of_transfer(query.user())?);
         let metadata = file_metadata::from_headers(request.headers())?;
         let kind = request.headers().get(header::CONTENT_TYPE).cloned();
         let kind = kind.as_ref().and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -87,14 +96,12 @@ impl Shared {
             }
         };
         let path = query.get("path").filter(|path| !path.is_empty());
+        let body = |request: Request<Incoming>| body::received(request.into_body(), is_zipped);
         let written = if let Ok(boundary) = multer::parse_boundary(kind) {
-            if is_zipped {
-                return Err(Refusal::unimplemented("a form cannot be compressed"));
-            }
-            self.upload_form(request, &boundary, path, &metadata).await?
+            self.upload_form(&files, body(request), &boundary, path, &metadata).await?
         } else if kind.starts_with("application/octet-stream") {
             let path = path.ok_or_else(|| Refusal::invalid("the query has no path"))?;
-            vec![self.upload_bytes(request, path, is_zipped, &metadata).await?]
+            vec![self.upload_bytes(&files, body(request), path, &metadata).await?]
         } else {
             return Err(Refusal::invalid(format!(
                 "the content type is {kind:?}, but multipart/form-data or application/octet-stream is needed"
@@ -105,13 +112,14 @@ impl Shared {
 
     async fn upload_form(
         &self,
-        request: Request<Incoming>,
+        files: &UserFiles<'_>,
+        body: Received,
         boundary: &str,
         path: Option<&str>,
         metadata: &Pairs,
     ) -> Result<Vec<Value>, Refusal> {
         let wrong = |error| Refusal::invalid(format!("the form cannot be read: {error}"));
-        let mut form = multer::Multipart::new(request.into_body().into_data_stream(), boundary);
+        let mut form = multer::Multipart::new(body.into_data_stream(), boundary);
         let mut written = Vec::new();
         while let Some(mut field) = form.next_field().await.map_err(wrong)? {
             if field.name() != Some("file") {
@@ -122,11 +130,11 @@ impl Shared {
             }
             let name = path.map(str::to_owned).or_else(|| field.file_name().map(str::to_owned));
             let name = name.ok_or_else(|| Refusal::invalid("a file of the form has no name"))?;
-            let mut file = self.create(&name).await?;
+            let mut file = create(files, &name).await?;
             while let Some(chunk) = field.chunk().await.map_err(wrong)? {
                 file.stream.write(&chunk).await?;
             }
-            written.push(self.finish(file, metadata).await?);
+            written.push(self.finish(files, file, metadata).await?);
         }
         if written.is_empty() {
             return Err(Refusal::invalid("the form has no part `file`"));
@@ -136,56 +144,30 @@ impl Shared {
 
     async fn upload_bytes(
         &self,
-        request: Request<Incoming>,
+        files: &UserFiles<'_>,
+        mut body: Received,
         path: &str,
-        is_zipped: bool,
         metadata: &Pairs,
     ) -> Result<Value, Refusal> {
-        let mut file = self.create(path).await?;
-        let mut body = request.into_body();
-        let mut unzip = is_zipped.then(|| MultiGzDecoder::new(Vec::new()));
+        let mut file = create(files, path).await?;
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| {
-                Refusal::unavailable(format!("the upload broke: {error}; the file is unchanged"))
-            })?;
-            let Ok(data) = frame.into_data() else { continue };
-            match &mut unzip {
-                None => file.stream.write(&data).await?,
-                Some(unzip) => {
-                    // Small pieces keep what they expand to small.
-                    for piece in data.chunks(16 * 1024) {
-                        unzip.write_all(piece).map_err(bad_gzip)?;
-                        let plain = std::mem::take(unzip.get_mut());
-                        file.stream.write(&plain).await?;
-                    }
-                }
+            if let Ok(data) = frame.map_err(broken_upload)?.into_data() {
+                file.stream.write(&data).await?;
             }
         }
-        if let Some(unzip) = unzip {
-            let rest = unzip.finish().map_err(bad_gzip)?;
-            file.stream.write(&rest).await?;
-        }
-        self.finish(file, metadata).await
-    }
-
-    /// Opens a file for its new content; its directory is created if it is missing.
-    async fn create(&self, path: &str) -> Result<Upload, Refusal> {
-        let path = self.paths.absolute(path)?;
-        let opened = match self.fs().write_file_stream(uri_of(&path)).await {
-            Err(error) if error.is_not_found() => {
-                self.fs().create_directory(uri_of(parent_of(&path)), Parents::Create).await?;
-                self.fs().write_file_stream(uri_of(&path)).await
-            }
-            opened => opened,
-        };
-        Ok(Upload { stream: opened.map_err(|error| upload_refusal(error, &path))?, path })
+        self.finish(files, file, metadata).await
     }
 
     /// Publishes the content and tells about the file.
-    async fn finish(&self, file: Upload, metadata: &Pairs) -> Result<Value, Refusal> {
+    async fn finish(
+        &self,
+        files: &UserFiles<'_>,
+        file: Upload,
+        metadata: &Pairs,
+    ) -> Result<Value, Refusal> {
         let Upload { path, stream } = file;
         stream.finish().await.map_err(|error| upload_refusal(error, &path))?;
-        let found = self.fs().metadata(uri_of(&path)).await?;
+        let found = files.fs.metadata(uri_of(&path)).await?;
         if let Some(details) = found.details {
             self.metadata.set(&path, details.inode, metadata.clone())?;
         } else if !metadata.is_empty() {
@@ -199,6 +181,19 @@ impl Shared {
     }
 }
 
+/// Opens a file for its new content; its directory is created if it is missing.
+async fn create(files: &UserFiles<'_>, path: &str) -> Result<Upload, Refusal> {
+    let path = files.absolute(path).await?;
+    let opened = match files.fs.write_file_stream(uri_of(&path)).await {
+        Err(error) if error.is_not_found() => {
+            files.fs.create_directory(uri_of(parent_of(&path)), Parents::Create).await?;
+            files.fs.write_file_stream(uri_of(&path)).await
+        }
+        opened => opened,
+    };
+    Ok(Upload { stream: opened.map_err(|error| upload_refusal(error, &path))?, path })
+}
+
 /// A file that is being written; dropping it discards the new content.
 struct Upload {
     path: String,
@@ -210,8 +205,11 @@ fn upload_refusal(error: ExecServerError, path: &str) -> Refusal {
     Refusal::new(refusal.code, format!("cannot write {path:?}: {}", refusal.message))
 }
 
-fn bad_gzip(error: io::Error) -> Refusal {
-    Refusal::new(Code::InvalidArgument, format!("the body is not gzip: {error}"))
+fn broken_upload(error: io::Error) -> Refusal {
+    match error.kind() {
+        io::ErrorKind::InvalidData => Refusal::invalid(error.to_string()),
+        _ => Refusal::unavailable(format!("the upload broke: {error}; the file is unchanged")),
+    }
 }
 
 fn value(text: &'static str) -> header::HeaderValue {

@@ -6,6 +6,7 @@
 //! | `connect`, `refusal`, `body` | the Connect protocol with JSON, errors, streamed bodies |
 //! | `processes`, `process_events` | `process.Process` |
 //! | `filesystem`, `entry`, `watchers`, `paths` | `filesystem.Filesystem` |
+//! | `users` | the user of a request, and the files with its rights |
 //! | `files`, `file_metadata` | upload and download |
 //! | `sandboxes`, `control` | the sandboxes of the control plane |
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_client::protocol::environment::EnvironmentInfo;
-use exec_server_client::{ExecServerClient, ExecServerError, ExecutorFileSystem};
+use exec_server_client::{ExecServerClient, ExecServerError};
 use http::HeaderMap;
 
 mod body;
@@ -35,7 +36,6 @@ mod users;
 mod watchers;
 
 use file_metadata::FileMetadata;
-use paths::Paths;
 use processes::Processes;
 use refusal::Refusal;
 use sandboxes::Sandboxes;
@@ -69,7 +69,8 @@ struct Shared {
     client: ExecServerClient,
     info: EnvironmentInfo,
     token: Option<String>,
-    paths: Paths,
+    /// Where relative paths of the server's own user begin.
+    home: String,
     users: Users,
     processes: Processes,
     watchers: Watchers,
@@ -85,7 +86,7 @@ impl E2bServer {
     ) -> Result<Self, ExecServerError> {
         let info = client.environment_info().await?;
         let shared = Shared {
-            paths: Paths::new(&info),
+            home: paths::own_home(&info),
             users: Users::new(&info, options.any_user),
             processes: Processes::default(),
             watchers: Watchers::default(),
@@ -107,10 +108,6 @@ impl E2bServer {
 }
 
 impl Shared {
-    fn fs(&self) -> ExecutorFileSystem {
-        self.client.fs()
-    }
-
     /// The running sandbox that a request is about; SDKs in debug mode name one that always runs.
     fn sandbox_of(&self, headers: &HeaderMap) -> Result<String, Refusal> {
         let given = headers.get("e2b-sandbox-id").and_then(|value| value.to_str().ok());

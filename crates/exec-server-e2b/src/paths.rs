@@ -1,48 +1,38 @@
-//! Paths of requests: absolute, or beginning in the home of the server's user.
+//! Paths of requests: absolute, or beginning in the home of a user.
 
 use exec_server_client::protocol::environment::EnvironmentInfo;
 use exec_server_client::protocol::path_uri::{NativePaths, PathUri};
 
 use crate::refusal::Refusal;
 
-/// Where relative paths begin.
-pub struct Paths {
-    home: String,
+/// The home of the server's user.
+pub fn own_home(info: &EnvironmentInfo) -> String {
+    let home = info.user_home_dir.as_ref().or(info.cwd.as_ref()).map(text_of);
+    home.unwrap_or_else(|| "/".to_owned())
 }
 
-impl Paths {
-    pub fn new(info: &EnvironmentInfo) -> Self {
-        let home = info.user_home_dir.as_ref().or(info.cwd.as_ref()).map(text_of);
-        Self { home: home.unwrap_or_else(|| "/".to_owned()) }
+/// The absolute path, without `.`, `..` and empty segments; a relative one begins in the home.
+pub fn absolute(home: &str, path: &str) -> Result<String, Refusal> {
+    if path.contains('\0') {
+        return Err(Refusal::invalid("a path contains a NUL byte"));
     }
-
-    /// The absolute path, without `.`, `..` and empty segments.
-    pub fn absolute(&self, path: &str) -> Result<String, Refusal> {
-        if path.contains('\0') {
-            return Err(Refusal::invalid("a path contains a NUL byte"));
+    let path = match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{home}{rest}"),
+        Some(_) => {
+            return Err(Refusal::invalid(format!("{path:?}: homes of other users are not known")));
         }
-        let path = match path.strip_prefix('~') {
-            Some(rest) if rest.is_empty() || rest.starts_with('/') => {
-                format!("{}{rest}", self.home)
-            }
-            Some(_) => {
-                return Err(Refusal::invalid(format!(
-                    "{path:?}: homes of other users are not known"
-                )));
-            }
-            None if path.starts_with('/') => path.to_owned(),
-            None => format!("{}/{path}", self.home),
-        };
-        let mut segments = Vec::new();
-        for segment in path.split('/') {
-            match segment {
-                "" | "." => {}
-                ".." => drop(segments.pop()),
-                segment => segments.push(segment),
-            }
+        None if path.starts_with('/') => path.to_owned(),
+        None => format!("{home}/{path}"),
+    };
+    let mut segments = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
         }
-        Ok(format!("/{}", segments.join("/")))
     }
+    Ok(format!("/{}", segments.join("/")))
 }
 
 /// The URI of an absolute path.
@@ -77,16 +67,16 @@ mod tests {
 
     #[test]
     fn paths_begin_at_the_root_or_in_the_home() {
-        let paths = Paths { home: "/home/user".to_owned() };
-        let check = |path| paths.absolute(path).unwrap();
+        let absolute = |path| absolute("/home/user", path);
+        let check = |path| absolute(path).unwrap();
         assert_eq!(check("/a//b/./../c/"), "/a/c");
         assert_eq!(check("a/b"), "/home/user/a/b");
         assert_eq!(check("~/x"), "/home/user/x");
         assert_eq!(check("~"), "/home/user");
         assert_eq!(check(""), "/home/user");
         assert_eq!(check("/../.."), "/");
-        assert!(paths.absolute("~other/x").is_err());
-        assert!(paths.absolute("a\0b").is_err());
+        assert!(absolute("~other/x").is_err());
+        assert!(absolute("a\0b").is_err());
         assert_eq!((name_of("/a/b"), parent_of("/a/b"), parent_of("/a")), ("b", "/a", "/"));
     }
 }

@@ -171,9 +171,10 @@ impl Shared {
         if start.tag.as_ref().is_some_and(|tag| self.processes.has_tag(tag, &sandbox)) {
             return Err(Refusal::new(Code::AlreadyExists, "a command with this tag is running"));
         }
-        // The home of another user is not known, and the server's may be closed to it.
-        let home = if user.is_some() { "/" } else { "" };
-        let cwd = self.paths.absolute(start.process.cwd.as_deref().unwrap_or(home))?;
+        let cwd = match start.process.cwd.as_deref() {
+            Some(cwd) => self.files_of(user.clone()).absolute(cwd).await?,
+            None => self.start_directory(user.as_deref()).await?,
+        };
         let mut env = self.sandboxes.envs_of(&sandbox);
         env.extend(start.process.envs.clone());
         let mut argv = vec![start.process.cmd.clone()];

@@ -14,6 +14,7 @@ use crate::connect::{Deadline, Sink};
 use crate::file_metadata::FileMetadata;
 use crate::paths::{text_of, uri_of};
 use crate::refusal::{Code, Refusal};
+use crate::users::UserFiles;
 use crate::{Shared, entry};
 
 /// Events that wait to be asked for; beyond it they are lost, and the next question says so.
@@ -69,13 +70,22 @@ struct Event {
 
 impl Shared {
     /// Begins to watch a directory.
-    pub async fn start_watch(&self, params: &WatchParams) -> Result<Watch, Refusal> {
-        let path = self.paths.absolute(&params.path)?;
-        let found = self.fs().metadata(uri_of(&path)).await?;
+    pub async fn start_watch(
+        &self,
+        files: &UserFiles<'_>,
+        params: &WatchParams,
+    ) -> Result<Watch, Refusal> {
+        // Only the server's own user sees changes of a whole tree.
+        if let Some(user) = &files.user {
+            let text = format!("user {user:?} cannot watch files; watch without naming a user");
+            return Err(Refusal::unimplemented(text));
+        }
+        let path = files.absolute(&params.path).await?;
+        let found = files.fs.metadata(uri_of(&path)).await?;
         if !found.is_directory {
             return Err(Refusal::invalid(format!("path is not a directory: {path}")));
         }
-        let watched = self.fs().watch(uri_of(&path), params.recursive).await;
+        let watched = files.fs.watch(uri_of(&path), params.recursive).await;
         let tree = watched.map_err(|error| match error.kind() {
             Some("unwatchable") if params.allow_network_mounts => Refusal::unimplemented(format!(
                 "{path} is on a file system that does not report changes, also with allow_network_mounts"
@@ -85,7 +95,7 @@ impl Shared {
         Ok(Watch {
             tree,
             root: path,
-            fs: self.fs(),
+            fs: files.fs.clone(),
             metadata: self.metadata.clone(),
             includes_entry: params.include_entry,
         })
@@ -95,18 +105,24 @@ impl Shared {
     pub async fn create_watcher(
         &self,
         sandbox: &str,
+        files: &UserFiles<'_>,
         params: &WatchParams,
     ) -> Result<String, Refusal> {
-        let watch = self.start_watch(params).await?;
+        let watch = self.start_watch(files, params).await?;
         Ok(self.watchers.add(sandbox, watch))
     }
 
     /// The events since the last question.
-    pub async fn watcher_events(&self, sandbox: &str, id: &str) -> Result<Value, Refusal> {
+    pub async fn watcher_events(
+        &self,
+        files: &UserFiles<'_>,
+        sandbox: &str,
+        id: &str,
+    ) -> Result<Value, Refusal> {
         let (events, includes_entry) = self.watchers.take(sandbox, id)?;
         let mut told = Vec::new();
         for event in events {
-            told.push(describe(&self.fs(), &event, includes_entry, &self.metadata).await);
+            told.push(describe(&files.fs, &event, includes_entry, &self.metadata).await);
         }
         Ok(json!({"events": told}))
     }

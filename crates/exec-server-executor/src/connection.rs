@@ -159,7 +159,7 @@ impl Peer {
         match message.decode() {
             Ok(Incoming::Request { id, method, params, has_version }) => {
                 self.has_version |= has_version;
-                self.handle_request(id, &method, params).await
+                self.handle_request(id, &method, params, message.chunk()).await
             }
             Ok(Incoming::Notification { method, .. }) => self.handle_notification(&method),
             Ok(Incoming::Response { .. } | Incoming::Error { .. }) => {
@@ -186,7 +186,14 @@ impl Peer {
         self.outbox.push_reply(envelope::error(&MALFORMED_ID, &error.to_rpc()));
     }
 
-    async fn handle_request(&mut self, id: RequestId, name: &str, raw_params: &str) {
+    /// `chunk` has the bytes of a binary message.
+    async fn handle_request(
+        &mut self,
+        id: RequestId,
+        name: &str,
+        raw_params: &str,
+        chunk: Option<&[u8]>,
+    ) {
         let Some(method) = Method::by_name(name) else {
             let is_reference =
                 self.session.as_ref().is_some_and(|it| it.client() == ClientKind::Reference);
@@ -199,7 +206,10 @@ impl Peer {
         };
         if method == Method::Initialize {
             let timer = self.server.metrics.request(method);
-            let result = self.initialize(id.clone(), raw_params).await;
+            let result = match chunk {
+                None => self.initialize(id.clone(), raw_params).await,
+                Some(_) => Err(dispatch::no_binary(method)),
+            };
             timer.finish(result.is_ok());
             if let Err(error) = result {
                 self.outbox.push_reply(envelope::error(&id, &error.to_rpc()));
@@ -209,17 +219,20 @@ impl Peer {
         let timer = self.server.metrics.request(method);
         let mut reply = Reply::new(id, method, self.outbox.clone(), self.account.clone(), timer);
         // Stdin has its own bounds, and `process/terminate` must pass a process that does not read.
-        if method.family() == Family::FileSystem && raw_params.len() >= LARGE_REQUEST_BYTES {
-            reply.hold(raw_params.len());
+        let params_bytes = raw_params.len() + chunk.map_or(0, <[u8]>::len);
+        if method.family() == Family::FileSystem && params_bytes >= LARGE_REQUEST_BYTES {
+            reply.hold(params_bytes);
         }
         if self.reports_ignored {
             reply.report_ignored(ignored::members(method, raw_params));
         }
         let checked = dispatch::decode(&self.server, method, raw_params)
+            .and_then(|call| dispatch::with_chunk(method, call, chunk))
             .and_then(|call| self.phase.check(method.family()).map(|()| call).map_err(Into::into));
-        let checked = checked.and_then(|call| self.audit(method, raw_params, call, &mut reply));
+        let checked =
+            checked.and_then(|call| self.audit(method, raw_params, chunk, call, &mut reply));
         match checked {
-            Ok(call) => match self.admit(method.lane(), raw_params.len(), call, reply) {
+            Ok(call) => match self.admit(method.lane(), params_bytes, call, reply) {
                 Admitted::Run((call, reply)) => self.run(call, reply),
                 Admitted::Waits => {}
                 Admitted::Refused((_, reply)) => {
@@ -235,11 +248,12 @@ impl Peer {
         &self,
         method: Method,
         raw_params: &str,
+        chunk: Option<&[u8]>,
         mut call: Call,
         reply: &mut Reply,
     ) -> Result<Call, RequestError> {
         if let (Some(audit), Some(who)) = (&self.server.audit, &self.who)
-            && let Some(record) = audit::begin(audit, who, method, raw_params, &mut call)?
+            && let Some(record) = audit::begin(audit, who, method, (raw_params, chunk), &mut call)?
         {
             reply.audit(record);
         }
@@ -290,6 +304,8 @@ impl Peer {
             params::decode(raw_params).map_err(RequestError::InvalidParams)?;
         check_length("clientName", &params.client_name, MAX_CLIENT_NAME_BYTES)?;
         self.phase.check_initialize()?;
+        // Before a resume, because the processes send at once.
+        self.outbox.allow_binary(params.client_capabilities.binary_messages);
         let linger = params.linger_ms.map(Duration::from_millis);
         let environment_info = self.server.environment.clone();
         let build_reply = move |session_id: String, session_linger_ms| -> Bytes {

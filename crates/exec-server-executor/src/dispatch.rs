@@ -120,6 +120,34 @@ pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, Reques
     })
 }
 
+/// Puts the bytes of a binary message in the place of the empty `chunk` of its header.
+pub fn with_chunk(
+    method: Method,
+    mut call: Call,
+    bytes: Option<&[u8]>,
+) -> Result<Call, RequestError> {
+    let Some(bytes) = bytes else { return Ok(call) };
+    let chunk = if let Call::Write(params) = &mut call {
+        &mut params.chunk
+    } else if let Call::File(FileCall::WriteBlock(params)) = &mut call {
+        &mut params.chunk
+    } else {
+        return Err(no_binary(method));
+    };
+    if !chunk.0.is_empty() {
+        let reason = "`chunk` must be empty in the header of a binary message";
+        return Err(RequestError::InvalidParams(reason.to_owned()));
+    }
+    chunk.0 = bytes.to_vec();
+    Ok(call)
+}
+
+/// The answer to a binary message of a method that has no bytes.
+pub fn no_binary(method: Method) -> RequestError {
+    let reason = format!("{} takes no binary message; send it as JSON", method.name());
+    RequestError::InvalidParams(reason)
+}
+
 /// Rejects a `sandbox` member where the method does not enforce one.
 pub fn check_sandbox(method: Method, raw: &str) -> Result<(), RequestError> {
     if method.takes_sandbox() || !params::has_member(raw, "sandbox") {

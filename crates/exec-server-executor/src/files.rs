@@ -26,6 +26,7 @@ use crate::user::RequestUser;
 
 mod answer;
 mod batch;
+mod block_text;
 mod handles;
 mod request;
 mod search;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use exec_server_protocol::binary;
 use exec_server_protocol::envelope::{self, RequestId};
 use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
 use exec_server_protocol::methods::{Lane, Method};
@@ -158,6 +159,30 @@ impl Reply {
         Ok(text)
     }
 
+    /// Whether the result may be a binary message; those have no room for ignored members.
+    pub fn takes_binary(&self) -> bool {
+        let inner = self.inner.as_ref().expect("not yet answered");
+        inner.ignored.is_empty() && inner.outbox.takes_binary()
+    }
+
+    /// Begins a binary reply whose header has this result; the caller appends the bytes of its `chunk`.
+    pub fn begin_binary(&self, capacity: usize, result: &str) -> Result<MessageText, RequestError> {
+        let inner = self.inner.as_ref().expect("not yet answered");
+        let before = envelope::before_result(&inner.id);
+        let header = before.len() + result.len() + envelope::AFTER_RESULT.len();
+        let mut message = MessageText::try_with_capacity(binary::PREFIX_BYTES + header + capacity)?;
+        message.push_bytes(&binary::prefix(header));
+        message.push(&before);
+        message.push(result);
+        message.push(envelope::AFTER_RESULT);
+        Ok(message)
+    }
+
+    /// Sends a message that [`Reply::begin_binary`] began.
+    pub fn ok_binary(mut self, message: MessageText) {
+        self.inner.take().expect("answered once").send_result(message, ());
+    }
+
     /// Sends a text that [`Reply::begin_text`] began.
     pub fn ok_text(self, text: MessageText) {
         self.ok_text_holding(text, ());
@@ -165,7 +190,7 @@ impl Reply {
 
     /// The same; `held` is dropped once the text has been sent.
     pub fn ok_text_holding(mut self, mut text: MessageText, held: impl Send + 'static) {
-        let mut inner = self.inner.take().expect("answered once");
+        let inner = self.inner.take().expect("answered once");
         if !inner.ignored.is_empty() {
             push_ignored(&mut text, &inner.ignored);
         }
@@ -173,9 +198,7 @@ impl Reply {
         if text.len() > MAX_TEXT_BYTES {
             return inner.fail(&RequestError::ReplyTooLarge(text.len()));
         }
-        let room = inner.take_room(text.memory());
-        let payment = if room.is_some() { Payment::Paid } else { Payment::Unpaid };
-        inner.send(Bytes::from_owner(Holding { text, _held: (held, room) }), payment, true);
+        inner.send_result(text, held);
     }
 
     /// Sends an error.
@@ -238,6 +261,12 @@ impl Inner {
         }
         let text = envelope::error(&self.id, &error.to_rpc());
         self.send_text(text, false);
+    }
+
+    fn send_result(mut self, text: MessageText, held: impl Send + 'static) {
+        let room = self.take_room(text.memory());
+        let payment = if room.is_some() { Payment::Paid } else { Payment::Unpaid };
+        self.send(Bytes::from_owner(Holding { text, _held: (held, room) }), payment, true);
     }
 
     fn send_text(mut self, text: String, is_ok: bool) {

@@ -5,9 +5,14 @@
 
 use std::io::Write;
 
-use crate::base64;
 use crate::methods::PROCESS_OUTPUT;
 use crate::process::OutputStream;
+use crate::{base64, binary};
+
+/// What follows the chunk.
+const AFTER: &[u8] = b"\"}}";
+/// Room for the sequence number, the stream and what is around the chunk.
+const REST: usize = 64;
 
 /// Encodes `process/output`; the constant prefix is built once per process.
 #[derive(Debug, Clone)]
@@ -27,15 +32,31 @@ impl OutputEncoder {
 
     /// The text of one `process/output` notification, as UTF-8.
     pub fn output(&self, seq: u64, stream: OutputStream, bytes: &[u8]) -> Vec<u8> {
-        const REST: usize = 64;
         let len = self.prefix.len() + base64::encoded_len(bytes.len()) + REST;
         let mut text = Vec::with_capacity(len);
+        self.push_before(&mut text, seq, stream);
+        base64::encode_into(bytes, &mut text);
+        text.extend_from_slice(AFTER);
+        text
+    }
+
+    /// The same notification as a binary message.
+    pub fn binary_output(&self, seq: u64, stream: OutputStream, bytes: &[u8]) -> Vec<u8> {
+        let len = binary::PREFIX_BYTES + self.prefix.len() + REST + bytes.len();
+        let mut message = Vec::with_capacity(len);
+        message.extend_from_slice(&binary::prefix(0));
+        self.push_before(&mut message, seq, stream);
+        message.extend_from_slice(AFTER);
+        let prefix = binary::prefix(message.len() - binary::PREFIX_BYTES);
+        message[..binary::PREFIX_BYTES].copy_from_slice(&prefix);
+        message.extend_from_slice(bytes);
+        message
+    }
+
+    fn push_before(&self, text: &mut Vec<u8>, seq: u64, stream: OutputStream) {
         text.extend_from_slice(self.prefix.as_bytes());
         write!(text, "{seq},\"stream\":\"{}\",\"chunk\":\"", stream.name())
             .expect("a vector takes everything");
-        base64::encode_into(bytes, &mut text);
-        text.extend_from_slice(b"\"}}");
-        text
     }
 }
 
@@ -50,6 +71,8 @@ mod tests {
         for id in ["p", "a\"b\\\u{1}", ""] {
             for len in [0, 1, 2, 3, 1000] {
                 let bytes = vec![0xa5; len];
+                let binary =
+                    OutputEncoder::new(id).binary_output(u64::MAX, OutputStream::Stderr, &bytes);
                 let by_hand = OutputEncoder::new(id).output(u64::MAX, OutputStream::Stderr, &bytes);
                 let params = ProcessOutputNotification {
                     process_id: id.into(),
@@ -58,6 +81,7 @@ mod tests {
                     chunk: bytes.into(),
                 };
                 let by_hand = String::from_utf8(by_hand).unwrap();
+                assert_eq!(binary::to_text(&binary).unwrap(), by_hand.as_bytes());
                 assert_eq!(by_hand, envelope::notification("process/output", &params));
             }
         }

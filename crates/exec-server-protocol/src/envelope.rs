@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use serde::{Serialize, Serializer};
 
+use crate::binary::BinaryError;
 use crate::errors::RpcError;
 use crate::json::{self, JsonError};
 use crate::limits::MAX_REQUEST_ID_BYTES;
@@ -78,6 +79,9 @@ pub enum MalformedMessage {
     /// Not one valid JSON object.
     #[error(transparent)]
     Json(#[from] JsonError),
+    /// A binary message whose header cannot be found.
+    #[error(transparent)]
+    Binary(#[from] BinaryError),
     /// A required member is missing.
     #[error("missing field `{0}`")]
     Missing(&'static str),

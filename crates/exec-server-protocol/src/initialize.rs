@@ -37,6 +37,9 @@ pub struct ClientCapabilities {
     /// The client handles `session/moved`, sent before its connection closes because of a take-over.
     #[serde(skip_serializing_if = "crate::is_false")]
     pub session_moved: bool,
+    /// The client reads binary messages; only on carriers that have them.
+    #[serde(skip_serializing_if = "crate::is_false")]
+    pub binary_messages: bool,
 }
 
 impl ClientCapabilities {

@@ -21,6 +21,7 @@
 
 pub mod answers;
 pub mod base64;
+pub mod binary;
 pub mod bytes64;
 pub mod duration;
 pub mod encode;

@@ -341,6 +341,7 @@ capabilities! {
     env_exclude_secrets                              Nothing "`excludeSecrets` in the `envPolicy` of `process/start`."
     session_moved                                    Nothing "`clientCapabilities.sessionMoved` in `initialize`: the notification `session/moved` tells of a take-over."
     report_ignored                                   Nothing "`clientCapabilities.reportIgnored` in `initialize`: replies list members that were ignored."
+    binary_messages                                  Nothing "Binary messages, in both directions; `clientCapabilities.binaryMessages` in `initialize` asks for those of the server."
     session_take_over                                Nothing "A resume takes over from a connection whose peer is silent."
     session_take_over_asked                          Nothing "`takeOver: false` in `initialize` leaves a session with a peer that cannot be probed."
     session_directory                                Nothing "`session/list`; `sessionId` in `process/read`, `process/signal` and `process/terminate`; `takeOver` in `initialize`."

@@ -156,6 +156,10 @@ impl Wire for HarnessWire {
         self.socket.can_ping()
     }
 
+    fn carries_binary(&self) -> bool {
+        true
+    }
+
     fn describe(&self) -> String {
         "failed to parse JSON-RPC message from relay stream".to_owned()
     }

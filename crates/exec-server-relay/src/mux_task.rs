@@ -400,6 +400,10 @@ impl Wire for StreamWire {
         state.sent_bytes - state.queued_bytes.min(state.sent_bytes as usize) as u64
     }
 
+    fn carries_binary(&self) -> bool {
+        true
+    }
+
     fn describe(&self) -> String {
         "failed to parse JSON-RPC message from relay stream".to_owned()
     }

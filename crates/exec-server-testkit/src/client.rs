@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use exec_server_protocol::base64;
+use exec_server_protocol::{base64, binary};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -26,6 +26,8 @@ pub struct TestClient {
     last_seq: HashMap<String, u64>,
     /// The session, once `initialize` was answered.
     pub session_id: String,
+    /// Binary messages that were read so far; all readers return their JSON form.
+    pub binary_messages: usize,
 }
 
 /// All events of a process until its close.
@@ -105,6 +107,7 @@ impl TestClient {
                 notifications: VecDeque::new(),
                 last_seq: HashMap::new(),
                 session_id: String::new(),
+                binary_messages: 0,
             }),
             Err(Error::Upgrade(UpgradeError::DidNotSwitchProtocols(status))) => Err(status),
             Err(error) => panic!("could not connect: {error}"),
@@ -202,10 +205,24 @@ impl TestClient {
             let message = message.expect("the server keeps to the protocol");
             let close = message.as_close();
             assert!(close.is_none(), "the server closed the connection: {close:?}");
-            if let Some(text) = message.as_text() {
-                return serde_json::from_str(text).expect("the server sends JSON");
+            if let Some(value) = self.json_of(&message) {
+                return value;
             }
         }
+    }
+
+    /// The JSON form of a text or binary message; `None` for other frames.
+    fn json_of(&mut self, message: &Message) -> Option<Value> {
+        let parsed = if let Some(text) = message.as_text() {
+            serde_json::from_str(text)
+        } else if message.is_binary() {
+            self.binary_messages += 1;
+            let text = binary::to_text(message.as_payload()).expect("a binary message has a chunk");
+            serde_json::from_slice(&text)
+        } else {
+            return None;
+        };
+        Some(parsed.expect("the server sends JSON"))
     }
 
     /// The next notification in wire order.
@@ -333,15 +350,11 @@ impl TestClient {
             .expect("what is waited for comes in time")
             .expect("the link holds")
             .expect("the server keeps to the protocol");
-        let Some(text) = message.as_text() else {
-            assert!(
-                message.as_close().is_none(),
-                "the server closed the connection: {:?}",
-                message.as_close()
-            );
-            return;
-        };
-        self.put_back(serde_json::from_str(text).expect("the server sends JSON"));
+        let close = message.as_close();
+        assert!(close.is_none(), "the server closed the connection: {close:?}");
+        if let Some(value) = self.json_of(&message) {
+            self.put_back(value);
+        }
     }
 
     /// Queues a message that was read by other means.

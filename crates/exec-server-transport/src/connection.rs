@@ -10,6 +10,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use exec_server_protocol::binary::{self, BinaryError};
 use exec_server_protocol::envelope::{self, Incoming, MalformedMessage};
 use tokio::sync::oneshot;
 
@@ -46,6 +47,10 @@ pub trait Wire: Send + Unpin {
     fn can_ping(&self) -> bool {
         false
     }
+    /// Whether messages may be binary ones; a carrier of text sends their JSON form.
+    fn carries_binary(&self) -> bool {
+        false
+    }
     /// Whether replies can still be sent after the peer has ended its input.
     fn can_half_close(&self) -> bool {
         false
@@ -77,23 +82,43 @@ pub enum InMessage {
 }
 
 impl InMessage {
-    /// The text; empty if the bytes are not UTF-8.
+    /// The text, of a binary message that of its header; empty if it is not UTF-8.
     pub fn text(&self) -> &str {
         match self {
-            Self::Bytes(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
+            Self::Bytes(bytes) => {
+                std::str::from_utf8(header(bytes).unwrap_or_default()).unwrap_or_default()
+            }
             Self::Text(message) => message.as_text().unwrap_or_default(),
+        }
+    }
+
+    /// The bytes beside the header of a binary message, which are the value of its empty `chunk`.
+    pub fn chunk(&self) -> Option<&[u8]> {
+        match self {
+            Self::Bytes(bytes) if binary::is_binary(bytes) => {
+                binary::split(bytes).ok().map(|(_, chunk)| chunk)
+            }
+            Self::Bytes(_) | Self::Text(_) => None,
         }
     }
 
     /// Decodes the JSON-RPC envelope.
     pub fn decode(&self) -> Result<Incoming<'_>, MalformedMessage> {
         match self {
-            Self::Bytes(bytes) => envelope::decode(bytes),
+            Self::Bytes(bytes) => envelope::decode(header(bytes)?),
             Self::Text(message) => match message.as_text() {
                 Some(text) => envelope::decode_text(text),
                 None => envelope::decode(message.as_payload()),
             },
         }
+    }
+}
+
+/// The JSON of a message.
+fn header(message: &[u8]) -> Result<&[u8], BinaryError> {
+    match binary::is_binary(message) {
+        true => binary::split(message).map(|(header, _)| header),
+        false => Ok(message),
     }
 }
 
@@ -179,6 +204,9 @@ impl Connection {
         let outbox = Outbox::default();
         if !wire.can_ping() {
             outbox.set_cannot_ping();
+        }
+        if wire.carries_binary() {
+            outbox.set_carries_binary();
         }
         let keepalive = wire.can_ping().then(|| KeepaliveTimer::new(pings));
         Self {
@@ -326,7 +354,8 @@ impl Connection {
                     return Poll::Ready(Ok(()));
                 };
                 for message in batch.messages {
-                    let message = match self.says_version {
+                    // The header of a binary message keeps its form: generic JSON-RPC libraries ask for none.
+                    let message = match self.says_version && !binary::is_binary(&message) {
                         true => envelope::with_version(&message).into(),
                         false => message,
                     };

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
+use exec_server_protocol::binary;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::io::poll_read_buf;
 
@@ -102,6 +103,13 @@ impl<R: AsyncRead + Send + Unpin, W: AsyncWrite + Send + Unpin> Wire for LineWir
     /// JSON has line ends only between its tokens, where a blank means the same.
     fn start_send(&mut self, message: Bytes) -> Result<(), WireError> {
         let begin = self.output.len();
+        let message = match binary::is_binary(&message) {
+            true => Bytes::from(
+                binary::to_text(&message)
+                    .map_err(|error| WireError::Protocol(error.to_string()))?,
+            ),
+            false => message,
+        };
         self.output.extend_from_slice(&message);
         if memchr::memchr2(b'\n', b'\r', &message).is_some() {
             for byte in &mut self.output[begin..] {
@@ -141,16 +149,20 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_message_with_line_ends_leaves_as_one_line() {
+    async fn a_message_with_line_ends_or_bytes_leaves_as_one_line_of_json() {
         let (near, mut far) = tokio::io::duplex(1024);
         let (reader, writer) = tokio::io::split(near);
         let mut wire = LineWire::new(reader, writer, 1024);
-        for message in ["{\n  \"id\": 1\r\n}", "{\"id\":2}"] {
-            wire.start_send(Bytes::from_static(message.as_bytes())).unwrap();
+        let binary = b"\x01\0\0\0\x17{\"result\":{\"chunk\":\"\"}}\n\n";
+        let texts: [&[u8]; 3] = [b"{\n  \"id\": 1\r\n}", b"{\"id\":2}", binary];
+        for message in texts {
+            wire.start_send(Bytes::from_static(message)).unwrap();
         }
         poll_fn(|cx| wire.poll_flush(cx)).await.unwrap();
-        let mut read = vec![0; 64];
+        let mut read = vec![0; 256];
         let count = tokio::io::AsyncReadExt::read(&mut far, &mut read).await.unwrap();
-        assert_eq!(&read[..count], b"{   \"id\": 1  }\n{\"id\":2}\n");
+        let lines = b"{   \"id\": 1  }\n{\"id\":2}\n{\"result\":{\"chunk\":\"Cgo=\"}}\n";
+        assert_eq!(&read[..count], lines);
+        assert!(wire.start_send(Bytes::from_static(b"\x01\0\0\0\x02{}")).is_err());
     }
 }

@@ -5,6 +5,7 @@
 //! granted in request order, so producers share the peer fairly.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -86,6 +87,8 @@ const NO_PROBE: PingNumber = 0;
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
+    /// Whether the peer takes binary messages.
+    takes_binary: AtomicBool,
     bulk: Arc<Semaphore>,
 }
 
@@ -102,6 +105,8 @@ struct State {
     wants_room: bool,
     /// Whether the carrier has no pings.
     cannot_ping: bool,
+    /// Whether the carrier has binary messages.
+    carries_binary: bool,
     /// Requests answered since the last `take_finished`.
     finished: usize,
     /// Bytes of large requests that are not answered yet.
@@ -130,7 +135,8 @@ enum Bulk {
 impl Default for Outbox {
     fn default() -> Self {
         let bulk = Arc::new(Semaphore::new(BULK_BYTES / UNIT));
-        Self { shared: Arc::new(Shared { state: Mutex::default(), bulk }) }
+        let takes_binary = AtomicBool::new(false);
+        Self { shared: Arc::new(Shared { state: Mutex::default(), takes_binary, bulk }) }
     }
 }
 
@@ -222,6 +228,17 @@ impl Outbox {
     /// Whether the carrier has pings, so that silence is a sign of a dead peer.
     pub fn can_ping(&self) -> bool {
         !self.lock().cannot_ping
+    }
+
+    /// Allows binary messages to the peer, which asked for them, if the carrier has them.
+    pub fn allow_binary(&self, is_asked: bool) {
+        let is_allowed = is_asked && self.lock().carries_binary;
+        self.shared.takes_binary.store(is_allowed, Ordering::Relaxed);
+    }
+
+    /// Whether binary messages may be sent to the peer.
+    pub fn takes_binary(&self) -> bool {
+        self.shared.takes_binary.load(Ordering::Relaxed)
     }
 
     /// Returns whether the connection ends within `timeout`.
@@ -425,6 +442,11 @@ impl Outbox {
         self.lock().cannot_ping = true;
     }
 
+    /// Records that the carrier has binary messages.
+    pub(crate) fn set_carries_binary(&self) {
+        self.lock().carries_binary = true;
+    }
+
     /// Registers the waker; returns false if there is work to do already.
     pub(crate) fn fall_asleep(&self, cx: &mut Context, is_writing: bool) -> bool {
         let mut state = self.lock();
@@ -597,6 +619,19 @@ mod tests {
         let lost = outbox.delivered();
         outbox.shut();
         assert!(lost.await.is_err() && outbox.delivered().await.is_err());
+    }
+
+    #[test]
+    fn binary_messages_need_a_carrier_and_a_peer_that_takes_them() {
+        let outbox = Outbox::default();
+        outbox.allow_binary(true);
+        assert!(!outbox.takes_binary(), "a carrier of text");
+        outbox.set_carries_binary();
+        assert!(!outbox.takes_binary());
+        outbox.allow_binary(true);
+        assert!(outbox.takes_binary());
+        outbox.allow_binary(false);
+        assert!(!outbox.takes_binary(), "the last `initialize` counts");
     }
 
     #[tokio::test]

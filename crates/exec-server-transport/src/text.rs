@@ -91,7 +91,17 @@ impl MessageText {
 
     /// Appends text.
     pub fn push(&mut self, text: &str) {
-        self.room(text.len()).copy_from_slice(text.as_bytes());
+        self.push_bytes(text.as_bytes());
+    }
+
+    /// Appends bytes.
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
+        self.room(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Replaces what is at `at`.
+    pub fn overwrite(&mut self, at: usize, text: &str) {
+        self.bytes[..self.len][at..at + text.len()].copy_from_slice(text.as_bytes());
     }
 
     /// Appends bytes as base64.
@@ -131,7 +141,7 @@ fn take_spare(capacity: usize) -> Option<Vec<u8>> {
 
 impl std::io::Write for MessageText {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.room(bytes.len()).copy_from_slice(bytes);
+        self.push_bytes(bytes);
         Ok(bytes.len())
     }
 
@@ -184,7 +194,8 @@ mod tests {
         text.push_json(&[1, 2]);
         text.truncate(kept);
         text.push("}");
-        assert_eq!(text.as_ref(), b"{\"a\":aGVsbG8=}");
+        text.overwrite(2, "b");
+        assert_eq!(text.as_ref(), b"{\"b\":aGVsbG8=}");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use exec_server_protocol::binary;
 use exec_server_protocol::limits::MAX_FRAME_BYTES;
 use futures_core::Stream;
 use futures_sink::Sink;
@@ -34,10 +35,10 @@ pub struct WebSocketWire<S> {
 /// The websocket message type of outgoing messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sends {
-    /// JSON.
+    /// Text for JSON, binary for binary messages.
     #[default]
     Text,
-    /// Frames of a relay.
+    /// Binary only, for frames of a relay.
     Binary,
 }
 
@@ -166,8 +167,8 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
 
     fn start_send(&mut self, message: Bytes) -> Result<(), WireError> {
         self.queue(match self.sends {
-            Sends::Text => Message::text(message),
-            Sends::Binary => Message::binary(message),
+            Sends::Text if !binary::is_binary(&message) => Message::text(message),
+            Sends::Text | Sends::Binary => Message::binary(message),
         })
     }
 
@@ -215,6 +216,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Wire for WebSocketWire<S> {
     }
 
     fn can_ping(&self) -> bool {
+        true
+    }
+
+    fn carries_binary(&self) -> bool {
         true
     }
 

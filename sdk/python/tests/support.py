@@ -100,6 +100,47 @@ def as_user() -> Iterator[str]:
         shutil.rmtree(place, ignore_errors=True)
 
 
+# Users are added to a copy of /etc, and their homes and mail to empty directories, which only this server sees.
+_PRIVATE_USERS = """
+set -e
+mount -t tmpfs -o mode=755 exec-server-test "$0"
+cp -a /etc "$0/etc"
+for name in home var/mail var/log; do
+    mkdir -p "$0/$name"
+    if [ -d "/$name" ]; then mount --bind "$0/$name" "/$name"; fi
+done
+mount --bind "$0/etc" /etc
+exec "$@"
+"""
+
+
+def lacks_private_users() -> str | None:
+    """Why `as_root` is not possible here; none if it is."""
+    if os.getuid() != 0:
+        return "a server that becomes other users needs root"
+    tried = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, text=True
+    )
+    return None if tried.returncode == 0 else f"mount namespaces are not possible here: {tried.stderr.strip()}"
+
+
+@contextlib.contextmanager
+def as_root() -> Iterator[str]:
+    """A server of root in a mount namespace with users of its own, so that no test changes those of this machine."""
+    place = tempfile.mkdtemp()
+    try:
+        with tempfile.TemporaryDirectory() as state:
+            wrapper = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _PRIVATE_USERS, place, binary()]
+            options = ["--listen", "ws://127.0.0.1:0", "--state-dir", state]
+            program = Program(options, clean_environment(HOME="/root", USER="root"), wrapper, cwd="/")
+            try:
+                yield program.line
+            finally:
+                program.end()
+    finally:
+        os.rmdir(place)
+
+
 class CuttingProxy:
     """Passes TCP on, and cuts connections after a random number of bytes."""
 

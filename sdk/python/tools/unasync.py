@@ -13,6 +13,7 @@ PAIRS = [
 ]
 BY_HAND = {"__init__.py", "runtime.py", "conftest.py", "together.py"}
 RULES = [
+    (r"\bexec_server\._aio\b", "exec_server._sync"),
     (r"from \.runtime import Opening, opening", "from .runtime import opening"),
     (r"\bOpening\[(\w+)\]", r"\1"),
     (r"\basync (def|with|for)\b", r"\1"),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::process::{ExitReason, ProcessSignal, ProcessStartParams};
 use exec_server_protocol::user::UserName;
+use exec_server_protocol::{base64, binary};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -94,10 +95,10 @@ pub fn begin(
     audit: &Arc<Audit>,
     who: &Arc<Who>,
     method: Method,
-    raw_params: &str,
+    (raw_params, chunk): (&str, Option<&[u8]>),
     call: &mut Call,
 ) -> Result<Option<Pending>, RequestError> {
-    let params = || audit.has_payloads().then(|| Params::of(raw_params));
+    let params = || audit.has_payloads().then(|| Params::of(raw_params, chunk));
     if let Call::Start(start) = call {
         let (audit, who, params) = (audit.clone(), who.clone(), params());
         start.audit = Some(Box::new(StartNote { audit, who, params }));
@@ -178,10 +179,17 @@ fn without_secrets(url: &str) -> String {
 }
 
 impl Params {
-    fn of(raw: &str) -> Self {
-        match RawValue::from_string(raw.to_owned()) {
-            Ok(params) if raw.len() <= MAX_PARAMS_BYTES => Self::Params(params),
-            _ => Self::ParamsBytes(raw.len()),
+    /// The bytes of a binary message are recorded as the base64 that its JSON form has.
+    fn of(raw: &str, chunk: Option<&[u8]>) -> Self {
+        let bytes = raw.len() + chunk.map_or(0, |chunk| base64::encoded_len(chunk.len()));
+        if bytes > MAX_PARAMS_BYTES {
+            return Self::ParamsBytes(bytes);
+        }
+        let filled = chunk.and_then(|chunk| binary::fill(raw, chunk).ok());
+        let text = filled.and_then(|text| String::from_utf8(text).ok());
+        match RawValue::from_string(text.unwrap_or_else(|| raw.to_owned())) {
+            Ok(params) => Self::Params(params),
+            Err(_) => Self::ParamsBytes(bytes),
         }
     }
 }

@@ -91,6 +91,19 @@ pub fn write_block(
     Ok(())
 }
 
+/// Appends the bytes of a block; returns whether the file ends in it.
+pub fn write_bytes(
+    file: &OpenFile,
+    offset: u64,
+    len: u64,
+    blocking: Blocking,
+    text: &mut MessageText,
+) -> Result<bool, RequestError> {
+    let read =
+        file.read_pieces(offset, len, blocking, |piece| text.push_bytes(piece)).map_err(system)?;
+    Ok(read < len)
+}
+
 /// Whether a read failed only because the content is not cached.
 pub fn would_block(error: &RequestError) -> bool {
     matches!(error, RequestError::Files(FsError::System(error)) if error.kind() == io::ErrorKind::WouldBlock)

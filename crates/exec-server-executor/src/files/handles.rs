@@ -13,7 +13,6 @@ use exec_server_core::handle_table::{HandleTable, NotReserved};
 use exec_server_fs::{
     Blocking, FsError, FsReply, FsRequest, OpenFile, StagedFile, answer_from_cache, perform,
 };
-use exec_server_protocol::base64;
 use exec_server_protocol::fs::{
     FsCloseParams, FsOpenResponse, FsReadBlockParams, FsWriteBlockParams,
 };
@@ -21,6 +20,7 @@ use exec_server_protocol::limits::{MAX_FILE_BLOCK_BYTES, MAX_FILE_HANDLES, MAX_H
 use exec_server_protocol::process::Empty;
 use exec_server_sandbox::{ConfinedFile, WorkerOutcome};
 
+use super::block_text::BlockText;
 use super::{Guard, Scope, answer};
 use crate::errors::RequestError;
 use crate::reply::Reply;
@@ -208,33 +208,30 @@ impl Handles {
         mut reply: Reply,
     ) {
         let (offset, len) = (params.offset, params.len);
-        let room = base64::encoded_len(usize::try_from(len).expect("was just checked")) + 32;
+        let room = BlockText::room(&reply, usize::try_from(len).expect("was just checked"));
         if !reply.try_reserve(room) {
             let (handles, params) = (self.clone(), params.clone());
             let read = move |reply| handles.read_file(file, &params, reply);
             return reply.when_reserved(room, read);
         }
-        let mut text = match reply.begin_text(room) {
+        let mut text = match BlockText::begin(&reply, room) {
             Ok(text) => text,
             Err(error) => return reply.fail(&error),
         };
-        let begun = text.len();
-        match answer::write_block(&file, offset, len, Blocking::None, &mut text) {
-            Ok(()) => return reply.ok_text(text),
+        match text.write(&file, offset, len, Blocking::None) {
+            Ok(()) => return text.send(reply),
             Err(error) if !answer::would_block(&error) => {
                 self.forget(&params.handle_id, &file);
                 return reply.fail(&error);
             }
-            Err(_) => text.truncate(begun),
+            Err(_) => {}
         }
         let (handles, id) = (self.clone(), params.handle_id.clone());
-        tokio::task::spawn_blocking(move || {
-            match answer::write_block(&file, offset, len, Blocking::Disk, &mut text) {
-                Ok(()) => reply.ok_text(text),
-                Err(error) => {
-                    handles.forget(&id, &file);
-                    reply.fail(&error);
-                }
+        tokio::task::spawn_blocking(move || match text.write(&file, offset, len, Blocking::Disk) {
+            Ok(()) => text.send(reply),
+            Err(error) => {
+                handles.forget(&id, &file);
+                reply.fail(&error);
             }
         });
     }

@@ -43,6 +43,7 @@ async fn every_announced_capability_is_there_and_no_other() {
     let info = client.call("environment/info", json!({})).await.unwrap();
     let announced: Vec<&String> = info["capabilities"].as_object().unwrap().keys().collect();
     let expected = [
+        "binaryMessages",
         "capabilityDiscoveryV2",
         "envExcludeSecrets",
         "environmentConfigRead",

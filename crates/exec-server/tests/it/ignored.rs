@@ -117,7 +117,7 @@ async fn the_client_reports_ignored_members_once() {
         let asked = peer.serve_initialize("s-1").await;
         assert_eq!(
             asked.params["clientCapabilities"],
-            json!({"reportIgnored": true, "sessionMoved": true})
+            json!({"reportIgnored": true, "sessionMoved": true, "binaryMessages": true})
         );
         for member in ["a", "a", "b"] {
             let asked = peer.expect("fs/canonicalize").await;

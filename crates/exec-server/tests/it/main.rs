@@ -4,6 +4,8 @@
 mod audit;
 mod auth;
 #[cfg(target_os = "linux")]
+mod binary_messages;
+#[cfg(target_os = "linux")]
 mod cgroups;
 mod client;
 mod command_line;

@@ -34,9 +34,15 @@ def encode(data: bytes | bytearray | memoryview) -> str:
     return b2a_base64(data, newline=False).decode("ascii")
 
 
-def decode(text: str | bytes | bytearray | memoryview) -> bytes:
+def decode(text: str | memoryview) -> bytes:
     """Bytes of base64."""
     return a2b_base64(text)
+
+
+def chunk_of(payload: Mapping[str, Any]) -> bytes:
+    """The bytes of the member `chunk`: base64, or bytes already if they came in a binary message."""
+    chunk = payload["chunk"]
+    return chunk if isinstance(chunk, bytes) else a2b_base64(chunk)
 
 
 def new_id() -> str:

@@ -36,7 +36,16 @@ from e2b import (
     TimeoutException,
 )
 
-from ..support import DEADLINE, CuttingProxy, Meeting, Program, binary, clean_environment
+from ..support import (
+    DEADLINE,
+    CuttingProxy,
+    Meeting,
+    Program,
+    as_root,
+    binary,
+    clean_environment,
+    lacks_private_users,
+)
 
 TOKEN = "a-token-of-enough-bytes"
 
@@ -168,6 +177,58 @@ def test_an_unread_command_does_not_stop_the_others(sandbox: Sandbox) -> None:
     for number in range(5):
         assert sandbox.commands.run(f"echo {number}").stdout == f"{number}\n"
     assert len(unread.wait().stdout) == 30_000_000
+
+
+# Users
+
+
+def test_files_and_commands_of_another_user_have_its_rights_and_its_home() -> None:
+    if reason := lacks_private_users():
+        pytest.skip(reason)
+    with as_root() as server, facade(server) as url:
+        sandbox = Sandbox.create(debug=True, sandbox_url=url)
+        sandbox.commands.run("useradd --create-home ann")
+        assert sandbox.files.write("notes.txt", "mine", user="ann").path == "/home/ann/notes.txt"
+        found = sandbox.files.get_info("~/notes.txt", user="ann")
+        assert (found.path, found.owner, found.group) == ("/home/ann/notes.txt", "ann", "ann")
+        assert sandbox.files.read("notes.txt", user="ann") == "mine"
+        assert not sandbox.files.exists("notes.txt")
+        told = sandbox.commands.run("whoami; pwd; cat notes.txt", user="ann").stdout
+        assert told == "ann\n/home/ann\nmine"
+        # A system user has no home, but its commands begin somewhere.
+        assert sandbox.commands.run("pwd", user="nobody").stdout == "/\n"
+
+        assert sandbox.files.make_dir("a/b", user="ann")
+        sandbox.files.write_files([{"path": "a/one", "data": "1"}, {"path": "a/b/two", "data": "2"}], user="ann")
+        listed = sandbox.files.list("a", depth=2, user="ann")
+        assert {(one.path, one.owner) for one in listed} == {
+            (f"/home/ann/a/{name}", "ann") for name in ("one", "b", "b/two")
+        }
+        moved = sandbox.files.rename("a/one", "/home/ann/c/one", user="ann")
+        assert (moved.path, moved.owner) == ("/home/ann/c/one", "ann")
+        assert sandbox.files.get_info("/home/ann/c").owner == "ann"
+        sandbox.files.remove("c", user="ann")
+        assert not sandbox.files.exists("/home/ann/c")
+
+        sandbox.files.write("/root/secret", "root's")
+        for refused in (
+            lambda: sandbox.files.read("/root/secret", user="ann"),
+            lambda: sandbox.files.write("/root/other", "x", user="ann"),
+            lambda: sandbox.files.get_info("/root/secret", user="ann"),
+            lambda: sandbox.files.remove("/root/secret", user="ann"),
+        ):
+            with pytest.raises(SandboxException, match="(?i)permission"):
+                refused()
+        with pytest.raises(SandboxException, match="cannot watch"):
+            sandbox.files.watch_dir("/home/ann", user="ann")
+        for refused in (
+            lambda: sandbox.files.read("x", user="not-an-account"),
+            lambda: sandbox.files.write("/tmp/x", "x", user="not-an-account"),
+            lambda: sandbox.files.list("/tmp", user="not-an-account"),
+            lambda: sandbox.commands.run("true", user="not-an-account"),
+        ):
+            with pytest.raises(AuthenticationException, match="not-an-account"):
+                refused()
 
 
 # Terminals
@@ -463,6 +524,11 @@ def test_malformed_requests_get_errors_of_the_protocol(debug_url: str, place: st
     assert request(debug_url, f"/files?path={place}/x", b"x", **octets, **long)[0] == 400
     assert request(debug_url, f"/files?path={place}/z", gzip.compress(b"plain"), Content_Encoding="gzip", **octets)[0] == 200
     assert Path(place, "z").read_bytes() == b"plain"
+    part = b'--B\r\nContent-Disposition: form-data; name="file"; filename="n"\r\n\r\nzipped form\r\n--B--\r\n'
+    zipped = {"Content_Encoding": "gzip", **form}
+    assert request(debug_url, f"/files?path={place}/f", gzip.compress(part), **zipped)[0] == 200
+    assert Path(place, "f").read_bytes() == b"zipped form"
+    assert request(debug_url, f"/files?path={place}/g", b"no gzip", **zipped)[0] == 400
 
 
 # Links that break

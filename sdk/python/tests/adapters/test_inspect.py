@@ -1,4 +1,4 @@
-"""Inspect's own conformance checks, against a server that runs as an ordinary user."""
+"""Inspect's own conformance checks, against a server of an ordinary user, and one of root that becomes other users."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ from inspect_ai.util._sandbox.self_check import *  # noqa: F403
 
 from exec_server.inspect import ExecServerConfig, ExecServerSandboxEnvironment
 
-from ..support import as_user
+from ..support import as_root, as_user, lacks_private_users
 
 pytestmark = pytest.mark.asyncio
 
-NEEDS_ROOT = "test_exec_as_user"
+NEEDS_ROOT = {"test_exec_as_user"}
+NEEDS_A_USER = {
+    "test_read_file_not_allowed",
+    "test_write_text_file_without_permissions",
+    "test_write_binary_file_without_permissions",
+}
 
 
 @pytest.fixture(scope="session")
@@ -32,11 +37,24 @@ def user_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-async def sandbox_env(request: pytest.FixtureRequest, user_url: str) -> AsyncIterator[SandboxEnvironment]:
-    if request.node.originalname == NEEDS_ROOT:
-        request.node.add_marker(pytest.mark.xfail(reason="only a server of root can become another user"))
-    config = ExecServerConfig(target=user_url)
+@pytest.fixture(scope="session")
+def root_url() -> Iterator[str]:
+    """A server of root with users of its own."""
+    if reason := lacks_private_users():
+        pytest.skip(reason)
+    with as_root() as url:
+        yield url
+
+
+@pytest.fixture(params=["user", "root"])
+async def sandbox_env(request: pytest.FixtureRequest) -> AsyncIterator[SandboxEnvironment]:
+    name, server = request.node.originalname, request.param
+    if server == "user" and name in NEEDS_ROOT:
+        reason = "only a server of root can become another user"
+        request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+    if server == "root" and name in NEEDS_A_USER:
+        request.node.add_marker(pytest.mark.xfail(reason="root may read and write every file", strict=True))
+    config = ExecServerConfig(target=request.getfixturevalue(f"{server}_url"))
     environments = await ExecServerSandboxEnvironment.sample_init("task", config, {})
     yield environments["default"]
     await ExecServerSandboxEnvironment.sample_cleanup("task", config, environments, False)

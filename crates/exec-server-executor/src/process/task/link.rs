@@ -69,7 +69,11 @@ impl Link {
         bytes: &[u8],
     ) -> bool {
         let (Some(outbox), Some(slot)) = (&self.outbox, slot) else { return false };
-        outbox.push_bulk(slot, self.encoder.output(seq, stream, bytes));
+        let message = match outbox.takes_binary() {
+            true => self.encoder.binary_output(seq, stream, bytes),
+            false => self.encoder.output(seq, stream, bytes),
+        };
+        outbox.push_bulk(slot, message);
         true
     }
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 from .._errors import Ambiguous, ExecServerError, LinkError, MachineClosed, OutputLost, SessionLost, remote_error
-from .._protocol import decode, encode, new_id, to_uri, written_of
+from .._protocol import chunk_of, new_id, to_uri, written_of
 from .._types import Written
 from .link import Call, Link
 from .session import AsyncSession
@@ -73,7 +73,7 @@ class BlockReader:
             except LinkError:
                 answer = None
             if answer is not None:
-                return decode(answer["chunk"]), answer["eof"]
+                return chunk_of(answer), answer["eof"]
             await self.open()
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ async def read_blocks(session: AsyncSession, path: str) -> AsyncGenerator[bytes,
                 asked = done
                 await reader.open()
                 continue
-            data = decode(answer["chunk"])
+            data = chunk_of(answer)
             done += len(data)
             if data:
                 yield data
@@ -174,7 +174,7 @@ async def _write_once(
     try:
         for block in blocks():
             call = Call("fs/writeBlock")
-            await link.start_call(call, {"handleId": handle, "offset": offset, "chunk": encode(block)})
+            await link.start_call(call, {"handleId": handle, "offset": offset}, block)
             pending.append(call)
             offset += len(block)
             if len(pending) >= _WINDOW:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._errors import Ambiguous, ExecServerError, LinkError, OutputLost, StdinClosed, remote_error
 from .._events import UNREAD_LIMIT, EventOrder
-from .._protocol import decode, encode, signal_name
+from .._protocol import chunk_of, signal_name
 from .._types import Exit, Output
 from . import runtime
 from .link import Call
@@ -170,10 +170,7 @@ class AsyncProcess:
         raw = data.encode() if isinstance(data, str) else data
         async with self._writing:
             for begin in range(0, len(raw), _WRITE_BYTES):
-                self._writes += 1
-                chunk = encode(raw[begin : begin + _WRITE_BYTES])
-                params = {"processId": self.id, "chunk": chunk, "writeId": str(self._writes)}
-                self._check_write(await self._call("process/write", params, is_repeatable=True))
+                await self._write(raw[begin : begin + _WRITE_BYTES])
 
     async def close_stdin(self) -> None:
         """Ends its input; a terminal gets Ctrl-D."""
@@ -181,9 +178,7 @@ class AsyncProcess:
             if self._session.capabilities.get("processCloseStdin"):
                 await self._call("process/closeStdin", {"processId": self.id}, is_repeatable=True)
                 return
-            self._writes += 1
-            params = {"processId": self.id, "chunk": encode(b"\x04"), "writeId": str(self._writes)}
-            self._check_write(await self._call("process/write", params, is_repeatable=True))
+            await self._write(b"\x04")
 
     async def resize(self, rows: int, cols: int) -> None:
         """Sets the size of its terminal."""
@@ -236,12 +231,19 @@ class AsyncProcess:
             # The server ends what is left when the session expires.
             return
 
-    async def _call(self, method: str, params: dict[str, Any], *, is_repeatable: bool = False) -> Any:
+    async def _call(
+        self, method: str, params: dict[str, Any], chunk: bytes | None = None, *, is_repeatable: bool = False
+    ) -> Any:
         if self._error is not None:
             raise self._error
-        return await self._session.call(method, params, is_repeatable=is_repeatable, session_id=self.session_id)
+        return await self._session.call(
+            method, params, chunk=chunk, is_repeatable=is_repeatable, session_id=self.session_id
+        )
 
-    def _check_write(self, answer: dict[str, Any]) -> None:
+    async def _write(self, chunk: bytes) -> None:
+        self._writes += 1
+        params = {"processId": self.id, "writeId": str(self._writes)}
+        answer = await self._call("process/write", params, chunk, is_repeatable=True)
         if answer["status"] != "accepted":
             raise StdinClosed(f"process {self.id} takes no input ({answer['status']})")
 
@@ -266,7 +268,7 @@ class AsyncProcess:
         order = self._order
         with self._guard:
             if method == "process/output":
-                has_news = order.output(params["seq"], params["stream"], decode(params["chunk"]))
+                has_news = order.output(params["seq"], params["stream"], chunk_of(params))
             elif method == "process/exited":
                 has_news = order.exited(params)
             elif method == "process/closed":

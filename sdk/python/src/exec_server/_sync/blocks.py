@@ -12,7 +12,7 @@ from collections.abc import Generator, Callable, Iterable
 from typing import Any
 
 from .._errors import Ambiguous, ExecServerError, LinkError, MachineClosed, OutputLost, SessionLost, remote_error
-from .._protocol import decode, encode, new_id, to_uri, written_of
+from .._protocol import chunk_of, new_id, to_uri, written_of
 from .._types import Written
 from .link import Call, Link
 from .session import Session
@@ -74,7 +74,7 @@ class BlockReader:
             except LinkError:
                 answer = None
             if answer is not None:
-                return decode(answer["chunk"]), answer["eof"]
+                return chunk_of(answer), answer["eof"]
             self.open()
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ def read_blocks(session: Session, path: str) -> Generator[bytes, None, None]:
                 asked = done
                 reader.open()
                 continue
-            data = decode(answer["chunk"])
+            data = chunk_of(answer)
             done += len(data)
             if data:
                 yield data
@@ -175,7 +175,7 @@ def _write_once(
     try:
         for block in blocks():
             call = Call("fs/writeBlock")
-            link.start_call(call, {"handleId": handle, "offset": offset, "chunk": encode(block)})
+            link.start_call(call, {"handleId": handle, "offset": offset}, block)
             pending.append(call)
             offset += len(block)
             if len(pending) >= _WINDOW:

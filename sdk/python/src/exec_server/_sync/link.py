@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from .._errors import Ambiguous, AuthError, ExecServerError, LinkError
+from .._protocol import decode, encode
 from .._target import Child, Socket
 from .._websocket import WebSocket
 from . import runtime
@@ -25,6 +26,10 @@ _OUTPUT = b'{"method":"process/output","params":{'
 _CHUNK = b'"chunk":"'
 _HEAD = 1024
 _AFTER = b'"}}'
+
+_BINARY = b"\x01"
+"""The first byte of a binary message: the length of its JSON follows, the JSON, and the bytes of its empty `chunk`."""
+_PREFIX = 5
 
 
 class Call:
@@ -63,7 +68,9 @@ class Link:
         self._calls: dict[int, Call] = {}
         self._ids = itertools.count(1)
         self._parts: list[bytes] = []
-        self.ready: list[bytes] = []
+        self.ready: list[bytes | memoryview] = []
+        self.sends_binary = False
+        """Whether the server takes binary messages, and the connection has them."""
         self.end: LinkError | None = None
 
     @property
@@ -71,45 +78,69 @@ class Link:
         """How many calls wait for their reply."""
         return len(self._calls)
 
-    def send(self, message: dict[str, Any]) -> None:
-        """Sends one message; the connection is over if that fails."""
+    @property
+    def carries_binary(self) -> bool:
+        """Whether the connection has binary messages; lines do not."""
+        return self._websocket is not None
+
+    def send(self, message: dict[str, Any], chunk: bytes | memoryview | None = None) -> None:
+        """Sends one message, with `chunk` a binary one; the connection is over if that fails."""
         data = json.dumps(message, separators=(",", ":")).encode()
+        if chunk is not None:
+            data = b"".join((_BINARY, len(data).to_bytes(_PREFIX - 1, "big"), data, chunk))
         with self._lock:
             if self.end is not None:
                 raise self.end
-            data = data + b"\n" if self._websocket is None else self._websocket.encode(data)
+            if self._websocket is None:
+                data += b"\n"
+            else:
+                data = self._websocket.encode(data, is_binary=chunk is not None)
             self._pipe.send(data)
 
-    def start_call(self, call: Call, params: Any) -> None:
-        """Sends a request; `LinkError` means that it was not sent."""
+    def start_call(self, call: Call, params: Any, chunk: bytes | memoryview | None = None) -> None:
+        """Sends a request, with `chunk` as this member of its params; `LinkError` means that it was not sent."""
         if self.end is not None:
             raise self.end
         if len(self._calls) >= _MAX_PENDING:
             raise ExecServerError(f"reached the limit of {_MAX_PENDING} pending requests")
+        if chunk is not None:
+            params = {**params, "chunk": "" if self.sends_binary else encode(chunk)}
+            chunk = chunk if self.sends_binary else None
         number = next(self._ids)
         self._calls[number] = call
         call.link = self
         try:
-            self.send({"id": number, "method": call.method, "params": params})
+            self.send({"id": number, "method": call.method, "params": params}, chunk)
         except BaseException:
             # A link that ended meanwhile has finished the call already.
             if self._calls.pop(number, None) is not None:
                 raise
 
-    def handle(self, message: bytes) -> tuple[str, dict[str, Any]] | None:
+    def handle(self, message: bytes | memoryview) -> tuple[str, dict[str, Any]] | None:
         """A message of the server: a reply is matched, a notification is returned."""
-        if message.startswith(_OUTPUT):
+        chunk: bytes | None = None
+        if message[:1] == _BINARY:
+            end = _PREFIX + int.from_bytes(message[1:_PREFIX], "big")
+            message, chunk = bytes(message[_PREFIX:end]), bytes(message[end:])
+        else:
+            message = bytes(message)
+        if chunk is None and message.startswith(_OUTPUT):
             # Output is the bulk of the traffic; its base64 needs no JSON parser.
             at = message.find(_CHUNK, 0, _HEAD)
             if at > 0 and message.endswith(_AFTER) and message.find(b'"', at + len(_CHUNK)) == len(message) - 3:
                 params = json.loads(message[len(_OUTPUT) - 1 : at] + b'"chunk":null}')
-                params["chunk"] = memoryview(message)[at + len(_CHUNK) : -3]
+                params["chunk"] = decode(memoryview(message)[at + len(_CHUNK) : -3])
                 return "process/output", params
         parsed: Any = json.loads(message)
         if not isinstance(parsed, dict):
             raise LinkError("the server sent a message that is no object")
         parsed = cast("dict[str, Any]", parsed)
         method = parsed.get("method")
+        if chunk is not None:
+            payload = parsed.get("params" if method is not None else "result")
+            if not isinstance(payload, dict) or cast("dict[str, Any]", payload).get("chunk") != "":
+                raise LinkError("the server sent a binary message without a place for its bytes")
+            payload["chunk"] = chunk
         if method is not None:
             return (method, parsed.get("params") or {}) if "id" not in parsed else None
         call = self._calls.pop(parsed.get("id", -1), None)
@@ -117,7 +148,7 @@ class Link:
             call.finish(parsed.get("result"), parsed.get("error"))
         return None
 
-    def receive(self, deadline: float | None = None) -> list[bytes]:
+    def receive(self, deadline: float | None = None) -> list[bytes | memoryview]:
         """The next messages; raises `LinkError` at the end of the connection, or at the deadline."""
         if self.ready:
             ready, self.ready = self.ready, []
@@ -138,7 +169,8 @@ class Link:
                 with self._lock:
                     self._pipe.send(self._websocket.ping())
                 continue
-            messages = self._lines(data) if self._websocket is None else self._websocket.feed(data)
+            messages: list[bytes | memoryview] = []
+            messages += self._lines(data) if self._websocket is None else self._websocket.feed(data)
             is_pinged = False
             if self._websocket is not None:
                 with self._lock:
@@ -198,7 +230,7 @@ def dial(target: Socket | Child, timeout: float) -> Link:
     try:
         pipe.send(websocket.outgoing())
         deadline = runtime.now() + timeout
-        ready: list[bytes] = []
+        ready: list[bytes | memoryview] = []
         while not websocket.is_open:
             data = pipe.receive(max(deadline - runtime.now(), 0))
             if data is None:

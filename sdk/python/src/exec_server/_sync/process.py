@@ -11,7 +11,7 @@ from typing import Any
 
 from .._errors import Ambiguous, ExecServerError, LinkError, OutputLost, StdinClosed, remote_error
 from .._events import UNREAD_LIMIT, EventOrder
-from .._protocol import decode, encode, signal_name
+from .._protocol import chunk_of, signal_name
 from .._types import Exit, Output
 from . import runtime
 from .link import Call
@@ -171,10 +171,7 @@ class Process:
         raw = data.encode() if isinstance(data, str) else data
         with self._writing:
             for begin in range(0, len(raw), _WRITE_BYTES):
-                self._writes += 1
-                chunk = encode(raw[begin : begin + _WRITE_BYTES])
-                params = {"processId": self.id, "chunk": chunk, "writeId": str(self._writes)}
-                self._check_write(self._call("process/write", params, is_repeatable=True))
+                self._write(raw[begin : begin + _WRITE_BYTES])
 
     def close_stdin(self) -> None:
         """Ends its input; a terminal gets Ctrl-D."""
@@ -182,9 +179,7 @@ class Process:
             if self._session.capabilities.get("processCloseStdin"):
                 self._call("process/closeStdin", {"processId": self.id}, is_repeatable=True)
                 return
-            self._writes += 1
-            params = {"processId": self.id, "chunk": encode(b"\x04"), "writeId": str(self._writes)}
-            self._check_write(self._call("process/write", params, is_repeatable=True))
+            self._write(b"\x04")
 
     def resize(self, rows: int, cols: int) -> None:
         """Sets the size of its terminal."""
@@ -237,12 +232,19 @@ class Process:
             # The server ends what is left when the session expires.
             return
 
-    def _call(self, method: str, params: dict[str, Any], *, is_repeatable: bool = False) -> Any:
+    def _call(
+        self, method: str, params: dict[str, Any], chunk: bytes | None = None, *, is_repeatable: bool = False
+    ) -> Any:
         if self._error is not None:
             raise self._error
-        return self._session.call(method, params, is_repeatable=is_repeatable, session_id=self.session_id)
+        return self._session.call(
+            method, params, chunk=chunk, is_repeatable=is_repeatable, session_id=self.session_id
+        )
 
-    def _check_write(self, answer: dict[str, Any]) -> None:
+    def _write(self, chunk: bytes) -> None:
+        self._writes += 1
+        params = {"processId": self.id, "writeId": str(self._writes)}
+        answer = self._call("process/write", params, chunk, is_repeatable=True)
         if answer["status"] != "accepted":
             raise StdinClosed(f"process {self.id} takes no input ({answer['status']})")
 
@@ -267,7 +269,7 @@ class Process:
         order = self._order
         with self._guard:
             if method == "process/output":
-                has_news = order.output(params["seq"], params["stream"], decode(params["chunk"]))
+                has_news = order.output(params["seq"], params["stream"], chunk_of(params))
             elif method == "process/exited":
                 has_news = order.exited(params)
             elif method == "process/closed":

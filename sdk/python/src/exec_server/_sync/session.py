@@ -170,13 +170,14 @@ class Session:
         method: str,
         params: dict[str, Any] | None,
         *,
+        chunk: bytes | None = None,
         is_repeatable: bool = False,
         path: str | None = None,
         session_id: str | None = None,
     ) -> Any:
         """Calls a method; what is not repeatable raises `Ambiguous` when the connection breaks before the reply."""
         while True:
-            call = self.start_call(method, params, session_id=session_id)
+            call = self.start_call(method, params, chunk=chunk, session_id=session_id)
             assert call.gate is not None
             call.gate.wait()
             if isinstance(call.error, Ambiguous):
@@ -189,7 +190,14 @@ class Session:
                 raise remote_error(call.error, path)
             return call.result
 
-    def start_call(self, method: str, params: dict[str, Any] | None, *, session_id: str | None = None) -> Call:
+    def start_call(
+        self,
+        method: str,
+        params: dict[str, Any] | None,
+        *,
+        chunk: bytes | None = None,
+        session_id: str | None = None,
+    ) -> Call:
         """Sends a request as soon as there is a connection; the caller waits for the gate of the call."""
         while True:
             link = self._live()
@@ -197,7 +205,7 @@ class Session:
                 raise SessionLost("the session of the process is gone")
             call = Call(method)
             try:
-                link.start_call(call, params)
+                link.start_call(call, params, chunk)
                 if self._is_paused:
                     self._relief.notify()
                 return call
@@ -326,7 +334,7 @@ class Session:
             return False
         return link.pending == 0 and self.waiting == 0
 
-    def _handle(self, link: Link, message: bytes) -> None:
+    def _handle(self, link: Link, message: bytes | memoryview) -> None:
         notification = link.handle(message)
         if notification is None:
             return
@@ -381,7 +389,7 @@ class Session:
         params: dict[str, Any] = {
             "clientName": f"exec-server-python/{version()}",
             "resumeSessionId": session_id,
-            "clientCapabilities": {"sessionMoved": True},
+            "clientCapabilities": {"sessionMoved": True, "binaryMessages": link.carries_binary},
         }
         if self.linger is not None:
             params["lingerMs"] = int(self.linger * 1000)
@@ -406,6 +414,7 @@ class Session:
         self.session_id = answer["sessionId"]
         self.info = info
         self.capabilities = info.get("capabilities") or {}
+        link.sends_binary = link.carries_binary and bool(self.capabilities.get("binaryMessages"))
 
     def _answer(self, link: Link, call: Call, deadline: float) -> dict[str, Any]:
         """The reply to a call before the driver reads."""
