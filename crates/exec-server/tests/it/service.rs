@@ -126,7 +126,7 @@ async fn a_server_has_its_token_as_a_credential_and_systemd_listens() {
         token.to_str().unwrap(),
         "server",
     ];
-    let options = ["--", "--max-sessions", "5", "--http-allow", "a b"];
+    let options = ["--", "--max-sessions", "5", "--cgroup", "/a b"];
     let out = machine.installed(&[&words[..], &options].concat()).await;
     assert!(out.contains("exec-server.service is enabled, and starts with the system"), "{out}");
     assert_eq!(
@@ -156,7 +156,7 @@ async fn a_server_has_its_token_as_a_credential_and_systemd_listens() {
     let variables = machine.text("etc/exec-server/server.env");
     assert!(variables.contains("\nEXEC_SERVER_LISTEN=\"ws://0.0.0.0:7000\"\n"), "{variables}");
     assert!(
-        variables.contains("\nEXEC_SERVER_OPTIONS=\"--max-sessions 5 --http-allow 'a b'\"\n"),
+        variables.contains("\nEXEC_SERVER_OPTIONS=\"--max-sessions 5 --cgroup '/a b'\"\n"),
         "{variables}"
     );
     assert!(
@@ -175,10 +175,8 @@ async fn a_server_has_its_token_as_a_credential_and_systemd_listens() {
         "{out}"
     );
     let calls = machine.calls();
-    assert_eq!(
-        calls[1..],
-        ["systemctl disable exec-server.socket", "systemctl enable exec-server.service"]
-    );
+    assert_eq!(calls[0], "systemctl disable exec-server.socket");
+    assert_eq!(calls[2], "systemctl enable exec-server.service");
     assert!(machine.root("etc/exec-server/server.token").exists());
 }
 
@@ -379,7 +377,7 @@ async fn mistakes_are_found_before_anything_is_written() {
             &["rendezvous", "--", "--buffer-budget", "1"],
             "the service would not start: invalid value '1'",
         ),
-        (&["server", "--", "--log-format", "it's"], "quotes, backslashes and line breaks"),
+        (&["server", "--", "--cgroup", "/it's"], "quotes, backslashes and line breaks"),
         (&["server", "--", "run"], "the service would not start"),
         (
             &["--program", "/home/me/exec-server", "server"],
