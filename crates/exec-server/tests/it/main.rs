@@ -16,6 +16,8 @@ mod concurrency;
 #[cfg(unix)]
 mod config;
 mod crates;
+#[cfg(target_os = "linux")]
+mod demo;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod embedding;
@@ -30,6 +32,8 @@ mod http;
 mod http_routes;
 #[cfg(target_os = "linux")]
 mod ignored;
+#[cfg(target_os = "linux")]
+mod inherited_sockets;
 mod leftovers;
 mod limits;
 mod listener;
@@ -62,6 +66,8 @@ mod sandbox_command;
 #[cfg(target_os = "linux")]
 mod scripts;
 #[cfg(target_os = "linux")]
+mod service;
+#[cfg(target_os = "linux")]
 mod service_manager;
 #[cfg(target_os = "linux")]
 mod session_directory;
@@ -83,6 +89,8 @@ mod terminals;
 mod trees;
 #[cfg(target_os = "linux")]
 mod unread;
+#[cfg(unix)]
+mod updates;
 #[cfg(target_os = "linux")]
 mod users;
 mod wire;
