@@ -167,7 +167,9 @@ impl PostgresStore {
             VALUES ($1, 0, 0, '', $2, $3, extract(epoch FROM now())::bigint)
             ON CONFLICT (environment) DO UPDATE SET node = excluded.node, epoch = excluded.epoch,
                 since = excluded.since";
-        self.rows("mark", Lane::Lease, mark, &[&marker(node), &node, &number(epoch)?]).await.map(drop)
+        self.rows("mark", Lane::Lease, mark, &[&marker(node), &node, &number(epoch)?])
+            .await
+            .map(drop)
     }
 
     /// Ends the lease at once, so that the node can start again without waiting.
@@ -175,7 +177,9 @@ impl PostgresStore {
         let leave = "
             WITH mark AS (DELETE FROM presence WHERE environment = $3 AND epoch = $2)
             UPDATE nodes SET state = 'left' WHERE id = $1 AND epoch = $2";
-        self.rows("leave", Lane::Lease, leave, &[&node, &number(epoch)?, &marker(node)]).await.map(drop)
+        self.rows("leave", Lane::Lease, leave, &[&node, &number(epoch)?, &marker(node)])
+            .await
+            .map(drop)
     }
 
     /// All nodes whose lease was renewed within the last day.
