@@ -12,6 +12,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Metric, Registry};
 
 use crate::bus::{Bus, ClusterReport};
+use crate::store::StoreTimes;
 
 /// Prometheus metrics of a rendezvous.
 pub struct Metrics {
@@ -166,6 +167,13 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// Metrics of a rendezvous with this store.
+    pub fn with_store(times: &StoreTimes) -> Self {
+        let mut metrics = Self::default();
+        times.register(&mut metrics.registry);
+        metrics
+    }
+
     /// Renders all metrics, with the current state of the bus.
     pub fn render(&self, bus: &dyn Bus) -> String {
         let ((executors, harnesses), budget) = (bus.counts(), bus.budget());

@@ -175,13 +175,14 @@ impl BoundRendezvous {
             }
             _ => Arc::new(LocalBus::new(limits, budget)),
         };
+        let metrics = Arc::new(Metrics::with_store(store.times()));
         let rendezvous = Arc::new(Rendezvous {
             config,
             store,
             cluster,
             bus,
             keys,
-            metrics: Arc::default(),
+            metrics,
             base,
             draining: watch::Sender::new(false),
             is_handing_over: AtomicBool::new(false),

@@ -6,6 +6,7 @@
 
 mod postgres;
 mod sqlite;
+mod times;
 
 use std::error::Error;
 use std::pin::Pin;
@@ -23,6 +24,7 @@ pub use postgres::{
     PostgresStore, Renewal, StoreUrlError,
 };
 pub use sqlite::SqliteStore;
+pub use times::StoreTimes;
 
 /// Recording every use of a token would cost a write per request.
 const USE_NOTED_EVERY: Seconds = 60;
@@ -80,6 +82,23 @@ pub enum StoreError {
     /// The store has stopped.
     #[error("the database query was cancelled")]
     NotAsked,
+}
+
+impl StoreError {
+    /// The same error for another caller of one statement.
+    fn repeat(&self) -> Self {
+        match self {
+            Self::Unwritten(cause) => Self::Unwritten(cause.to_string().into()),
+            Self::TooNew { found, known } => Self::TooNew { found: *found, known: *known },
+            Self::Database(cause) => Self::Database(cause.to_string().into()),
+            Self::Unreachable { engine, address, why } => {
+                let (address, why) = (address.clone(), why.clone());
+                Self::Unreachable { engine, address, why }
+            }
+            Self::Corrupt(what) => Self::Corrupt(what),
+            Self::NotAsked => Self::NotAsked,
+        }
+    }
 }
 
 /// Role that a token grants.
@@ -311,6 +330,8 @@ pub trait Store: Send + Sync + 'static {
     fn recover(&self) -> Query<'_, bool>;
     /// Deletes expired rows.
     fn prune(&self, now: Seconds) -> Query<'_, ()>;
+    /// How long its operations take.
+    fn times(&self) -> &StoreTimes;
 }
 
 /// A store that is shared by all connections.

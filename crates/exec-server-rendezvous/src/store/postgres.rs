@@ -6,15 +6,20 @@
 //! | module | contains |
 //! |---|---|
 //! | `pools` | connections, addresses, errors |
+//! | `gather` | one statement for several requests that arrive together |
+//! | `admission`, `registration` | statements of that kind, for what all peers do after a crash |
 //! | `tls` | TLS for them |
 //! | `schema` | tables and migrations |
 //! | `cluster` | leases of nodes, claims of executors |
 //! | `import` | the data of a single node |
 //! | `rows` | from rows to values |
 
+mod admission;
 mod cluster;
+mod gather;
 mod import;
 mod pools;
+mod registration;
 mod rows;
 mod schema;
 mod tls;
@@ -26,31 +31,41 @@ use tokio_postgres::types::ToSql;
 
 use super::{
     Authorization, Denial, Environment, KEPT_AFTER_DELETION, KEPT_AFTER_THEIR_END,
-    KEPT_REGISTRATIONS, NewAuthorization, NewRegistration, NotAuthorized, NotGranted,
-    NotRegistered, PRUNED_AFTER_EXPIRY, Query, Registration, RegistrationPolicy, Store, StoreError,
+    NewAuthorization, NewRegistration, NotAuthorized, NotGranted, NotRegistered,
+    PRUNED_AFTER_EXPIRY, Query, Registration, RegistrationPolicy, Store, StoreError, StoreTimes,
     Token, TokenEnd, is_use_noted,
 };
 use crate::clock::Seconds;
 use crate::secrets::Digest;
 use crate::signed_url::Claims;
+use admission::{
+    AdmitExecutor, AdmitHarness, Authenticate, ExecutorUrl, HarnessUrl, NoteUse, TokenUse,
+};
+use cluster::Locate;
+use gather::Gather;
 use pools::Pools;
-use rows::{read_environment, read_registration, read_token};
+use registration::{Authorize, Register, Registering};
+use rows::{read_environment, read_token};
 
 pub use cluster::{ClaimId, ClaimRequest, Claimed, Located, NodeReport, NodeRow, Renewal};
 pub use import::ImportError;
 pub use pools::StoreUrlError;
 
-const TOKEN: &str = "SELECT id, role, environment, created_at, expires_at, revoked_at, last_used_at, max_streams, label FROM tokens WHERE deleted_at IS NULL";
+const TOKEN: &str = "SELECT id, role, environment, created_at, expires_at, revoked_at, last_used_at, max_streams, label, hash FROM tokens WHERE deleted_at IS NULL";
 const ENVIRONMENT: &str = "
     SELECT e.id, e.policy, e.created_at, e.generation, r.id, r.generation, r.executor_key, r.created_at
     FROM environments e LEFT JOIN registrations r ON r.id = e.registration";
-/// A token that is good at $2.
-const GOOD_TOKEN: &str = "SELECT max_streams FROM tokens
-    WHERE id = $1 AND deleted_at IS NULL AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > $2)";
-
 /// A store in PostgreSQL.
 pub struct PostgresStore {
     pools: Arc<Pools>,
+    times: StoreTimes,
+    authenticate: Gather<Authenticate>,
+    note_use: Arc<Gather<NoteUse>>,
+    register: Gather<Register>,
+    admit_executor: Gather<AdmitExecutor>,
+    admit_harness: Gather<AdmitHarness>,
+    authorize: Gather<Authorize>,
+    locate: Gather<Locate>,
 }
 
 /// The connections that a statement uses.
@@ -67,9 +82,24 @@ enum Lane {
 type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
 
 impl PostgresStore {
+    fn new(url: &str) -> Result<Self, StoreUrlError> {
+        let (pools, times) = (Arc::new(Pools::new(url)?), StoreTimes::default());
+        Ok(Self {
+            authenticate: Gather::new(&pools, &times),
+            note_use: Arc::new(Gather::new(&pools, &times)),
+            register: Gather::new(&pools, &times),
+            admit_executor: Gather::new(&pools, &times),
+            admit_harness: Gather::new(&pools, &times),
+            authorize: Gather::new(&pools, &times),
+            locate: Gather::new(&pools, &times),
+            pools,
+            times,
+        })
+    }
+
     /// Connects to a database and checks its schema.
     pub async fn open(url: &str) -> Result<Self, OpenError> {
-        let store = Self { pools: Arc::new(Pools::new(url)?) };
+        let store = Self::new(url)?;
         let client = store.pools.quick().await?;
         let found = schema::version(&client).await.map_err(|error| store.pools.failed(error))?;
         match found {
@@ -89,7 +119,7 @@ impl PostgresStore {
 
     /// Creates the tables, or brings them to the current version.
     pub async fn migrate(url: &str) -> Result<Self, OpenError> {
-        let store = Self { pools: Arc::new(Pools::new(url)?) };
+        let store = Self::new(url)?;
         let mut client = store.pools.durable().await?;
         schema::migrate(&mut client).await?;
         Ok(store)
@@ -102,20 +132,22 @@ impl PostgresStore {
 
     async fn rows(
         &self,
+        operation: &'static str,
         lane: Lane,
         statement: &str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StoreError> {
-        rows_of(&self.pools, lane, statement, parameters).await
+        self.times.of(operation, rows_of(&self.pools, lane, statement, parameters)).await
     }
 
     async fn row(
         &self,
+        operation: &'static str,
         lane: Lane,
         statement: &str,
         parameters: Parameters<'_>,
     ) -> Result<Option<Row>, StoreError> {
-        Ok(self.rows(lane, statement, parameters).await?.into_iter().next())
+        Ok(self.rows(operation, lane, statement, parameters).await?.into_iter().next())
     }
 }
 
@@ -166,15 +198,12 @@ pub enum OpenError {
 impl Store for PostgresStore {
     fn authenticate(&self, hash: Digest, now: Seconds) -> Query<'_, Option<Token>> {
         Box::pin(async move {
-            let find = format!("{TOKEN} AND hash = $1");
-            let row = self.row(Lane::Quick, &find, &[&&hash[..]]).await?;
-            let token = row.as_ref().map(read_token).transpose()?;
+            let token = self.authenticate.ask(hash).await?;
             if let Some(token) = token.as_ref().filter(|token| !is_use_noted(token, now)) {
-                let (pools, id) = (self.pools.clone(), token.id.clone());
+                let (note_use, token) = (self.note_use.clone(), token.id.clone());
                 tokio::spawn(async move {
-                    let note = "UPDATE tokens SET last_used_at = $1 WHERE id = $2";
-                    if let Err(error) = rows_of(&pools, Lane::Quick, note, &[&now, &id]).await {
-                        tracing::debug!(%error, token = id, "could not record the use of a token");
+                    if let Err(error) = note_use.ask(TokenUse { token, at: now }).await {
+                        tracing::debug!(%error, "could not record the use of a token");
                     }
                 });
             }
@@ -185,7 +214,7 @@ impl Store for PostgresStore {
     fn tokens(&self) -> Query<'_, Vec<Token>> {
         Box::pin(async move {
             let all = format!("{TOKEN} ORDER BY created_at, id");
-            self.rows(Lane::Quick, &all, &[]).await?.iter().map(read_token).collect()
+            self.rows("tokens", Lane::Quick, &all, &[]).await?.iter().map(read_token).collect()
         })
     }
 
@@ -208,7 +237,7 @@ impl Store for PostgresStore {
                 &max_streams,
                 &token.label,
             ];
-            self.rows(Lane::Durable, add, parameters).await.map(drop)
+            self.rows("add_token", Lane::Durable, add, parameters).await.map(drop)
         })
     }
 
@@ -219,7 +248,7 @@ impl Store for PostgresStore {
                 WITH unused AS (DELETE FROM authorizations WHERE token = $1)
                 UPDATE tokens SET revoked_at = coalesce(revoked_at, $2)
                 WHERE id = $1 AND deleted_at IS NULL RETURNING 1";
-            Ok(self.row(Lane::Durable, revoke, &[&id, &now]).await?.is_some())
+            Ok(self.row("revoke_token", Lane::Durable, revoke, &[&id, &now]).await?.is_some())
         })
     }
 
@@ -229,7 +258,7 @@ impl Store for PostgresStore {
                 WITH unused AS (DELETE FROM authorizations WHERE token = $1)
                 UPDATE tokens SET revoked_at = $2, deleted_at = $2, label = NULL
                 WHERE id = $1 AND deleted_at IS NULL RETURNING 1";
-            Ok(self.row(Lane::Durable, delete, &[&id, &now]).await?.is_some())
+            Ok(self.row("delete_token", Lane::Durable, delete, &[&id, &now]).await?.is_some())
         })
     }
 
@@ -237,7 +266,7 @@ impl Store for PostgresStore {
         Box::pin(async move {
             let ended = "SELECT id, revoked_at IS NOT NULL FROM tokens
                 WHERE revoked_at >= $1 OR (expires_at >= $1 AND expires_at <= $2)";
-            let rows = self.rows(Lane::Quick, ended, &[&since, &now]).await?;
+            let rows = self.rows("ended_since", Lane::Quick, ended, &[&since, &now]).await?;
             let end = |row: Row| match row.get(1) {
                 true => (row.get(0), TokenEnd::Revoked),
                 false => (row.get(0), TokenEnd::Expired),
@@ -249,21 +278,29 @@ impl Store for PostgresStore {
     fn environment(&self, id: String) -> Query<'_, Option<Environment>> {
         Box::pin(async move {
             let find = format!("{ENVIRONMENT} WHERE e.id = $1");
-            self.row(Lane::Quick, &find, &[&id]).await?.as_ref().map(read_environment).transpose()
+            self.row("environment", Lane::Quick, &find, &[&id])
+                .await?
+                .as_ref()
+                .map(read_environment)
+                .transpose()
         })
     }
 
     fn environments(&self) -> Query<'_, Vec<Environment>> {
         Box::pin(async move {
             let all = format!("{ENVIRONMENT} ORDER BY e.id");
-            self.rows(Lane::Quick, &all, &[]).await?.iter().map(read_environment).collect()
+            self.rows("environments", Lane::Quick, &all, &[])
+                .await?
+                .iter()
+                .map(read_environment)
+                .collect()
         })
     }
 
     fn set_policy(&self, id: String, policy: RegistrationPolicy) -> Query<'_, bool> {
         Box::pin(async move {
             let set = "UPDATE environments SET policy = $2 WHERE id = $1 RETURNING 1";
-            Ok(self.row(Lane::Durable, set, &[&id, &policy.name()]).await?.is_some())
+            Ok(self.row("set_policy", Lane::Durable, set, &[&id, &policy.name()]).await?.is_some())
         })
     }
 
@@ -276,14 +313,17 @@ impl Store for PostgresStore {
                     ended AS (SELECT id FROM tokens WHERE environment = $1 AND deleted_at IS NULL)
                 SELECT EXISTS (SELECT 1 FROM gone), coalesce((SELECT array_agg(id) FROM ended), '{}')";
             let end = "UPDATE tokens SET revoked_at = $2, deleted_at = $2, label = NULL WHERE id = ANY($1)";
-            let mut client = self.pools.durable().await?;
             let failed = |error| self.pools.failed(error);
-            let transaction = client.transaction().await.map_err(failed)?;
-            let row = transaction.query_one(delete, &[&id]).await.map_err(failed)?;
-            let ended: Vec<String> = row.get(1);
-            transaction.execute(end, &[&ended, &now]).await.map_err(failed)?;
-            transaction.commit().await.map_err(failed)?;
-            Ok(row.get::<_, bool>(0).then_some(ended))
+            let deleting = async {
+                let mut client = self.pools.durable().await?;
+                let transaction = client.transaction().await.map_err(failed)?;
+                let row = transaction.query_one(delete, &[&id]).await.map_err(failed)?;
+                let ended: Vec<String> = row.get(1);
+                transaction.execute(end, &[&ended, &now]).await.map_err(failed)?;
+                transaction.commit().await.map_err(failed)?;
+                Ok(row.get::<_, bool>(0).then_some(ended))
+            };
+            self.times.of("delete_environment", deleting).await
         })
     }
 
@@ -292,57 +332,11 @@ impl Store for PostgresStore {
         new: NewRegistration,
         now: Seconds,
     ) -> Query<'_, Result<u64, NotRegistered>> {
-        Box::pin(async move {
-            // The row of the environment is locked first, so registrations at once come one after the other.
-            let register = "
-                WITH known AS (SELECT 1 FROM environments WHERE id = $1),
-                    current AS (
-                        UPDATE environments e SET generation = e.generation + 1, registration = $2
-                        WHERE e.id = $1 AND NOT coalesce(
-                            e.policy = 'first-wins' AND e.registration = $3
-                            AND (SELECT r.executor_key FROM registrations r WHERE r.id = e.registration) <> $4,
-                            false)
-                        RETURNING e.generation),
-                    ended AS (
-                        UPDATE registrations SET superseded_at = $5
-                        WHERE environment = $1 AND superseded_at IS NULL AND EXISTS (SELECT 1 FROM current)
-                          AND generation > (SELECT generation FROM current) - $6),
-                    dropped AS (
-                        DELETE FROM registrations
-                        WHERE environment = $1 AND generation <= (SELECT generation FROM current) - $6),
-                    added AS (
-                        INSERT INTO registrations (id, environment, generation, executor_key, created_at)
-                        SELECT $2, $1, generation, $4, $5 FROM current)
-                SELECT (SELECT generation FROM current), EXISTS (SELECT 1 FROM known)";
-            let key = serde_json::to_string(&new.executor_key).expect("a key can be written");
-            let parameters: Parameters =
-                &[&new.environment, &new.id, &new.attached, &key, &now, &KEPT_REGISTRATIONS];
-            let row =
-                self.row(Lane::Durable, register, parameters).await?.ok_or(StoreError::NotAsked)?;
-            Ok(match (row.get::<_, Option<i64>>(0), row.get(1)) {
-                (Some(generation), _) => Ok(rows::count(generation)?),
-                (None, true) => Err(NotRegistered::Taken),
-                (None, false) => Err(NotRegistered::UnknownEnvironment),
-            })
-        })
+        Box::pin(self.register.ask(Registering { new, now }))
     }
 
     fn admit_executor(&self, claims: Claims, now: Seconds) -> Query<'_, Result<u64, Denial>> {
-        Box::pin(async move {
-            let admit = format!(
-                "SELECT EXISTS ({GOOD_TOKEN}),
-                    (SELECT generation FROM environments WHERE id = $3 AND registration = $4)"
-            );
-            let parameters: Parameters =
-                &[&claims.token, &now, &claims.environment, &claims.registration];
-            let row =
-                self.row(Lane::Quick, &admit, parameters).await?.ok_or(StoreError::NotAsked)?;
-            Ok(match (row.get(0), row.get::<_, Option<i64>>(1)) {
-                (false, _) => Err(Denial::EndedToken),
-                (true, None) => Err(Denial::OldRegistration),
-                (true, Some(generation)) => Ok(rows::count(generation)?),
-            })
-        })
+        Box::pin(self.admit_executor.ask(ExecutorUrl { claims, now }))
     }
 
     fn admit_harness(
@@ -351,70 +345,11 @@ impl Store for PostgresStore {
         nonce: String,
         now: Seconds,
     ) -> Query<'_, Result<Option<u32>, Denial>> {
-        Box::pin(async move {
-            let admit = format!(
-                "WITH good AS ({GOOD_TOKEN}),
-                    current AS (SELECT 1 FROM environments WHERE id = $3 AND registration = $4),
-                    used AS (
-                        INSERT INTO nonces (nonce, expires_at) SELECT $5, $6
-                        WHERE EXISTS (SELECT 1 FROM good) AND EXISTS (SELECT 1 FROM current)
-                        ON CONFLICT DO NOTHING RETURNING 1)
-                SELECT EXISTS (SELECT 1 FROM good), EXISTS (SELECT 1 FROM current),
-                    EXISTS (SELECT 1 FROM used), (SELECT max_streams FROM good)"
-            );
-            let parameters: Parameters = &[
-                &claims.token,
-                &now,
-                &claims.environment,
-                &claims.registration,
-                &nonce,
-                &claims.expires,
-            ];
-            let row =
-                self.row(Lane::Quick, &admit, parameters).await?.ok_or(StoreError::NotAsked)?;
-            Ok(match (row.get(0), row.get(1), row.get(2)) {
-                (false, _, _) => Err(Denial::EndedToken),
-                (true, false, _) => Err(Denial::OldRegistration),
-                (true, true, false) => Err(Denial::UsedNonce),
-                (true, true, true) => Ok(rows::stream_limit(row.get(3))?),
-            })
-        })
+        Box::pin(self.admit_harness.ask(HarnessUrl { claims, nonce, now }))
     }
 
     fn authorize(&self, new: NewAuthorization) -> Query<'_, Result<Registration, NotGranted>> {
-        Box::pin(async move {
-            let authorize = "
-                WITH known AS (SELECT registration FROM environments WHERE id = $2),
-                    current AS (
-                        SELECT r.id, r.generation, r.executor_key, r.created_at
-                        FROM registrations r, known WHERE r.id = known.registration AND r.id = $3),
-                    added AS (
-                        INSERT INTO authorizations (hash, environment, registration, harness_key, token, expires_at)
-                        SELECT $1, $2, $3, $4, $5, $6 FROM current
-                        WHERE (SELECT count(*) FROM authorizations WHERE token = $5 AND used_at IS NULL) < $7
-                        RETURNING 1)
-                SELECT EXISTS (SELECT 1 FROM known), EXISTS (SELECT 1 FROM added), current.*
-                FROM (VALUES (1)) AS one LEFT JOIN current ON true";
-            let Authorization { hash, environment, registration, harness_key } = &new.authorization;
-            let parameters: Parameters = &[
-                &&hash[..],
-                environment,
-                registration,
-                &&harness_key[..],
-                &new.token,
-                &new.expires,
-                &i64::from(new.max_unused),
-            ];
-            let row =
-                self.row(Lane::Quick, authorize, parameters).await?.ok_or(StoreError::NotAsked)?;
-            let (is_known, is_added) = (row.get(0), row.get(1));
-            Ok(match read_registration(&row, 2)? {
-                None if is_known => Err(NotGranted::OldRegistration),
-                None => Err(NotGranted::UnknownEnvironment),
-                Some(current) if is_added => Ok(current),
-                Some(_) => Err(NotGranted::TooMany),
-            })
-        })
+        Box::pin(self.authorize.ask(new))
     }
 
     fn use_authorization(
@@ -437,8 +372,10 @@ impl Store for PostgresStore {
             let Authorization { hash, environment, registration, harness_key } = &asked;
             let parameters: Parameters =
                 &[&&hash[..], environment, registration, &&harness_key[..], &now];
-            let row =
-                self.row(Lane::Quick, consume, parameters).await?.ok_or(StoreError::NotAsked)?;
+            let row = self
+                .row("use_authorization", Lane::Quick, consume, parameters)
+                .await?
+                .ok_or(StoreError::NotAsked)?;
             if row.get(0) {
                 return Ok(Ok(()));
             }
@@ -458,7 +395,7 @@ impl Store for PostgresStore {
     fn note(&self, name: &'static str) -> Query<'_, Option<String>> {
         Box::pin(async move {
             let find = "SELECT value FROM notes WHERE name = $1";
-            Ok(self.row(Lane::Quick, find, &[&name]).await?.map(|row| row.get(0)))
+            Ok(self.row("note", Lane::Quick, find, &[&name]).await?.map(|row| row.get(0)))
         })
     }
 
@@ -466,7 +403,7 @@ impl Store for PostgresStore {
         Box::pin(async move {
             let set = "INSERT INTO notes (name, value) VALUES ($1, $2)
                 ON CONFLICT (name) DO UPDATE SET value = excluded.value";
-            self.rows(Lane::Durable, set, &[&name, &value]).await.map(drop)
+            self.rows("set_note", Lane::Durable, set, &[&name, &value]).await.map(drop)
         })
     }
 
@@ -487,7 +424,11 @@ impl Store for PostgresStore {
                 DELETE FROM tokens WHERE revoked_at < $2 OR expires_at < $2 OR deleted_at < $3";
             let (fresh, old) = (now - PRUNED_AFTER_EXPIRY, now - KEPT_AFTER_THEIR_END);
             let deleted = now - KEPT_AFTER_DELETION;
-            self.rows(Lane::Quick, prune, &[&fresh, &old, &deleted]).await.map(drop)
+            self.rows("prune", Lane::Quick, prune, &[&fresh, &old, &deleted]).await.map(drop)
         })
+    }
+
+    fn times(&self) -> &StoreTimes {
+        &self.times
     }
 }

@@ -16,6 +16,8 @@ pub mod commands;
 mod crowd;
 mod deletion;
 #[cfg(unix)]
+mod deployment;
+#[cfg(unix)]
 pub mod executor;
 #[cfg(unix)]
 mod executor_retries;
@@ -42,6 +44,7 @@ mod relay;
 mod returning;
 mod routes;
 mod store;
+mod store_metrics;
 #[cfg(unix)]
 mod trunk;
 #[cfg(target_os = "linux")]

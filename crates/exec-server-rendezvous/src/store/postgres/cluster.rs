@@ -3,13 +3,16 @@
 //! A claim says at which node an executor is attached. (generation, sequence) is its fencing token: a newer one replaces
 //! an older one, and a release names the claim that it ends.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Row;
 
+use super::gather::Gathered;
+use super::pools::Pools;
 use super::rows::count;
-use super::{Lane, Parameters, PostgresStore};
+use super::{Lane, Parameters, PostgresStore, rows_of};
 use crate::clock::Seconds;
 use crate::membership::{LEASE, Lease};
 use crate::store::StoreError;
@@ -113,7 +116,7 @@ impl PostgresStore {
             RETURNING epoch";
         let version = env!("CARGO_PKG_VERSION");
         let parameters: Parameters = &[&node, &url, &version, &LEASE.as_secs_f64()];
-        let row = self.row(Lane::Lease, join, parameters).await?;
+        let row = self.row("join", Lane::Lease, join, parameters).await?;
         row.map(|row| count(row.get(0))).transpose()
     }
 
@@ -141,7 +144,7 @@ impl PostgresStore {
             &number(report.executors as u64)?,
             &number(report.streams as u64)?,
         ];
-        let rows = self.rows(Lane::Lease, renew, parameters).await?;
+        let rows = self.rows("renew", Lane::Lease, renew, parameters).await?;
         let first = rows.first().ok_or(StoreError::NotAsked)?;
         let (is_held, time) = (first.get(0), first.get(1));
         let mut superseded = Vec::new();
@@ -156,7 +159,7 @@ impl PostgresStore {
     /// Ends the lease at once, so that the node can start again without waiting.
     pub async fn leave(&self, node: &str, epoch: u64) -> Result<(), StoreError> {
         let leave = "UPDATE nodes SET state = 'left' WHERE id = $1 AND epoch = $2";
-        self.rows(Lane::Lease, leave, &[&node, &number(epoch)?]).await.map(drop)
+        self.rows("leave", Lane::Lease, leave, &[&node, &number(epoch)?]).await.map(drop)
     }
 
     /// All nodes whose lease was renewed within the last day.
@@ -165,7 +168,7 @@ impl PostgresStore {
             SELECT id, epoch, url, state, greatest(extract(epoch FROM now() - renewed_at), 0)::float8,
                 version, executors, streams
             FROM nodes WHERE renewed_at > now() - interval '1 day' AND state <> 'left' ORDER BY id";
-        let rows = self.rows(Lane::Lease, list, &[]).await?;
+        let rows = self.rows("nodes", Lane::Lease, list, &[]).await?;
         let node = |row: &Row| {
             let lease = read_lease(row, 0)?.ok_or(StoreError::Corrupt("a node"))?;
             let (executors, streams) = (count(row.get(6))?, count(row.get(7))?);
@@ -182,15 +185,15 @@ impl PostgresStore {
         epoch: u64,
         asked: &[ClaimRequest],
     ) -> Result<Vec<Option<Claimed>>, StoreError> {
+        // No two of these tables are joined: the planner expects a few rows and would compare all pairs.
         let claim = "
-            WITH asked AS (
-                SELECT * FROM unnest($1::text[], $2::bigint[], $3::text[])
-                    WITH ORDINALITY AS a (environment, generation, registration, place)),
-                good AS (
-                    SELECT a.*, nextval('claim_sequence') AS sequence FROM asked a
-                    JOIN environments e ON e.id = a.environment AND e.registration = a.registration),
+            WITH good AS (
+                SELECT a.*, nextval('claim_sequence') AS sequence
+                FROM unnest($1::text[], $2::bigint[], $3::text[]) AS a (environment, generation, registration)
+                JOIN environments e ON e.id = a.environment AND e.registration = a.registration),
                 before AS (
-                    SELECT p.* FROM presence p JOIN good ON good.environment = p.environment),
+                    SELECT p.* FROM good JOIN presence p ON p.environment = good.environment
+                    WHERE p.node <> '' AND p.node <> $4),
                 claimed AS (
                     INSERT INTO presence AS p (environment, generation, sequence, registration, node, epoch, since)
                     SELECT environment, generation, sequence, registration, $4, $5, extract(epoch FROM now())::bigint
@@ -200,31 +203,36 @@ impl PostgresStore {
                         node = excluded.node, epoch = excluded.epoch, since = excluded.since
                     WHERE p.generation <= excluded.generation
                     RETURNING p.environment, p.sequence),
+                replaced AS (
+                    SELECT * FROM before WHERE (environment IN (SELECT environment FROM claimed)) IS TRUE),
                 told AS (
                     INSERT INTO superseded (node, epoch, environment, generation, sequence)
-                    SELECT b.node, b.epoch, b.environment, b.generation, b.sequence
-                    FROM before b JOIN claimed ON claimed.environment = b.environment
-                    WHERE b.node <> '' AND b.node <> $4)
-            SELECT good.place, claimed.sequence, b.node, b.epoch, b.generation, b.sequence
-            FROM good JOIN claimed ON claimed.environment = good.environment
-            LEFT JOIN before b ON b.environment = good.environment AND b.node <> '' AND b.node <> $4";
+                    SELECT node, epoch, environment, generation, sequence FROM replaced)
+            SELECT environment, sequence, NULL, NULL, NULL FROM claimed
+            UNION ALL
+            SELECT environment, sequence, node, epoch, generation FROM replaced";
         let environments: Vec<&str> = asked.iter().map(|it| it.environment.as_str()).collect();
         let registrations: Vec<&str> = asked.iter().map(|it| it.registration.as_str()).collect();
         let generations = asked.iter().map(|it| number(it.generation));
         let generations = generations.collect::<Result<Vec<_>, _>>()?;
         let parameters: Parameters =
             &[&environments, &generations, &registrations, &node, &number(epoch)?];
-        let mut claims = vec![None; asked.len()];
-        for row in self.rows(Lane::Quick, claim, parameters).await? {
-            let index = usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or(usize::MAX);
-            let asked = asked.get(index).ok_or(StoreError::Corrupt("a claim"))?;
+        self.times.note_together("claim", asked.len());
+        let places: HashMap<&str, usize> = environments.iter().copied().zip(0..).collect();
+        let mut claims: Vec<Option<Claimed>> = vec![None; asked.len()];
+        // Claims come before what they have replaced.
+        for row in self.rows("claim", Lane::Quick, claim, parameters).await? {
+            let corrupt = || StoreError::Corrupt("a claim");
+            let place = *places.get(row.get::<_, &str>(0)).ok_or_else(corrupt)?;
             let sequence = count(row.get(1))?;
-            let claim = ClaimId { generation: asked.generation, sequence };
-            let previous = match row.get::<_, Option<String>>(2) {
-                Some(node) => Some((node, count(row.get(3))?, read_claim(&row, 4)?)),
-                None => None,
+            let Some(node) = row.get::<_, Option<String>>(2) else {
+                let claim = ClaimId { generation: asked[place].generation, sequence };
+                claims[place] = Some(Claimed { claim, previous: None });
+                continue;
             };
-            claims[index] = Some(Claimed { claim, previous });
+            let previous = ClaimId { generation: count(row.get(4))?, sequence };
+            let claimed = claims[place].as_mut().ok_or_else(corrupt)?;
+            claimed.previous = Some((node, count(row.get(3))?, previous));
         }
         Ok(claims)
     }
@@ -234,7 +242,7 @@ impl PostgresStore {
         let ask = "
             SELECT (SELECT system_identifier FROM pg_control_system())::text || '-' || oid::text
             FROM pg_database WHERE datname = current_database()";
-        let row = self.row(Lane::Quick, ask, &[]).await?;
+        let row = self.row("identity", Lane::Quick, ask, &[]).await?;
         Ok(row.ok_or(StoreError::NotAsked)?.get(0))
     }
 
@@ -250,28 +258,18 @@ impl PostgresStore {
             WHERE environment = $1 AND generation = $2 AND sequence = $3 AND node = $4";
         let (generation, sequence) = (number(claim.generation)?, number(claim.sequence)?);
         let parameters: Parameters = &[&environment, &generation, &sequence, &node];
-        self.rows(Lane::Quick, release, parameters).await.map(drop)
+        self.rows("release", Lane::Quick, release, parameters).await.map(drop)
     }
 
     /// Where executors are; environments without an entry are left out.
     pub async fn locate(&self, environments: &[String]) -> Result<Vec<Located>, StoreError> {
-        let locate = "
-            SELECT n.id, n.epoch, n.url, n.state, greatest(extract(epoch FROM now() - n.renewed_at), 0)::float8,
-                p.environment, p.registration, p.generation, p.sequence, p.since, p.node
-            FROM presence p LEFT JOIN nodes n ON n.id = p.node AND n.epoch = p.epoch AND n.state <> 'left'
-            WHERE p.environment = ANY($1)";
-        let rows = self.rows(Lane::Quick, locate, &[&environments]).await?;
-        let located = |row: &Row| {
-            Ok(Located {
-                environment: row.get(5),
-                registration: row.get(6),
-                claim: read_claim(row, 7)?,
-                since: row.get(9),
-                is_released: row.get::<_, &str>(10).is_empty(),
-                lease: read_lease(row, 0)?,
-            })
-        };
-        rows.iter().map(located).collect()
+        match environments {
+            [environment] => {
+                let located = self.locate.ask(environment.clone()).await?;
+                Ok(located.into_iter().collect())
+            }
+            environments => self.times.of("locate_many", find(&self.pools, environments)).await,
+        }
     }
 
     /// Deletes entries of executors that left long ago, and messages to nodes that are gone.
@@ -280,8 +278,45 @@ impl PostgresStore {
             WITH old AS (
                 DELETE FROM presence WHERE node = '' AND since < extract(epoch FROM now())::bigint - 60)
             DELETE FROM superseded WHERE told_at < now() - interval '1 minute'";
-        self.rows(Lane::Quick, prune, &[]).await.map(drop)
+        self.rows("prune_presence", Lane::Quick, prune, &[]).await.map(drop)
     }
+}
+
+/// Finds executors, one environment each.
+pub struct Locate;
+
+impl Gathered for Locate {
+    type Request = String;
+    type Answer = Option<Located>;
+
+    const NAME: &'static str = "locate";
+
+    async fn ask(pools: &Pools, requests: &[String]) -> Result<Vec<Option<Located>>, StoreError> {
+        let located = find(pools, requests).await?;
+        let found: HashMap<&str, &Located> =
+            located.iter().map(|it| (it.environment.as_str(), it)).collect();
+        Ok(requests.iter().map(|it| found.get(it.as_str()).map(|it| (*it).clone())).collect())
+    }
+}
+
+async fn find(pools: &Pools, environments: &[String]) -> Result<Vec<Located>, StoreError> {
+    let locate = "
+        SELECT n.id, n.epoch, n.url, n.state, greatest(extract(epoch FROM now() - n.renewed_at), 0)::float8,
+            p.environment, p.registration, p.generation, p.sequence, p.since, p.node
+        FROM unnest($1::text[]) AS a (environment) JOIN presence p ON p.environment = a.environment
+        LEFT JOIN nodes n ON n.id = p.node AND n.epoch = p.epoch AND n.state <> 'left'";
+    let rows = rows_of(pools, Lane::Quick, locate, &[&environments]).await?;
+    let located = |row: &Row| {
+        Ok(Located {
+            environment: row.get(5),
+            registration: row.get(6),
+            claim: read_claim(row, 7)?,
+            since: row.get(9),
+            is_released: row.get::<_, &str>(10).is_empty(),
+            lease: read_lease(row, 0)?,
+        })
+    };
+    rows.iter().map(located).collect()
 }
 
 /// Reads a lease from this column on; none if the node has none.

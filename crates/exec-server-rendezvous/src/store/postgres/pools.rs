@@ -21,7 +21,7 @@ const DURABLE_CONNECTIONS: usize = 4;
 const LEASE_CONNECTIONS: usize = 2;
 
 /// A person or a peer waits for the answer.
-const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
+pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why a store URL cannot be used.
@@ -85,6 +85,12 @@ impl Pools {
     /// A connection that is not used for anything but leases.
     pub async fn lease(&self) -> Result<Object, StoreError> {
         self.lease.get().await.map_err(|error| self.unreachable(error))
+    }
+
+    /// The server has not answered a statement in time.
+    pub fn silent(&self, time: Duration) -> StoreError {
+        let why = format!("no answer within {} s", time.as_secs());
+        StoreError::Unreachable { engine: "PostgreSQL", address: self.address.to_string(), why }
     }
 
     fn unreachable(&self, error: deadpool_postgres::PoolError) -> StoreError {

@@ -49,3 +49,19 @@ pub fn stream_limit(stored: Option<i64>) -> Result<Option<u32>, StoreError> {
 pub fn count(stored: i64) -> Result<u64, StoreError> {
     u64::try_from(stored).map_err(|_| StoreError::Corrupt("a generation"))
 }
+
+/// Sorts the answers of one statement to several requests by the place in their first column.
+pub fn answers<T>(
+    rows: &[Row],
+    requests: usize,
+    missing: impl Fn() -> T,
+    read: impl Fn(&Row) -> Result<T, StoreError>,
+) -> Result<Vec<T>, StoreError> {
+    let mut answers: Vec<T> = (0..requests).map(|_| missing()).collect();
+    for row in rows {
+        let place = usize::try_from(row.get::<_, i64>(0) - 1).ok();
+        let answer = place.and_then(|place| answers.get_mut(place));
+        *answer.ok_or(StoreError::NotAsked)? = read(row)?;
+    }
+    Ok(answers)
+}

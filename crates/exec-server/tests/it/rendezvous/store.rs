@@ -55,6 +55,7 @@ suite![
     a_harness_is_admitted_once,
     expired_rows_are_pruned,
     notes_are_kept,
+    requests_at_once_are_answered_each_for_itself,
 ];
 
 async fn sqlite() -> (SqliteStore, tempfile::TempDir) {
@@ -337,6 +338,64 @@ async fn notes_are_kept(store: &dyn Store) {
     store.set_note("url", "two".into()).await.unwrap();
     assert_eq!(store.note("url").await.unwrap().as_deref(), Some("two"));
     assert!(!store.is_cramped() && !store.recover().await.unwrap());
+}
+
+async fn requests_at_once_are_answered_each_for_itself(store: &dyn Store) {
+    const COUNT: u8 = 100;
+    let name = |number: u8| format!("env-{number}");
+    let made = (1..=COUNT).map(|number| {
+        let id = format!("t{number}");
+        let token = Token { environment: Some(name(number)), ..token(&id, TokenRole::Executor) };
+        store.add_token(token, [number; 32])
+    });
+    assert!(join_all(made).await.iter().all(Result::is_ok));
+    // Every tenth is not known.
+    let tokens = (1..=COUNT).map(|number| {
+        let hash = if number % 10 == 0 { [255 - number; 32] } else { [number; 32] };
+        store.authenticate(hash, NOW)
+    });
+    for (number, found) in (1..=COUNT).zip(join_all(tokens).await) {
+        let wanted = (number % 10 != 0).then(|| format!("t{number}"));
+        assert_eq!(found.unwrap().map(|token| token.id), wanted);
+    }
+    let registered = (1..=COUNT).map(|number| {
+        let environment = if number % 10 == 0 { "other".to_owned() } else { name(number) };
+        let id = format!("r{number}");
+        let new = NewRegistration { environment, executor_key: key(number), ..registration(&id) };
+        store.register(new, NOW)
+    });
+    for (number, registered) in (1..=COUNT).zip(join_all(registered).await) {
+        let wanted = if number % 10 == 0 { Err(NotRegistered::UnknownEnvironment) } else { Ok(1) };
+        assert_eq!(registered.unwrap(), wanted, "{number}");
+    }
+    let authorized = (1..=COUNT).map(|number| {
+        let authorization = Authorization {
+            environment: name(number),
+            registration: format!("r{number}"),
+            ..authorization(number)
+        };
+        let token = format!("t{number}");
+        let new = NewAuthorization { authorization, token, expires: NOW + 60, max_unused: 1 };
+        store.authorize(new)
+    });
+    for (number, authorized) in (1..=COUNT).zip(join_all(authorized).await) {
+        let found = authorized.unwrap().map(|it| (it.id, it.executor_key));
+        let wanted = match number % 10 {
+            0 => Err(NotGranted::OldRegistration),
+            _ => Ok((format!("r{number}"), key(number))),
+        };
+        assert_eq!(found, wanted, "{number}");
+    }
+    let admitted = (1..=COUNT).map(|number| {
+        let role = SocketRole::Harness { nonce: format!("n{number}") };
+        let claims = claims(&format!("t{number}"), &format!("r{number}"), role);
+        let claims = Claims { environment: name(number), ..claims };
+        store.admit_harness(claims, format!("n{number}"), NOW)
+    });
+    for (number, admitted) in (1..=COUNT).zip(join_all(admitted).await) {
+        let wanted = if number % 10 == 0 { Err(Denial::OldRegistration) } else { Ok(None) };
+        assert_eq!(admitted.unwrap(), wanted, "{number}");
+    }
 }
 
 async fn env(store: &dyn Store) -> Environment {
