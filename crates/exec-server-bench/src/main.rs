@@ -2,10 +2,12 @@
 
 mod bare;
 mod client;
+mod cluster;
 mod contestant;
 mod failure;
 mod fault_proxy;
 mod frame;
+mod keep_alive;
 mod ledger;
 mod machine;
 mod measure;
@@ -22,6 +24,7 @@ mod scene;
 mod scratch;
 mod ssh;
 mod stats;
+mod swarm;
 mod table;
 mod transfer;
 mod transport;

@@ -31,10 +31,17 @@ pub struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    fn start(command: &mut Command, warden: &'a Warden) -> Result<Running<'a>> {
+    /// Starts a program in its own process group.
+    pub fn start(command: &mut Command, warden: &'a Warden) -> Result<Running<'a>> {
         let child = command.stdin(Stdio::null()).stderr(Stdio::null()).process_group(0).spawn()?;
         warden.watch(child.id());
         Ok(Running { child, warden })
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        warden::kill_all(self.child.id());
+        let _ = self.child.wait();
     }
 
     /// Current resource usage.
@@ -45,8 +52,7 @@ impl<'a> Running<'a> {
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        warden::kill_all(self.child.id());
-        let _ = self.child.wait();
+        self.kill();
         self.warden.forget(self.child.id());
     }
 }
@@ -79,8 +85,7 @@ impl<'a> BenchRendezvous<'a> {
 
     /// Kills the rendezvous and starts it again at the same address.
     pub fn crash_and_restart(&mut self, public: Option<SocketAddr>) -> Result<()> {
-        warden::kill_all(self.rendezvous.child.id());
-        let _ = self.rendezvous.child.wait();
+        self.rendezvous.kill();
         let (again, _) = serve(&self.program, &self.data, self.address, public, self.warden)?;
         self.rendezvous = again;
         Ok(())

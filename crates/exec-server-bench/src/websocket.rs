@@ -119,6 +119,19 @@ impl WebSocket {
 
     /// Sends all queued messages.
     pub fn flush(&mut self) -> Result<()> {
+        self.flush_times(1)
+    }
+
+    /// Sends all queued messages this many times, without the work of making them again.
+    pub fn flush_times(&mut self, times: usize) -> Result<()> {
+        for _ in 0..times {
+            self.send_queued()?;
+        }
+        self.outgoing.clear();
+        Ok(())
+    }
+
+    fn send_queued(&mut self) -> Result<()> {
         let mut sent = 0;
         while sent < self.outgoing.len() {
             match self.stream.write(&self.outgoing[sent..]) {
@@ -127,7 +140,6 @@ impl WebSocket {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.outgoing.clear();
         Ok(())
     }
 

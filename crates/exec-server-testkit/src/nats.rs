@@ -75,6 +75,11 @@ impl Nats {
         format!("nats://{}", self.address)
     }
 
+    /// Its process id, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.pid.map(|pid| pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid.expect("it runs"), signal).expect("it is ours");

@@ -30,11 +30,20 @@ const SETTINGS: [&str; 8] = [
     "logging_collector=off",
 ];
 
+/// Settings of a server that is measured: commits are synced, as by default.
+const DURABLE_SETTINGS: [&str; 4] = [
+    "listen_addresses=127.0.0.1",
+    "unix_socket_directories=",
+    "max_connections=400",
+    "logging_collector=off",
+];
+
 /// A running PostgreSQL server; it ends with its value, and with the test program at the latest.
 pub struct Postgres {
     programs: PathBuf,
     data: tempfile::TempDir,
     address: SocketAddr,
+    settings: &'static [&'static str],
     /// A shell that ends the server when its stdin is closed.
     keeper: Option<Child>,
 }
@@ -42,6 +51,15 @@ pub struct Postgres {
 impl Postgres {
     /// Starts a server with new data; none if PostgreSQL is not installed.
     pub fn start() -> Option<Self> {
+        Self::start_with(&SETTINGS)
+    }
+
+    /// Starts a server that syncs what it commits, for measurements.
+    pub fn start_durable() -> Option<Self> {
+        Self::start_with(&DURABLE_SETTINGS)
+    }
+
+    fn start_with(settings: &'static [&'static str]) -> Option<Self> {
         let Some(programs) = programs() else {
             static SAID: OnceLock<()> = OnceLock::new();
             SAID.get_or_init(|| {
@@ -62,7 +80,8 @@ impl Postgres {
         let made = initdb.args(["--locale=C", "--pgdata"]).arg(&place).output();
         let made = made.expect("initdb can be started");
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        let mut server = Self { programs, data, address: free_address(), keeper: None };
+        let address = free_address();
+        let mut server = Self { programs, data, address, settings, keeper: None };
         server.resume();
         Some(server)
     }
@@ -127,7 +146,7 @@ impl Postgres {
         shell.env("DATA", self.data.path());
         shell.args(["-c", script]).arg(self.programs.join("postgres")).arg("-D");
         shell.arg(self.data.path().join("data")).arg("-p").arg(self.address.port().to_string());
-        shell.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        shell.args(self.settings.iter().flat_map(|setting| ["-c", setting]));
         let keeper =
             shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         self.keeper = Some(keeper.expect("a shell can be started"));

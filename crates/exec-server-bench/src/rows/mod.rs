@@ -4,10 +4,13 @@ mod backlog;
 mod blocks;
 mod burst;
 mod client;
+mod cluster;
 mod connecting;
+mod crowd;
 mod directories;
 mod files;
 mod flood;
+mod frames;
 mod http;
 mod http_bodies;
 mod idle;
@@ -62,7 +65,7 @@ impl Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 24] = [
+pub const GROUPS: [Group; 27] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -85,6 +88,9 @@ pub const GROUPS: [Group; 24] = [
     client::GROUP,
     remote::GROUP,
     stuck::GROUP,
+    frames::GROUP,
+    cluster::GROUP,
+    crowd::GROUP,
     library::GROUP,
     mcp::GROUP,
 ];
