@@ -109,7 +109,7 @@ async fn a_database_of_the_first_version_gets_labels() {
 impl SqliteStore {
     /// Runs any statement outside of a transaction.
     async fn raw(&self, work: impl Fn(&Connection) -> rusqlite::Result<()> + Send + 'static) {
-        self.ask(Kind::Read, move |connection| Ok(work(connection)?)).await.unwrap();
+        self.ask("raw", Kind::Read, move |connection| Ok(work(connection)?)).await.unwrap();
     }
 }
 
