@@ -151,8 +151,9 @@ impl Files {
             FileCall::WriteBlock(params) => self.handles.write_block(params, reply),
             FileCall::Close(params) => self.handles.close(params, reply),
             FileCall::Batch(items) => self.run_batch(caller, items, reply),
-            FileCall::Watch(call) => {
-                TreeWatches::watch(caller.session.watches().clone(), call, reply)
+            FileCall::Watch(mut call) => {
+                let guard = self.guard(caller, std::mem::take(&mut call.scope));
+                TreeWatches::watch(caller, call, guard, reply);
             }
             FileCall::ReadChanges(params) => {
                 caller.session.watches().read(caller.server, params, reply);

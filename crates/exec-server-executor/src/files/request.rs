@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use exec_server_fs::byte_fields::path_from_bytes;
+use exec_server_fs::tree_watch::WatchSpec;
 use exec_server_fs::{
     Detail, FileAttributes, FsRequest, Links, Page, TextEdit, WriteOptions, decode_cursor,
 };
@@ -15,8 +17,8 @@ use exec_server_protocol::fs::{
     FsWatchParams, FsWriteBlockParams, FsWriteFileParams, OpenMode, Sandbox,
 };
 use exec_server_protocol::limits::{
-    MAX_BATCH_REQUESTS, MAX_DETAILED_ENTRIES, MAX_DIRECTORY_ENTRIES, MAX_SEARCH_ID_BYTES,
-    MAX_TEXT_EDITS,
+    DEFAULT_COALESCE_MS, MAX_BATCH_REQUESTS, MAX_COALESCE_MS, MAX_DETAILED_ENTRIES,
+    MAX_DIRECTORY_ENTRIES, MAX_SEARCH_ID_BYTES, MAX_TEXT_EDITS,
 };
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
@@ -294,11 +296,15 @@ impl Decoder<'_> {
             let reason = format!("watchId must not exceed {MAX_SEARCH_ID_BYTES} bytes");
             return Err(RequestError::InvalidParams(reason));
         }
+        let window = params.coalesce_ms.unwrap_or(DEFAULT_COALESCE_MS).min(MAX_COALESCE_MS);
         Ok(WatchCall {
             id: params.watch_id,
-            path: self.path(&params.path, &None, &None)?,
-            recursive: params.recursive,
-            coalesce_ms: params.coalesce_ms,
+            spec: WatchSpec {
+                path: self.path(&params.path, &params.sandbox, &params.user)?,
+                recursive: params.recursive,
+                window: Duration::from_millis(window),
+            },
+            scope: self.scope.take(),
         })
     }
 

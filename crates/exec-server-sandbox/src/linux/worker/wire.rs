@@ -4,6 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -11,8 +12,10 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::children::Watching;
 use exec_server_fs::byte_fields;
 use exec_server_fs::search::SearchSpec;
+use exec_server_fs::tree_watch::{WatchError, WatchSpec};
 use exec_server_fs::{EditRefusal, FsError, FsRequest, Nature};
 
 /// A request to a worker.
@@ -23,6 +26,13 @@ pub enum WorkerRequest {
     Search(Box<SearchSpec>),
     /// Returns the next page of the search.
     NextPage,
+    /// Starts a watch.
+    Watch(WatchSpec),
+    /// Returns the changes of the watch after `seq`; waits up to `wait` for one.
+    ReadChanges {
+        seq: u64,
+        wait: Duration,
+    },
     /// Publishes a staged file.
     Publish(u64),
     /// Discards a staged file.
@@ -40,6 +50,10 @@ pub enum WorkerReply {
     Staged(u64),
     /// A page of a search as JSON text for the client, and whether it is the last one.
     Page(String, bool),
+    Watching(Watching),
+    NotWatching(WatchError),
+    /// The answer with changes as JSON text for the client, and whether it says anything.
+    Changes(String, bool),
     Failed(WorkerError),
 }
 
