@@ -425,15 +425,14 @@ impl ExecutorFileSystem {
         recursive: bool,
     ) -> Result<TreeWatch, ExecServerError> {
         self.require(|can| can.fs_watch, "fs/watch").await?;
-        if self.sandbox.is_some() {
-            return Err(ExecServerError::Unsupported("a watch under a sandbox"));
-        }
         if self.user.is_some() {
-            return Err(ExecServerError::Unsupported("a watch as another user"));
+            self.require_user().await?;
         }
         let params = FsWatchParams {
             watch_id: uuid::Uuid::new_v4().simple().to_string(),
             path: self.resolve(path).await?,
+            sandbox: self.sandbox.clone(),
+            user: self.user.clone(),
             recursive,
             coalesce_ms: None,
         };

@@ -481,7 +481,7 @@ fn files_error(error: &FsError) -> RpcError {
 fn watch_error(error: &RequestError, source: &WatchError) -> RpcError {
     let (kind, hint) = match source {
         WatchError::Path(source) => return path_error(error, source),
-        WatchError::MachineLimit { hint, .. } => (Kind::WatchLimit, Some((*hint).to_owned())),
+        WatchError::MachineLimit(limit) => (Kind::WatchLimit, Some(limit.hint().to_owned())),
         WatchError::TooManyDirectories => (Kind::WatchLimit, None),
         WatchError::Silent(_) => (Kind::Unwatchable, None),
     };

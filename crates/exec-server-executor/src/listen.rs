@@ -129,6 +129,10 @@ impl Listener {
     }
 
     async fn accept_all(&self, server: &Arc<Server>) {
+        if matches!(self.socket, Socket::Tcp(_)) {
+            let peers = server.peers.clone();
+            tokio::task::spawn_blocking(move || peers.look_ahead());
+        }
         loop {
             let accepted = http_front::accept_next(|| self.accept()).await;
             // The server owns the task, because connections outlive the listener during shutdown.

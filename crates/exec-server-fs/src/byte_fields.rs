@@ -33,6 +33,25 @@ pub mod path {
     }
 }
 
+pub mod errno {
+    //! Serializes an error of the system as its number.
+
+    use std::io;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// Writes the number; an error without one becomes that of input and output.
+    pub fn serialize<S: Serializer>(error: &io::Error, serializer: S) -> Result<S::Ok, S::Error> {
+        const EIO: i32 = 5;
+        serializer.serialize_i32(error.raw_os_error().unwrap_or(EIO))
+    }
+
+    /// Reads an error.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<io::Error, D::Error> {
+        i32::deserialize(deserializer).map(io::Error::from_raw_os_error)
+    }
+}
+
 pub mod paths {
     //! Serializes a list of paths as bytes.
 

@@ -1,12 +1,28 @@
-//! Errors and results of watches of trees; the same on every platform.
+//! Requests, errors and results of watches of trees; the same on every platform.
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use exec_server_protocol::fs::FsChange;
 use exec_server_protocol::limits::MAX_WATCHED_DIRECTORIES;
+use serde::{Deserialize, Serialize};
+
+use crate::byte_fields;
 
 pub use crate::platform::tree_watch::TreeWatch;
+
+/// What is watched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchSpec {
+    /// A directory or a file.
+    #[serde(with = "byte_fields::path")]
+    pub path: PathBuf,
+    /// Whether directories below it are watched, too.
+    pub recursive: bool,
+    /// How long changes are collected.
+    pub window: Duration,
+}
 
 /// Changes that a reader has not seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,23 +34,48 @@ pub struct Changes {
 }
 
 /// Why a [`TreeWatch`] was not started.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum WatchError {
     /// The path does not exist or cannot be read.
     #[error("{0}")]
-    Path(#[source] io::Error),
+    Path(
+        #[serde(with = "byte_fields::errno")]
+        #[source]
+        io::Error,
+    ),
     /// The kernel's limit for this user is reached.
-    #[error("the limit of the machine on inotify {what} is reached")]
-    MachineLimit {
-        /// Watches, or instances.
-        what: &'static str,
-        /// The setting that raises it.
-        hint: &'static str,
-    },
+    #[error("the limit of the machine on inotify {} is reached", .0.name())]
+    MachineLimit(InotifyLimit),
     /// The tree has more directories than one watch may have.
     #[error("the tree has more than {MAX_WATCHED_DIRECTORIES} directories; watch a part of it")]
     TooManyDirectories,
     /// The file system does not report every change, for example a network file system.
     #[error("`{}` is on a file system whose changes are not all reported", .0.display())]
-    Silent(PathBuf),
+    Silent(#[serde(with = "byte_fields::path")] PathBuf),
+}
+
+/// A limit of the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InotifyLimit {
+    /// One for each watch of a tree.
+    Instances,
+    /// One for each directory.
+    Watches,
+}
+
+impl InotifyLimit {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Instances => "instances",
+            Self::Watches => "watches",
+        }
+    }
+
+    /// What helps.
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::Instances => "raise fs.inotify.max_user_instances, or end other watches",
+            Self::Watches => "raise fs.inotify.max_user_watches, or watch a part of the tree",
+        }
+    }
 }

@@ -37,12 +37,10 @@ pub mod tree_watch {
 
     use std::future::Ready;
     use std::io;
-    use std::path::Path;
-    use std::time::Duration;
 
     use exec_server_os::never_made;
 
-    use crate::tree_watch::{Changes, WatchError};
+    use crate::tree_watch::{Changes, WatchError, WatchSpec};
 
     never_made! {
         TreeWatch {
@@ -55,11 +53,7 @@ pub mod tree_watch {
 
     impl TreeWatch {
         /// Fails.
-        pub fn start(
-            _path: &Path,
-            _recursive: bool,
-            _window: Duration,
-        ) -> Result<Self, WatchError> {
+        pub fn start(_spec: &WatchSpec) -> Result<Self, WatchError> {
             Err(WatchError::Path(io::ErrorKind::Unsupported.into()))
         }
     }

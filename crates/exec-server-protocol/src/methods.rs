@@ -260,7 +260,7 @@ methods! {
         "Many small lookups in one round trip."
     FsWatchMissing         "fs/watchMissing"            FileSystem          Ordinary Refused fs_watch_missing        FsWatchMissingParams => FsWatchMissingResponse,
         "Asks to be told when one of some paths appears."
-    FsWatch                "fs/watch"                   FileSystem          Ordinary Refused fs_watch                FsWatchParams => FsWatchResponse,
+    FsWatch                "fs/watch"                   FileSystem          Ordinary Taken   fs_watch                FsWatchParams => FsWatchResponse,
         "Collects the changes of a file or a tree."
     FsReadChanges          "fs/readChanges"             FileSystem          Ordinary Refused fs_watch                FsReadChangesParams => FsReadChangesResponse,
         "Changes of a watch, with long poll."

@@ -2,6 +2,7 @@
 
 use exec_server_fs::FsReply;
 use exec_server_os::spawn::Spawned;
+use serde::{Deserialize, Serialize};
 
 use crate::{ConfinedFile, RefusedCalls};
 
@@ -15,6 +16,15 @@ pub struct SandboxedChild {
     pub spawned: Spawned,
     /// Calls that the sandbox has denied so far.
     pub refused: RefusedCalls,
+}
+
+/// What a watch has found at its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Watching {
+    /// How many directories are watched.
+    pub directories: u64,
+    /// How many directories could not be read.
+    pub skipped: u64,
 }
 
 /// The result of a file request that may stage content.

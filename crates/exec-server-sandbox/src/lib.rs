@@ -22,7 +22,7 @@ mod linux;
 #[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
 mod unsupported;
 
-pub use children::{SandboxedChild, WorkerOutcome, ZYGOTE_ARGUMENT};
+pub use children::{SandboxedChild, Watching, WorkerOutcome, ZYGOTE_ARGUMENT};
 pub use setup::{Base, Mechanism, MountAccess, MountRule, Network, RootfsSpec, SandboxSetup};
 pub use work_clock::{MOST_WORK, WorkClock};
 

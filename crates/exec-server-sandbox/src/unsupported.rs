@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_fs::search::{PageText, SearchSpec};
+use exec_server_fs::tree_watch::{WatchError, WatchSpec};
 use exec_server_fs::{FsError, FsReply, FsRequest};
 use exec_server_os::accounts::Credentials;
 use exec_server_os::limits::{Means, SandboxMeans};
@@ -15,7 +16,7 @@ use exec_server_os::spawn::{ExitStatus, SpawnError, SpawnRequest};
 use exec_server_os::{ExitWatch, HeldSignals, Spawner, TreeTag, never_made, unsupported};
 use exec_server_protocol::process::SandboxReport;
 
-use crate::children::{SandboxedChild, WorkerOutcome};
+use crate::children::{SandboxedChild, Watching, WorkerOutcome};
 use crate::policy::Allowances;
 use crate::probe::{Finding, LimitProbe, Probe};
 use crate::setup::{Mechanism, SandboxSetup};
@@ -26,6 +27,8 @@ never_made! {
         fn is_worn(&self) -> bool;
         fn search(&self, spec: SearchSpec) -> Ready<Result<PageText, FsError>>;
         fn next_page(&self) -> Ready<Result<PageText, FsError>>;
+        fn watch(&self, spec: WatchSpec) -> Ready<Result<Watching, WatchError>>;
+        fn read_changes(&self, seq: u64, wait: Duration) -> Ready<Result<(String, bool), FsError>>;
     }
     ConfinedFile {
         fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;

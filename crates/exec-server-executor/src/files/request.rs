@@ -1,12 +1,17 @@
 //! Decodes requests of `fs/*` and routes them to their handlers.
 
+use std::time::Duration;
+
+use exec_server_fs::tree_watch::WatchSpec;
 use exec_server_fs::{FsRequest, PathParams, local_path};
 use exec_server_protocol::fs::{
     FsBatchParams, FsBatchRequest, FsCancelSearchParams, FsCloseParams, FsNextPageParams,
     FsOpenParams, FsReadBlockParams, FsReadChangesParams, FsUnwatchParams, FsWatchMissingParams,
     FsWatchParams, FsWriteBlockParams, Sandbox,
 };
-use exec_server_protocol::limits::{MAX_BATCH_REQUESTS, MAX_SEARCH_ID_BYTES};
+use exec_server_protocol::limits::{
+    DEFAULT_COALESCE_MS, MAX_BATCH_REQUESTS, MAX_COALESCE_MS, MAX_SEARCH_ID_BYTES,
+};
 use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::user::UserName;
@@ -111,8 +116,9 @@ impl Files {
             FileCall::WriteBlock(params) => self.handles.write_block(params, reply),
             FileCall::Close(params) => self.handles.close(params, reply),
             FileCall::Batch(items) => self.run_batch(caller, items, reply),
-            FileCall::Watch(call) => {
-                TreeWatches::watch(caller.session.watches().clone(), call, reply)
+            FileCall::Watch(mut call) => {
+                let guard = self.guard(caller, std::mem::take(&mut call.scope));
+                TreeWatches::watch(caller, call, guard, reply);
             }
             FileCall::ReadChanges(params) => {
                 caller.session.watches().read(caller.server, params, reply);
@@ -157,16 +163,21 @@ impl Decoder<'_> {
         Ok(OpenCall { id, request: decoded.request, detailed: decoded.detailed, scope })
     }
 
-    fn watch(&self, params: FsWatchParams) -> Result<WatchCall, RequestError> {
+    fn watch(&self, mut params: FsWatchParams) -> Result<WatchCall, RequestError> {
         if params.watch_id.len() > MAX_SEARCH_ID_BYTES {
             let reason = format!("watchId must not exceed {MAX_SEARCH_ID_BYTES} bytes");
             return Err(RequestError::InvalidParams(reason));
         }
+        let scope = self.scope((params.sandbox.take(), params.user.take()))?;
+        let window = params.coalesce_ms.unwrap_or(DEFAULT_COALESCE_MS).min(MAX_COALESCE_MS);
         Ok(WatchCall {
             id: params.watch_id,
-            path: local_path(&params.path, self.native)?,
-            recursive: params.recursive,
-            coalesce_ms: params.coalesce_ms,
+            spec: WatchSpec {
+                path: local_path(&params.path, self.native)?,
+                recursive: params.recursive,
+                window: Duration::from_millis(window),
+            },
+            scope,
         })
     }
 

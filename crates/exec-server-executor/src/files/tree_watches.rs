@@ -1,18 +1,20 @@
 //! `fs/watch`, `fs/readChanges` and `fs/unwatch`: the watches of one session, which outlive its connections.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use exec_server_fs::tree_watch::TreeWatch;
+use exec_server_fs::FsError;
+use exec_server_fs::tree_watch::{TreeWatch, WatchError, WatchSpec};
 use exec_server_protocol::fs::{
     FsReadChangesParams, FsReadChangesResponse, FsUnwatchParams, FsUnwatchResponse, FsWatchResponse,
 };
-use exec_server_protocol::limits::{
-    DEFAULT_COALESCE_MS, MAX_CHANGES_WAIT_MS, MAX_COALESCE_MS, MAX_WATCHES,
-};
+use exec_server_protocol::limits::{MAX_CHANGES_WAIT_MS, MAX_WATCHES};
+use exec_server_sandbox::{FileWorker, Watching};
 
+use super::workers::Warm;
+use super::{Guard, Scope};
+use crate::dispatch::Caller;
 use crate::errors::RequestError;
 use crate::reply::Reply;
 use crate::server::Server;
@@ -21,9 +23,8 @@ use crate::server::Server;
 #[derive(Debug)]
 pub struct WatchCall {
     pub id: String,
-    pub path: PathBuf,
-    pub recursive: bool,
-    pub coalesce_ms: Option<u64>,
+    pub spec: WatchSpec,
+    pub scope: Scope,
 }
 
 /// The watches of one session.
@@ -33,32 +34,46 @@ pub struct TreeWatches {
 }
 
 /// None while the watch is being set up.
-type Slot = Option<Arc<TreeWatch>>;
+type Slot = Option<Arc<Source>>;
+
+#[derive(Debug)]
+enum Source {
+    /// A thread of this process.
+    Local(TreeWatch),
+    /// A worker of its own, confined or with the rights of a user.
+    Confined(Warm),
+}
+
+/// A worker answers one reader at a time, so a reader that waits lets others in between.
+const TURN: Duration = Duration::from_millis(250);
 
 /// Memory of an answer with many changes.
 const CHANGES_ROOM: usize = 2 * 1024 * 1024;
 
 impl TreeWatches {
     /// Answers `fs/watch`.
-    pub fn watch(watches: Arc<Self>, call: WatchCall, reply: Reply) {
+    pub fn watch(caller: &Caller, call: WatchCall, guard: Option<Guard>, reply: Reply) {
+        let watches = caller.session.watches().clone();
         if let Err(error) = watches.reserve(&call.id) {
             return reply.fail(&error);
         }
-        tokio::task::spawn_blocking(move || {
-            let window = call.coalesce_ms.unwrap_or(DEFAULT_COALESCE_MS).min(MAX_COALESCE_MS);
-            let window = Duration::from_millis(window);
-            match TreeWatch::start(&call.path, call.recursive, window) {
-                Ok(watch) => {
-                    let (directories, skipped) = (watch.directories(), watch.skipped());
+        caller.server.spawn(async move {
+            let WatchCall { id, spec, .. } = call;
+            let started = match guard {
+                Some(guard) => start_confined(spec, &guard).await,
+                None => start_local(spec).await,
+            };
+            match started {
+                Ok((source, Watching { directories, skipped })) => {
                     // The session may have ended, or `fs/unwatch` may have come first.
-                    if let Some(slot) = watches.lock().get_mut(&call.id) {
-                        *slot = Some(Arc::new(watch));
+                    if let Some(slot) = watches.lock().get_mut(&id) {
+                        *slot = Some(Arc::new(source));
                     }
-                    reply.ok(&FsWatchResponse { watch_id: call.id, directories, skipped });
+                    reply.ok(&FsWatchResponse { watch_id: id, directories, skipped });
                 }
                 Err(error) => {
-                    watches.lock().remove(&call.id);
-                    reply.fail(&RequestError::Watch(error));
+                    watches.lock().remove(&id);
+                    reply.fail(&error);
                 }
             }
         });
@@ -72,16 +87,36 @@ impl TreeWatches {
         };
         server.spawn(async move {
             let wait = Duration::from_millis(params.wait_ms.min(MAX_CHANGES_WAIT_MS));
-            // Without a change the answer is empty.
-            let _ = tokio::time::timeout(wait, watch.wait_after(params.after_seq)).await;
+            let answer = match &*watch {
+                Source::Local(watch) => {
+                    // Without a change the answer is empty.
+                    let _ = tokio::time::timeout(wait, watch.wait_after(params.after_seq)).await;
+                    None
+                }
+                Source::Confined(warm) => {
+                    Some(read_confined(warm.worker(), params.after_seq, wait).await)
+                }
+            };
             if !reply.try_reserve(CHANGES_ROOM)
                 && let Err(error) = reply.reserve(CHANGES_ROOM).await
             {
                 return reply.fail(&error);
             }
-            let found = watch.changes_after(params.after_seq);
-            let answer = FsReadChangesResponse { changes: found.changes, ended: found.ended };
-            reply.ok_sized(&answer, 0);
+            match (&*watch, answer) {
+                (Source::Local(watch), _) => {
+                    let found = watch.changes_after(params.after_seq);
+                    let (changes, ended) = (found.changes, found.ended);
+                    reply.ok_sized(&FsReadChangesResponse { changes, ended }, 0);
+                }
+                (Source::Confined(_), Some(answer)) => match reply.begin_text(answer.len()) {
+                    Ok(mut text) => {
+                        text.push(&answer);
+                        reply.ok_text(text);
+                    }
+                    Err(error) => reply.fail(&error),
+                },
+                (Source::Confined(_), None) => unreachable!("its changes were read above"),
+            }
         });
     }
 
@@ -110,5 +145,41 @@ impl TreeWatches {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Slot>> {
         self.by_id.lock().expect("no holder panics")
+    }
+}
+
+async fn start_local(spec: WatchSpec) -> Result<(Source, Watching), RequestError> {
+    let started = tokio::task::spawn_blocking(move || TreeWatch::start(&spec)).await;
+    let watch = started.map_err(|_| RequestError::Abandoned)?.map_err(RequestError::Watch)?;
+    let watching = Watching { directories: watch.directories(), skipped: watch.skipped() };
+    Ok((Source::Local(watch), watching))
+}
+
+async fn start_confined(
+    spec: WatchSpec,
+    guard: &Guard,
+) -> Result<(Source, Watching), RequestError> {
+    let warm = guard.start_alone().await?;
+    let watching = warm.worker().watch(spec).await.map_err(|error| match error {
+        WatchError::Path(source) => guard.error(FsError::System(source)),
+        error => RequestError::Watch(error),
+    })?;
+    Ok((Source::Confined(warm), watching))
+}
+
+/// The answer of a worker as JSON. A worker that is gone watches nothing any more.
+async fn read_confined(worker: &FileWorker, seq: u64, wait: Duration) -> String {
+    let until = Instant::now() + wait;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match worker.read_changes(seq, left.min(TURN)).await {
+            Ok((text, says_anything)) if says_anything || left.is_zero() => return text,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "the worker of a watch has exited");
+                let answer = FsReadChangesResponse { changes: Vec::new(), ended: true };
+                return serde_json::to_string(&answer).expect("plain data can be written");
+            }
+        }
     }
 }

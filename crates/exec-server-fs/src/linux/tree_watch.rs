@@ -12,14 +12,16 @@ mod staged;
 mod tree;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use crate::tree_watch::{Changes, WatchError};
+use crate::tree_watch::{Changes, WatchError, WatchSpec};
 use log::Log;
 use staged::Staged;
 use tree::{Flow, Tree};
@@ -36,10 +38,11 @@ pub struct TreeWatch {
 
 impl TreeWatch {
     /// Sets the watches and starts the thread; blocks on the disk for a large tree.
-    pub fn start(root: &Path, recursive: bool, window: Duration) -> Result<Self, WatchError> {
-        let tree = Tree::new(root, recursive)?;
+    pub fn start(spec: &WatchSpec) -> Result<Self, WatchError> {
+        let window = spec.window;
+        let tree = Tree::new(&spec.path, spec.recursive)?;
         let (directories, skipped) = (tree.directories(), tree.skipped());
-        let log = Arc::new(Log::new(root));
+        let log = Arc::new(Log::new(&spec.path));
         let (stopped, stop) =
             pipe_with(PipeFlags::CLOEXEC).map_err(|errno| WatchError::Path(errno.into()))?;
         let thread_log = log.clone();
@@ -68,6 +71,30 @@ impl TreeWatch {
     /// Waits until there is a change after `seq`, or the watch has ended.
     pub async fn wait_after(&self, seq: u64) {
         self.log.wait_after(seq).await;
+    }
+
+    /// The same on a thread without an event loop, at most for `time`.
+    pub fn wait_after_blocking(&self, seq: u64, time: Duration) {
+        let until = Instant::now() + time;
+        let mut change = pin!(self.log.wait_after(seq));
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut context = Context::from_waker(&waker);
+        while change.as_mut().poll(&mut context).is_pending() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::park_timeout(left);
+        }
+    }
+}
+
+/// Wakes a parked thread.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
     }
 }
 

@@ -12,7 +12,6 @@
 mod endpoint;
 mod holders;
 
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -21,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use self::endpoint::{Endpoint, find_endpoint};
 use self::holders::{Holders, Process, Search};
-use super::check;
+use super::{check, procfs};
 use crate::peer::{Peer, PeerPlace};
 
 /// Identifies peers, and caches in which processes they were found.
@@ -34,6 +33,11 @@ impl Peers {
     /// The user of this process.
     pub fn own_uid() -> u32 {
         rustix::process::geteuid().as_raw()
+    }
+
+    /// Lists the processes of this machine, so that the first peer is found sooner; may block.
+    pub fn look_ahead(&self) {
+        self.holders.list();
     }
 
     /// The peer of a TCP connection that this process has accepted; may block.
@@ -107,10 +111,10 @@ fn place_of_process(pid: u32) -> PeerPlace {
 
 /// `None` for the overflow id: a user namespace shows it for every user that it does not map.
 fn known(uid: u32) -> Option<u32> {
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
+    let number = |path: &str| procfs::text(path).ok()?.trim().parse::<u32>().ok();
     let is_overflow = || number("/proc/sys/kernel/overflowuid").unwrap_or(65534) == uid;
     let maps_everything = || {
-        fs::read_to_string("/proc/self/uid_map")
+        procfs::text("/proc/self/uid_map")
             .is_ok_and(|map| map.split_ascii_whitespace().eq(["0", "0", "4294967295"]))
     };
     (!is_overflow() || maps_everything()).then_some(uid)
@@ -140,7 +144,7 @@ fn ask<T: Copy>(socket: BorrowedFd, option: libc::c_int, answer: &mut T) -> io::
 
 /// The pid behind a pidfd: 0 for a process in a pid namespace that is not visible here, -1 for one that has exited.
 fn pid_of(process: &OwnedFd) -> Option<i32> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
+    let info = procfs::text(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
     info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim().parse().ok()
 }
 

@@ -7,10 +7,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Sandbox;
 use crate::path_uri::PathUri;
+use crate::user::UserName;
 
 /// Params of `fs/watch`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct FsWatchParams {
@@ -18,6 +20,11 @@ pub struct FsWatchParams {
     pub watch_id: String,
     /// A directory or a file.
     pub path: PathUri,
+    #[serde(default)]
+    pub sandbox: Sandbox,
+    /// User whose rights hold; default: the server's user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<UserName>,
     /// Whether directories below it are watched, too.
     #[serde(default)]
     pub recursive: bool,

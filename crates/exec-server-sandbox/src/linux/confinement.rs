@@ -61,9 +61,12 @@ fn restrict_files(setup: &SandboxSetup) -> Result<(), StepError> {
     // The private devices. The terminal was opened outside and is allowed by its descriptor.
     let own = ["/dev", "/proc"].map(|path| writable(Path::new(path)));
     let stdin = io::stdin();
+    let read_root = setup.view.base == Base::Everything;
+    // A rule allows everything below its path, so that of the root includes all that only allow reading.
+    let places = places(setup).filter(|rule| !read_root || rule.access != Access::Read);
     let rules = LandlockRules {
-        read_root: setup.view.base == Base::Everything,
-        rules: places(setup).chain(own).chain(terminal(&stdin)).collect(),
+        read_root,
+        rules: places.chain(own).chain(terminal(&stdin)).collect(),
         no_tcp: false,
     };
     landlock::restrict(&rules).map(drop)

@@ -88,6 +88,9 @@ const MAX_LINKS: usize = 40;
 
 /// `None` if the whole path exists, or if it cannot be resolved.
 pub fn first_missing(path: &Path) -> Option<Missing> {
+    if path.metadata().is_ok() {
+        return None;
+    }
     let mut path = path.to_owned();
     for _ in 0..MAX_LINKS {
         let mut names = Vec::new();

@@ -1,9 +1,12 @@
 //! Searches the content of files for a pattern.
 
+use std::borrow::Cow;
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use exec_server_protocol::fs::{BinaryFiles, CaseMode, FsSearchMatch};
@@ -14,10 +17,14 @@ use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkMatch,
 };
-use ignore::{DirEntry, WalkParallel, WalkState};
+use memchr::memchr;
+use rustix::buffer::spare_capacity;
+use rustix::fs::{FileType, OFlags, SeekFrom, fstat};
 
-use super::queue::{Batch, Item, Shared};
-use super::walk::{self, path_uri};
+use super::super::entries::kind_in;
+use super::open;
+use super::queue::{Batch, Item, Publish, Shared};
+use super::walk::{Directory, Visitor, Walk, path_uri};
 use crate::request::FsError;
 use crate::search::{ContentQuery, LinePattern};
 
@@ -58,40 +65,33 @@ impl LineMatcher {
 pub struct ContentSearch {
     matcher: RegexMatcher,
     query: ContentQuery,
-    root: PathBuf,
-    /// None if the root is a file.
-    directory: Option<OwnedFd>,
 }
 
+/// A file up to this size is read at once. The searcher judges whether a file is binary by the same number of bytes.
+const SMALL_FILE: usize = 64 * 1024;
+
 impl ContentSearch {
-    pub fn new(query: &ContentQuery, root: &Path, is_directory: bool) -> Result<Self, FsError> {
+    pub fn new(query: &ContentQuery) -> Result<Self, FsError> {
         let ContentQuery { pattern, literal, case, word, .. } = query;
         let pattern = LinePattern { pattern, literal: *literal, case: *case, word: *word };
         let LineMatcher(matcher) = LineMatcher::new(pattern)?;
-        let directory = if is_directory { Some(walk::open_root(root)?) } else { None };
-        Ok(Self { matcher, query: query.clone(), root: root.to_owned(), directory })
+        Ok(Self { matcher, query: query.clone() })
     }
 
     /// Runs the walk to its end on several threads.
-    pub fn run(&self, walk: WalkParallel, shared: &Shared) {
-        walk.run(|| {
-            let mut worker = Worker {
-                search: self,
-                shared,
-                matcher: self.matcher.clone(),
-                searcher: self.searcher(),
-                batch: Batch::default(),
-            };
-            Box::new(move |entry| worker.visit(entry))
-        });
+    pub fn run(&self, walk: &Walk, shared: &Shared) {
+        walk.run(shared, || Worker::new(self, Some(walk), shared));
     }
 
-    fn searcher(&self) -> Searcher {
-        let binary = match self.query.binary {
-            BinaryFiles::Skip => BinaryDetection::quit(0),
-            BinaryFiles::Report => BinaryDetection::convert(0),
-            BinaryFiles::Text => BinaryDetection::none(),
-        };
+    /// Searches one file, which may be a link.
+    pub fn run_on_file(&self, path: &Path, shared: &Shared) {
+        let mut worker = Worker::new(self, None, shared);
+        let file = FilePath { directory: path, name: OsStr::new("") };
+        worker.search_file(file, || open::open_file(path), None);
+        worker.flush();
+    }
+
+    fn searcher(&self, binary: BinaryDetection) -> Searcher {
         SearcherBuilder::new()
             .line_number(true)
             .before_context(self.query.before)
@@ -100,73 +100,157 @@ impl ContentSearch {
             .heap_limit(Some(MAX_SEARCHED_LINE_BYTES))
             .build()
     }
+}
 
-    fn open(&self, path: &Path) -> io::Result<OwnedFd> {
-        match &self.directory {
-            Some(directory) => walk::open_below(directory, super::below(path, &self.root)),
-            None => walk::open_file(path),
+/// The path of a file, put together only if it is needed.
+#[derive(Clone, Copy)]
+struct FilePath<'a> {
+    directory: &'a Path,
+    /// Empty if the directory is the file itself.
+    name: &'a OsStr,
+}
+
+impl<'a> FilePath<'a> {
+    fn path(self) -> Cow<'a, Path> {
+        match self.name.is_empty() {
+            true => Cow::Borrowed(self.directory),
+            false => Cow::Owned(self.directory.join(self.name)),
         }
+    }
+
+    fn uri(self) -> PathUri {
+        path_uri(&self.path())
     }
 }
 
 /// The state of one thread.
 struct Worker<'a> {
     search: &'a ContentSearch,
+    /// None for a single file.
+    walk: Option<&'a Walk>,
     shared: &'a Shared,
     matcher: RegexMatcher,
+    /// For files that are read piece by piece.
     searcher: Searcher,
+    /// For files in `content`, which is known to have no zero byte.
+    whole: Searcher,
+    content: Vec<u8>,
     batch: Batch,
+    /// Files that are not counted in `shared` yet.
+    visited: u64,
 }
 
-impl Worker<'_> {
-    fn visit(&mut self, entry: Result<DirEntry, ignore::Error>) -> WalkState {
-        if self.shared.is_over() {
-            return WalkState::Quit;
+impl Visitor for Worker<'_> {
+    const IS_COSTLY: bool = true;
+
+    fn visit(&mut self, directory: &Directory, name: &CStr, kind: FileType) -> bool {
+        // Pipes and devices are never opened.
+        if kind != FileType::RegularFile {
+            return true;
         }
-        match entry {
-            Err(error) => walk::note(self.shared, &self.search.root, &error),
-            Ok(entry) => {
-                let is_root = entry.depth() == 0 && self.search.directory.is_none();
-                // Pipes and devices are never opened; the root may be a link to a file.
-                if is_root || entry.file_type().is_some_and(|kind| kind.is_file()) {
-                    self.search_file(entry.path());
-                }
-            }
-        }
-        // Batches of all threads together stay small, so each file ends one that has something.
-        if self.shared.push(&mut self.batch) { WalkState::Continue } else { WalkState::Quit }
+        let walk = self.walk.expect("only a walk visits entries");
+        let path =
+            FilePath { directory: &directory.path, name: OsStr::from_bytes(name.to_bytes()) };
+        let open = || walk.open(directory, name, OFlags::empty());
+        self.search_file(path, open, walk.filter().max_file_bytes);
+        self.publish(Publish::Due)
     }
 
-    fn search_file(&mut self, path: &Path) {
-        match self.try_search_file(path) {
+    fn flush(&mut self) -> bool {
+        self.publish(Publish::All)
+    }
+}
+
+impl Drop for Worker<'_> {
+    fn drop(&mut self) {
+        self.publish(Publish::All);
+    }
+}
+
+impl<'a> Worker<'a> {
+    fn new(search: &'a ContentSearch, walk: Option<&'a Walk>, shared: &'a Shared) -> Self {
+        let binary = match search.query.binary {
+            BinaryFiles::Skip => BinaryDetection::quit(0),
+            BinaryFiles::Report => BinaryDetection::convert(0),
+            BinaryFiles::Text => BinaryDetection::none(),
+        };
+        Self {
+            search,
+            walk,
+            shared,
+            matcher: search.matcher.clone(),
+            searcher: search.searcher(binary),
+            whole: search.searcher(BinaryDetection::none()),
+            content: Vec::new(),
+            batch: Batch::default(),
+            visited: 0,
+        }
+    }
+
+    fn publish(&mut self, what: Publish) -> bool {
+        self.shared.visited.fetch_add(std::mem::take(&mut self.visited), Ordering::Relaxed);
+        self.shared.publish(&mut self.batch, what)
+    }
+
+    fn search_file(
+        &mut self,
+        path: FilePath,
+        open: impl FnOnce() -> io::Result<OwnedFd>,
+        max_bytes: Option<u64>,
+    ) {
+        match open().and_then(|file| self.search_opened(path, file, max_bytes)) {
             Ok(()) => {}
-            // The search is over, or the file was removed since its directory was listed.
+            // The search is over, or the file was removed or replaced by a link since its directory was listed.
             Err(_) if self.shared.is_over() => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => self.shared.note_error(path, error.to_string()),
+            Err(error) => self.shared.note_error(&path.path(), error.to_string()),
         }
     }
 
-    fn try_search_file(&mut self, path: &Path) -> io::Result<()> {
-        let file = File::from(self.search.open(path)?);
-        if !file.metadata()?.is_file() {
+    fn search_opened(
+        &mut self,
+        path: FilePath,
+        file: OwnedFd,
+        max_bytes: Option<u64>,
+    ) -> io::Result<()> {
+        let stat = fstat(&file)?;
+        let size = stat.st_size.cast_unsigned();
+        if kind_in(&stat) != FileType::RegularFile || max_bytes.is_some_and(|most| size > most) {
             return Ok(());
         }
-        self.shared.visited.fetch_add(1, Ordering::Relaxed);
+        self.visited += 1;
+        let is_small = self.read_small(&file, size)?;
+        let (search, shared) = (self.search, self.shared);
+        let Self { matcher, searcher, whole, content, batch, .. } = self;
         let mut sink = FileSink {
-            path: path_uri(path),
-            query: &self.search.query,
-            matcher: &self.matcher,
-            shared: self.shared,
-            first: self.batch.items.len(),
-            batch: &mut self.batch,
+            path,
+            uri: None,
+            query: &search.query,
+            matcher: &*matcher,
+            shared,
+            first: batch.items.len(),
+            batch,
             before: Vec::new(),
             open: None,
             has_match: false,
             is_binary: false,
         };
-        let reader = Checked { file, shared: self.shared };
-        let searched = self.searcher.search_reader(&self.matcher, reader, &mut sink);
+        let searched = if !is_small {
+            let reader = Checked { file: File::from(file), shared };
+            searcher.search_reader(&*matcher, reader, &mut sink)
+        } else if BYTE_ORDER_MARKS.iter().any(|mark| content.starts_with(mark)) {
+            searcher.search_reader(&*matcher, content.as_slice(), &mut sink)
+        } else {
+            sink.is_binary = search.query.binary != BinaryFiles::Text && has_zero(content);
+            match (sink.is_binary, search.query.binary) {
+                (true, BinaryFiles::Skip) => Ok(()),
+                (true, _) => {
+                    end_lines_at_zeros(content);
+                    whole.search_slice(&*matcher, content, &mut sink)
+                }
+                (false, _) => whole.search_slice(&*matcher, content, &mut sink),
+            }
+        };
         sink.finish();
         searched.map_err(|error| match error.kind() {
             io::ErrorKind::Other if error.to_string().contains("allocation limit") => {
@@ -176,6 +260,42 @@ impl Worker<'_> {
             _ => error,
         })
     }
+
+    /// Reads a small file as a whole; false if it is not small.
+    fn read_small(&mut self, file: &OwnedFd, size: u64) -> io::Result<bool> {
+        // Files of the kernel have no size, and may have any length.
+        if size == 0 || size > SMALL_FILE as u64 {
+            return Ok(false);
+        }
+        let size = usize::try_from(size).expect("it is small");
+        self.content.clear();
+        self.content.reserve(SMALL_FILE + 1);
+        while self.content.len() <= SMALL_FILE {
+            let read = rustix::io::read(file, spare_capacity(&mut self.content));
+            match read {
+                Ok(0) => return Ok(true),
+                // The rest of a file is read at once, so this is the end of one that does not grow.
+                Ok(_) if self.content.len() == size => return Ok(true),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        // It has grown since; it is read again from its start.
+        rustix::fs::seek(file, SeekFrom::Start(0))?;
+        Ok(false)
+    }
+}
+
+/// Text with such a start is decoded.
+const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
+
+fn has_zero(content: &[u8]) -> bool {
+    memchr(0, content).is_some()
+}
+
+/// In a binary file a zero ends a line, as the searcher has it in large files.
+fn end_lines_at_zeros(content: &mut [u8]) {
+    content.iter_mut().filter(|byte| **byte == 0).for_each(|byte| *byte = b'\n');
 }
 
 /// Ends the reading of a large file when the search is over.
@@ -195,7 +315,9 @@ impl Read for Checked<'_> {
 
 /// Collects the matches of one file.
 struct FileSink<'a> {
-    path: PathUri,
+    path: FilePath<'a>,
+    /// The same as a URI, once there is a match.
+    uri: Option<PathUri>,
     query: &'a ContentQuery,
     matcher: &'a RegexMatcher,
     shared: &'a Shared,
@@ -211,6 +333,10 @@ struct FileSink<'a> {
 }
 
 impl FileSink<'_> {
+    fn uri(&mut self) -> PathUri {
+        self.uri.get_or_insert_with(|| self.path.uri()).clone()
+    }
+
     fn close_match(&mut self) {
         if let Some(found) = self.open.take() {
             self.batch.push(Item::Match(found));
@@ -228,15 +354,19 @@ impl FileSink<'_> {
             BinaryFiles::Report if self.is_binary => {
                 self.batch.items.truncate(self.first);
                 if self.has_match {
-                    self.batch.push(Item::Binary(self.path));
+                    let uri = self.uri();
+                    self.batch.push(Item::Binary(uri));
                 }
             }
-            _ if self.query.files_only && self.has_match => self.batch.push(Item::File(self.path)),
+            _ if self.query.files_only && self.has_match => {
+                let uri = self.uri();
+                self.batch.push(Item::File(uri));
+            }
             _ => {}
         }
     }
 
-    fn found(&self, line: &[u8], number: u64, offset: u64) -> io::Result<FsSearchMatch> {
+    fn found(&mut self, line: &[u8], number: u64, offset: u64) -> io::Result<FsSearchMatch> {
         let line = without_end(line);
         let mut ranges = Vec::new();
         self.matcher
@@ -253,10 +383,10 @@ impl FileSink<'_> {
         let end = line.len().min(start + MAX_MATCH_TEXT_BYTES);
         let shown = &line[start..end];
         let text = String::from_utf8_lossy(shown);
-        let is_exact = matches!(text, std::borrow::Cow::Borrowed(_));
+        let is_exact = matches!(text, Cow::Borrowed(_));
         let cut = |bytes: usize| (bytes > 0).then_some(bytes as u64);
         Ok(FsSearchMatch {
-            path: self.path.clone(),
+            path: self.uri(),
             line: number,
             offset,
             text_base64: (!is_exact).then(|| shown.to_vec().into()),

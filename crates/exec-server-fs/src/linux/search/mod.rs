@@ -1,4 +1,4 @@
-//! Searches of trees on the libraries of ripgrep.
+//! Searches of trees; patterns, globs and ignore files are those of ripgrep, by its libraries.
 //!
 //! ```text
 //! walker threads ─batches▶ Queue (bounded) ─▶ Pager ─page▶ reader
@@ -7,7 +7,10 @@
 //! Owner: the reader. Dropping the [`Search`] ends its threads; a full queue makes them wait.
 
 mod content;
+mod filter;
+mod ignore_files;
 mod names;
+mod open;
 mod pages;
 mod queue;
 mod walk;
@@ -19,8 +22,10 @@ use std::time::Instant;
 use crate::request::FsError;
 use crate::search::{PageText, Query, SearchSpec};
 pub use content::LineMatcher;
+use filter::Filter;
 use pages::Pager;
 use queue::Shared;
+use walk::Walk;
 pub use walk::path_uri;
 
 /// A running search.
@@ -35,20 +40,27 @@ impl Search {
     pub fn start(spec: SearchSpec) -> Result<Self, FsError> {
         let is_directory = std::fs::metadata(&spec.root)?.is_dir();
         let shared = Arc::new(Shared::new(Instant::now() + spec.limits.timeout));
-        let walk = walk::builder(&spec)?;
+        let note = |path: &Path, error: std::io::Error| shared.note_error(path, error.to_string());
+        let filter = Filter::new(&spec, note)?;
         let run: Box<dyn FnOnce() + Send> = match &spec.query {
             Query::Content(query) => {
-                let search = content::ContentSearch::new(query, &spec.root, is_directory)?;
-                let shared = shared.clone();
-                Box::new(move || search.run(walk, &shared))
+                let search = content::ContentSearch::new(query)?;
+                let (shared, root) = (shared.clone(), spec.root.clone());
+                if is_directory {
+                    let walk = Walk::new(&spec.root, filter)?;
+                    Box::new(move || search.run(&walk, &shared))
+                } else {
+                    Box::new(move || search.run_on_file(&root, &shared))
+                }
             }
             Query::Names(query) => {
                 if !is_directory {
                     return Err(std::io::Error::from_raw_os_error(libc::ENOTDIR).into());
                 }
                 let search = names::NameSearch::new(query, &spec.root)?;
+                let walk = Walk::new(&spec.root, filter)?;
                 let shared = shared.clone();
-                Box::new(move || search.run(walk, &shared))
+                Box::new(move || search.run(&walk, &shared))
             }
         };
         let finished = Finish(shared.clone());

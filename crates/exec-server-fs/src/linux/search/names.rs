@@ -1,16 +1,16 @@
 //! Searches the names of a tree for globs.
 
-use std::fs::FileType;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::UNIX_EPOCH;
 
 use exec_server_protocol::fs::{CaseMode, FoundKind, FsFoundEntry};
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
-use ignore::{DirEntry, WalkParallel, WalkState};
+use globset::{Candidate, GlobBuilder, GlobSet, GlobSetBuilder};
+use rustix::fs::{FileType, Stat};
 
-use super::queue::{Batch, Item, Shared};
-use super::walk::{self, path_uri};
+use super::queue::{Batch, Item, Publish, Shared};
+use super::walk::{Directory, Visitor, Walk, path_uri};
 use crate::request::FsError;
 use crate::search::NameQuery;
 
@@ -42,46 +42,42 @@ impl NameSearch {
     }
 
     /// Runs the walk to its end on several threads.
-    pub fn run(&self, walk: WalkParallel, shared: &Shared) {
-        walk.run(|| {
-            let mut worker = Worker { search: self, shared, batch: Batch::default() };
-            Box::new(move |entry| worker.visit(entry))
+    pub fn run(&self, walk: &Walk, shared: &Shared) {
+        walk.run(shared, || Worker {
+            search: self,
+            walk,
+            shared,
+            batch: Batch::default(),
+            visited: 0,
         });
     }
 
-    fn find(&self, entry: &DirEntry) -> Option<FsFoundEntry> {
-        let kind = kind(entry.file_type()?);
+    /// Whether the name or the path below the root matches.
+    fn matches(&self, directory: &Directory, name: &OsStr, kind: FoundKind) -> bool {
         if !(self.kinds.is_empty() || self.kinds.contains(&kind)) {
-            return None;
+            return false;
         }
-        if let Some(globs) = &self.globs {
-            let is_match = globs.names.is_match(Path::new(entry.file_name()))
-                || globs.paths.is_match(super::below(entry.path(), &self.root));
-            if !is_match {
-                return None;
-            }
+        let Some(globs) = &self.globs else { return true };
+        if !globs.names.is_empty() && globs.names.is_match_candidate(&Candidate::new(name)) {
+            return true;
         }
-        let metadata = if self.is_detailed { entry.metadata().ok() } else { None };
-        let modified = metadata.as_ref().and_then(|metadata| metadata.modified().ok());
-        let modified_at_ms = modified.map(|time| match time.duration_since(UNIX_EPOCH) {
-            Ok(after) => i64::try_from(after.as_millis()).unwrap_or(i64::MAX),
-            Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |ms| -ms),
-        });
-        let size = metadata.map(|metadata| metadata.len());
-        Some(FsFoundEntry { path: path_uri(entry.path()), kind, size, modified_at_ms })
+        !globs.paths.is_empty()
+            && globs.paths.is_match(super::below(&directory.path, &self.root).join(name))
     }
 }
 
-fn kind(file_type: FileType) -> FoundKind {
-    if file_type.is_file() {
-        FoundKind::File
-    } else if file_type.is_dir() {
-        FoundKind::Directory
-    } else if file_type.is_symlink() {
-        FoundKind::Symlink
-    } else {
-        FoundKind::Other
+fn found_kind(kind: FileType) -> FoundKind {
+    match kind {
+        FileType::RegularFile => FoundKind::File,
+        FileType::Directory => FoundKind::Directory,
+        FileType::Symlink => FoundKind::Symlink,
+        _ => FoundKind::Other,
     }
+}
+
+fn modified_at_ms(stat: &Stat) -> i64 {
+    let ms = i128::from(stat.st_mtime) * 1000 + i128::from(stat.st_mtime_nsec) / 1_000_000;
+    ms.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
 fn globs(query: &NameQuery) -> Result<Globs, FsError> {
@@ -117,36 +113,63 @@ fn globs(query: &NameQuery) -> Result<Globs, FsError> {
     Ok(Globs { names: build(names)?, paths: build(paths)? })
 }
 
-/// The state of one thread; its last batch is sent when the walk ends.
+/// The state of one thread.
 struct Worker<'a> {
     search: &'a NameSearch,
+    walk: &'a Walk,
     shared: &'a Shared,
     batch: Batch,
+    /// Entries that are not counted in `shared` yet.
+    visited: u64,
 }
 
-impl Worker<'_> {
-    fn visit(&mut self, entry: Result<DirEntry, ignore::Error>) -> WalkState {
-        match entry {
-            Err(error) => walk::note(self.shared, &self.search.root, &error),
-            Ok(entry) if entry.depth() == 0 => {}
-            Ok(entry) => {
-                self.shared.visited.fetch_add(1, Ordering::Relaxed);
-                if let Some(found) = self.search.find(&entry) {
-                    self.batch.push(Item::Entry(found));
-                }
-            }
-        }
-        let goes_on = if self.batch.is_full() {
-            self.shared.push(&mut self.batch)
-        } else {
-            !self.shared.is_over()
+impl Visitor for Worker<'_> {
+    const IS_COSTLY: bool = false;
+
+    fn visit(&mut self, directory: &Directory, name: &CStr, kind: FileType) -> bool {
+        let most = self.walk.filter().max_file_bytes.filter(|_| kind != FileType::Directory);
+        let file_name = OsStr::from_bytes(name.to_bytes());
+        let found = found_kind(kind);
+        let is_match = self.search.matches(directory, file_name, found);
+        let stat = match most.is_some() || (is_match && self.search.is_detailed) {
+            true => self.walk.stat(directory, name).ok(),
+            false => None,
         };
-        if goes_on { WalkState::Continue } else { WalkState::Quit }
+        let size = stat.as_ref().map(|stat| stat.st_size.cast_unsigned());
+        if size.zip(most).is_some_and(|(size, most)| size > most) {
+            return true;
+        }
+        self.visited += 1;
+        if is_match {
+            let stat = stat.filter(|_| self.search.is_detailed);
+            let size = size.filter(|_| self.search.is_detailed);
+            let path = path_uri(&directory.path.join(file_name));
+            let modified_at_ms = stat.as_ref().map(modified_at_ms);
+            self.batch.push(Item::Entry(FsFoundEntry { path, kind: found, size, modified_at_ms }));
+        }
+        match self.batch.is_full() || self.visited >= CHECKED_AFTER {
+            true => self.publish(Publish::Due),
+            false => true,
+        }
+    }
+
+    fn flush(&mut self) -> bool {
+        self.publish(Publish::All)
+    }
+}
+
+/// Entries after which a thread looks at the clock.
+const CHECKED_AFTER: u64 = 256;
+
+impl Worker<'_> {
+    fn publish(&mut self, what: Publish) -> bool {
+        self.shared.visited.fetch_add(std::mem::take(&mut self.visited), Ordering::Relaxed);
+        self.shared.publish(&mut self.batch, what)
     }
 }
 
 impl Drop for Worker<'_> {
     fn drop(&mut self) {
-        self.shared.push(&mut self.batch);
+        self.publish(Publish::All);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exec_server_protocol::fs::{FsFoundEntry, FsSearchMatch, FsWalkError};
 use exec_server_protocol::path_uri::PathUri;
@@ -53,6 +53,19 @@ const AROUND_BYTES: usize = 16;
 pub struct Batch {
     pub items: Vec<Item>,
     bytes: usize,
+    /// When the oldest item was found.
+    since: Option<Instant>,
+}
+
+/// A batch is kept for so long: each one wakes the reader.
+const MAX_AGE: Duration = Duration::from_millis(5);
+
+/// What a thread publishes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Publish {
+    /// A batch that is full, or old enough.
+    Due,
+    All,
 }
 
 impl Batch {
@@ -115,7 +128,11 @@ impl Shared {
 
     /// Whether the threads are to stop.
     pub fn is_over(&self) -> bool {
-        self.is_cancelled.load(Ordering::Relaxed) || Instant::now() >= self.deadline
+        self.is_over_at(Instant::now())
+    }
+
+    fn is_over_at(&self, now: Instant) -> bool {
+        self.is_cancelled.load(Ordering::Relaxed) || now >= self.deadline
     }
 
     pub fn cancel(&self) {
@@ -134,6 +151,20 @@ impl Shared {
     pub fn is_finished(&self) -> bool {
         let state = self.lock();
         state.is_finished && state.batches.is_empty()
+    }
+
+    /// Queues a batch unless it may wait for more. Whether the thread goes on.
+    pub fn publish(&self, batch: &mut Batch, what: Publish) -> bool {
+        let now = Instant::now();
+        if batch.items.is_empty() {
+            batch.since = None;
+        } else {
+            let since = *batch.since.get_or_insert(now);
+            if what == Publish::All || batch.is_full() || now.duration_since(since) >= MAX_AGE {
+                return self.push(batch);
+            }
+        }
+        !self.is_over_at(now)
     }
 
     /// Queues a batch; waits for room. Whether the thread goes on.

@@ -1,5 +1,7 @@
 //! Searches of small trees, without a server.
 
+mod walk;
+
 use std::time::Duration;
 
 use exec_server_protocol::fs::{BinaryFiles, CaseMode, FsSearchFilter, FsSearchPage, Incomplete};

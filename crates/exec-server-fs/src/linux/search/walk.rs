@@ -1,108 +1,383 @@
-//! Sets up the walk through a tree; symbolic links in it are never followed.
+//! Walks a tree on several threads.
+//!
+//! ```text
+//! work: directories, names of files ──▶ threads ──▶ visitors, one per thread
+//!   ▲                                      │
+//!   └── directories that were found; files, if another thread has nothing to do
+//! ```
+//!
+//! Directories are opened relative to the one around them, and entries are judged by their type in the directory, so an
+//! entry costs no system call. Invariant: work is added only by threads that have some, so the walk is over when all
+//! threads wait.
 
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::available_parallelism;
 
 use exec_server_protocol::path_uri::PathUri;
-use ignore::overrides::OverrideBuilder;
-use ignore::types::TypesBuilder;
-use ignore::{WalkBuilder, WalkParallel};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{AtFlags, FileType, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
 
+use super::super::entries::{self, EntryReader};
+use super::filter::Filter;
+use super::ignore_files::Rules;
+use super::open;
 use super::queue::Shared;
-use crate::request::FsError;
-use crate::search::SearchSpec;
 
 /// More threads than this wait for the same disk.
 const MAX_THREADS: usize = 8;
+/// Directories that one walk keeps open; entries of others are opened from the root.
+const MAX_OPEN: usize = 128;
+/// Files that a thread hands to another one at a time.
+const HANDED_OVER: usize = 64;
 
-/// The parallel walk of a search.
-pub fn builder(spec: &SearchSpec) -> Result<WalkParallel, FsError> {
-    let filter = &spec.filter;
-    let mut overrides = OverrideBuilder::new(&spec.root);
-    for glob in &filter.globs {
-        overrides.add(glob).map_err(wrong)?;
-    }
-    let mut types = TypesBuilder::new();
-    types.add_defaults();
-    for name in &filter.types {
-        types.select(name);
-    }
-    let depth = filter.max_depth.map(|depth| usize::try_from(depth).unwrap_or(usize::MAX));
-    let threads = available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-    Ok(WalkBuilder::new(&spec.root)
-        .hidden(!filter.hidden)
-        .ignore(filter.ignore)
-        .git_ignore(filter.ignore)
-        .git_exclude(filter.ignore)
-        .git_global(filter.ignore)
-        .parents(filter.ignore)
-        .require_git(false)
-        .follow_links(false)
-        .max_depth(depth)
-        .max_filesize(filter.max_file_bytes)
-        .overrides(overrides.build().map_err(wrong)?)
-        .types(types.build().map_err(wrong)?)
-        .threads(threads)
-        .build_parallel())
+/// Looks at entries, on one thread.
+pub trait Visitor {
+    /// Whether looking at a file takes longer than finding it, so that files are shared among threads.
+    const IS_COSTLY: bool;
+    /// Looks at an entry that the filter admits; false ends the walk.
+    fn visit(&mut self, directory: &Directory, name: &CStr, kind: FileType) -> bool;
+    /// Publishes what was found, before the thread waits; false ends the walk.
+    fn flush(&mut self) -> bool;
 }
 
-fn wrong(error: ignore::Error) -> FsError {
-    FsError::Pattern(error.to_string())
+/// A directory of the tree.
+pub struct Directory {
+    pub path: PathBuf,
+    /// None if too many are open.
+    open: Option<OwnedFd>,
+    count: Arc<AtomicUsize>,
+    depth: usize,
+    rules: Rules,
 }
 
-/// Records why an entry could not be read.
-pub fn note(shared: &Shared, root: &Path, error: &ignore::Error) {
-    let path = path_of(error).unwrap_or(root);
-    let message = match error.io_error() {
-        Some(error) => error.to_string(),
-        None => error.to_string(),
-    };
-    // A file that was removed since its directory was listed is not part of the tree.
-    if error.io_error().is_none_or(|error| error.kind() != io::ErrorKind::NotFound) {
-        shared.note_error(path, message);
+/// A walk that is ready to run.
+pub struct Walk {
+    filter: Filter,
+    root: Arc<Directory>,
+    /// Of the root; always open.
+    root_fd: Arc<OwnedFd>,
+    work: Mutex<Work>,
+    changed: Condvar,
+    /// Threads that wait for work.
+    waiting: AtomicUsize,
+}
+
+struct Work {
+    tasks: Vec<Task>,
+    /// Threads that do not wait.
+    busy: usize,
+    is_over: bool,
+}
+
+enum Task {
+    Directory { around: Arc<Directory>, name: CString },
+    Files { directory: Arc<Directory>, names: Vec<CString> },
+}
+
+impl Walk {
+    /// Opens the root.
+    pub fn new(root: &Path, filter: Filter) -> io::Result<Self> {
+        let root_fd = Arc::new(open::open_root(root)?);
+        let root = Directory {
+            path: root.to_owned(),
+            open: Some(root_fd.try_clone()?),
+            count: Arc::new(AtomicUsize::new(1)),
+            depth: 0,
+            rules: None,
+        };
+        let work = Mutex::new(Work { tasks: Vec::new(), busy: 0, is_over: false });
+        let (changed, waiting) = (Condvar::new(), AtomicUsize::new(0));
+        Ok(Self { filter, root: Arc::new(root), root_fd, work, changed, waiting })
     }
-}
 
-fn path_of(error: &ignore::Error) -> Option<&Path> {
-    match error {
-        ignore::Error::WithPath { path, .. } => Some(path),
-        ignore::Error::WithLineNumber { err, .. } | ignore::Error::WithDepth { err, .. } => {
-            path_of(err)
+    /// The filter of this walk.
+    pub fn filter(&self) -> &Filter {
+        &self.filter
+    }
+
+    /// Walks the tree to its end; `visitor` is called once per thread.
+    pub fn run<V: Visitor>(&self, shared: &Shared, visitor: impl Fn() -> V + Sync) {
+        let threads = available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
+        self.lock().busy = threads;
+        std::thread::scope(|scope| {
+            let helper = || Walker::new(self, shared, visitor()).run(None);
+            for _ in 1..threads {
+                let spawned = std::thread::Builder::new()
+                    .name("search".to_owned())
+                    .spawn_scoped(scope, helper);
+                // Without more threads the walk takes longer.
+                if spawned.is_err() {
+                    self.lock().busy -= 1;
+                }
+            }
+            Walker::new(self, shared, visitor()).run(Some(&self.root));
+        });
+    }
+
+    /// Opens an entry of a directory, without following a link.
+    pub fn open(&self, directory: &Directory, name: &CStr, kind: OFlags) -> io::Result<OwnedFd> {
+        match &directory.open {
+            Some(open) => open::open_in(open, name, kind),
+            None => self.open_from_root(directory, name, open::FOR_READING | kind),
         }
-        ignore::Error::Loop { child, .. } => Some(child),
-        _ => None,
     }
-}
 
-/// Opens a directory that files are opened below.
-pub fn open_root(root: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(openat(CWD, root, flags, Mode::empty())?)
-}
-
-const FOR_READING: OFlags =
-    OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
-
-/// Opens a file below a directory; a link anywhere on the way is refused, also one that has just replaced a directory.
-pub fn open_below(root: &OwnedFd, below: &Path) -> io::Result<OwnedFd> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    match openat2(root, below, FOR_READING, Mode::empty(), resolve) {
-        // Not known to old kernels and old container runtimes.
-        Err(Errno::NOSYS | Errno::PERM) => {
-            Ok(openat(root, below, FOR_READING | OFlags::NOFOLLOW, Mode::empty())?)
+    /// The facts of an entry of a directory, without following a link.
+    pub fn stat(&self, directory: &Directory, name: &CStr) -> io::Result<Stat> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        match &directory.open {
+            Some(open) => Ok(statat(open, name, flags)?),
+            None => Ok(fstat(self.open_from_root(directory, name, OFlags::PATH)?)?),
         }
-        opened => Ok(opened?),
+    }
+
+    fn open_from_root(
+        &self,
+        directory: &Directory,
+        name: &CStr,
+        flags: OFlags,
+    ) -> io::Result<OwnedFd> {
+        let path = directory.path.join(OsStr::from_bytes(name.to_bytes()));
+        open::open_below(&self.root_fd, super::below(&path, &self.root.path), flags)
+    }
+
+    /// Takes a task; waits while others may still find one. None at the end of the walk.
+    fn next(&self, before_waiting: impl FnOnce() -> bool) -> Option<Task> {
+        let mut work = self.lock();
+        if work.tasks.is_empty() && !work.is_over {
+            drop(work);
+            let goes_on = before_waiting();
+            work = self.lock();
+            work.is_over |= !goes_on;
+        }
+        work.busy -= 1;
+        loop {
+            if work.is_over || (work.tasks.is_empty() && work.busy == 0) {
+                work.is_over = true;
+                self.changed.notify_all();
+                return None;
+            }
+            if let Some(task) = work.tasks.pop() {
+                work.busy += 1;
+                return Some(task);
+            }
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            work = self.changed.wait(work).expect("no holder panics");
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn add(&self, tasks: impl IntoIterator<Item = Task>) {
+        self.lock().tasks.extend(tasks);
+        if self.is_any_waiting() {
+            self.changed.notify_all();
+        }
+    }
+
+    fn is_any_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    fn end(&self) {
+        self.lock().is_over = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Work> {
+        self.work.lock().expect("no holder panics")
     }
 }
 
-/// Opens a file that the request names itself.
-pub fn open_file(path: &Path) -> io::Result<OwnedFd> {
-    Ok(openat(CWD, path, FOR_READING, Mode::empty())?)
+/// One thread of a walk.
+struct Walker<'a, V> {
+    walk: &'a Walk,
+    shared: &'a Shared,
+    visitor: V,
+    reader: EntryReader,
+}
+
+impl<'a, V: Visitor> Walker<'a, V> {
+    fn new(walk: &'a Walk, shared: &'a Shared, visitor: V) -> Self {
+        Self { walk, shared, visitor, reader: EntryReader::new() }
+    }
+
+    fn run(mut self, first: Option<&Arc<Directory>>) {
+        // A thread that panics ends the walk, so that the others do not wait for it.
+        let _end = EndOnPanic(self.walk);
+        let mut goes_on = match first {
+            Some(root) => self.enter_root(root),
+            None => true,
+        };
+        while goes_on {
+            let Some(task) = self.walk.next(|| self.visitor.flush()) else { return };
+            goes_on = match task {
+                Task::Directory { around, name } => self.enter(&around, &name),
+                Task::Files { directory, names } => {
+                    names.iter().all(|name| self.visit_file(&directory, name))
+                }
+            };
+        }
+        self.walk.end();
+    }
+
+    fn enter_root(&mut self, root: &Arc<Directory>) -> bool {
+        if self.walk.filter.max_depth == 0 {
+            return true;
+        }
+        let fd = self.walk.root_fd.as_fd();
+        let rules = self.rules_in(fd, &root.path, &None);
+        let root = Directory {
+            path: root.path.clone(),
+            open: root.open.as_ref().and_then(|open| open.try_clone().ok()),
+            count: root.count.clone(),
+            depth: 0,
+            rules,
+        };
+        root.count.fetch_add(1, Ordering::Relaxed);
+        self.list(&Arc::new(root), fd)
+    }
+
+    fn rules_in(&self, fd: BorrowedFd, path: &Path, around: &Rules) -> Rules {
+        let note = |path: &Path, error: io::Error| self.shared.note_error(path, error.to_string());
+        self.walk.filter.enter(fd, path, around, note)
+    }
+
+    fn enter(&mut self, around: &Arc<Directory>, name: &CStr) -> bool {
+        if self.shared.is_over() {
+            return false;
+        }
+        let path = around.path.join(OsStr::from_bytes(name.to_bytes()));
+        let fd = match self.walk.open(around, name, OFlags::DIRECTORY) {
+            Ok(fd) => fd,
+            Err(error) => {
+                self.note(&path, &error);
+                return true;
+            }
+        };
+        let rules = self.rules_in(fd.as_fd(), &path, &around.rules);
+        let count = around.count.clone();
+        let is_kept = count.fetch_add(1, Ordering::Relaxed) < MAX_OPEN;
+        let (open, passing) = if is_kept { (Some(fd), None) } else { (None, Some(fd)) };
+        let depth = around.depth + 1;
+        let directory = Arc::new(Directory { path, open, count, depth, rules });
+        let fd = directory.open.as_ref().or(passing.as_ref()).expect("one of them is open");
+        self.list(&directory, fd.as_fd())
+    }
+
+    /// Visits the entries of a directory and queues its directories.
+    fn list(&mut self, directory: &Arc<Directory>, fd: BorrowedFd) -> bool {
+        let Self { walk, shared, visitor, reader } = self;
+        let (mut folders, mut files) = (Vec::new(), Vec::new());
+        let may_enter = directory.depth + 1 < walk.filter.max_depth;
+        let mut path = PathBuffer::new(&directory.path);
+        let outcome = reader.read(fd, |name, reported| {
+            let kind = match entries::kind(fd, name, reported) {
+                Ok(kind) => kind,
+                // It was removed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+                Err(error) => {
+                    shared.note_error(path.with(name), error.to_string());
+                    return Ok(());
+                }
+            };
+            let is_dir = kind == FileType::Directory;
+            if !walk.filter.admits(&directory.rules, path.with(name), name.to_bytes(), is_dir) {
+                return Ok(());
+            }
+            if V::IS_COSTLY && kind == FileType::RegularFile && walk.is_any_waiting() {
+                files.push(name.to_owned());
+                if files.len() == HANDED_OVER {
+                    let names = std::mem::take(&mut files);
+                    walk.add([Task::Files { directory: directory.clone(), names }]);
+                }
+                return Ok(());
+            }
+            if !visitor.visit(directory, name, kind) {
+                return Err(Stop::Over);
+            }
+            if is_dir && may_enter {
+                folders.push(Task::Directory { around: directory.clone(), name: name.to_owned() });
+            }
+            Ok(())
+        });
+        match outcome {
+            Ok(()) => {}
+            Err(Stop::Over) => return false,
+            Err(Stop::Failed(error)) => self.note(&directory.path, &error),
+        }
+        if !folders.is_empty() {
+            self.walk.add(folders);
+        }
+        files.iter().all(|name| self.visit_file(directory, name))
+    }
+
+    fn visit_file(&mut self, directory: &Directory, name: &CStr) -> bool {
+        self.visitor.visit(directory, name, FileType::RegularFile)
+    }
+
+    /// Records why a directory could not be read. One that was removed or replaced since is not part of the tree.
+    fn note(&self, path: &Path, error: &io::Error) {
+        let gone = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP].map(Errno::raw_os_error);
+        if !error.raw_os_error().is_some_and(|errno| gone.contains(&errno)) {
+            self.shared.note_error(path, error.to_string());
+        }
+    }
+}
+
+enum Stop {
+    Over,
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+struct EndOnPanic<'a>(&'a Walk);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The paths of the entries of one directory, in one buffer.
+struct PathBuffer {
+    bytes: Vec<u8>,
+    prefix: usize,
+}
+
+impl PathBuffer {
+    fn new(directory: &Path) -> Self {
+        let mut bytes = Vec::with_capacity(directory.as_os_str().len() + 64);
+        bytes.extend_from_slice(directory.as_os_str().as_bytes());
+        if bytes.last() != Some(&b'/') {
+            bytes.push(b'/');
+        }
+        Self { prefix: bytes.len(), bytes }
+    }
+
+    fn with(&mut self, name: &CStr) -> &Path {
+        self.bytes.truncate(self.prefix);
+        self.bytes.extend_from_slice(name.to_bytes());
+        Path::new(OsStr::from_bytes(&self.bytes))
+    }
 }
 
 pub fn path_uri(path: &Path) -> PathUri {

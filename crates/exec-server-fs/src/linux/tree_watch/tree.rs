@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::super::missing_watch::is_silent;
 use super::staged::Staged;
-use crate::tree_watch::WatchError;
+use crate::tree_watch::{InotifyLimit, WatchError};
 
 const EVENTS: WatchFlags = WatchFlags::CREATE
     .union(WatchFlags::DELETE)
@@ -62,10 +62,7 @@ impl Tree {
         }
         let flags = CreateFlags::CLOEXEC | CreateFlags::NONBLOCK;
         let inotify = inotify::init(flags).map_err(|errno| match errno {
-            Errno::MFILE | Errno::NFILE => WatchError::MachineLimit {
-                what: "instances",
-                hint: "raise fs.inotify.max_user_instances, or end other watches",
-            },
+            Errno::MFILE | Errno::NFILE => WatchError::MachineLimit(InotifyLimit::Instances),
             errno => WatchError::Path(errno.into()),
         })?;
         let mut tree = Self {
@@ -107,10 +104,7 @@ impl Tree {
                 self.watches.insert(path.to_owned(), watch);
                 Ok(())
             }
-            Err(Errno::NOSPC) => Err(WatchError::MachineLimit {
-                what: "watches",
-                hint: "raise fs.inotify.max_user_watches, or watch a part of the tree",
-            }),
+            Err(Errno::NOSPC) => Err(WatchError::MachineLimit(InotifyLimit::Watches)),
             Err(errno) => Err(WatchError::Path(errno.into())),
         }
     }

@@ -2,21 +2,24 @@
 //!
 //! The kernel names no process for a TCP socket, so the search inspects the descriptors of processes, in this order:
 //! processes in which peers were found before; the server and its ancestors, because most servers serve the program that
-//! started them; the newest processes and then all others that are likely holders; all processes and their threads.
+//! started them; the newest processes; those that were likely holders when all were last listed, and then the others;
+//! all processes and their threads. What is kept from one search to the next decides only about the order.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use rustix::fs::{Dir, Mode, OFlags, fstat, open, openat, readlinkat_raw};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, fstat, open, openat, readlinkat_raw, statat};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
 use crate::linux::mark::Mark;
+use crate::linux::procfs;
 
 /// Result of the search for the holder of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +46,15 @@ pub enum Search {
 pub struct Holders {
     /// Most recent first.
     found_before: Mutex<Vec<Found>>,
+    /// The likely holders among all processes, when these were last listed; newest first.
+    listed: Mutex<Arc<[Likely]>>,
+}
+
+/// A process with more descriptors than the standard streams, and its user.
+#[derive(Debug, Clone, Copy)]
+pub struct Likely {
+    pid: u32,
+    uid: u32,
 }
 
 /// A process to inspect, and where in it a peer was found before.
@@ -65,17 +77,25 @@ impl Holders {
     pub fn search(&self, inode: u64, uid: u32) -> Search {
         let wanted = Wanted::new(inode);
         let before = self.found_before.lock().expect("no holder panics").clone();
-        let is_likely = |pid: &u32| is_likely_holder(*pid, uid);
-        let others = own_and_ancestors().chain(recent().filter(is_likely));
+        let listed = self.listed.lock().expect("no holder panics").clone();
+        let of_user = |likely: &Likely| likely.uid == uid;
+        let proc = proc_dir();
+        let newest = recent().filter_map(|pid| Likely::of(proc.as_ref(), pid));
+        let known = newest.chain(listed.iter().copied()).filter(of_user);
+        let others = own_and_ancestors().chain(known.map(|likely| likely.pid));
         let others = others.map(|pid| Found { pid, descriptor: None });
         for place in before.into_iter().chain(others) {
             if let Some(found) = self.look_at(place, &wanted) {
                 return found;
             }
         }
-        let likely = processes().into_iter().filter(is_likely);
-        let mut likely = likely.map(|pid| Found { pid, descriptor: None });
-        if let Some(found) = likely.find_map(|place| self.look_at(place, &wanted)) {
+        let inspected: HashSet<u32> = listed.iter().map(|likely| likely.pid).collect();
+        let likely = self.list();
+        let likely = likely.iter().filter(|likely| of_user(likely));
+        let mut rest = likely.filter(|likely| !inspected.contains(&likely.pid));
+        let look_at =
+            |likely: &Likely| self.look_at(Found { pid: likely.pid, descriptor: None }, &wanted);
+        if let Some(found) = rest.find_map(look_at) {
             return found;
         }
         // A socket that is passed between processes during the first pass is found in the second.
@@ -92,6 +112,15 @@ impl Holders {
             }
         }
         explain(uid)
+    }
+
+    /// Lists the likely holders among all processes, also for later searches.
+    pub fn list(&self) -> Arc<[Likely]> {
+        let proc = proc_dir();
+        let all = processes().into_iter();
+        let likely: Arc<[Likely]> = all.filter_map(|pid| Likely::of(proc.as_ref(), pid)).collect();
+        *self.listed.lock().expect("no holder panics") = likely.clone();
+        likely
     }
 
     fn look_at(&self, place: Found, wanted: &Wanted) -> Option<Search> {
@@ -124,12 +153,20 @@ impl Holders {
     }
 }
 
-/// Whether a process has the user of the socket and more descriptors than the standard streams. This takes one `stat`;
-/// reading the descriptors takes a call for each, which dominates the search on a machine with 1,000 processes.
-fn is_likely_holder(pid: u32, uid: u32) -> bool {
-    const STANDARD_STREAMS: i64 = 3;
-    let Ok(stat) = rustix::fs::stat(format!("/proc/{pid}/fd")) else { return false };
-    stat.st_uid == uid && (stat.st_size > STANDARD_STREAMS || !descriptors_are_counted())
+impl Likely {
+    /// Whether a process has more descriptors than the standard streams. This takes one `stat`; reading the descriptors
+    /// takes a call for each, which dominates the search on a machine with 1,000 processes.
+    fn of(proc: Option<&OwnedFd>, pid: u32) -> Option<Self> {
+        const STANDARD_STREAMS: i64 = 3;
+        let stat = statat(proc?, format!("{pid}/fd"), AtFlags::empty()).ok()?;
+        let is_likely = stat.st_size > STANDARD_STREAMS || !descriptors_are_counted();
+        is_likely.then_some(Self { pid, uid: stat.st_uid })
+    }
+}
+
+/// The directory of all processes; a stat relative to it is faster.
+fn proc_dir() -> Option<OwnedFd> {
+    open("/proc", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// A thread may have its own descriptor table, and outlive the main thread.
@@ -234,10 +271,7 @@ impl Process {
     }
 
     fn read(&self, name: &str) -> Option<String> {
-        let file = openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let mut text = String::new();
-        io_read(file, &mut text)?;
-        Some(text)
+        procfs::text_at(&self.dir, name).ok()
     }
 
     fn holds(&self, descriptors: &str, wanted: &Wanted, near: Option<i64>) -> Holds {
@@ -247,10 +281,6 @@ impl Process {
             Err(_) => Holds::No,
         }
     }
-}
-
-fn io_read(file: OwnedFd, text: &mut String) -> Option<usize> {
-    std::io::Read::read_to_string(&mut fs::File::from(file), text).ok()
 }
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -321,16 +351,15 @@ fn is_wanted(dir: &OwnedFd, name: &std::ffi::CStr, wanted: &Wanted) -> rustix::i
 /// This process and its ancestors, at most [`GENERATIONS`], without pid 1.
 fn own_and_ancestors() -> impl Iterator<Item = u32> {
     let parent = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (_, after_name) = stat.rsplit_once(") ")?;
-        after_name.split_ascii_whitespace().nth(1)?.parse().ok().filter(|pid| *pid > 1)
+        let parent = procfs::parent(pid.cast_signed())?.cast_unsigned();
+        (parent > 1).then_some(parent)
     };
     std::iter::successors(Some(std::process::id()), parent).take(GENERATIONS)
 }
 
 /// The most recent pids, newest first.
 fn recent() -> impl Iterator<Item = u32> {
-    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = procfs::text("/proc/loadavg").unwrap_or_default();
     let last = load.split_ascii_whitespace().nth(4).and_then(|last| last.parse::<u32>().ok());
     last.into_iter().flat_map(|last| (last.saturating_sub(RECENT) + 1..=last).rev())
 }
@@ -370,6 +399,29 @@ mod tests {
         }
         let before = holders.found_before.lock().unwrap();
         assert_eq!(before.iter().map(|found| found.pid).collect::<Vec<_>>(), [std::process::id()]);
+    }
+
+    #[test]
+    fn processes_with_more_than_standard_streams_are_listed_as_likely() {
+        let mut idle = std::process::Command::new("/bin/sleep");
+        let null = std::process::Stdio::null;
+        let mut idle =
+            idle.arg("1000").stdin(null()).stdout(null()).stderr(null()).spawn().unwrap();
+        let _sockets = UnixStream::pair().unwrap();
+        // It may still have the descriptor by which the failure of an exec is reported.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        let is_listed = |pid: u32| {
+            let uid = rustix::process::geteuid().as_raw();
+            let listed = Holders::default().list();
+            listed.iter().any(|likely| likely.pid == pid && likely.uid == uid)
+        };
+        assert!(is_listed(std::process::id()));
+        while is_listed(idle.id()) && descriptors_are_counted() {
+            assert!(std::time::Instant::now() < deadline, "it has three descriptors");
+            std::thread::yield_now();
+        }
+        idle.kill().unwrap();
+        idle.wait().unwrap();
     }
 
     #[test]

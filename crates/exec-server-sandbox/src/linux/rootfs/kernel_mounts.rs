@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -24,9 +25,15 @@ pub struct KernelMounts {
     devices: BTreeMap<u64, Interface>,
 }
 
+/// About 200 mounts.
+const USUAL_BYTES: usize = 32 << 10;
+
 impl KernelMounts {
     pub fn read() -> io::Result<Self> {
-        Ok(Self::parse(&std::fs::read("/proc/self/mountinfo")?))
+        // The kernel lists the mounts again for each read, so one read is to suffice.
+        let mut mounts = Vec::with_capacity(USUAL_BYTES);
+        File::open("/proc/self/mountinfo")?.read_to_end(&mut mounts)?;
+        Ok(Self::parse(&mounts))
     }
 
     /// The treatment of a file, by its file system.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::kernel_mounts::{Interface, KernelMounts};
 use super::plan::BaseMount;
-use super::walk::{self, End, Found, Identity, Link, Walk, walk};
+use super::walk::{End, Found, Identity, Link, Walk, Walker};
 use super::{Base, MountAccess, MountRule, RootfsSpec};
 use crate::linux::step::{Step, StepError};
 use crate::work_clock::WorkClock;
@@ -63,30 +63,31 @@ pub fn look_up(
     kernel: &KernelMounts,
     clock: &WorkClock,
 ) -> Result<(BaseMount, ResolvedRules), StepError> {
-    let soft = SandboxWritable::look_up(host, view).step("look up where sandboxes write")?;
+    let mut walker = Walker::new(host).step("look up where sandboxes write")?;
+    let soft = SandboxWritable::look_up(&mut walker, view).step("look up where sandboxes write")?;
     let mut rules = ResolvedRules::default();
     let needed = view.needed.iter().map(PathBuf::as_path).collect();
     for place in &view.places {
         clock.check().step(TOO_MUCH)?;
-        rules.add_place(host, place, &needed, &soft, kernel)?;
+        rules.add_place(&mut walker, place, &needed, &soft, kernel)?;
     }
     for path in &view.masked {
-        let found = walk(host, path).step("look up a masked path")?;
+        let found = walker.walk(path).step("look up a masked path")?;
         rules.add_masked(found, &soft);
     }
     for path in &view.links {
-        for link in walk(host, path).step("look up a link")?.links {
+        for link in walker.walk(path).step("look up a link")?.links {
             let show = !soft.holds(&link);
             rules.add_link(link, false, show);
         }
     }
     rules.show_harmless_links();
-    rules.add_interfaces(host, kernel).step("look up a mount of the kernel's")?;
+    rules.add_interfaces(&mut walker, kernel).step("look up a mount of the kernel's")?;
     for path in &view.sealed {
         if rules.denies_all_of(path) {
             continue;
         }
-        let found = walk(host, path).step("look up a sealed place")?;
+        let found = walker.walk(path).step("look up a sealed place")?;
         rules.seal(&found);
     }
     let base_mount = rules.take_root(view.base);
@@ -96,7 +97,7 @@ pub fn look_up(
 impl ResolvedRules {
     fn add_place(
         &mut self,
-        host: &OwnedFd,
+        walker: &mut Walker,
         place: &MountRule,
         needed: &HashSet<&Path>,
         soft: &SandboxWritable,
@@ -104,11 +105,11 @@ impl ResolvedRules {
     ) -> Result<(), StepError> {
         match place.access {
             MountAccess::Writable => {
-                let found = walk(host, &place.path).step("look up a writable place")?;
+                let found = walker.walk(&place.path).step("look up a writable place")?;
                 self.add_writable(found, kernel).step("look up a writable place")
             }
             MountAccess::ReadOnly => {
-                let found = walk(host, &place.path).step("look up a read-only place")?;
+                let found = walker.walk(&place.path).step("look up a read-only place")?;
                 if matches!(found.end, End::Missing) && needed.contains(place.path.as_path()) {
                     return Err(Errno::NOENT).step("look up a needed place");
                 }
@@ -116,7 +117,7 @@ impl ResolvedRules {
                 Ok(())
             }
             MountAccess::Denied => {
-                let found = walk(host, &place.path).step("look up a denied place")?;
+                let found = walker.walk(&place.path).step("look up a denied place")?;
                 if matches!(found.end, End::Missing) && needed.contains(place.path.as_path()) {
                     return Err(Errno::NOENT).step("look up a needed place");
                 }
@@ -191,13 +192,13 @@ impl ResolvedRules {
     }
 
     /// Keeps kernel interfaces read-only or hidden also below writable paths.
-    fn add_interfaces(&mut self, host: &OwnedFd, kernel: &KernelMounts) -> io::Result<()> {
+    fn add_interfaces(&mut self, walker: &mut Walker, kernel: &KernelMounts) -> io::Result<()> {
         for (path, interface) in &kernel.mounts {
             // Elsewhere it is read-only already.
             if *interface == Interface::Frozen && !self.is_in_writable(path) {
                 continue;
             }
-            let found = walk(host, path)?;
+            let found = walker.walk(path)?;
             if !found.links.is_empty() {
                 continue;
             }
@@ -303,16 +304,18 @@ pub struct SandboxWritable {
 }
 
 impl SandboxWritable {
-    fn look_up(host: &OwnedFd, view: &RootfsSpec) -> io::Result<Self> {
+    fn look_up(walker: &mut Walker, view: &RootfsSpec) -> io::Result<Self> {
         let own = view.places.iter().filter(|place| place.access == MountAccess::Writable);
-        let paths = own.map(|place| &place.path).chain(&view.handed_out).cloned().collect();
-        Self::new(host, paths)
+        let own: Vec<_> = own.map(|place| &place.path).collect();
+        // Most often a sandbox writes where one before it did.
+        let others = view.handed_out.iter().filter(|path| !own.contains(path));
+        Self::new(walker, own.iter().copied().chain(others).cloned().collect())
     }
 
-    pub fn new(host: &OwnedFd, paths: Vec<PathBuf>) -> io::Result<Self> {
+    pub fn new(walker: &mut Walker, paths: Vec<PathBuf>) -> io::Result<Self> {
         let mut identities = Vec::new();
         for path in &paths {
-            identities.extend(walk::identity_at(host, path)?);
+            identities.extend(walker.identity_at(path)?);
         }
         Ok(Self { paths, identities, me: rustix::process::geteuid().as_raw() })
     }

@@ -1,7 +1,8 @@
 //! Resolves a path one component at a time and records every link on the way.
 //!
 //! Each component is opened with `O_NOFOLLOW` relative to the previous one, so a concurrent rename can make the result
-//! stale but never lead elsewhere.
+//! stale but never lead elsewhere. The paths of a sandbox mostly lie in the same directories, which stay open from one
+//! walk to the next.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -74,39 +75,61 @@ pub fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
         .collect()
 }
 
-pub fn walk(root: &OwnedFd, path: &Path) -> io::Result<Walk> {
-    let mut ahead: Vec<OsString> = names(path)?.into_iter().rev().map(OsString::from).collect();
-    let mut way = Way::begin(root)?;
-    let mut links = Vec::new();
-    while let Some(name) = ahead.pop() {
-        if name == ".." {
-            if !way.last().is_directory() {
-                return Ok(way.stop(End::Missing, links));
-            }
-            way.leave();
-            continue;
-        }
-        let link = match way.enter(&name)? {
-            Entered::Deeper => continue,
-            Entered::Link(link) if links.len() < MAX_LINKS => link,
-            Entered::Link(_) | Entered::Missing => return Ok(way.stop(End::Missing, links)),
-            Entered::Hidden => return Ok(way.stop(End::Hidden, links)),
-            Entered::Magic => return Ok(way.stop(End::Magic, links)),
-        };
-        if link.text.is_absolute() {
-            way.return_to_root();
-        }
-        ahead.extend(link.text.components().rev().filter_map(|component| match component {
-            Component::Normal(name) => Some(name.to_os_string()),
-            Component::ParentDir => Some("..".into()),
-            _ => None,
-        }));
-        links.push(link);
+/// Resolves one path after another.
+pub struct Walker {
+    way: Way,
+}
+
+impl Walker {
+    /// Begins at a root, which no path leaves.
+    pub fn new(root: &OwnedFd) -> io::Result<Self> {
+        Ok(Self { way: Way::begin(root)? })
     }
-    let path = way.path();
-    let last = way.steps.pop().expect("the root is never left");
-    let found = Found { is_directory: last.is_directory(), identity: last.identity(), fd: last.fd };
-    Ok(Walk { path, end: End::Found(found), links })
+
+    /// Resolves an absolute path.
+    pub fn walk(&mut self, path: &Path) -> io::Result<Walk> {
+        let names = names(path)?;
+        let way = &mut self.way;
+        let known = way.keep_common(&names);
+        let mut ahead: Vec<OsString> =
+            names[known..].iter().rev().map(|name| name.to_os_string()).collect();
+        let mut links = Vec::new();
+        while let Some(name) = ahead.pop() {
+            if name == ".." {
+                if !way.last().is_directory() {
+                    return Ok(way.stop(End::Missing, links));
+                }
+                way.leave();
+                continue;
+            }
+            let link = match way.enter(&name)? {
+                Entered::Deeper => continue,
+                Entered::Link(link) if links.len() < MAX_LINKS => link,
+                Entered::Link(_) | Entered::Missing => return Ok(way.stop(End::Missing, links)),
+                Entered::Hidden => return Ok(way.stop(End::Hidden, links)),
+                Entered::Magic => return Ok(way.stop(End::Magic, links)),
+            };
+            if link.text.is_absolute() {
+                way.return_to_root();
+            }
+            ahead.extend(link.text.components().rev().filter_map(|component| match component {
+                Component::Normal(name) => Some(name.to_os_string()),
+                Component::ParentDir => Some("..".into()),
+                _ => None,
+            }));
+            links.push(link);
+        }
+        let path = way.path();
+        Ok(Walk { path, end: End::Found(way.take_last()?), links })
+    }
+
+    /// The identity of what is at a path, if anything is.
+    pub fn identity_at(&mut self, path: &Path) -> io::Result<Option<Identity>> {
+        match self.walk(path)?.end {
+            End::Found(found) => Ok(Some(found.identity)),
+            _ => Ok(None),
+        }
+    }
 }
 
 /// The open directories from the root to the current component.
@@ -133,6 +156,28 @@ impl Way {
         let fd = root.try_clone()?;
         let stat = fstat(&fd)?;
         Ok(Self { steps: vec![Step { name: OsString::new(), fd, stat }] })
+    }
+
+    /// Leaves all but the directories that the path to these names begins with; returns their number. The last name is
+    /// always entered again.
+    fn keep_common(&mut self, names: &[&OsStr]) -> usize {
+        let parents = &names[..names.len().saturating_sub(1)];
+        let open = &self.steps[1..];
+        let same = open.iter().zip(parents).take_while(|(step, name)| step.name == **name);
+        let known = same.count();
+        self.steps.truncate(1 + known);
+        known
+    }
+
+    /// Gives the last component away; the directories before it stay open.
+    fn take_last(&mut self) -> io::Result<Found> {
+        let last = self.last();
+        let (is_directory, identity) = (last.is_directory(), last.identity());
+        let fd = match self.steps.len() {
+            1 => last.fd.try_clone()?,
+            _ => self.steps.pop().expect("the root is never left").fd,
+        };
+        Ok(Found { fd, identity, is_directory })
     }
 
     fn last(&self) -> &Step {
@@ -181,7 +226,7 @@ impl Way {
         self.steps.truncate(1);
     }
 
-    fn stop(self, end: End, links: Vec<Link>) -> Walk {
+    fn stop(&self, end: End, links: Vec<Link>) -> Walk {
         Walk { path: self.path(), end, links }
     }
 }
@@ -200,12 +245,4 @@ impl Step {
 pub fn identity(fd: impl AsFd) -> rustix::io::Result<Identity> {
     let stat = fstat(fd)?;
     Ok((stat.st_dev, stat.st_ino))
-}
-
-/// The identity of what is at a path, if anything is.
-pub fn identity_at(root: &OwnedFd, path: &Path) -> io::Result<Option<Identity>> {
-    match walk(root, path)?.end {
-        End::Found(found) => Ok(Some(found.identity)),
-        _ => Ok(None),
-    }
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::mounts;
 use super::resolved_rules::SandboxWritable;
-use super::walk::{End, walk};
+use super::walk::{End, Walker};
 
 /// Returns the real path of a root that is to become writable.
 ///
@@ -15,9 +15,10 @@ use super::walk::{End, walk};
 /// writable root, or whose owner is neither this user nor root.
 pub fn check_writable_root(path: &Path, handed_out: &[PathBuf]) -> io::Result<PathBuf> {
     let host = mounts::open_host_root()?;
-    let soft = SandboxWritable::new(&host, handed_out.to_vec())?;
+    let mut walker = Walker::new(&host)?;
+    let soft = SandboxWritable::new(&mut walker, handed_out.to_vec())?;
     let me = rustix::process::geteuid().as_raw();
-    let found = walk(&host, path)?;
+    let found = walker.walk(path)?;
     let is_foreign = |owner| owner != me && owner != 0;
     if found.links.iter().any(|link| soft.encloses(link) || is_foreign(link.owner)) {
         return Err(Errno::LOOP.into());

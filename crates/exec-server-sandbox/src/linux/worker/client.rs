@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Poll, ready};
+use std::time::Duration;
 
 use exec_server_fs::{FsError, FsReply, FsRequest, OpenFile};
 use exec_server_os::linux::register;
@@ -18,8 +19,9 @@ use tokio::sync::Mutex;
 
 use super::wire::{Arrived, Arriving, Outgoing, WorkerReply, WorkerRequest};
 use exec_server_fs::search::{PageText, SearchSpec};
+use exec_server_fs::tree_watch::{WatchError, WatchSpec};
 
-use crate::children::WorkerOutcome;
+use crate::children::{Watching, WorkerOutcome};
 
 /// A file worker process in a sandbox; it exits when this is dropped.
 #[derive(Debug)]
@@ -61,7 +63,12 @@ impl FileWorker {
         match reply {
             WorkerReply::Text(text) => Ok(WorkerOutcome::Reply(FsReply::Text(text))),
             WorkerReply::Failed(error) => Err(error),
-            WorkerReply::Page(..) => Err(broken("the reply belongs to another request").into()),
+            WorkerReply::Page(..)
+            | WorkerReply::Watching(_)
+            | WorkerReply::NotWatching(_)
+            | WorkerReply::Changes(..) => {
+                Err(broken("the reply belongs to another request").into())
+            }
             WorkerReply::Opened => {
                 let file = file()?;
                 check_access(&file, OFlags::RDONLY)?;
@@ -84,6 +91,25 @@ impl FileWorker {
     /// The next page of the search.
     pub async fn next_page(&self) -> Result<PageText, FsError> {
         self.page(&WorkerRequest::NextPage).await
+    }
+
+    /// Starts a watch inside the sandbox; the worker then serves this watch only.
+    pub async fn watch(&self, spec: WatchSpec) -> Result<Watching, WatchError> {
+        let failed = |error: FsError| WatchError::Path(io::Error::other(error));
+        match self.call(&WorkerRequest::Watch(spec)).await.map_err(failed)?.0 {
+            WorkerReply::Watching(watching) => Ok(watching),
+            WorkerReply::NotWatching(error) => Err(error),
+            _ => Err(WatchError::Path(broken("the reply belongs to another request"))),
+        }
+    }
+
+    /// The changes of the watch after `seq` as JSON text for the client, and whether it says anything; waits up to `wait`.
+    pub async fn read_changes(&self, seq: u64, wait: Duration) -> Result<(String, bool), FsError> {
+        match self.call(&WorkerRequest::ReadChanges { seq, wait }).await?.0 {
+            WorkerReply::Changes(text, says_anything) => Ok((text, says_anything)),
+            WorkerReply::Failed(error) => Err(error),
+            _ => Err(broken("the reply belongs to another request").into()),
+        }
     }
 
     async fn page(&self, request: &WorkerRequest) -> Result<PageText, FsError> {
@@ -160,9 +186,7 @@ impl ConfinedFile {
         match self.worker.call(&request).await?.0 {
             WorkerReply::Text(text) => Ok(FsReply::Text(text)),
             WorkerReply::Failed(error) => Err(error),
-            WorkerReply::Opened | WorkerReply::Staged(_) | WorkerReply::Page(..) => {
-                Err(broken("the reply belongs to another request").into())
-            }
+            _ => Err(broken("the reply belongs to another request").into()),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -10,6 +11,10 @@ use exec_server_fs::{FsError, FsReply, StagedFile, perform};
 
 use super::wire::{Arriving, Outgoing, WorkerReply, WorkerRequest};
 use exec_server_fs::search::{Search, SearchSpec};
+use exec_server_fs::tree_watch::{Changes, TreeWatch, WatchError, WatchSpec};
+use exec_server_protocol::fs::FsReadChangesResponse;
+
+use crate::children::Watching;
 
 /// Serves until the server closes the socket.
 pub fn serve(socket: BorrowedFd) -> io::Result<()> {
@@ -17,6 +22,7 @@ pub fn serve(socket: BorrowedFd) -> io::Result<()> {
         staged: BTreeMap::new(),
         next: 0,
         search: None,
+        watch: None,
         socket: socket.try_clone_to_owned()?,
     };
     loop {
@@ -37,6 +43,8 @@ struct Worker {
     next: u64,
     /// The search that the server reads page by page.
     search: Option<Search>,
+    /// The watch that the server reads.
+    watch: Option<TreeWatch>,
     socket: OwnedFd,
 }
 
@@ -45,6 +53,8 @@ impl Worker {
         let outcome = match request {
             WorkerRequest::Search(spec) => return self.start_search(*spec),
             WorkerRequest::NextPage => return self.next_page(),
+            WorkerRequest::Watch(spec) => return self.start_watch(&spec),
+            WorkerRequest::ReadChanges { seq, wait } => return self.read_changes(seq, wait),
             WorkerRequest::Perform(request) => perform(request),
             WorkerRequest::Publish(id) => self.take(id).and_then(|staged| {
                 let (response, leftovers) = staged.publish()?;
@@ -96,6 +106,34 @@ impl Worker {
             Some(search) => {
                 let page = search.next_page();
                 WorkerReply::Page(page.text, page.done)
+            }
+            None => WorkerReply::Failed(io::Error::from_raw_os_error(libc::EBADF).into()),
+        };
+        (reply, None)
+    }
+
+    fn start_watch(&mut self, spec: &WatchSpec) -> (WorkerReply, Option<std::fs::File>) {
+        let started = exit_with(&self.socket).map_err(WatchError::Path);
+        let reply = match started.and_then(|()| TreeWatch::start(spec)) {
+            Ok(watch) => {
+                let (directories, skipped) = (watch.directories(), watch.skipped());
+                self.watch = Some(watch);
+                WorkerReply::Watching(Watching { directories, skipped })
+            }
+            Err(error) => WorkerReply::NotWatching(error),
+        };
+        (reply, None)
+    }
+
+    fn read_changes(&self, seq: u64, wait: Duration) -> (WorkerReply, Option<std::fs::File>) {
+        let reply = match &self.watch {
+            Some(watch) => {
+                watch.wait_after_blocking(seq, wait);
+                let Changes { changes, ended } = watch.changes_after(seq);
+                let says_anything = ended || !changes.is_empty();
+                let answer = FsReadChangesResponse { changes, ended };
+                let text = serde_json::to_string(&answer).expect("plain data can be written");
+                WorkerReply::Changes(text, says_anything)
             }
             None => WorkerReply::Failed(io::Error::from_raw_os_error(libc::EBADF).into()),
         };

@@ -10,7 +10,9 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::children::Watching;
 use exec_server_fs::search::SearchSpec;
+use exec_server_fs::tree_watch::{WatchError, WatchSpec};
 use exec_server_fs::{FsError, FsRequest};
 
 /// A request to a worker.
@@ -21,6 +23,13 @@ pub enum WorkerRequest {
     Search(Box<SearchSpec>),
     /// Returns the next page of the search.
     NextPage,
+    /// Starts a watch.
+    Watch(WatchSpec),
+    /// Returns the changes of the watch after `seq`; waits up to `wait` for one.
+    ReadChanges {
+        seq: u64,
+        wait: Duration,
+    },
     /// Publishes a staged file.
     Publish(u64),
     /// Discards a staged file.
@@ -38,6 +47,10 @@ pub enum WorkerReply {
     Staged(u64),
     /// A page of a search as JSON text for the client, and whether it is the last one.
     Page(String, bool),
+    Watching(Watching),
+    NotWatching(WatchError),
+    /// The answer with changes as JSON text for the client, and whether it says anything.
+    Changes(String, bool),
     Failed(FsError),
 }
 
