@@ -49,10 +49,10 @@ fn names(root: &Path, filter: FsSearchFilter) -> BTreeSet<String> {
 /// The same by the walker of ripgrep.
 fn names_of_ripgrep(root: &Path, filter: &FsSearchFilter) -> BTreeSet<String> {
     let mut globs = OverrideBuilder::new(root);
-    filter.globs.iter().for_each(|glob| drop(globs.add(glob).unwrap()));
+    filter.globs.iter().for_each(|glob| _ = globs.add(glob).unwrap());
     let mut types = TypesBuilder::new();
     types.add_defaults();
-    filter.types.iter().for_each(|name| drop(types.select(name)));
+    filter.types.iter().for_each(|name| _ = types.select(name));
     let walk = WalkBuilder::new(root)
         .hidden(!filter.hidden)
         .ignore(filter.ignore)
