@@ -1,8 +1,10 @@
 //! The configuration of a server.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use exec_server_os::inherited::{InheritedListener, InheritedPlace};
 use exec_server_protocol::limits;
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
@@ -22,6 +24,8 @@ use crate::timings::Timings;
 pub struct ServerConfig {
     /// Ignored if `remote` is set.
     pub listen: ListenUrl,
+    /// The socket of a service manager, bound to what `listen` says; see [`ServerConfig::inherit`].
+    pub inherited: Option<InheritedListener>,
     /// The registry to join instead of listening.
     pub remote: Option<RemoteEnvironmentConfig>,
     /// How clients authenticate.
@@ -62,6 +66,31 @@ pub struct ServerConfig {
     pub audit: Option<AuditConfig>,
     /// The program that starts sandboxes.
     pub runtime_paths: ExecServerRuntimePaths,
+}
+
+/// Why the socket of a service manager cannot be used by this configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum InheritError {
+    /// The address of the socket is not known.
+    #[error("could not read the address of the service manager's socket")]
+    Place(#[source] io::Error),
+    /// The server does not listen.
+    #[error(
+        "the service manager passes a socket at {0}, which {1} has no use for: stop and disable the .socket unit, or leave \
+         out {1}"
+    )]
+    NotListening(InheritedPlace, &'static str),
+    /// `--listen` names another address.
+    #[error(
+        "the service manager passes a socket at {place}, and --listen says {wanted}: give both the same address, or \
+         disable the .socket unit"
+    )]
+    Other {
+        /// Where the socket is bound.
+        place: InheritedPlace,
+        /// The configured address.
+        wanted: String,
+    },
 }
 
 /// How sandbox policies are enforced where user namespaces are not available.
@@ -175,10 +204,39 @@ impl ServerConfig {
         all
     }
 
+    /// Serves on the socket of a service manager instead of binding one.
+    ///
+    /// `listen` must name the same address, or port 0.
+    pub fn inherit(&mut self, listener: InheritedListener) -> Result<(), InheritError> {
+        let place = listener.place().map_err(InheritError::Place)?;
+        if self.remote.is_some() {
+            return Err(InheritError::NotListening(place, "--remote"));
+        }
+        let actual = match &place {
+            InheritedPlace::Tcp(address) => ListenUrl::WebSocket(*address),
+            InheritedPlace::Unix(path) => ListenUrl::Unix(path.clone()),
+        };
+        match &self.listen {
+            ListenUrl::Stdio => return Err(InheritError::NotListening(place, "--listen stdio")),
+            ListenUrl::WebSocket(wanted) if wanted.port() == 0 => {}
+            wanted if *wanted == actual => {}
+            ListenUrl::WebSocket(wanted) => {
+                return Err(InheritError::Other { place, wanted: wanted.to_string() });
+            }
+            ListenUrl::Unix(wanted) => {
+                return Err(InheritError::Other { place, wanted: wanted.display().to_string() });
+            }
+        }
+        self.listen = actual;
+        self.inherited = Some(listener);
+        Ok(())
+    }
+
     /// Creates a configuration with defaults for everything but `listen`.
     pub fn new(listen: ListenUrl) -> Self {
         Self {
             listen,
+            inherited: None,
             auth: Auth::Open,
             insecure_no_auth: false,
             allow_other_users: false,

@@ -13,7 +13,6 @@ pub mod metrics;
 pub mod remote;
 pub mod sandbox_command;
 pub mod server;
-#[cfg_attr(not(target_os = "linux"), path = "no_service_manager.rs")]
 pub mod service_manager;
 pub mod state_dir;
 pub mod timings;

@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use exec_server_os::Peers;
+use exec_server_os::inherited::InheritedListener;
 use exec_server_os::peer::{Peer, PeerPlace};
 use exec_server_transport::certificates::{Certificates, renew_certificates};
 use exec_server_transport::{http_front, tls};
@@ -67,6 +68,9 @@ pub enum ListenError {
     /// The path exists and is not a stale socket.
     #[error("could not listen on {}: another server is listening there, or it is no socket", .0.display())]
     Taken(PathBuf),
+    /// The socket of the service manager cannot be used.
+    #[error("could not listen on the socket of the service manager")]
+    Inherited(#[source] io::Error),
     /// This platform has no unix sockets.
     #[error("unix sockets are not supported on this platform")]
     NoUnixSockets,
@@ -83,21 +87,24 @@ impl Listener {
             Some(files) => Some(Arc::new(Certificates::load(&files.certificate, &files.key)?)),
             None => None,
         };
+        if let ListenUrl::WebSocket(address) = &config.listen {
+            let is_open = matches!(config.auth, crate::auth::Auth::Open);
+            if is_open && !config.listen.is_local() && !config.insecure_no_auth {
+                return Err(ListenError::OpenToTheNetwork(*address));
+            }
+        }
         let socket =
-            match &config.listen {
-                ListenUrl::WebSocket(address) => {
-                    let is_open = matches!(config.auth, crate::auth::Auth::Open);
-                    if is_open && !config.listen.is_local() && !config.insecure_no_auth {
-                        return Err(ListenError::OpenToTheNetwork(*address));
-                    }
+            match (&config.inherited, &config.listen) {
+                (Some(listener), _) => adopt(listener).map_err(ListenError::Inherited)?,
+                (None, ListenUrl::WebSocket(address)) => {
                     let bound = TcpListener::bind(address).await;
                     Socket::Tcp(bound.map_err(|source| ListenError::Bind {
                         place: address.to_string(),
                         source,
                     })?)
                 }
-                ListenUrl::Unix(path) => bind_unix(path).await?,
-                ListenUrl::Stdio => unreachable!("stdio has no listener"),
+                (None, ListenUrl::Unix(path)) => bind_unix(path).await?,
+                (None, ListenUrl::Stdio) => unreachable!("stdio has no listener"),
             };
         Ok(Self { socket, tls })
     }
@@ -148,15 +155,15 @@ impl Listener {
 #[cfg(unix)]
 struct SocketFile {
     path: PathBuf,
-    /// Device and inode: another server may have replaced the socket at this path.
-    identity: (u64, u64),
+    /// Device and inode, because another server may replace the socket at this path; `None` leaves the file to its owner.
+    identity: Option<(u64, u64)>,
 }
 
 #[cfg(unix)]
 impl SocketFile {
     fn new(path: &Path) -> io::Result<Self> {
         let identity = Self::identity(path)?;
-        Ok(Self { path: path.to_owned(), identity })
+        Ok(Self { path: path.to_owned(), identity: Some(identity) })
     }
 
     fn identity(path: &Path) -> io::Result<(u64, u64)> {
@@ -168,7 +175,7 @@ impl SocketFile {
 #[cfg(unix)]
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if Self::identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+        if Self::identity(&self.path).ok().is_some_and(|found| Some(found) == self.identity) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -262,6 +269,25 @@ async fn serve_stream<S>(
     let timeout = server.config.timings.handshake;
     if let Some(stream) = http_front::accept_tls(&tls, stream, &origin.peer, timeout).await {
         http::serve(server, stream, origin, refusal).await;
+    }
+}
+
+/// Listens on a socket of the service manager, which keeps its own descriptor and the file of a unix socket.
+fn adopt(listener: &InheritedListener) -> io::Result<Socket> {
+    match listener {
+        InheritedListener::Tcp(listener) => {
+            let listener = listener.try_clone()?;
+            listener.set_nonblocking(true)?;
+            Ok(Socket::Tcp(TcpListener::from_std(listener)?))
+        }
+        #[cfg(unix)]
+        InheritedListener::Unix(listener) => {
+            let listener = listener.try_clone()?;
+            listener.set_nonblocking(true)?;
+            let path = listener.local_addr()?.as_pathname().map(Path::to_owned).unwrap_or_default();
+            let listener = tokio::net::UnixListener::from_std(listener)?;
+            Ok(Socket::Unix(listener, SocketFile { path, identity: None }))
+        }
     }
 }
 

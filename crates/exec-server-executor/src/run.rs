@@ -4,6 +4,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use exec_server_transport::connection::{Ended, WireError};
@@ -155,12 +156,28 @@ fn print_next_commands(listener: &Listener, auth: &Auth) {
         return;
     }
     let (Ok(url), Ok(program)) = (listener.url(), std::env::current_exe()) else { return };
+    let documentation = documentation(&program);
     let program = program.display();
     let token = if matches!(auth, Auth::Open) { "" } else { " --token-file FILE" };
     eprintln!("In another terminal (Ctrl-C here stops the server and its processes):");
     eprintln!("  {program} run{token} {url} -- uname -a");
     eprintln!("  {program} shell{token} {url}");
-    eprintln!("  {program} --help");
+    eprintln!("`{program} demo` shows what becomes of commands when links fail.");
+    eprintln!("Documentation: {documentation}");
+}
+
+/// Where this installation has its documentation: beside the program of an archive, or as man pages.
+fn documentation(program: &Path) -> String {
+    let help = format!("{} --help", program.display());
+    let Some(directory) = program.parent() else { return help };
+    let pages = directory.join("docs");
+    if pages.join("install.md").exists() {
+        return format!("{}, {help}", pages.display());
+    }
+    let manuals = directory.with_file_name("share/man/man1");
+    let has_manual =
+        ["exec-server.1", "exec-server.1.gz"].iter().any(|name| manuals.join(name).exists());
+    if has_manual { format!("man exec-server, {help}") } else { help }
 }
 
 async fn serve(server: &Arc<Server>, listener: Option<&Listener>) -> io::Result<()> {
@@ -217,4 +234,25 @@ pub fn stop_signal() -> io::Result<impl Future<Output = ()>> {
             std::future::pending::<()>().await;
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_is_that_of_the_installation() {
+        let dir = tempfile::tempdir().unwrap();
+        let bin = dir.path().join("bin");
+        let program = bin.join("exec-server");
+        let help = format!("{} --help", program.display());
+        assert_eq!(documentation(&program), help);
+        let manuals = dir.path().join("share/man/man1");
+        std::fs::create_dir_all(&manuals).unwrap();
+        std::fs::write(manuals.join("exec-server.1.gz"), "").unwrap();
+        assert_eq!(documentation(&program), format!("man exec-server, {help}"));
+        std::fs::create_dir_all(bin.join("docs")).unwrap();
+        std::fs::write(bin.join("docs/install.md"), "").unwrap();
+        assert_eq!(documentation(&program), format!("{}/docs, {help}", bin.display()));
+    }
 }

@@ -1,33 +1,25 @@
 //! Tells a service manager such as systemd that the server is ready, stopping, or still alive.
 
-use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
+
+use exec_server_os::NotifySocket;
 
 /// The service manager that started this process, if there is one.
 #[derive(Debug, Default)]
 pub struct ServiceManager {
-    socket: Option<(UnixDatagram, SocketAddr)>,
+    socket: Option<NotifySocket>,
     /// The service is restarted if it sends nothing for this long.
     watchdog: Option<Duration>,
 }
 
 impl ServiceManager {
-    /// Reads `NOTIFY_SOCKET` and `WATCHDOG_USEC`.
+    /// Reads `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`.
     pub fn from_environment() -> Self {
-        let socket = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
-        let socket = socket.and_then(|name| match open(name.as_bytes()) {
-            Ok(socket) => Some(socket),
-            Err(error) => {
-                tracing::warn!(%error, "cannot notify the service manager");
-                None
-            }
+        let socket = NotifySocket::from_environment().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot notify the service manager");
+            None
         });
-        let micros = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
-        let watchdog = micros.filter(|micros| *micros > 0).map(Duration::from_micros);
-        Self { socket, watchdog }
+        Self { socket, watchdog: exec_server_os::watchdog_interval() }
     }
 
     /// The service can be used; `status` is shown by `systemctl status`.
@@ -52,20 +44,9 @@ impl ServiceManager {
     }
 
     fn send(&self, text: &str) {
-        let Some((socket, manager)) = &self.socket else { return };
-        if let Err(error) = socket.send_to_addr(text.as_bytes(), manager) {
+        let Some(socket) = &self.socket else { return };
+        if let Err(error) = socket.send(text.as_bytes()) {
             tracing::warn!(%error, "cannot notify the service manager");
         }
     }
-}
-
-fn open(name: &[u8]) -> io::Result<(UnixDatagram, SocketAddr)> {
-    let address = match name {
-        [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
-        path => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
-    };
-    let socket = UnixDatagram::unbound()?;
-    // A service manager that reads nothing must not stop the event loop.
-    socket.set_nonblocking(true)?;
-    Ok((socket, address))
 }

@@ -10,6 +10,7 @@
 //! | [`users`] | names of users and groups |
 //! | [`accounts`] | users with their groups, home and shell |
 //! | [`probe`] | results of probing which limits can be enforced |
+//! | [`inherited`] | a listening socket that a service manager opened |
 //! | [`peer`] | the peer process of a connection, and the mark by which a sandboxed one is recognised |
 //! | `linux` | the Linux implementation: clone, pipes, terminals, trees, cgroups, the guardian |
 //! | `unsupported` | entry points of other platforms, which return errors |
@@ -17,6 +18,7 @@
 pub mod accounts;
 pub mod env_policy;
 pub mod host;
+pub mod inherited;
 pub mod limits;
 pub mod peer;
 pub mod probe;
@@ -42,7 +44,9 @@ pub use linux::{
     exit_watch::ExitWatch,
     guardian::enter_guardian,
     held_signals::{HeldSignals, ignore_stops},
+    inherited::inherited_listener,
     leftovers::ServerRecord,
+    notify::{NotifySocket, watchdog_interval},
     oom::OomCounter,
     own_terminal::{RawMode, stdin_is_empty, terminal_size},
     peer::Peers,

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use exec_server_protocol::process::{ProcessSignal, TerminalSize};
 
+use crate::inherited::{InheritedListener, InheritedListenerError};
 use crate::limits::Means;
 use crate::peer::{Peer, PeerPlace};
 use crate::spawn::{ExitStatus, SpawnError, SpawnRequest, Spawned};
@@ -223,6 +224,29 @@ pub fn stdin_is_empty() -> bool {
 
 /// Unknown.
 pub fn terminal_size() -> Option<TerminalSize> {
+    None
+}
+
+/// No service manager passes a socket.
+pub fn inherited_listener() -> Result<Option<InheritedListener>, InheritedListenerError> {
+    Ok(None)
+}
+
+never_made! {
+    NotifySocket {
+        fn send(&self, message: &[u8]) -> io::Result<()>;
+    }
+}
+
+impl NotifySocket {
+    /// There is no service manager.
+    pub fn from_environment() -> io::Result<Option<Self>> {
+        Ok(None)
+    }
+}
+
+/// There is no watchdog.
+pub fn watchdog_interval() -> Option<std::time::Duration> {
     None
 }
 

@@ -1,7 +1,8 @@
 //! Configuration, limits and timings of a rendezvous.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_relay::switchboard::DEFAULT_BUDGET;
@@ -14,6 +15,8 @@ use crate::clock::Clock;
 pub struct RendezvousConfig {
     /// Listen address.
     pub listen: SocketAddr,
+    /// A socket that is bound to this address already, in place of a new one.
+    pub inherited: Option<Arc<TcpListener>>,
     /// Data directory.
     pub data: PathBuf,
     /// The place of this node in a cluster; its state is then in PostgreSQL instead of the data directory.
@@ -148,6 +151,7 @@ impl RendezvousConfig {
     pub fn new(listen: SocketAddr, data: PathBuf) -> Self {
         Self {
             listen,
+            inherited: None,
             data,
             cluster: None,
             public_url: None,

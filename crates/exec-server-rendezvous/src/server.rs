@@ -96,6 +96,9 @@ pub enum StartError {
         /// The cause.
         source: io::Error,
     },
+    /// The given socket cannot be used.
+    #[error("could not listen on the socket of the service manager")]
+    Inherited(#[source] io::Error),
     /// The shared store cannot be opened.
     #[error(transparent)]
     SharedStore(#[from] OpenError),
@@ -144,7 +147,10 @@ impl BoundRendezvous {
             None => Opened::data_dir(&config.data)?,
             Some(cluster) => Opened::cluster(cluster).await?,
         };
-        let listener = bind("--listen", config.listen)?;
+        let listener = match &config.inherited {
+            Some(listener) => tcp::adopt(listener).map_err(StartError::Inherited)?,
+            None => bind("--listen", config.listen)?,
+        };
         let metrics_listener = match config.metrics {
             Some(address) => Some(bind("--metrics-listen", address)?),
             None => None,

@@ -32,6 +32,17 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
+/// Listens on a socket that another program has bound; it keeps a descriptor of its own.
+pub fn adopt(listener: &std::net::TcpListener) -> io::Result<TcpListener> {
+    let listener = listener.try_clone()?;
+    let socket = SockRef::from(&listener);
+    socket.set_recv_buffer_size(RECEIVE_BUFFER)?;
+    socket.set_nonblocking(true)?;
+    // A second call changes the length of the queue only.
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(listener)
+}
+
 /// Sets the options of an accepted socket; fails only if the peer is gone.
 pub fn tune_accepted(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;

@@ -12,6 +12,9 @@
 //! | `exec_options`, `limits`, `compat` | building a start request for the capabilities of the server |
 //! | `follow`, `console`, `input_queue`, `stdin_writer`, `escapes`, `detach_keys`, `stdin`, `output`, `replay`, `signals` | attaching this terminal to a remote process |
 //! | `lost_process`, `reattach` | messages about a process that is gone, and how to attach again |
+//! | `demo` | three faults, shown on this machine |
+//! | `update` | whether a newer release exists |
+//! | `service` | services of systemd: units, credentials, socket activation |
 //! | `registry` | administration of a rendezvous, locally or over HTTP |
 
 mod args;
@@ -25,6 +28,7 @@ mod config_file;
 mod console;
 mod cp;
 mod cp_path;
+pub mod demo;
 mod detach_keys;
 mod dial;
 pub mod doctor;
@@ -64,6 +68,7 @@ pub mod sandbox;
 pub mod schema;
 mod search_options;
 mod serve;
+pub mod service;
 mod shell;
 mod signals;
 mod stdin;
@@ -72,6 +77,7 @@ mod stdin_writer;
 mod target;
 mod timestamps;
 pub mod token;
+pub mod update;
 pub mod usage;
 mod user_option;
 mod wait;

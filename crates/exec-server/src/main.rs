@@ -34,13 +34,26 @@ fn main() -> ExitCode {
         Some(cli::Command::Environments(arguments)) => return cli::environments::run(arguments),
         Some(cli::Command::Nodes(arguments)) => return cli::nodes::run(&arguments),
         Some(cli::Command::Config(command)) => return cli::config::run(command),
+        Some(cli::Command::Service(command)) => return cli::service::run(command),
+        Some(cli::Command::Update(arguments)) => {
+            return cli::finish(cli::update::run(arguments));
+        }
+        Some(cli::Command::Demo(arguments)) => return cli::finish(cli::demo::run(arguments)),
         Some(cli::Command::KnownHosts(arguments)) => return cli::known_hosts::run(arguments),
         None => {}
     }
-    let config = match arguments.server_config() {
+    // Taken first: the variables name the pid of this process, and a descriptor that nothing else may use before.
+    let inherited = match exec_server_os::inherited_listener() {
+        Ok(inherited) => inherited,
+        Err(error) => return fail(&error),
+    };
+    let mut config = match arguments.server_config() {
         Ok(config) => config,
         Err(error) => return fail(&error),
     };
+    if let Some(Err(error)) = inherited.map(|listener| config.inherit(listener)) {
+        return fail(&error);
+    }
     // Children must not read the tokens in this memory; guardian and server both inherit the setting.
     exec_server_os::conceal_memory();
     // Before any thread starts: this call forks, and returns in both the guardian and the server.

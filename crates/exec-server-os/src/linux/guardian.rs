@@ -13,6 +13,7 @@
 use std::io;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
+use super::notify::NotifyRelay;
 use super::process_tree::{living_descendants, prepare_to_adopt, send};
 use super::procfs;
 use super::signals::is_ignored;
@@ -49,12 +50,14 @@ pub fn enter_guardian(clean_up: impl FnOnce()) -> io::Result<Guardian> {
     // An inherited SIG_IGN for SIGCHLD would make the kernel discard exit statuses.
     // SAFETY: sets the default action; no handler is involved.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    let notify = NotifyRelay::prepare();
     let blocked = block_passed_on();
     // SAFETY: there is one thread only, so the child's copy of the memory is consistent.
     let server = check(unsafe { libc::fork() })?;
     if server == 0 {
         become_server()?;
         restore(&blocked);
+        notify.into_iter().for_each(NotifyRelay::enter_server);
         return Ok(Guardian::Server);
     }
     SERVER.store(server, Ordering::Relaxed);
@@ -64,8 +67,11 @@ pub fn enter_guardian(clean_up: impl FnOnce()) -> io::Result<Guardian> {
         unsafe { libc::signal(signal, pass_on as *const () as libc::sighandler_t) };
     }
     restore(&blocked);
+    let notify = notify.and_then(NotifyRelay::enter_guardian);
     let code = wait_for(server);
     kill_descendants();
+    // Every holder of the other end has exited, so the thread sees the end after the last message.
+    notify.into_iter().for_each(|thread| drop(thread.join()));
     temp_registry::sweep();
     clean_up();
     Ok(Guardian::Ended(code))

@@ -31,7 +31,7 @@ pub enum ConfigCommand {
         /// Read this file instead of the user's and the system's.
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Section to print: server, rendezvous or forward.
+        /// Section to print: server, rendezvous, forward or update.
         #[arg(value_name = "SECTION", default_value = "server", value_parser = SECTIONS)]
         section: String,
         /// Flags to take into account, as on the command line of the section.
@@ -106,7 +106,8 @@ fn check(config: Option<PathBuf>) -> Result<String, Vec<Problem>> {
 fn refusal(line: &CommandLine, settings: &[Setting]) -> Option<String> {
     let words = std::iter::once(OsString::from("exec-server")).chain(line.with_settings(settings));
     let error = line.command.clone().try_get_matches_from(words).err()?;
-    if error.kind() == ErrorKind::MissingRequiredArgument && line.section == "forward" {
+    let may_be_incomplete = matches!(line.section, "forward" | "update");
+    if error.kind() == ErrorKind::MissingRequiredArgument && may_be_incomplete {
         return None;
     }
     let text = error.to_string();

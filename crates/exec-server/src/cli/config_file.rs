@@ -15,7 +15,7 @@ use super::{Arguments, JoinArguments};
 pub use load::{ConfigFile, Setting};
 
 /// Sections of a file: `server` is the program without a command.
-pub const SECTIONS: [&str; 3] = ["server", "rendezvous", "forward"];
+pub const SECTIONS: [&str; 4] = ["server", "rendezvous", "forward", "update"];
 
 /// Names a file in place of the usual ones; empty for none.
 const CONFIG_VARIABLE: &str = "EXEC_SERVER_CONFIG";
@@ -23,7 +23,7 @@ const CONFIG_VARIABLE: &str = "EXEC_SERVER_CONFIG";
 const SYSTEM_VARIABLE: &str = "EXEC_SERVER_SYSTEM_CONFIG";
 
 /// Options that no file can set.
-const ONLY_FLAGS: [&str; 3] = ["config", "help", "version"];
+const ONLY_FLAGS: [&str; 5] = ["check", "config", "help", "json", "version"];
 
 /// Variables that are read where an option is missing, beside those that clap knows.
 const VARIABLES: [(&str, &[&str]); 4] = [

@@ -7,10 +7,12 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server::logging::LogFormat;
 use exec_server::service_manager::ServiceManager;
+use exec_server_os::inherited::{InheritedListener, InheritedListenerError, InheritedPlace};
 use exec_server_relay::registry_client::is_secure;
 use exec_server_rendezvous::bus::{NatsConfig, NatsError, NodeConfig};
 use exec_server_rendezvous::clock::Clock;
@@ -115,6 +117,15 @@ struct ListenAddress {
 enum RunError {
     #[error("https:// needs a certificate: --tls-cert and --tls-key")]
     NoCertificate,
+    #[error(transparent)]
+    Inherited(#[from] InheritedListenerError),
+    #[error("could not read the address of the service manager's socket")]
+    Place(#[source] io::Error),
+    #[error(
+        "the service manager passes a socket at {place}, and --listen says {wanted}: give both the same address, or disable \
+         the .socket unit"
+    )]
+    OtherSocket { place: InheritedPlace, wanted: SocketAddr },
     #[error("no data directory: HOME is not set; use --data DIR")]
     NoData,
     #[error("a node of a cluster needs {0}")]
@@ -139,20 +150,31 @@ enum RunError {
 
 /// Serves until a signal.
 pub fn run(arguments: RendezvousArguments) -> ExitCode {
+    // Taken before anything opens a descriptor.
+    let inherited = match arguments.command {
+        None => exec_server_os::inherited_listener().map_err(RunError::from),
+        Some(_) => Ok(None),
+    };
     exec_server_os::tune_allocator();
     exec_server_os::raise_open_file_limit();
     exec_server::logging::init(arguments.log_format);
     if let Some(command) = arguments.command {
         return store::run(command);
     }
-    match serve(arguments) {
+    match inherited.and_then(|inherited| serve(arguments, inherited)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => crate::fail(&error),
     }
 }
 
-fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
-    let config = arguments.config()?;
+fn serve(
+    arguments: RendezvousArguments,
+    inherited: Option<InheritedListener>,
+) -> Result<(), RunError> {
+    let mut config = arguments.config()?;
+    if let Some(listener) = inherited {
+        inherit(&mut config, listener)?;
+    }
     if let Some((_, key)) = &config.tls {
         exec_server_executor::auth::warn_about("TLS key", key);
     }
@@ -201,6 +223,21 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
     })
 }
 
+/// Listens on the socket of a service manager, which must be bound to the address of `--listen`.
+fn inherit(config: &mut RendezvousConfig, listener: InheritedListener) -> Result<(), RunError> {
+    let place = listener.place().map_err(RunError::Place)?;
+    match listener {
+        InheritedListener::Tcp(listener)
+            if config.listen.port() == 0 || place == InheritedPlace::Tcp(config.listen) =>
+        {
+            config.listen = listener.local_addr().map_err(RunError::Place)?;
+            config.inherited = Some(Arc::new(listener));
+            Ok(())
+        }
+        _ => Err(RunError::OtherSocket { place, wanted: config.listen }),
+    }
+}
+
 impl RendezvousArguments {
     fn config(self) -> Result<RendezvousConfig, RunError> {
         let tls = self.tls_cert.zip(self.tls_key);
@@ -240,6 +277,7 @@ impl RendezvousArguments {
         };
         Ok(RendezvousConfig {
             listen: self.listen.address,
+            inherited: None,
             data,
             cluster,
             public_url: self.public_url,

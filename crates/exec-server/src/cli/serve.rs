@@ -21,6 +21,7 @@ use exec_server_relay::registry_client::is_path_segment;
 use super::args::{SandboxOptions, duration, in_range, positive_duration};
 use super::audit_options::AuditOptions;
 use super::config::{self, ConfigCommand};
+use super::demo::{self, DemoArguments};
 use super::doctor::DoctorArguments;
 use super::environments::EnvironmentsArguments;
 use super::forward::ForwardArguments;
@@ -30,8 +31,10 @@ use super::reference_options::{ReferenceOptionError, ReferenceOptions};
 use super::rendezvous::RendezvousArguments;
 use super::sandbox::SandboxArguments;
 use super::schema::SchemaArguments;
+use super::service::{self, ServiceCommand};
 use super::stdin_option::StdinOption;
 use super::token::TokenCommand;
+use super::update::{self, UpdateArguments};
 use super::{ClientCommand, completion, examples};
 
 const LISTENING: &str = "Listening";
@@ -198,6 +201,12 @@ pub struct Arguments {
 /// Subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show on this machine what a lost link, a killed relay and a sandbox mean for a command.
+    ///
+    /// Starts servers on loopback in a temporary directory, and removes both; takes about half a minute. Exits with 1 if
+    /// something else happened than what was to be shown.
+    #[command(after_help = demo::EXAMPLES)]
+    Demo(DemoArguments),
     /// Check what this machine or a server can enforce for sandboxed commands, and how to fix what is missing.
     ///
     /// Exits with 0 if everything that a policy can ask for is enforced, and with 1 if not.
@@ -236,6 +245,14 @@ pub enum Command {
     /// Check configuration files, and show where each setting comes from.
     #[command(subcommand, after_help = config::EXAMPLES)]
     Config(ConfigCommand),
+    /// Install, show and remove services of systemd: a server, an executor or a rendezvous.
+    #[command(subcommand, after_help = service::EXAMPLES)]
+    Service(ServiceCommand),
+    /// Say whether a newer release exists, at an address that you configure.
+    ///
+    /// Exits with 0 if this is the newest, with 10 if a newer one exists, and with 1 if that is not known.
+    #[command(after_help = update::EXAMPLES)]
+    Update(UpdateArguments),
     /// List the remembered keys of executors, or forget one.
     #[command(after_help = examples::KNOWN_HOSTS)]
     KnownHosts(KnownHostsArguments),
@@ -404,6 +421,7 @@ impl Arguments {
         let state_dir = exec_server::state_dir::find(self.state_dir.as_deref())?;
         Ok(ServerConfig {
             listen,
+            inherited: None,
             remote: self.remote.build(state_dir.as_deref())?,
             auth,
             insecure_no_auth: self.insecure_no_auth,

@@ -74,3 +74,20 @@ fn the_rules_and_the_pure_part_of_the_relay_are_free_of_tokio() {
     check_free_of("exec-server-protocol", &[], &["tokio", "hyper"]);
     check_free_of("exec-server-relay", &["--no-default-features"], &["tokio", "hyper"]);
 }
+
+#[test]
+fn the_oldest_supported_rust_is_the_same_everywhere() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |name: &str| std::fs::read_to_string(root.join(name)).unwrap_or_default();
+    let cargo = read("Cargo.toml");
+    let version =
+        cargo.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'));
+    let version = version.expect("the workspace names a version");
+    // Clippy compares the library calls of a crate with the version that the crate names.
+    for dir in std::fs::read_dir(root.join("crates")).unwrap() {
+        let manifest = std::fs::read_to_string(dir.unwrap().path().join("Cargo.toml")).unwrap();
+        assert!(manifest.contains("\nrust-version.workspace = true\n"), "{manifest}");
+    }
+    assert!(read("docs/install.md").contains(&format!("({version} or newer)")));
+    assert!(read("RELEASING.md").contains(&format!("cargo +{version} check")));
+}

@@ -14,6 +14,8 @@ mod concurrency;
 #[cfg(unix)]
 mod config;
 mod crates;
+#[cfg(target_os = "linux")]
+mod demo;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod embedding;
@@ -28,6 +30,8 @@ mod http;
 mod http_routes;
 #[cfg(target_os = "linux")]
 mod ignored;
+#[cfg(target_os = "linux")]
+mod inherited_sockets;
 mod leftovers;
 mod limits;
 mod listener;
@@ -60,6 +64,8 @@ mod sandbox_command;
 #[cfg(target_os = "linux")]
 mod scripts;
 #[cfg(target_os = "linux")]
+mod service;
+#[cfg(target_os = "linux")]
 mod service_manager;
 #[cfg(target_os = "linux")]
 mod session_directory;
@@ -81,6 +87,8 @@ mod terminals;
 mod trees;
 #[cfg(target_os = "linux")]
 mod unread;
+#[cfg(unix)]
+mod updates;
 #[cfg(target_os = "linux")]
 mod users;
 mod wire;

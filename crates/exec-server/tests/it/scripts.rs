@@ -80,6 +80,9 @@ async fn on_a_terminal_the_server_prints_the_next_commands() {
     // It can be pasted as it is.
     let words: Vec<&str> = command.split(' ').collect();
     assert_eq!(words[1..], ["run", &url, "--", "uname", "-a"], "{command}");
+    terminal.expect("exec-server demo` shows").await;
+    terminal.expect("Documentation: ").await;
+    terminal.expect("exec-server --help").await;
     let ran = Command::new(words[0])
         .args(["run", &url, "--", "/bin/echo", "pasted"])
         .env_clear()

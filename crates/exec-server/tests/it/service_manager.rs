@@ -5,6 +5,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::{DEADLINE, TestExecutor};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg, sockopt::set_socket_passcred,
+};
 use serde_json::json;
 
 fn next(socket: &UnixDatagram) -> String {
@@ -65,5 +68,51 @@ async fn it_hears_of_a_rendezvous_on_an_abstract_socket() {
     assert_eq!(next_state(&socket), format!("READY=1\nSTATUS=listening on {}", server.url()));
     server.signal(Signal::TERM);
     assert_eq!(next_state(&socket), "STOPPING=1");
+    assert_eq!(server.wait().await.code(), Some(0));
+}
+
+/// The next message, and the process that sent it.
+fn next_with_sender(socket: &UnixDatagram) -> (String, i32) {
+    let mut message = [0; 1000];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut message)];
+    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::empty()).unwrap();
+    let sender = control.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmCredentials(sender) => Some(sender.pid.as_raw_nonzero().get()),
+        _ => None,
+    });
+    (String::from_utf8(message[..received.bytes].to_vec()).unwrap(), sender.unwrap())
+}
+
+#[tokio::test]
+async fn it_hears_only_of_the_process_that_it_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = listening_at(&SocketAddr::from_pathname(&path).unwrap());
+    set_socket_passcred(&socket, true).unwrap();
+    let mut server = TestExecutor::builder().env("NOTIFY_SOCKET", &path).start().await;
+    assert_ne!(server.pid(), server.serving_pid());
+    let main = server.pid().cast_signed();
+    let (text, sender) = next_with_sender(&socket);
+    assert!(text.starts_with("READY=1\n") && sender == main, "{text} of {sender}, not of {main}");
+    server.signal(Signal::TERM);
+    assert_eq!(next_with_sender(&socket), ("STOPPING=1".to_owned(), main));
+    assert_eq!(server.wait().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn the_watchdog_of_another_process_is_not_fed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = listening_at(&SocketAddr::from_pathname(&path).unwrap());
+    let builder = TestExecutor::builder().env("NOTIFY_SOCKET", &path);
+    // A server that fed it would send a message at once.
+    let builder = builder.env("WATCHDOG_USEC", "1000").env("WATCHDOG_PID", "1");
+    let mut server = builder.start().await;
+    assert!(next(&socket).starts_with("READY=1"));
+    assert_eq!(server.client().await.sh("p", "echo hello").await.text(), "hello\n");
+    server.signal(Signal::TERM);
+    assert_eq!(next(&socket), "STOPPING=1");
     assert_eq!(server.wait().await.code(), Some(0));
 }
