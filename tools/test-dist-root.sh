@@ -175,6 +175,7 @@ for file in share/man/man1/exec-server-run.1.gz share/bash-completion/completion
 done
 if command -v systemd-analyze >/dev/null; then
     inside systemd-analyze verify --man=no /usr/lib/systemd/system/exec-server.service /usr/lib/systemd/system/exec-server-rendezvous.service \
+        /usr/lib/systemd/system/exec-server.socket /usr/lib/systemd/system/exec-server-rendezvous.socket \
         /usr/lib/systemd/system/exec-server-executor@.service >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "systemd does not accept a unit"; }
     ! grep -q exec-server "$work/log" || { cat "$work/log" >&2; fail "systemd complains about a unit"; }
 else

@@ -55,6 +55,10 @@ fi
 grep -q "not a 64-bit program" "$work/log" || fail "dist does not say what is wrong with the program"
 echo "two releases of one program are identical"
 
+# What `exec-server update --check` reads, by the program of the release.
+"$work/exec-server" update --check --url "file://$dist" | grep -c "exec-server $version is current" >/dev/null ||
+    fail "the program does not understand release.json"
+
 # The archives: all files, the same content in both, the program runs.
 archive=$(basename "$(ls "$dist"/*.tar.gz)" .tar.gz)
 mkdir "$work/gz"

@@ -70,6 +70,9 @@ pub struct Options {
     /// Address of the files of this release, for install.sh; {version} stands for the version
     #[arg(long, value_name = "URL", env = "EXEC_SERVER_RELEASE_URL")]
     release_url: Option<String>,
+    /// Maintainer of the Debian package, as NAME <ADDRESS> [default: `authors` in Cargo.toml]
+    #[arg(long, value_name = "TEXT", env = "EXEC_SERVER_MAINTAINER", value_parser = deb::maintainer)]
+    maintainer: Option<String>,
     /// Download what a release needs (crates, Rust targets, a C compiler), and stop
     #[arg(long)]
     fetch: bool,
@@ -109,6 +112,7 @@ struct Parts<'a> {
     program: &'a Program,
     documents: &'a Documents,
     licences: &'a str,
+    maintainer: &'a str,
 }
 
 /// A file of the release.
@@ -156,8 +160,13 @@ fn make(options: &Options) -> Result<()> {
         let target = program.target();
         let dependencies = dependencies::of_program(&release, &target)?;
         let licences = licences::report(&dependencies)?;
-        let parts =
-            Parts { release: &release, program, documents: &documents, licences: &licences };
+        let parts = Parts {
+            release: &release,
+            program,
+            documents: &documents,
+            licences: &licences,
+            maintainer: options.maintainer.as_deref().unwrap_or(AUTHORS),
+        };
         if wants(Piece::Tarball) {
             for artefact in tarball::tarballs(&parts)? {
                 writer.write(&artefact)?;
@@ -200,7 +209,7 @@ fn make(options: &Options) -> Result<()> {
         let url = options.release_url.as_deref();
         writer.write(&tarball::installer(&release, url, signers.as_deref())?)?;
     }
-    writer.finish(key)
+    writer.finish(&release, key)
 }
 
 /// The given programs, or new ones.
@@ -228,6 +237,12 @@ struct Writer {
     /// Name, size and digest of each artefact.
     written: Vec<(String, usize, String)>,
 }
+
+/// Maintainer of the packages unless another is named.
+const AUTHORS: &str = env!("CARGO_PKG_AUTHORS");
+
+/// Version and files of the release, for `exec-server update --check`.
+const FACTS: &str = "release.json";
 
 /// The file that marks a directory of artefacts.
 const SUMS: &str = "SHA256SUMS";
@@ -267,7 +282,10 @@ impl Writer {
         Ok(())
     }
 
-    fn finish(mut self, key: Option<&Path>) -> Result<()> {
+    fn finish(mut self, release: &Release, key: Option<&Path>) -> Result<()> {
+        self.written.sort();
+        let facts = release.facts(&self.written)?;
+        self.write(&Artefact::new(FACTS, facts))?;
         self.written.sort();
         let sums: Vec<_> =
             self.written.iter().map(|(name, _, sum)| (name.clone(), sum.clone())).collect();

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod dist;
 mod fuzz;
+mod record;
 mod schema;
 mod test;
 
@@ -28,6 +29,8 @@ enum Task {
     Bench(bench::Options),
     /// Write docs/protocol.schema.json and the generated part of docs/protocol.md
     Schema,
+    /// Record `exec-server demo` as an animated SVG, docs/demo.svg
+    Record(record::Options),
     /// Fuzz the parsers of untrusted input
     Fuzz(fuzz::Options),
     /// Make the artefacts of a release: archives, packages, image, checksums
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Bench(options) => bench::run(&options),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Record(options) => record::run(&options),
         Task::Schema => schema::run(),
         Task::Dist(options) => dist::run_task(&options),
     }

@@ -12,7 +12,7 @@ use super::{Artefact, Parts};
 
 /// The package, with services that are installed but neither enabled nor started.
 pub fn deb(parts: &Parts) -> Result<Artefact> {
-    let Parts { release, program, documents, licences } = parts;
+    let Parts { release, program, documents, licences, maintainer } = parts;
     let mut data = documents.in_system("vendor-completions")?;
     data.add_program("usr/bin/exec-server", program.bytes.clone());
     data.add_tree("", &release.service_files()?);
@@ -27,7 +27,7 @@ pub fn deb(parts: &Parts) -> Result<Artefact> {
 
     let mut control = Tree::default();
     let arch = program.arch.debian();
-    control.add("control", fields(arch, program.linkage, data.size()));
+    control.add("control", fields(arch, program.linkage, data.size(), maintainer));
     control.add("md5sums", sums(&data));
     for script in ["postinst", "prerm", "postrm"] {
         let text = release.read(&format!("packaging/deb/{script}"))?;
@@ -51,7 +51,25 @@ fn debian_version() -> String {
     VERSION.replacen('-', "~", 1)
 }
 
-fn fields(arch: &str, linkage: Linkage, bytes: u64) -> String {
+/// Checks a maintainer as the control file has it; an empty variable names none, so the default is used.
+pub fn maintainer(text: &str) -> Result<String, String> {
+    let text = text.trim();
+    if text.is_empty() {
+        return Ok(super::AUTHORS.to_owned());
+    }
+    let is_valid = text.split_once(" <").is_some_and(|(name, rest)| {
+        let address = rest.strip_suffix('>').and_then(|address| address.split_once('@'));
+        !name.is_empty() && address.is_some_and(|(user, host)| !user.is_empty() && !host.is_empty())
+    });
+    let is_line = !text.contains(|letter: char| letter.is_control());
+    if is_valid && is_line {
+        Ok(text.to_owned())
+    } else {
+        Err("expected NAME <USER@HOST>".to_owned())
+    }
+}
+
+fn fields(arch: &str, linkage: Linkage, bytes: u64, maintainer: &str) -> String {
     let version = debian_version();
     let kib = bytes.div_ceil(1024);
     let depends = match linkage {
@@ -60,7 +78,7 @@ fn fields(arch: &str, linkage: Linkage, bytes: u64) -> String {
     };
     format!(
         "Package: exec-server\nVersion: {version}\nArchitecture: {arch}\n\
-         Maintainer: The exec-server developers <noreply@exec-server.invalid>\n\
+         Maintainer: {maintainer}\n\
          Installed-Size: {kib}\n{depends}Recommends: ca-certificates\nSection: net\nPriority: optional\n\
          Description: {SUMMARY}\n \
          Server, client commands, relay and MCP server in one program. Sessions survive\n \
@@ -98,4 +116,19 @@ fn ar(members: &[(&str, Vec<u8>)], epoch: u64) -> Vec<u8> {
         }
     }
     archive
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_maintainer_has_a_name_and_an_address() {
+        assert_eq!(maintainer(" A B <a@b.org> "), Ok("A B <a@b.org>".to_owned()));
+        assert_eq!(maintainer(crate::dist::AUTHORS), Ok(crate::dist::AUTHORS.to_owned()));
+        assert_eq!(maintainer(""), Ok(crate::dist::AUTHORS.to_owned()));
+        for bad in ["A B", "<a@b.org>", "A <b.org>", "A <a@b.org", "A <@b>", "A\nB: c <a@b>"] {
+            assert!(maintainer(bad).is_err(), "{bad}");
+        }
+    }
 }

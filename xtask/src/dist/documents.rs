@@ -51,7 +51,7 @@ impl Documents {
     }
 }
 
-/// The pages of `docs/`, with their names.
+/// The pages of `docs/` and their pictures, with their names.
 pub fn guides(release: &Release) -> Result<Vec<(String, String)>> {
     let dir = release.root.join("docs");
     let files =
@@ -59,7 +59,7 @@ pub fn guides(release: &Release) -> Result<Vec<(String, String)>> {
     let mut pages = Vec::new();
     for file in files {
         let name = file?.file_name().to_string_lossy().into_owned();
-        if name.ends_with(".md") {
+        if name.ends_with(".md") || name.ends_with(".svg") {
             let text = release.read(&format!("docs/{name}"))?;
             pages.push((name, text));
         }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -46,6 +47,16 @@ impl Release {
         Ok(OffsetDateTime::from_unix_timestamp(seconds)?.format(&Rfc3339)?)
     }
 
+    /// `release.json`: the version, and name, size and digest of each artefact.
+    pub fn facts(&self, artefacts: &[(String, usize, String)]) -> Result<Vec<u8>> {
+        let file = |(name, size, sha256): &(String, usize, String)| json!({"name": name, "size": size, "sha256": sha256});
+        let files: Vec<_> = artefacts.iter().map(file).collect();
+        let facts = json!({"name": "exec-server", "version": VERSION, "time": self.time()?, "files": files});
+        let mut text = serde_json::to_vec_pretty(&facts).context("cannot write release.json")?;
+        text.push(b'\n');
+        Ok(text)
+    }
+
     /// The content of a file of the source tree.
     pub fn read(&self, path: &str) -> Result<String> {
         let file = self.root.join(path);
@@ -61,18 +72,23 @@ impl Release {
     pub fn service_files(&self) -> Result<Tree> {
         let mut tree = Tree::default();
         for unit in UNITS {
-            let text = self.read(&format!("packaging/systemd/{unit}"))?;
+            let text = self.read(&format!("crates/exec-server/systemd/{unit}"))?;
             tree.add(format!("usr/lib/systemd/system/{unit}"), text);
         }
-        let users = self.read("packaging/systemd/exec-server.sysusers")?;
+        let users = self.read("crates/exec-server/systemd/exec-server.sysusers")?;
         tree.add("usr/lib/sysusers.d/exec-server.conf", users);
         Ok(tree)
     }
 }
 
-/// Units of the packages; `packaging/systemd/README.md` says what each is for.
-pub const UNITS: [&str; 3] =
-    ["exec-server.service", "exec-server-executor@.service", "exec-server-rendezvous.service"];
+/// Units of the packages; `crates/exec-server/systemd/README.md` says what each is for. A socket is stopped before its service.
+pub const UNITS: [&str; 5] = [
+    "exec-server.socket",
+    "exec-server-rendezvous.socket",
+    "exec-server.service",
+    "exec-server-executor@.service",
+    "exec-server-rendezvous.service",
+];
 
 fn commit_time(root: &Path) -> Result<u64> {
     let output = Command::new("git")

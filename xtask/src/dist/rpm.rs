@@ -12,7 +12,7 @@ const DESCRIPTION: &str = "Server, client commands, relay and MCP server in one 
 
 /// The same files as in the Debian package; services are neither enabled nor started.
 pub fn rpm(parts: &Parts) -> Result<Artefact> {
-    let Parts { release, program, documents, licences } = parts;
+    let Parts { release, program, documents, licences, .. } = parts;
     let mut tree = documents.in_system("site-functions")?;
     tree.add_program("usr/bin/exec-server", program.bytes.clone());
     tree.add_tree("", &release.service_files()?);

@@ -12,7 +12,7 @@ use super::{Artefact, Parts};
 
 /// Program, documents and units in one directory.
 pub fn tarballs(parts: &Parts) -> Result<Vec<Artefact>> {
-    let Parts { release, program, documents, licences } = parts;
+    let Parts { release, program, documents, licences, .. } = parts;
     let mut tree = Tree::default();
     tree.add_program("exec-server", program.bytes.clone());
     for name in ["README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"] {
