@@ -3,6 +3,38 @@
 use super::contestant::Seat;
 use super::websocket::QuickAck;
 
+/// Declares the rows of a group: `ROWS`, and for each row a constant with its id, to enter values and to name it in bars.
+///
+/// `NAME = "id": "label", Lower "unit", AtMost(1.0, Peer);` where `YesNo` stands for a unit, and bars may be missing.
+macro_rules! rows {
+    ($($vis:vis $name:ident = $id:literal: $label:literal, $better:ident $unit:tt $(, $bar:expr)*;)*) => {
+        $($vis const $name: &str = $id;)*
+
+        const ROWS: &[$crate::row::Row] = {
+            #[allow(unused_imports, reason = "not every group has bars")]
+            use $crate::row::{Bar::*, Better::*, Of::*};
+            &[$($crate::row::Row {
+                id: $name,
+                label: $label,
+                unit: $crate::row::unit!($unit),
+                better: $better,
+                bars: &[$($bar),*],
+            },)*]
+        };
+    };
+}
+pub(crate) use rows;
+
+macro_rules! unit {
+    (YesNo) => {
+        $crate::row::Unit::YesNo
+    };
+    ($name:literal) => {
+        $crate::row::Unit::Named($name)
+    };
+}
+pub(crate) use unit;
+
 /// One figure that is measured for every contestant.
 pub struct Row {
     /// A stable name.

@@ -3,8 +3,8 @@
 //! | look here | for |
 //! |---|---|
 //! | this file | the settings, and the handle that requests record through |
-//! | `record` | the content of a record |
-//! | `request` | which requests are recorded, and their details |
+//! | `record` | the members that every record has |
+//! | `request` | which requests are recorded, and the members of their records |
 //! | `queue` | records on their way to the writer |
 //! | `writer` | the thread that owns the log, and the policy for a log that cannot be written |
 //! | `file`, `journal` | the two destinations |

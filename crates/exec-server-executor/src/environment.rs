@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use exec_server_os::host;
 use exec_server_protocol::environment::{Capabilities, EnvironmentInfo, HostInfo, ShellInfo};
 use exec_server_protocol::hex;
+use exec_server_protocol::methods::Platform;
 use exec_server_protocol::path_uri::PathUri;
 use exec_server_sandbox::Mechanism;
 use exec_server_sandbox::policy::Allowances;
@@ -42,67 +43,13 @@ fn host_info() -> HostInfo {
     }
 }
 
-/// A capability is true only if this platform and mechanism provide it.
 fn capabilities(mechanism: Mechanism) -> Capabilities {
-    // Landlock alone cannot deny a path below an allowed directory.
-    let has_mounts = cfg!(target_os = "linux") && mechanism == Mechanism::Namespaces;
-    Capabilities {
-        environment_host: true,
-        environment_config_read: true,
-        capability_discovery_v2: true,
-        shell_snapshot_v2: true,
-        process_resize: true,
-        process_close_stdin: true,
-        process_list: true,
-        process_signals: true,
-        process_terminate_grace: true,
-        process_exit_details: true,
-        process_timeouts: true,
-        process_output_retention: true,
-        process_start_retry: true,
-        process_wait_when_detached: true,
-        env_exclude_secrets: true,
-        session_moved: true,
-        report_ignored: true,
-        session_take_over: true,
-        session_take_over_asked: true,
-        session_directory: true,
-        session_linger: true,
-        sandboxed_file_streaming: cfg!(target_os = "linux"),
-        process_sandbox_report: cfg!(target_os = "linux"),
-        process_limits: cfg!(target_os = "linux"),
-        process_output_times: true,
-        process_read_until: true,
-        process_unique_id: true,
-        process_pid: true,
-        process_output_spool: cfg!(target_os = "linux"),
-        process_user: exec_server_os::can_change_users(),
-        linux_root_write_preserves_devices: has_mounts,
-        linux_approved_root_write_preserves_restrictions: has_mounts,
-        file_write_streaming: true,
-        fs_watch_missing: true,
-        fs_watch: cfg!(target_os = "linux"),
-        fs_atomic_write: true,
-        fs_conditional_write: true,
-        fs_owner_names: cfg!(target_os = "linux"),
-        fs_detailed_metadata: true,
-        fs_directory_paging: true,
-        fs_write_attributes: true,
-        fs_append: true,
-        fs_truncate: true,
-        fs_edit: cfg!(target_os = "linux"),
-        fs_user: exec_server_os::can_change_users(),
-        fs_search: cfg!(target_os = "linux"),
-        fs_rename: true,
-        fs_symlink: true,
-        fs_set_permissions: true,
-        fs_batch: true,
-        http_header_env_vars: true,
-        http_cancel: true,
-        http_request_body: true,
-        http_body_limit: true,
-        http_error_kinds: true,
-    }
+    Capabilities::of(Platform {
+        is_linux: cfg!(target_os = "linux"),
+        // Landlock alone cannot deny a path below an allowed directory.
+        has_mounts: cfg!(target_os = "linux") && mechanism == Mechanism::Namespaces,
+        can_change_users: exec_server_os::can_change_users(),
+    })
 }
 
 fn shell() -> ShellInfo {

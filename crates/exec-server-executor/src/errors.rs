@@ -4,7 +4,7 @@ use std::io;
 
 use exec_server_core::phase::PhaseError;
 use exec_server_fs::tree_watch::WatchError;
-use exec_server_fs::{EditRefusal, FsError, Nature};
+use exec_server_fs::{EditRefusal, FsError, Nature, ParamsError};
 use exec_server_os::limits::LimitUnavailable;
 use exec_server_os::spawn::SpawnError;
 use exec_server_protocol::base64::Base64Error;
@@ -13,6 +13,7 @@ use exec_server_protocol::errors::{ErrorCode, ErrorData, RpcError};
 use exec_server_protocol::fs::{EditMismatch, NearestText};
 use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::limits;
+use exec_server_protocol::methods::Method;
 use exec_server_protocol::path_uri::{ForeignPath, PathUri, ToPathError};
 use exec_server_sandbox::MOST_WORK;
 use exec_server_sandbox::policy::{BeyondLandlock, PolicyError};
@@ -22,7 +23,7 @@ use crate::codex::config::EnvironmentConfigError;
 use crate::egress::HttpError;
 use crate::environment::path_uri;
 
-/// The reason why a request fails; the text is the `message` of the JSON-RPC error.
+/// The reason why a request fails; the text is the `message` of the JSON-RPC error, with its cause.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// The message is not valid JSON-RPC.
@@ -78,7 +79,7 @@ pub enum RequestError {
     /// `process/terminate` or the end of the session arrived before the process was spawned.
     #[error("process {0} start was cancelled")]
     StartCancelled(String),
-    #[error("{0}")]
+    #[error(transparent)]
     Spawn(#[from] SpawnError),
     #[error("unknown user `{0}`: /etc/passwd of the server has no such name or number")]
     UnknownUser(String),
@@ -88,10 +89,10 @@ pub enum RequestError {
          CAP_CHOWN, to change users"
     )]
     UserUnavailable(String),
-    #[error("could not look up the user `{user}`: {source}")]
-    Users { user: String, source: io::Error },
-    #[error("could not enter the working directory `{path}`: {source}")]
-    CwdUnusable { path: String, source: io::Error },
+    #[error("could not look up the user `{user}`: {cause}")]
+    Users { user: String, cause: io::Error },
+    #[error("could not enter the working directory `{path}`: {cause}")]
+    CwdUnusable { path: String, cause: io::Error },
     /// The request has a sandbox that this server cannot enforce.
     #[error("sandbox intent cannot be enforced on this executor")]
     SandboxUnsupported,
@@ -100,10 +101,10 @@ pub enum RequestError {
         "sandbox intent cannot be enforced on this executor: user namespaces are not allowed here, and Landlock alone is \
          not enough, because {0}; run `exec-server doctor` to see how to allow user namespaces"
     )]
-    BeyondLandlock(#[source] BeyondLandlock),
+    BeyondLandlock(BeyondLandlock),
     /// The policy is invalid or names paths of another operating system.
-    #[error("{0}")]
-    Policy(#[source] PolicyError),
+    #[error(transparent)]
+    Policy(PolicyError),
     /// The pattern has too many matches or candidates; enforcing only some of them would leave gaps.
     #[error("a sandbox pattern {0}")]
     PatternTooWide(&'static str),
@@ -115,10 +116,10 @@ pub enum RequestError {
     )]
     PolicyTooCostly,
     /// The server could not prepare the sandbox before the spawn.
-    #[error("could not set up the sandbox ({step}): {source}")]
-    SandboxSetUp { step: &'static str, source: io::Error },
+    #[error("could not set up the sandbox ({step}): {cause}")]
+    SandboxSetUp { step: &'static str, cause: io::Error },
     /// This machine has no mechanism that enforces the limit.
-    #[error("{0}")]
+    #[error(transparent)]
     Limit(#[from] LimitUnavailable),
     /// The request uses a feature that this server does not have.
     #[error("{0}")]
@@ -131,9 +132,9 @@ pub enum RequestError {
     )]
     SpoolsFull(u64),
     #[error("failed to signal process: {0}")]
-    Signal(#[source] io::Error),
+    Signal(io::Error),
     #[error("failed to resize the terminal: {0}")]
-    Resize(#[source] io::Error),
+    Resize(io::Error),
     #[error("process {0} has no terminal")]
     NoTerminal(String),
     #[error(
@@ -143,12 +144,12 @@ pub enum RequestError {
     StdinOverloaded,
     #[error("capability root discovery accepts at most {} roots", limits::MAX_CAPABILITY_ROOTS)]
     TooManyRoots,
-    #[error("{0}")]
-    Config(#[source] EnvironmentConfigError),
+    #[error(transparent)]
+    Config(EnvironmentConfigError),
     /// The path belongs to another operating system.
     #[error("{0}")]
     ForeignPath(ForeignPath),
-    #[error("{0}")]
+    #[error(transparent)]
     Files(#[from] FsError),
     /// The sandbox policy of the request denies the file operation.
     #[error("{0}")]
@@ -156,8 +157,8 @@ pub enum RequestError {
     /// The sandbox policy of the request denies `http/request`.
     #[error("http/request is not allowed: the sandbox policy restricts the network")]
     NetworkDenied,
-    #[error("{method} requires valid base64 dataBase64: {source}")]
-    Content { method: &'static str, source: Base64Error },
+    #[error("{} requires valid base64 dataBase64: {cause}", .method.name())]
+    Content { method: Method, cause: Base64Error },
     #[error(
         "file is too large to read: limit is {} bytes; open it with fs/open and read it in blocks",
         limits::MAX_WHOLE_FILE_BYTES
@@ -178,8 +179,8 @@ pub enum RequestError {
     /// Earlier block writes failed, so the new content would have holes.
     #[error("{0} blocks could not be written, so the file was not changed")]
     BlocksMissing(usize),
-    #[error("{0}")]
-    Watch(#[source] WatchError),
+    #[error(transparent)]
+    Watch(WatchError),
     #[error("watch `{0}` already exists")]
     DuplicateWatch(String),
     #[error("unknown watch `{0}`")]
@@ -202,8 +203,8 @@ pub enum RequestError {
     BatchTooLong,
     #[error("fs/batch does not accept `{0}`")]
     NotForBatch(String),
-    #[error("{0}")]
-    Http(#[source] HttpError),
+    #[error(transparent)]
+    Http(HttpError),
     /// The request id belongs to an exchange whose body is still streamed.
     #[error("http/request `{0}` is already active")]
     DuplicateExchange(String),
@@ -228,13 +229,13 @@ pub enum RequestError {
     NoReplyMemory(usize),
     #[error("the reply of {0} bytes is larger than the message limit; request less data")]
     ReplyTooLarge(usize),
-    /// The handler dropped the reply: a bug, or its connection or process ended first.
     /// The request was refused because its audit record cannot be written.
     #[error(
         "the request was refused, because this server must record it and cannot write its audit log: {0}; make room \
          for the log, or start the server with --audit-on-full drop-and-count"
     )]
     AuditUnavailable(String),
+    /// The handler dropped the reply: a bug, or its connection or process ended first.
     #[error("internal error: the request was dropped")]
     Abandoned,
 }
@@ -267,10 +268,10 @@ impl RequestError {
             Self::Spawn(error) => return spawn_error(error),
             Self::UnknownUser(_) => (InvalidParams, Kind::UnknownUser),
             Self::UserUnavailable(_) => (InvalidRequest, Kind::UserUnavailable),
-            Self::Users { source, .. } => return system_error(Kind::UsersUnreadable, self, source),
-            Self::CwdUnusable { source, .. } => {
-                let kind = cwd_kind(source);
-                return system_error(kind, self, source);
+            Self::Users { cause, .. } => return system_error(Kind::UsersUnreadable, self, cause),
+            Self::CwdUnusable { cause, .. } => {
+                let kind = cwd_kind(cause);
+                return system_error(kind, self, cause);
             }
             Self::SandboxUnsupported | Self::BeyondLandlock(_) => {
                 (InvalidParams, Kind::SandboxUnsupported)
@@ -279,8 +280,8 @@ impl RequestError {
             Self::PatternTooWide(_) | Self::PolicyTooCostly => {
                 (InvalidRequest, Kind::SandboxPolicy)
             }
-            Self::SandboxSetUp { source, .. } => {
-                return system_error(Kind::SandboxFailed, self, source);
+            Self::SandboxSetUp { cause, .. } => {
+                return system_error(Kind::SandboxFailed, self, cause);
             }
             Self::Limit(error) => {
                 let mut rpc =
@@ -409,8 +410,8 @@ fn spawn_error(error: &SpawnError) -> RpcError {
         SpawnError::User(source)
         | SpawnError::Cwd(source)
         | SpawnError::Program(source)
-        | SpawnError::Sandbox { source, .. }
-        | SpawnError::Prepare { source, .. } => exec_server_os::errno_name(source),
+        | SpawnError::Sandbox { cause: source, .. }
+        | SpawnError::Prepare { cause: source, .. } => exec_server_os::errno_name(source),
     };
     let message = match error {
         SpawnError::Sandbox { step, .. } if NAMESPACE_STEPS.contains(&step.as_str()) => format!(
@@ -447,10 +448,10 @@ fn files_error(error: &FsError) -> RpcError {
     use ErrorCode::{Internal, InvalidRequest};
     let (code, kind) = match error {
         FsError::System(source) => return file_system_error(error, source),
-        FsError::ShortWrite { source, .. } => {
+        FsError::ShortWrite { cause: source, .. } => {
             return renamed(file_system_error(error, source), Kind::ShortWrite, error);
         }
-        FsError::Incomplete { done, path, source, .. } => {
+        FsError::Incomplete { done, path, cause: source, .. } => {
             let mut rpc = renamed(files_error(source), Kind::Incomplete, error);
             let data = rpc.data.get_or_insert_default();
             data.completed = Some(*done);
@@ -547,6 +548,16 @@ impl From<ToPathError> for RequestError {
         match error {
             ToPathError::Foreign(foreign) => Self::ForeignPath(foreign),
             error @ ToPathError::Uri(_) => Self::Path(error),
+        }
+    }
+}
+
+impl From<ParamsError> for RequestError {
+    fn from(error: ParamsError) -> Self {
+        match error {
+            ParamsError::Invalid(reason) => Self::InvalidParams(reason),
+            ParamsError::Path(error) => error.into(),
+            ParamsError::Content { method, cause } => Self::Content { method, cause },
         }
     }
 }

@@ -11,10 +11,6 @@
 use std::sync::Arc;
 
 use exec_server_fs::{Blocking, FsError, FsReply, FsRequest, answer_from_cache, perform};
-use exec_server_protocol::fs::{
-    FsCancelSearchParams, FsCloseParams, FsNextPageParams, FsReadBlockParams, FsReadChangesParams,
-    FsUnwatchParams, FsWatchMissingParams, FsWriteBlockParams,
-};
 use exec_server_protocol::user::UserName;
 use exec_server_sandbox::WorkerOutcome;
 use exec_server_sandbox::plan::{Class, FilesPolicy};
@@ -40,44 +36,12 @@ mod workers;
 
 use answer::Appended;
 use batch::BatchItem;
-use handles::{Handles, OpenCall};
-pub use request::decode;
-use search::{SearchCall, Searches};
+use handles::Handles;
+pub use request::{FileCall, decode};
+use search::Searches;
 pub use tree_watches::TreeWatches;
-use tree_watches::WatchCall;
 use watch::WatchSlot;
 use workers::{Warm, WorkerLimits, Workers};
-
-/// A file request with decoded params.
-#[derive(Debug)]
-pub enum FileCall {
-    /// A request about a path.
-    Path(PathCall),
-    /// `fs/open`.
-    Open(OpenCall),
-    /// `fs/readBlock`.
-    ReadBlock(FsReadBlockParams),
-    /// `fs/writeBlock`.
-    WriteBlock(FsWriteBlockParams),
-    /// `fs/close`.
-    Close(FsCloseParams),
-    /// `fs/batch`.
-    Batch(Vec<BatchItem>),
-    /// `fs/watchMissing`.
-    WatchMissing(FsWatchMissingParams),
-    /// `fs/watch`.
-    Watch(WatchCall),
-    /// `fs/readChanges`.
-    ReadChanges(FsReadChangesParams),
-    /// `fs/unwatch`.
-    Unwatch(FsUnwatchParams),
-    /// `fs/search` and `fs/find`.
-    Search(Box<SearchCall>),
-    /// `fs/nextPage`.
-    NextPage(FsNextPageParams),
-    /// `fs/cancelSearch`.
-    CancelSearch(FsCancelSearchParams),
-}
 
 /// A request about a path, with its reply options and policy.
 #[derive(Debug)]
@@ -105,18 +69,6 @@ impl Scope {
     }
 }
 
-impl FileCall {
-    /// The request that changes files, and what limits it.
-    pub fn changing(&self) -> Option<(&FsRequest, &Scope)> {
-        let (request, scope) = match self {
-            Self::Path(call) => (&call.request, &call.scope),
-            Self::Open(call) => (&call.request, &call.scope),
-            _ => return None,
-        };
-        (!request.is_lookup()).then_some((request, scope))
-    }
-}
-
 /// The open files, the watch and the sandboxed workers of one connection.
 #[derive(Debug, Default)]
 pub struct Files {
@@ -130,44 +82,6 @@ pub struct Files {
 const QUICK_READ_BYTES: u64 = 128 * 1024;
 
 impl Files {
-    /// Answers a request at once, or moves it to a blocking thread or a task.
-    pub fn run(&self, caller: &Caller, call: FileCall, reply: Reply) {
-        match call {
-            FileCall::Path(PathCall { request, detailed, scope }) => {
-                match self.guard(caller, scope) {
-                    Some(guard) => {
-                        caller.server.spawn(run_guarded(guard, request, detailed, reply));
-                    }
-                    None => {
-                        run_path(PathCall { request, detailed, scope: Scope::default() }, reply);
-                    }
-                }
-            }
-            FileCall::Open(mut call) => {
-                let guard = self.guard(caller, std::mem::take(&mut call.scope));
-                self.handles.open(call, guard, reply);
-            }
-            FileCall::ReadBlock(params) => self.handles.read_block(params, reply),
-            FileCall::WriteBlock(params) => self.handles.write_block(params, reply),
-            FileCall::Close(params) => self.handles.close(params, reply),
-            FileCall::Batch(items) => self.run_batch(caller, items, reply),
-            FileCall::Watch(call) => {
-                TreeWatches::watch(caller.session.watches().clone(), call, reply)
-            }
-            FileCall::ReadChanges(params) => {
-                caller.session.watches().read(caller.server, params, reply);
-            }
-            FileCall::Unwatch(params) => caller.session.watches().unwatch(&params, reply),
-            FileCall::Search(mut call) => {
-                let guard = self.guard(caller, std::mem::take(&mut call.scope));
-                self.searches.start(caller.server, *call, guard, reply);
-            }
-            FileCall::NextPage(params) => self.searches.next_page(caller.server, params, reply),
-            FileCall::CancelSearch(params) => self.searches.cancel(params, reply),
-            FileCall::WatchMissing(params) => self.watch.watch(caller.server, params, reply),
-        }
-    }
-
     /// None if nothing limits the request.
     fn guard(&self, caller: &Caller, scope: Scope) -> Option<Guard> {
         let is_limited = scope.policy.is_some() || scope.user.is_some();
@@ -259,10 +173,10 @@ impl Guard {
 /// Whether the error code is one that the confinement produces.
 fn is_refusal(error: &FsError) -> bool {
     match error {
-        FsError::System(source) | FsError::ShortWrite { source, .. } => {
+        FsError::System(source) | FsError::ShortWrite { cause: source, .. } => {
             matches!(exec_server_os::errno_name(source), Some("EROFS" | "EACCES" | "EPERM"))
         }
-        FsError::Incomplete { source, .. } => is_refusal(source),
+        FsError::Incomplete { cause: source, .. } => is_refusal(source),
         _ => false,
     }
 }

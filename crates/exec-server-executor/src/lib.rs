@@ -2,6 +2,21 @@
 //!
 //! Start with [`Server`] and [`Listener`] to serve from a program of your own, or with [`run_main`] to serve as the
 //! `exec-server` program does. Sandboxes need an `exec-server` program; see [`ExecServerRuntimePaths`].
+//!
+//! | look here | for |
+//! |---|---|
+//! | `run`, [`server`], [`event_loops`] | start, serve and shut down; shared state; the threads of connections |
+//! | [`config`], [`listen_url`], [`timings`], [`state_dir`], `runtime_paths` | settings and paths |
+//! | [`listen`], [`auth`] | accepting connections, which process may connect, tokens and credentials |
+//! | `connection`, `dispatch`, `reply`, `reply_memory`, `ignored`, `errors`, `close_codes` | from a message to its reply; error codes |
+//! | `sessions`, `session_list` | sessions, and lists of them and their processes |
+//! | `process`, `shell_snapshot`, `spool`, `reaper`, `user` | processes: start, task, snapshots of shells, output in files, orphans, users |
+//! | `files` | `fs/*`: params, handles, batches, searches, watches, confined workers |
+//! | `egress` | `http/*`: policy, exchange, redirects, pool |
+//! | `environment`, `codex` | facts and capabilities of the server; compatibility with the Codex CLI |
+//! | `sandbox`, [`sandbox_command`] | error codes of the plan; one command under a policy |
+//! | [`remote`] | serving through a relay |
+//! | `audit`, [`metrics`], [`logging`], [`service_manager`] | what an operator sees |
 
 pub mod auth;
 pub mod config;

@@ -24,7 +24,7 @@ where
         Ok(Err(_)) => Err(RequestError::Abandoned),
         Err(_) => {
             let step = "look up what the policy names";
-            Err(RequestError::SandboxSetUp { step, source: timed_out(time) })
+            Err(RequestError::SandboxSetUp { step, cause: timed_out(time) })
         }
     }
 }
@@ -48,7 +48,7 @@ impl From<PlanError> for RequestError {
             PlanError::BeyondLandlock(why) => Self::BeyondLandlock(why),
             PlanError::PatternTooWide(text) => Self::PatternTooWide(text),
             PlanError::TooCostly => Self::PolicyTooCostly,
-            PlanError::SetUp { step, source } => Self::SandboxSetUp { step, source },
+            PlanError::SetUp { step, source } => Self::SandboxSetUp { step, cause: source },
         }
     }
 }

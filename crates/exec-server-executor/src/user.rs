@@ -28,7 +28,7 @@ impl RequestUser {
         match looked_up.map_err(std::io::Error::other) {
             Ok(Ok(Some(account))) => Self::of(account),
             Ok(Ok(None)) => Err(RequestError::UnknownUser(shown())),
-            Ok(Err(source)) | Err(source) => Err(RequestError::Users { user: shown(), source }),
+            Ok(Err(cause)) | Err(cause) => Err(RequestError::Users { user: shown(), cause }),
         }
     }
 

@@ -92,3 +92,24 @@ pub mod bytes {
         deserializer.deserialize_byte_buf(Bytes)
     }
 }
+
+pub mod errno {
+    //! Serializes an I/O error as its errno; an error without one becomes `EIO`.
+
+    use std::io;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    /// The same number on every Unix.
+    const EIO: i32 = 5;
+
+    /// Writes an error.
+    pub fn serialize<S: Serializer>(error: &io::Error, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i32(error.raw_os_error().unwrap_or(EIO))
+    }
+
+    /// Reads an error.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<io::Error, D::Error> {
+        i32::deserialize(deserializer).map(io::Error::from_raw_os_error)
+    }
+}

@@ -2,7 +2,8 @@
 //!
 //! | module | purpose |
 //! |---|---|
-//! | `request` | [`FsRequest`], [`FsReply`] and [`FsError`], re-exported here |
+//! | `request` | [`FsRequest`]: the operations, decoded from params and executed; re-exported here |
+//! | `options`, `reply`, `error` | options and results of the operations |
 //! | [`destination`] | local destination of a copy from a server: a directory, a pipe or a device |
 //! | [`byte_fields`] | paths as bytes, which need not be UTF-8, and serde helpers for them |
 //! | [`regular_file`] | reads small files that may be replaced by a pipe or a device at any time |
@@ -19,7 +20,10 @@ pub mod regular_file;
 pub mod search;
 pub mod tree_watch;
 
+mod error;
 mod missing_watch;
+mod options;
+mod reply;
 mod request;
 
 #[cfg(all(target_os = "linux", not(exec_server_unsupported)))]

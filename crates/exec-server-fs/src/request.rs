@@ -1,174 +1,146 @@
-//! Requests, replies and errors of the `fs/*` methods; the same on every platform.
+//! The operations of the path-based `fs/*` methods: decoded from params, and executed.
 //!
-//! Every path-based `fs/*` method is one [`FsRequest`]. This process executes it, or a sandboxed file worker does.
+//! Each such method is one [`FsRequest`]. This process executes it, or a sandboxed file worker does.
 //! [`perform`] may block; [`answer_from_cache`] never blocks and often has no answer.
 
-use std::fmt;
-use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use exec_server_protocol::fs::{
-    Durability, FsCanonicalizeResponse, FsEditResponse, FsGetMetadataResponse,
-    FsReadDirectoryResponse, FsReadLinkResponse, FsWalkOptions, FsWalkResponse,
-    FsWriteFileResponse,
+    Data64, FsAppendParams, FsCanonicalizeParams, FsCopyParams, FsCreateDirectoryParams,
+    FsEditParams, FsGetMetadataParams, FsOpenParams, FsReadDirectoryParams, FsReadFileParams,
+    FsReadLinkParams, FsRemoveParams, FsRenameParams, FsSetPermissionsParams, FsSymlinkParams,
+    FsTextEdit, FsTruncateParams, FsWalkOptions, FsWalkParams, FsWriteFileParams, OpenMode,
+    Sandbox,
 };
-use exec_server_protocol::limits;
+use exec_server_protocol::limits::MAX_TEXT_EDITS;
+use exec_server_protocol::methods::Method;
+use exec_server_protocol::params::{self, Scoped};
+use exec_server_protocol::path_uri::{NativePaths, PathUri};
+use exec_server_protocol::user::UserName;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::byte_fields;
+use crate::byte_fields::{self, path_from_bytes};
+use crate::options::check_mode;
 
+pub use crate::error::{EditRefusal, FsError, Nature, Nearest, ParamsError, TreeOperation};
+pub use crate::options::{Blocking, Detail, FileAttributes, Links, Page, WriteOptions};
 pub use crate::platform::{
-    OpenFile, PathIdentity, StagedFile, answer_from_cache, decode_cursor, identity_from_cache,
-    identity_of, perform,
+    OpenFile, PathIdentity, StagedFile, answer_from_cache, identity_from_cache, identity_of,
 };
+pub use crate::reply::{FsReply, Leftovers};
 
 /// One file-system operation. All paths are absolute and normalized.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "members repeat their names; docs state only extra facts")]
 pub enum FsRequest {
     /// Opens a regular file for reading.
     Read {
-        /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether symbolic links are followed.
         links: Links,
     },
     /// Stages new content for a regular file, which is unchanged until the new content is published.
     Replace {
-        /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Preconditions, durability and attributes.
         options: WriteOptions,
     },
     /// Replaces the content of a file, or creates it.
     Write {
-        /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether symbolic links are followed.
         links: Links,
-        /// The complete new content.
         #[serde(with = "byte_fields::bytes")]
         data: Vec<u8>,
-        /// Preconditions, durability and attributes.
         options: WriteOptions,
     },
     /// Appends bytes to a file.
     Append {
-        /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether symbolic links are followed.
         links: Links,
-        /// The bytes to append.
         #[serde(with = "byte_fields::bytes")]
         data: Vec<u8>,
         /// Whether a missing file is created.
         create: bool,
-        /// Preconditions, durability and attributes.
         options: WriteOptions,
     },
-    /// Changes the length of a file.
+    /// Changes the length of a file; a longer file is filled with zeros.
     Truncate {
-        /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether symbolic links are followed.
         links: Links,
-        /// New length in bytes; a longer file is filled with zeros.
         size: u64,
-        /// Preconditions, durability and attributes.
         options: WriteOptions,
     },
     /// Replaces pieces of text in a file.
     Edit {
-        /// The file.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether symbolic links are followed.
         links: Links,
         /// Applied in this order, all of them or none.
         edits: Vec<TextEdit>,
-        /// Preconditions and durability.
         options: WriteOptions,
         /// Whether the file stays unchanged.
         dry_run: bool,
     },
     /// Creates a directory.
     CreateDirectory {
-        /// The directory.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// Creates missing parents and accepts an existing directory.
         recursive: bool,
-        /// Whether symbolic links are followed.
         links: Links,
     },
     /// Returns the metadata of a path.
     Metadata {
-        /// The path.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether symbolic links are followed.
         links: Links,
-        /// Amount of metadata in the answer.
         detail: Detail,
     },
     /// Resolves all symbolic links in a path.
     Canonicalize {
-        /// The path.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
     },
     /// Lists a directory.
     List {
-        /// The directory.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// `None` lists all entries, in the order of the file system.
         page: Option<Page>,
-        /// Amount of metadata in the answer.
         detail: Detail,
     },
     /// Lists a directory tree.
     Walk {
-        /// Root of the tree.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Limits on depth, directories and entries.
         options: FsWalkOptions,
     },
-    /// Removes a file or a directory tree.
+    /// Removes a file or a directory tree; a symbolic link is removed itself, not its target.
     Remove {
-        /// A symbolic link is removed itself, not its target.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Whether a directory is removed with its content.
         recursive: bool,
         /// Whether a missing path counts as removed.
         force: bool,
-        /// Whether symbolic links in the parent path are followed; the last component never is.
+        /// Applies to the parent path; the last component is never followed.
         links: Links,
     },
     /// Copies a file or a directory tree.
     Copy {
-        /// File, symbolic link or directory to copy.
         #[serde(with = "byte_fields::path")]
         source: PathBuf,
-        /// Path of the copy.
         #[serde(with = "byte_fields::path")]
         destination: PathBuf,
-        /// Whether a directory is copied with its content.
         recursive: bool,
     },
     /// Renames a file or a directory.
     Rename {
-        /// Current path.
         #[serde(with = "byte_fields::path")]
         source: PathBuf,
-        /// New path.
         #[serde(with = "byte_fields::path")]
         destination: PathBuf,
         /// Whether an existing destination is an error.
@@ -176,7 +148,6 @@ pub enum FsRequest {
     },
     /// Creates a symbolic link.
     Symlink {
-        /// The link.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
         /// Text of the link, which need not exist as a path.
@@ -187,36 +158,34 @@ pub enum FsRequest {
     },
     /// Reads a symbolic link.
     ReadLink {
-        /// The link.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
     },
-    /// Sets the permission bits, and optionally the modification time.
+    /// Sets the permission bits, and optionally the modification time in Unix milliseconds.
     SetPermissions {
-        /// The file or directory.
         #[serde(with = "byte_fields::path")]
         path: PathBuf,
-        /// Permission bits.
         mode: u32,
-        /// New modification time in Unix milliseconds; `None` leaves it unchanged.
         modified_at_ms: Option<i64>,
-        /// Whether symbolic links are followed.
         links: Links,
     },
+}
+
+/// One replacement of `fs/edit`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TextEdit {
+    /// The text to replace; not empty.
+    pub old: String,
+    /// The new text.
+    pub new: String,
+    /// Whether every occurrence is replaced; otherwise there must be exactly one.
+    pub replace_all: bool,
 }
 
 impl FsRequest {
     /// Whether the request only reads.
     pub fn is_lookup(&self) -> bool {
-        matches!(
-            self,
-            Self::Read { .. }
-                | Self::Metadata { .. }
-                | Self::Canonicalize { .. }
-                | Self::List { .. }
-                | Self::Walk { .. }
-                | Self::ReadLink { .. }
-        )
+        self.changes().is_empty()
     }
 
     /// The paths that the request changes; empty for a lookup.
@@ -243,295 +212,348 @@ impl FsRequest {
     }
 }
 
-/// Result of an [`FsRequest`].
+/// A decoded request of a client about a path.
 #[derive(Debug)]
-pub enum FsReply {
-    /// Success without a result.
-    Done,
-    /// An open file to read from.
-    Opened(OpenFile),
-    /// Staged content to fill and publish.
-    Staged(StagedFile),
-    /// The content was written; the second field is to be dropped after the reply is sent.
-    Written(FsWriteFileResponse, Leftovers),
-    /// Result of `fs/edit`; the second field is to be dropped after the reply is sent.
-    Edited(FsEditResponse, Leftovers),
-    /// Result of `fs/getMetadata`.
-    Metadata(FsGetMetadataResponse),
-    /// Result of `fs/canonicalize`.
-    Canonical(FsCanonicalizeResponse),
-    /// Result of `fs/readDirectory`.
-    Listing(FsReadDirectoryResponse),
-    /// Result of `fs/walk`.
-    Walked(FsWalkResponse),
-    /// Result of `fs/readLink`.
-    Link(FsReadLinkResponse),
-    /// A result that a file worker has already serialized as JSON.
-    Text(String),
-}
-
-impl FsReply {
-    /// Writes the JSON result for the client; open and staged files have none and give an error.
-    pub fn write_to(&self, mut writer: impl io::Write) -> io::Result<()> {
-        match self {
-            Self::Opened(_) | Self::Staged(_) => {
-                return Err(io::ErrorKind::InvalidInput.into());
-            }
-            Self::Done => return writer.write_all(b"{}"),
-            Self::Text(text) => return writer.write_all(text.as_bytes()),
-            Self::Written(response, _) => serde_json::to_writer(writer, response),
-            Self::Edited(response, _) => serde_json::to_writer(writer, response),
-            Self::Metadata(response) => serde_json::to_writer(writer, response),
-            Self::Canonical(response) => serde_json::to_writer(writer, response),
-            Self::Listing(response) => serde_json::to_writer(writer, response),
-            Self::Walked(response) => serde_json::to_writer(writer, response),
-            Self::Link(response) => serde_json::to_writer(writer, response),
-        }
-        .map_err(io::Error::from)
-    }
-}
-
-/// Resources to drop after the reply to a write is sent: closing the last reference to a replaced file
-/// can block on the disk.
-#[derive(Debug, Default)]
-pub struct Leftovers {
-    pub(crate) _old: Option<File>,
-    pub(crate) _data: Vec<u8>,
-}
-
-/// Treatment of symbolic links in a path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Links {
-    /// Resolve them.
-    Follow,
-    /// Reject a path that contains one.
-    Refuse,
-}
-
-/// Whether a read may block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Blocking {
-    /// May block on the disk.
-    Disk,
-    /// Returns only data that is in the page cache, else `EAGAIN`.
-    None,
-}
-
-/// Amount of metadata in the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Detail {
-    /// The fields of the base protocol.
-    Basic,
-    /// Also mode, owner, inode, version tag and link target.
-    Full,
-}
-
-/// Preconditions, durability and attributes of a write.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WriteOptions {
-    /// What is synced to disk before the reply.
-    pub durability: Durability,
-    /// Whether an existing file is an error.
-    pub if_absent: bool,
-    /// Version tag that the existing file must have.
-    pub if_match: Option<String>,
-    /// Whether the reply contains size and version tag.
+pub struct PathRequest {
+    /// The operation.
+    pub request: FsRequest,
+    /// Whether the reply to an opened file has its version tag.
     pub detailed: bool,
-    /// Mode and modification time to set.
-    pub attributes: FileAttributes,
+    /// The policy that confines the operation.
+    pub sandbox: Sandbox,
+    /// The user whose rights hold.
+    pub user: Option<UserName>,
 }
 
-/// Attributes to set on a file with new content.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileAttributes {
-    /// Permission bits for a new or an existing file.
-    pub mode: Option<u32>,
-    /// Permission bits for a file that did not exist before.
-    pub new_mode: Option<u32>,
-    /// Modification time in Unix milliseconds.
-    pub modified_at_ms: Option<i64>,
+/// Decodes the params of a method about a path; `None` for every other method.
+pub fn decode(
+    method: Method,
+    raw: &str,
+    native: NativePaths,
+) -> Option<Result<PathRequest, ParamsError>> {
+    let decode = match method {
+        Method::FsReadFile => decode_params::<FsReadFileParams>,
+        Method::FsWriteFile => decode_params::<FsWriteFileParams>,
+        Method::FsAppend => decode_params::<FsAppendParams>,
+        Method::FsTruncate => decode_params::<FsTruncateParams>,
+        Method::FsEdit => decode_params::<FsEditParams>,
+        Method::FsCreateDirectory => decode_params::<FsCreateDirectoryParams>,
+        Method::FsGetMetadata => decode_params::<FsGetMetadataParams>,
+        Method::FsCanonicalize => decode_params::<FsCanonicalizeParams>,
+        Method::FsReadDirectory => decode_params::<FsReadDirectoryParams>,
+        Method::FsWalk => decode_params::<FsWalkParams>,
+        Method::FsRemove => decode_params::<FsRemoveParams>,
+        Method::FsCopy => decode_params::<FsCopyParams>,
+        Method::FsRename => decode_params::<FsRenameParams>,
+        Method::FsSymlink => decode_params::<FsSymlinkParams>,
+        Method::FsReadLink => decode_params::<FsReadLinkParams>,
+        Method::FsSetPermissions => decode_params::<FsSetPermissionsParams>,
+        _ => return None,
+    };
+    Some(decode(raw, native))
 }
 
-/// One replacement of `fs/edit`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TextEdit {
-    /// The text to replace; not empty.
-    pub old: String,
-    /// The new text.
-    pub new: String,
-    /// Whether every occurrence is replaced; otherwise there must be exactly one.
-    pub replace_all: bool,
+fn decode_params<P: PathParams>(
+    raw: &str,
+    native: NativePaths,
+) -> Result<PathRequest, ParamsError> {
+    P::read(raw).map_err(ParamsError::Invalid)?.decode(native)
 }
 
-/// Why an edit does not fit the file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EditRefusal {
-    /// The number of the edit, from 0.
-    pub index: u64,
-    /// How often its text occurs.
-    pub occurrences: u64,
-    /// The lines of the first occurrences, from 1.
-    pub lines: Vec<u64>,
-    /// The most similar place, if the text does not occur.
-    pub nearest: Option<Nearest>,
+/// The local path of a URI.
+pub fn local_path(uri: &PathUri, native: NativePaths) -> Result<PathBuf, ParamsError> {
+    Ok(path_from_bytes(uri.to_posix(native)?))
 }
 
-/// The place of a file that is most similar to a text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Nearest {
-    /// Its first line, from 1.
-    pub line: u64,
-    /// Its text, shortened.
-    pub text: String,
+/// Params of a method about a path.
+pub trait PathParams: Scoped + DeserializeOwned {
+    /// Decodes raw params.
+    fn read(raw: &str) -> Result<Self, String> {
+        params::decode(raw)
+    }
+
+    /// Whether the reply to an opened file has its version tag.
+    fn is_detailed(&self) -> bool {
+        false
+    }
+
+    /// The operation that the params ask for.
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError>;
+
+    /// The operation with what confines it.
+    fn decode(mut self, native: NativePaths) -> Result<PathRequest, ParamsError> {
+        let detailed = self.is_detailed();
+        let (sandbox, user) = self.take_scope();
+        Ok(PathRequest { request: self.request(native)?, detailed, sandbox, user })
+    }
 }
 
-impl fmt::Display for EditRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = self.index + 1;
-        match (self.occurrences, &self.nearest) {
-            (0, Some(nearest)) => write!(
-                f,
-                "the text of edit {number} does not occur in the file; the most similar text is at line {}",
-                nearest.line
-            ),
-            (0, None) => write!(
-                f,
-                "the text of edit {number} does not occur in the file, and nothing in it is similar"
-            ),
-            (count, _) => {
-                let lines: Vec<String> = self.lines.iter().map(u64::to_string).collect();
-                write!(
-                    f,
-                    "the text of edit {number} occurs {count} times (lines {}); add lines around it, or set `replaceAll`",
-                    lines.join(", ")
-                )
+impl PathParams for FsReadFileParams {
+    fn is_detailed(&self) -> bool {
+        self.detailed == Some(true)
+    }
+
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        let path = local_path(&self.path, native)?;
+        Ok(FsRequest::Read { path, links: Links::from_param(self.follow_symlinks) })
+    }
+}
+
+impl PathParams for FsOpenParams {
+    fn is_detailed(&self) -> bool {
+        self.detailed == Some(true)
+    }
+
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        let detailed = self.is_detailed();
+        let path = local_path(&self.path, native)?;
+        Ok(match self.mode {
+            OpenMode::Read => FsRequest::Read { path, links: Links::Follow },
+            OpenMode::Replace => FsRequest::Replace {
+                path,
+                options: WriteOptions {
+                    if_absent: self.if_absent == Some(true),
+                    attributes: FileAttributes::new(
+                        self.mode_bits,
+                        self.new_mode_bits,
+                        self.modified_at_ms,
+                    )?,
+                    ..WriteOptions::new(self.durability, self.if_match, detailed)
+                },
+            },
+        })
+    }
+}
+
+impl PathParams for FsWriteFileParams {
+    fn read(raw: &str) -> Result<Self, String> {
+        Self::decode(raw)
+    }
+
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Write {
+            path: local_path(&self.path, native)?,
+            links: Links::from_param(self.follow_symlinks),
+            options: WriteOptions {
+                if_absent: self.if_absent == Some(true),
+                attributes: FileAttributes::new(
+                    self.mode_bits,
+                    self.new_mode_bits,
+                    self.modified_at_ms,
+                )?,
+                ..WriteOptions::new(self.durability, self.if_match, self.detailed == Some(true))
+            },
+            data: content(Method::FsWriteFile, self.data_base64)?,
+        })
+    }
+}
+
+impl PathParams for FsAppendParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Append {
+            path: local_path(&self.path, native)?,
+            links: Links::from_param(self.follow_symlinks),
+            data: content(Method::FsAppend, self.data_base64)?,
+            create: self.create.unwrap_or(true),
+            options: WriteOptions::new(self.durability, self.if_match, true),
+        })
+    }
+}
+
+impl PathParams for FsTruncateParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Truncate {
+            path: local_path(&self.path, native)?,
+            links: Links::from_param(self.follow_symlinks),
+            size: self.size,
+            options: WriteOptions::new(self.durability, self.if_match, true),
+        })
+    }
+}
+
+impl PathParams for FsEditParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        let wrong = |reason: &str| Err(ParamsError::Invalid(reason.to_owned()));
+        if self.edits.is_empty() || self.edits.len() > MAX_TEXT_EDITS {
+            return wrong(&format!("fs/edit takes 1 to {MAX_TEXT_EDITS} edits"));
+        }
+        if self.edits.iter().any(|edit| edit.old.is_empty()) {
+            return wrong("`old` must not be empty; use fs/writeFile for a new file");
+        }
+        let edit = |FsTextEdit { old, new, replace_all }| TextEdit { old, new, replace_all };
+        Ok(FsRequest::Edit {
+            path: local_path(&self.path, native)?,
+            links: Links::from_param(self.follow_symlinks),
+            edits: self.edits.into_iter().map(edit).collect(),
+            options: WriteOptions::new(self.durability, self.if_match, true),
+            dry_run: self.dry_run,
+        })
+    }
+}
+
+impl PathParams for FsCreateDirectoryParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::CreateDirectory {
+            path: local_path(&self.path, native)?,
+            recursive: self.recursive.unwrap_or(true),
+            links: Links::from_param(self.follow_symlinks),
+        })
+    }
+}
+
+impl PathParams for FsGetMetadataParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Metadata {
+            path: local_path(&self.path, native)?,
+            links: Links::from_param(self.follow_symlinks),
+            detail: Detail::from_param(self.detailed),
+        })
+    }
+}
+
+impl PathParams for FsCanonicalizeParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Canonicalize { path: local_path(&self.path, native)? })
+    }
+}
+
+impl PathParams for FsReadDirectoryParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        let detail = Detail::from_param(self.detailed);
+        let page = Page::from_params(self.limit, self.cursor.as_deref(), detail)?;
+        Ok(FsRequest::List { path: local_path(&self.path, native)?, page, detail })
+    }
+}
+
+impl PathParams for FsWalkParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Walk { path: local_path(&self.path, native)?, options: self.options })
+    }
+}
+
+impl PathParams for FsRemoveParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Remove {
+            path: local_path(&self.path, native)?,
+            recursive: self.recursive.unwrap_or(true),
+            force: self.force.unwrap_or(true),
+            links: Links::from_param(self.follow_symlinks),
+        })
+    }
+}
+
+impl PathParams for FsCopyParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Copy {
+            source: local_path(&self.source_path, native)?,
+            destination: local_path(&self.destination_path, native)?,
+            recursive: self.recursive,
+        })
+    }
+}
+
+impl PathParams for FsRenameParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::Rename {
+            source: local_path(&self.source_path, native)?,
+            destination: local_path(&self.destination_path, native)?,
+            no_replace: self.no_replace == Some(true),
+        })
+    }
+}
+
+impl PathParams for FsSymlinkParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        let target = match (self.target, self.target_base64) {
+            (Some(text), None) => text.into_bytes(),
+            (None, Some(bytes)) => bytes.0,
+            _ => {
+                let reason = "either `target` or `targetBase64` must be given";
+                return Err(ParamsError::Invalid(reason.to_owned()));
             }
+        };
+        let path = local_path(&self.path, native)?;
+        Ok(FsRequest::Symlink { path, target, replace: self.replace == Some(true) })
+    }
+}
+
+impl PathParams for FsReadLinkParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        Ok(FsRequest::ReadLink { path: local_path(&self.path, native)? })
+    }
+}
+
+impl PathParams for FsSetPermissionsParams {
+    fn request(self, native: NativePaths) -> Result<FsRequest, ParamsError> {
+        check_mode(self.mode)?;
+        Ok(FsRequest::SetPermissions {
+            path: local_path(&self.path, native)?,
+            mode: self.mode,
+            modified_at_ms: self.modified_at_ms,
+            links: Links::from_param(self.follow_symlinks),
+        })
+    }
+}
+
+fn content(method: Method, data: Data64) -> Result<Vec<u8>, ParamsError> {
+    data.0.map_err(|cause| ParamsError::Content { method, cause })
+}
+
+#[cfg(not(all(target_os = "linux", not(exec_server_unsupported))))]
+pub use crate::unsupported::perform;
+
+/// Executes a request; may block on a disk or a network.
+#[cfg(all(target_os = "linux", not(exec_server_unsupported)))]
+pub fn perform(request: FsRequest) -> Result<FsReply, FsError> {
+    use crate::linux::{content, copy, edit, listing, metadata, names, open, remove, stage, walk};
+
+    Ok(match request {
+        FsRequest::Read { path, links } => FsReply::Opened(open::open(&path, links)?),
+        FsRequest::Replace { path, options } => {
+            FsReply::Staged(stage::begin(&path, Links::Follow, options)?)
         }
-    }
-}
-
-/// One page of a directory listing, sorted by the bytes of the names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Page {
-    /// Maximum number of names.
-    pub limit: usize,
-    /// The page starts after this name.
-    pub after: Option<Vec<u8>>,
-}
-
-/// Kind of an entry that is not a regular file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Nature {
-    /// A directory.
-    Directory,
-    /// A pipe, a socket or a device.
-    Special,
-}
-
-impl Nature {
-    /// The errno that describes this kind best.
-    pub fn errno_name(self) -> &'static str {
-        match self {
-            Self::Directory => "EISDIR",
-            Self::Special => "EINVAL",
+        FsRequest::Write { path, links, data, options } => {
+            let (response, leftovers) = stage::write(&path, links, &data, options)?;
+            FsReply::Written(response, Leftovers { _data: data, ..leftovers })
         }
-    }
-}
-
-/// Why a request about files failed.
-#[derive(Debug, thiserror::Error)]
-pub enum FsError {
-    /// A system call failed.
-    #[error("{0}")]
-    System(#[from] io::Error),
-    /// The operation needs a regular file.
-    #[error("path `{}` is not a file", .0.display())]
-    NotAFile(PathBuf, Nature),
-    /// A symbolic link in a path that must not contain one.
-    #[error("path contains a symbolic link")]
-    IsLink,
-    /// The root directory has no name in a parent.
-    #[error("path must name an entry")]
-    NoName,
-    /// The root directory always exists.
-    #[error("directory already exists")]
-    DirectoryExists,
-    /// Recursive removal is supported with [`Links::Follow`] only.
-    #[error("recursive no-follow removal is unsupported")]
-    RecursiveWithoutLinks,
-    /// A limit of zero allows no result.
-    #[error("filesystem walk limits must be greater than zero")]
-    WalkLimitsZero,
-    /// A limit is above the maximum of the protocol.
-    #[error(
-        "filesystem walk limits exceed maximums: depth={}, directories={}, entries={}",
-        limits::MAX_WALK_DEPTH,
-        limits::MAX_WALK_DIRECTORIES,
-        limits::MAX_WALK_ENTRIES
-    )]
-    WalkLimitsExceeded,
-    /// More entries than one reply may contain.
-    #[error(
-        "fs/readDirectory found {0} entries or more; an answer holds at most {1}: ask for pages with `limit`"
-    )]
-    TooManyEntries(usize, usize),
-    /// Copying a directory requires `recursive`.
-    #[error("the source of fs/copy is a directory, which needs `recursive: true`")]
-    DirectoryNeedsRecursive,
-    /// Copying a directory into itself would never end.
-    #[error("fs/copy cannot copy a directory to itself or into itself")]
-    IntoItself,
-    /// Source and destination are the same inode.
-    #[error("the source and the destination of fs/copy are the same file")]
-    SameFile,
-    /// Pipes, sockets and devices are not copied.
-    #[error("fs/copy copies files, directories and links, and `{}` is none of them", .0.display())]
-    NotCopyable(PathBuf),
-    /// The existing file has another version tag, or does not exist.
-    #[error("the file is not the version that `ifMatch` names")]
-    VersionMismatch,
-    /// An edit does not fit the file; nothing was changed.
-    #[error("{0}; the file is unchanged")]
-    Edit(Box<EditRefusal>),
-    /// Edits apply to text only.
-    #[error("path `{}` is a binary file: it contains NUL bytes; use fs/writeFile", .0.display())]
-    Binary(PathBuf),
-    /// A pattern, a glob or a file type of a search is invalid.
-    #[error("{0}")]
-    Pattern(String),
-    /// The file is, or would become, larger than the limit of `fs/edit`.
-    #[error(
-        "fs/edit handles files of up to {} bytes; use fs/open and fs/writeBlock",
-        limits::MAX_EDITED_FILE_BYTES
-    )]
-    TooLargeToEdit,
-    /// An operation on a tree stopped before its end.
-    #[error("{did} {done} entries, then failed at `{}`: {source}", .path.display())]
-    Incomplete {
-        /// The operation in the past tense, for example `removed`.
-        did: &'static str,
-        /// Number of entries that were processed.
-        done: u64,
-        /// The entry that failed.
-        path: PathBuf,
-        /// The cause.
-        source: Box<FsError>,
-    },
-    /// A write stopped after some bytes, which stay in the file.
-    #[error("only {done} of {wanted} bytes were written: {source}")]
-    ShortWrite {
-        /// Bytes written.
-        done: u64,
-        /// Bytes requested.
-        wanted: u64,
-        /// The cause.
-        source: io::Error,
-    },
-}
-
-impl FsError {
-    /// `EBADF`: a handle was used for a direction that it was not opened for.
-    pub fn bad_descriptor() -> Self {
-        crate::platform::bad_descriptor()
-    }
+        FsRequest::Append { path, links, data, create, options } => {
+            let response = content::append(&path, links, &data, create, &options)?;
+            FsReply::Written(response, Leftovers::default())
+        }
+        FsRequest::Truncate { path, links, size, options } => {
+            let response = content::truncate(&path, links, size, &options)?;
+            FsReply::Written(response, Leftovers::default())
+        }
+        FsRequest::Edit { path, links, edits, options, dry_run } => {
+            let (response, leftovers) = edit::edit(&path, links, &edits, &options, dry_run)?;
+            FsReply::Edited(response, leftovers)
+        }
+        FsRequest::CreateDirectory { path, recursive, links } => {
+            names::create_directory(&path, recursive, links)?.into()
+        }
+        FsRequest::Metadata { path, links, detail } => {
+            FsReply::Metadata(metadata::metadata(&path, links, detail)?)
+        }
+        FsRequest::Canonicalize { path } => FsReply::Canonical(names::canonicalize(&path)?),
+        FsRequest::List { path, page, detail } => {
+            FsReply::Listing(listing::list(&path, page.as_ref(), detail)?)
+        }
+        FsRequest::Walk { path, options } => FsReply::Walked(walk::walk(&path, &options)?),
+        FsRequest::Remove { path, recursive, force, links } => {
+            remove::remove(&path, recursive, force, links)?.into()
+        }
+        FsRequest::Copy { source, destination, recursive } => {
+            copy::copy(&source, &destination, recursive)?.into()
+        }
+        FsRequest::Rename { source, destination, no_replace } => {
+            names::rename(&source, &destination, no_replace)?.into()
+        }
+        FsRequest::Symlink { path, target, replace } => {
+            names::symlink(&path, &target, replace)?.into()
+        }
+        FsRequest::ReadLink { path } => FsReply::Link(metadata::read_link(&path)?),
+        FsRequest::SetPermissions { path, mode, modified_at_ms, links } => {
+            names::set_permissions(&path, mode, modified_at_ms, links)?.into()
+        }
+    })
 }

@@ -102,27 +102,27 @@ pub enum SpawnError {
     NulByte(&'static str),
     /// This process may not change to the user of the request.
     #[error("could not change to the user: {0}")]
-    User(#[source] io::Error),
+    User(io::Error),
     /// chdir failed in the child.
     #[error("could not enter the working directory: {0}")]
-    Cwd(#[source] io::Error),
+    Cwd(io::Error),
     /// execve failed for all candidates.
     #[error("could not run the program: {0}")]
-    Program(#[source] io::Error),
+    Program(io::Error),
     /// The sandbox set-up failed, so the program was not executed.
-    #[error("could not set up the sandbox ({step}): {source}")]
+    #[error("could not set up the sandbox ({step}): {cause}")]
     Sandbox {
         /// The step that failed.
         step: String,
         /// The error of the system call.
-        source: io::Error,
+        cause: io::Error,
     },
     /// A step before exec failed.
-    #[error("could not prepare the process ({step}): {source}")]
+    #[error("could not prepare the process ({step}): {cause}")]
     Prepare {
         /// The step that failed.
         step: &'static str,
         /// The error of the system call.
-        source: io::Error,
+        cause: io::Error,
     },
 }

@@ -175,7 +175,7 @@ impl Spawner {
     /// Fails.
     pub async fn spawn(&self, _request: SpawnRequest) -> Result<Spawned, SpawnError> {
         unsupported("starting processes")
-            .map_err(|source| SpawnError::Prepare { step: "platform", source })
+            .map_err(|source| SpawnError::Prepare { step: "platform", cause: source })
     }
 
     /// No limit can be enforced.

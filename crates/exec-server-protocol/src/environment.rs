@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use crate::path_uri::PathUri;
 use crate::process::SandboxReport;
 
+pub use crate::methods::Capabilities;
+
 mod installed;
 
 pub use installed::{
@@ -95,76 +97,6 @@ pub struct ShellInfo {
     pub name: String,
     /// The program.
     pub path: String,
-}
-
-macro_rules! capabilities {
-    ($($field:ident $doc:literal)*) => {
-        /// Optional features of a server; a missing member is false.
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-        #[serde(rename_all = "camelCase", default)]
-        pub struct Capabilities {
-            $(#[doc = $doc] #[serde(skip_serializing_if = "crate::is_false")] pub $field: bool,)*
-        }
-    };
-}
-
-capabilities! {
-    environment_host          "`host` and `instanceId` in `environment/info`."
-    environment_config_read   "`environmentConfig/read`."
-    capability_discovery_v2   "`capabilities/discoverV2`."
-    shell_snapshot_v2         "`shellSnapshot` in `process/start`."
-    process_resize            "`process/resize`, and `size` in `process/start`."
-    process_close_stdin       "`process/closeStdin`."
-    process_list              "`process/list`."
-    process_signals           "Every signal of `process/signal`, sent to the whole tree."
-    process_terminate_grace   "`graceMs` in `process/terminate`."
-    process_exit_details      "`signal`, `reason`, `durationMs` and `rusage` of an ended process."
-    process_timeouts          "`timeoutMs` and `idleTimeoutMs` in `process/start`."
-    process_output_retention  "`outputRetention` in `process/start`; gaps are reported."
-    process_start_retry       "A start repeated on a resumed session answers with the running process."
-    process_wait_when_detached "`waitWhenDetached` in `process/start`."
-    env_exclude_secrets       "`excludeSecrets` in the `envPolicy` of `process/start`."
-    session_moved             "`clientCapabilities.sessionMoved` in `initialize`: the notification `session/moved` tells of a take-over."
-    report_ignored            "`clientCapabilities.reportIgnored` in `initialize`: replies list members that were ignored."
-    session_take_over         "A resume takes over from a connection whose peer is silent."
-    session_take_over_asked   "`takeOver: false` in `initialize` leaves a session with a peer that cannot be probed."
-    session_directory         "`session/list`; `sessionId` in `process/read`, `process/signal` and `process/terminate`; `takeOver` in `initialize`."
-    session_linger            "`lingerMs` in `initialize`, `session/setLinger`, and `closedRetentionMs` in `process/start`."
-    sandboxed_file_streaming  "`fs/open` under a sandbox."
-    process_sandbox_report    "`sandbox` in the answer to `process/start`: what really holds."
-    process_limits            "`limits` in `process/start`, and in its answer."
-    process_output_times      "`timestamps` in `process/read`: `atMs` of every chunk."
-    process_read_until        "`until` in `process/read`: one answer without output, at the exit or the close."
-    process_unique_id         "`uniqueId` in `process/start`; `user` in lists of processes."
-    process_pid               "`detailed` in `process/start`: `pid` in its answer."
-    process_output_spool      "`outputSpool` in `process/start`, and `view` in `process/read`."
-    process_user              "`user` in `process/start`."
-    linux_root_write_preserves_devices "A sandbox that may write `/` has working devices."
-    linux_approved_root_write_preserves_restrictions "What a policy denies stays so in a sandbox that may write `/`."
-    file_write_streaming      "`mode` in `fs/open`, and `fs/writeBlock`."
-    fs_watch_missing          "`fs/watchMissing`."
-    fs_watch                  "`fs/watch`, `fs/readChanges` and `fs/unwatch`."
-    fs_atomic_write           "New content appears at once or not at all; `durability`, and `discard` in `fs/close`."
-    fs_conditional_write      "`ifAbsent` and `ifMatch` where content is written."
-    fs_owner_names            "`ownerName` and `groupName` in detailed metadata."
-    fs_detailed_metadata      "`detailed` in `fs/getMetadata`, `fs/readFile`, `fs/open` and where content is written."
-    fs_directory_paging       "`limit`, `cursor` and `detailed` in `fs/readDirectory`; links and odd names are told."
-    fs_write_attributes       "`modeBits`, `newModeBits` and `modifiedAtMs` in `fs/writeFile` and `fs/open`."
-    fs_append                 "`fs/append`."
-    fs_truncate               "`fs/truncate`."
-    fs_edit                   "`fs/edit`."
-    fs_user                   "`user` in every `fs/*` request with a `sandbox`."
-    fs_search                 "`fs/search`, `fs/find`, `fs/nextPage` and `fs/cancelSearch`."
-    fs_rename                 "`fs/rename`."
-    fs_symlink                "`fs/symlink` and `fs/readLink`."
-    fs_set_permissions        "`fs/setPermissions`."
-    fs_batch                  "`fs/batch`."
-    http_header_env_vars      "`valueEnvVar` in `http/request`."
-    http_cancel               "`http/cancel`."
-    http_request_body         "`streamBody` in `http/request`, and `http/requestBody`."
-    http_body_limit           "`maxBodyBytes` in `http/request`."
-    http_error_kinds          "`error.data.kind` and `errorKind` tell how an exchange failed."
 }
 
 /// Result of `environment/status`.

@@ -12,7 +12,10 @@ use serde_json::value::RawValue;
 
 use crate::errors::RpcError;
 use crate::path_uri::PathUri;
-use crate::user::UserName;
+
+// First, because the other modules use its macro.
+#[macro_use]
+mod shared;
 
 mod changes;
 mod data64;
@@ -25,32 +28,15 @@ mod watch;
 mod write;
 
 pub use crate::bytes64::Bytes64;
-pub use changes::{
-    ChangeKind, FsChange, FsReadChangesParams, FsReadChangesResponse, FsUnwatchParams,
-    FsUnwatchResponse, FsWatchParams, FsWatchResponse,
-};
+pub use changes::*;
 pub use data64::Data64;
-pub use edit::{
-    EditMismatch, FsAppliedEdit, FsEditParams, FsEditResponse, FsTextEdit, NearestText,
-};
-pub use handles::{
-    FsCloseParams, FsOpenParams, FsOpenResponse, FsReadBlockParams, FsReadBlockResponse,
-    FsWriteBlockParams, OpenMode,
-};
-pub use listing::{
-    FsDirectoryEntry, FsReadDirectoryParams, FsReadDirectoryResponse, FsWalkEntry, FsWalkError,
-    FsWalkOptions, FsWalkParams, FsWalkResponse, WalkKind,
-};
-pub use metadata::{FileKind, FsGetMetadataParams, FsGetMetadataResponse, MetadataDetails};
-pub use search::{
-    BinaryFiles, CaseMode, FoundKind, FsCancelSearchParams, FsCancelSearchResponse, FsFindPage,
-    FsFindParams, FsFoundEntry, FsNextPageParams, FsNextPageResponse, FsSearchFilter,
-    FsSearchLimits, FsSearchMatch, FsSearchPage, FsSearchParams, FsSearchState, Incomplete,
-};
-pub use watch::{FsMissingChangedNotification, FsWatchMissingParams, FsWatchMissingResponse};
-pub use write::{
-    Durability, FsAppendParams, FsTruncateParams, FsWriteFileParams, FsWriteFileResponse,
-};
+pub use edit::*;
+pub use handles::*;
+pub use listing::*;
+pub use metadata::*;
+pub use search::*;
+pub use watch::*;
+pub use write::*;
 
 /// The sandbox policy of a request.
 pub type Sandbox = Option<SandboxText>;
@@ -79,23 +65,17 @@ impl PartialEq for SandboxText {
     }
 }
 
-/// Params of `fs/readFile`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsReadFileParams {
-    pub path: PathUri,
-    /// Whether links are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// Whether the answer has the version tag.
-    #[serde(default)]
-    pub detailed: Option<bool>,
+fs_params! {
+    /// Params of `fs/readFile`.
+    pub struct FsReadFileParams {
+        pub path: PathUri,
+        pub follow_symlinks: shared,
+        pub sandbox: shared,
+        pub user: shared,
+        /// Whether the answer has the version tag.
+        #[serde(default)]
+        pub detailed: Option<bool>,
+    }
 }
 
 /// Result of `fs/readFile`.
@@ -109,35 +89,24 @@ pub struct FsReadFileResponse {
     pub version_tag: Option<String>,
 }
 
-/// Params of `fs/createDirectory`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsCreateDirectoryParams {
-    pub path: PathUri,
-    /// Whether missing parents are created and an existing directory is accepted; default true.
-    #[serde(default)]
-    pub recursive: Option<bool>,
-    /// Whether links are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-}
+fs_params! {
+    /// Params of `fs/createDirectory`.
+    pub struct FsCreateDirectoryParams {
+        pub path: PathUri,
+        /// Whether missing parents are created and an existing directory is accepted; default true.
+        #[serde(default)]
+        pub recursive: Option<bool>,
+        pub follow_symlinks: shared,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 
-/// Params of `fs/canonicalize`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct FsCanonicalizeParams {
-    pub path: PathUri,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
+    /// Params of `fs/canonicalize`.
+    pub struct FsCanonicalizeParams {
+        pub path: PathUri,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 }
 
 /// Result of `fs/canonicalize`.
@@ -148,93 +117,66 @@ pub struct FsCanonicalizeResponse {
     pub path: PathUri,
 }
 
-/// Params of `fs/remove`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsRemoveParams {
-    pub path: PathUri,
-    /// Whether a directory is removed with its content; default true.
-    #[serde(default)]
-    pub recursive: Option<bool>,
-    /// Whether a missing path is accepted; default true.
-    #[serde(default)]
-    pub force: Option<bool>,
-    /// Whether links in the parent directories are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-}
+fs_params! {
+    /// Params of `fs/remove`.
+    pub struct FsRemoveParams {
+        pub path: PathUri,
+        /// Whether a directory is removed with its content; default true.
+        #[serde(default)]
+        pub recursive: Option<bool>,
+        /// Whether a missing path is accepted; default true.
+        #[serde(default)]
+        pub force: Option<bool>,
+        /// Whether links in the parent directories are followed; default true.
+        #[serde(default)]
+        pub follow_symlinks: Option<bool>,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 
-/// Params of `fs/copy`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsCopyParams {
-    pub source_path: PathUri,
-    pub destination_path: PathUri,
-    /// Whether a directory is copied with its content.
-    pub recursive: bool,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-}
+    /// Params of `fs/copy`.
+    pub struct FsCopyParams {
+        pub source_path: PathUri,
+        pub destination_path: PathUri,
+        /// Whether a directory is copied with its content.
+        pub recursive: bool,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 
-/// Params of `fs/rename`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsRenameParams {
-    pub source_path: PathUri,
-    pub destination_path: PathUri,
-    /// Whether an existing destination is an error; default false.
-    #[serde(default)]
-    pub no_replace: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-}
+    /// Params of `fs/rename`.
+    pub struct FsRenameParams {
+        pub source_path: PathUri,
+        pub destination_path: PathUri,
+        /// Whether an existing destination is an error; default false.
+        #[serde(default)]
+        pub no_replace: Option<bool>,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 
-/// Params of `fs/symlink`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsSymlinkParams {
-    pub path: PathUri,
-    /// Target of the link, stored unchanged.
-    #[serde(default)]
-    pub target: Option<String>,
-    /// Target of the link, if it is not UTF-8.
-    #[serde(default)]
-    pub target_base64: Option<Bytes64>,
-    /// Whether an existing link is replaced; default false.
-    #[serde(default)]
-    pub replace: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-}
+    /// Params of `fs/symlink`.
+    pub struct FsSymlinkParams {
+        pub path: PathUri,
+        /// Target of the link, stored unchanged.
+        #[serde(default)]
+        pub target: Option<String>,
+        /// Target of the link, if it is not UTF-8.
+        #[serde(default)]
+        pub target_base64: Option<Bytes64>,
+        /// Whether an existing link is replaced; default false.
+        #[serde(default)]
+        pub replace: Option<bool>,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 
-/// Params of `fs/readLink`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct FsReadLinkParams {
-    pub path: PathUri,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
+    /// Params of `fs/readLink`.
+    pub struct FsReadLinkParams {
+        pub path: PathUri,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 }
 
 /// Result of `fs/readLink`.
@@ -249,25 +191,19 @@ pub struct FsReadLinkResponse {
     pub target_base64: Option<Bytes64>,
 }
 
-/// Params of `fs/setPermissions`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsSetPermissionsParams {
-    pub path: PathUri,
-    /// The permission bits, at most 0o7777.
-    pub mode: u32,
-    /// Modification time, in Unix milliseconds; default: unchanged.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub modified_at_ms: Option<i64>,
-    /// Whether links are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
+fs_params! {
+    /// Params of `fs/setPermissions`.
+    pub struct FsSetPermissionsParams {
+        pub path: PathUri,
+        /// The permission bits, at most 0o7777.
+        pub mode: u32,
+        /// Modification time, in Unix milliseconds; default: unchanged.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub modified_at_ms: Option<i64>,
+        pub follow_symlinks: shared,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 }
 
 /// Params of `fs/batch`.

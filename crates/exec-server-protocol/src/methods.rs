@@ -1,11 +1,13 @@
-//! The table of methods: name, family, lane, sandbox, capability, params and result of every request that the server knows.
+//! The tables of methods and capabilities: name, family, lane, sandbox, capability, params and result of every request
+//! that the server knows, and what each capability needs.
 
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::environment::{
-    Capabilities, CapabilitiesParams, CapabilitiesResponse, CapabilityRootsParams,
-    CapabilityRootsResponse, EnvironmentConfigReadParams, EnvironmentConfigReadResponse,
-    EnvironmentInfo, EnvironmentStatusResponse,
+    CapabilitiesParams, CapabilitiesResponse, CapabilityRootsParams, CapabilityRootsResponse,
+    EnvironmentConfigReadParams, EnvironmentConfigReadResponse, EnvironmentInfo,
+    EnvironmentStatusResponse,
 };
 use crate::fs::*;
 use crate::http::{
@@ -270,6 +272,113 @@ methods! {
         "A piece of the body of such a request."
     HttpCancel             "http/cancel"                Http                Control  Refused _                       HttpCancelParams => HttpCancelResponse,
         "The early end of an exchange."
+}
+
+/// What decides which capabilities a server has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Platform {
+    /// Whether the server runs on Linux.
+    pub is_linux: bool,
+    /// Whether sandboxes have mounts of their own.
+    pub has_mounts: bool,
+    /// Whether the server may start processes as other users.
+    pub can_change_users: bool,
+}
+
+impl Platform {
+    fn has(self, needs: Needs) -> bool {
+        match needs {
+            Needs::Nothing => true,
+            Needs::Linux => self.is_linux,
+            Needs::Mounts => self.has_mounts,
+            Needs::Users => self.can_change_users,
+        }
+    }
+}
+
+/// What a capability needs.
+enum Needs {
+    Nothing,
+    Linux,
+    Mounts,
+    Users,
+}
+
+macro_rules! capabilities {
+    ($($field:ident $needs:ident $doc:literal)*) => {
+        /// Optional features of a server; a missing member is false.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct Capabilities {
+            $(#[doc = $doc] #[serde(skip_serializing_if = "crate::is_false")] pub $field: bool,)*
+        }
+
+        impl Capabilities {
+            /// The capabilities of this server on a platform.
+            pub fn of(platform: Platform) -> Self {
+                Self { $($field: platform.has(Needs::$needs),)* }
+            }
+        }
+    };
+}
+
+capabilities! {
+    environment_host                                 Nothing "`host` and `instanceId` in `environment/info`."
+    environment_config_read                          Nothing "`environmentConfig/read`."
+    capability_discovery_v2                          Nothing "`capabilities/discoverV2`."
+    shell_snapshot_v2                                Nothing "`shellSnapshot` in `process/start`."
+    process_resize                                   Nothing "`process/resize`, and `size` in `process/start`."
+    process_close_stdin                              Nothing "`process/closeStdin`."
+    process_list                                     Nothing "`process/list`."
+    process_signals                                  Nothing "Every signal of `process/signal`, sent to the whole tree."
+    process_terminate_grace                          Nothing "`graceMs` in `process/terminate`."
+    process_exit_details                             Nothing "`signal`, `reason`, `durationMs` and `rusage` of an ended process."
+    process_timeouts                                 Nothing "`timeoutMs` and `idleTimeoutMs` in `process/start`."
+    process_output_retention                         Nothing "`outputRetention` in `process/start`; gaps are reported."
+    process_start_retry                              Nothing "A start repeated on a resumed session answers with the running process."
+    process_wait_when_detached                       Nothing "`waitWhenDetached` in `process/start`."
+    env_exclude_secrets                              Nothing "`excludeSecrets` in the `envPolicy` of `process/start`."
+    session_moved                                    Nothing "`clientCapabilities.sessionMoved` in `initialize`: the notification `session/moved` tells of a take-over."
+    report_ignored                                   Nothing "`clientCapabilities.reportIgnored` in `initialize`: replies list members that were ignored."
+    session_take_over                                Nothing "A resume takes over from a connection whose peer is silent."
+    session_take_over_asked                          Nothing "`takeOver: false` in `initialize` leaves a session with a peer that cannot be probed."
+    session_directory                                Nothing "`session/list`; `sessionId` in `process/read`, `process/signal` and `process/terminate`; `takeOver` in `initialize`."
+    session_linger                                   Nothing "`lingerMs` in `initialize`, `session/setLinger`, and `closedRetentionMs` in `process/start`."
+    sandboxed_file_streaming                         Linux   "`fs/open` under a sandbox."
+    process_sandbox_report                           Linux   "`sandbox` in the answer to `process/start`: what really holds."
+    process_limits                                   Linux   "`limits` in `process/start`, and in its answer."
+    process_output_times                             Nothing "`timestamps` in `process/read`: `atMs` of every chunk."
+    process_read_until                               Nothing "`until` in `process/read`: one answer without output, at the exit or the close."
+    process_unique_id                                Nothing "`uniqueId` in `process/start`; `user` in lists of processes."
+    process_pid                                      Nothing "`detailed` in `process/start`: `pid` in its answer."
+    process_output_spool                             Linux   "`outputSpool` in `process/start`, and `view` in `process/read`."
+    process_user                                     Users   "`user` in `process/start`."
+    linux_root_write_preserves_devices               Mounts  "A sandbox that may write `/` has working devices."
+    linux_approved_root_write_preserves_restrictions Mounts  "What a policy denies stays so in a sandbox that may write `/`."
+    file_write_streaming                             Nothing "`mode` in `fs/open`, and `fs/writeBlock`."
+    fs_watch_missing                                 Nothing "`fs/watchMissing`."
+    fs_watch                                         Linux   "`fs/watch`, `fs/readChanges` and `fs/unwatch`."
+    fs_atomic_write                                  Nothing "New content appears at once or not at all; `durability`, and `discard` in `fs/close`."
+    fs_conditional_write                             Nothing "`ifAbsent` and `ifMatch` where content is written."
+    fs_owner_names                                   Linux   "`ownerName` and `groupName` in detailed metadata."
+    fs_detailed_metadata                             Nothing "`detailed` in `fs/getMetadata`, `fs/readFile`, `fs/open` and where content is written."
+    fs_directory_paging                              Nothing "`limit`, `cursor` and `detailed` in `fs/readDirectory`; links and odd names are told."
+    fs_write_attributes                              Nothing "`modeBits`, `newModeBits` and `modifiedAtMs` in `fs/writeFile` and `fs/open`."
+    fs_append                                        Nothing "`fs/append`."
+    fs_truncate                                      Nothing "`fs/truncate`."
+    fs_edit                                          Linux   "`fs/edit`."
+    fs_user                                          Users   "`user` in every `fs/*` request with a `sandbox`."
+    fs_search                                        Linux   "`fs/search`, `fs/find`, `fs/nextPage` and `fs/cancelSearch`."
+    fs_rename                                        Nothing "`fs/rename`."
+    fs_symlink                                       Nothing "`fs/symlink` and `fs/readLink`."
+    fs_set_permissions                               Nothing "`fs/setPermissions`."
+    fs_batch                                         Nothing "`fs/batch`."
+    http_header_env_vars                             Nothing "`valueEnvVar` in `http/request`."
+    http_cancel                                      Nothing "`http/cancel`."
+    http_request_body                                Nothing "`streamBody` in `http/request`, and `http/requestBody`."
+    http_body_limit                                  Nothing "`maxBodyBytes` in `http/request`."
+    http_error_kinds                                 Nothing "`error.data.kind` and `errorKind` tell how an exchange failed."
 }
 
 /// The only notification that clients send.

@@ -3,11 +3,19 @@
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 
+use crate::fs::Sandbox;
 use crate::json;
+use crate::user::UserName;
 
 /// The params of a method without params: missing, `null` and `{}` are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoParams;
+
+/// Params with the members `sandbox` and `user`.
+pub trait Scoped {
+    /// Takes the policy and the user out of the params.
+    fn take_scope(&mut self) -> (Sandbox, Option<UserName>);
+}
 
 /// Decodes raw JSON; the error is one sentence for the client.
 pub fn decode<T: DeserializeOwned>(raw: &str) -> Result<T, String> {

@@ -148,7 +148,7 @@ impl RetryBudget {
     /// Whether the start should be retried with a new confinement.
     pub fn allows_another_try(&mut self, error: &SpawnError) -> bool {
         const MAX_TRIES: u32 = 8;
-        let SpawnError::Sandbox { source, .. } = error else { return false };
+        let SpawnError::Sandbox { cause: source, .. } = error else { return false };
         self.tries += 1;
         source.kind() == io::ErrorKind::NotFound && self.tries < MAX_TRIES
     }

@@ -164,7 +164,8 @@ impl SandboxSpawner {
 }
 
 fn no_sandbox<T>() -> Result<T, SpawnError> {
-    unsupported("a sandbox").map_err(|source| SpawnError::Prepare { step: "platform", source })
+    unsupported("a sandbox")
+        .map_err(|source| SpawnError::Prepare { step: "platform", cause: source })
 }
 
 /// No limit can be enforced.

@@ -5,37 +5,20 @@ use std::time::{Duration, Instant};
 use super::Group;
 use crate::client::Event;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::ms;
 
-const ANSWERED: &str = "backlog.answered";
-const TIME: &str = "backlog.time";
+rows! {
+    ANSWERED = "backlog.answered": "2000 requests before the first read: answered", Higher "requests",
+        AtLeast(REQUESTS as f64, Unit);
+    TIME = "backlog.time": "… until the last answer", Lower "ms";
+}
 
 const REQUESTS: u32 = 2000;
 
 /// A server whose queues form a cycle deadlocks here.
-pub const GROUP: Group = Group {
-    name: "backlog",
-    most_rounds: 1,
-    rows: &[
-        Row {
-            id: ANSWERED,
-            label: "2000 requests before the first read: answered",
-            unit: Unit::Named("requests"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(REQUESTS as f64, Of::Unit)],
-        },
-        Row {
-            id: TIME,
-            label: "… until the last answer",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "backlog", most_rounds: 1, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect()?;

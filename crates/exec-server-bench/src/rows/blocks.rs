@@ -11,18 +11,21 @@ use super::{EVERY_ROUND, Group};
 use crate::client::Client;
 use crate::contestant::Server;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::scratch::{pattern, uri};
 use crate::stats::mib;
 use crate::transfer::Transfer;
 use crate::wire;
 
-const ONE: &str = "blocks.one";
-const ONE_CPU: &str = "blocks.one-cpu";
-const EIGHT: &str = "blocks.eight";
-const EIGHT_CPU: &str = "blocks.eight-cpu";
-const GROWTH: &str = "blocks.growth";
+rows! {
+    ONE = "blocks.one": "256 MiB in blocks of 1 MiB, one in flight", Higher "MB/s", AtLeast(3.2, Peer);
+    ONE_CPU = "blocks.one-cpu": "… server CPU", Lower "s/GiB";
+    EIGHT = "blocks.eight": "256 MiB in blocks of 1 MiB, 8 in flight", Higher "MB/s", AtLeast(3.0, Peer);
+    EIGHT_CPU = "blocks.eight-cpu": "… server CPU", Lower "s/GiB";
+    GROWTH = "blocks.growth": "512 MiB in blocks of 1 MiB, 8 in flight: memory growth", Lower "MiB",
+        AtMost(16.0, Unit);
+}
 
 /// Maximum size of a block.
 const BLOCK: usize = 1 << 20;
@@ -31,48 +34,7 @@ const BLOCK: usize = 1 << 20;
 const NUMBER: usize = 18;
 
 /// `fs/open`, `fs/readBlock` to the end, `fs/close`.
-pub const GROUP: Group = Group {
-    name: "blocks",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: ONE,
-            label: "256 MiB in blocks of 1 MiB, one in flight",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(3.2, Of::Peer)],
-        },
-        Row {
-            id: ONE_CPU,
-            label: "… server CPU",
-            unit: Unit::Named("s/GiB"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: EIGHT,
-            label: "256 MiB in blocks of 1 MiB, 8 in flight",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(3.0, Of::Peer)],
-        },
-        Row {
-            id: EIGHT_CPU,
-            label: "… server CPU",
-            unit: Unit::Named("s/GiB"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: GROWTH,
-            label: "512 MiB in blocks of 1 MiB, 8 in flight: memory growth",
-            unit: Unit::Named("MiB"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(16.0, Of::Unit)],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "blocks", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let blocks = scene.effort.pick(256, 64);

@@ -8,34 +8,16 @@ use rustix::io::retry_on_intr;
 use super::{EVERY_ROUND, Group};
 use crate::client::{Client, Launch};
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene, USUAL_TIME};
 
-const ONE: &str = "burst.one";
-const FIFTY: &str = "burst.fifty";
+rows! {
+    ONE = "burst.one": "200 × `true` at once, one connection", Higher "procs/s", AtLeast(10.0, Peer);
+    FIFTY = "burst.fifty": "200 × `true` at once, 50 connections", Higher "procs/s", AtLeast(6.0, Peer);
+}
 
 /// 200 times `true`.
-pub const GROUP: Group = Group {
-    name: "burst",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: ONE,
-            label: "200 × `true` at once, one connection",
-            unit: Unit::Named("procs/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(10.0, Of::Peer)],
-        },
-        Row {
-            id: FIFTY,
-            label: "200 × `true` at once, 50 connections",
-            unit: Unit::Named("procs/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(6.0, Of::Peer)],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "burst", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     for (row, connections, each) in [(ONE, 1, 200), (FIFTY, 50, 4)] {

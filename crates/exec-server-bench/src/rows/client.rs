@@ -8,57 +8,30 @@ use std::time::{Duration, Instant};
 use super::Group;
 use crate::contestant::Seat;
 use crate::failure::Result;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::scratch::pattern;
 use crate::ssh::{Link, Ssh, run};
 use crate::stats::{ms, percentile};
 
-const RUN: &str = "client.run";
-const SSH: &str = "client.ssh";
-const SSH_SHARED: &str = "client.ssh-shared";
-const OUTPUT: &str = "client.output";
-const UP: &str = "client.up";
-const DOWN: &str = "client.down";
-const SCP: &str = "client.scp";
-const TREE: &str = "client.tree";
-const TREE_BACK: &str = "client.tree-back";
-const RSYNC: &str = "client.rsync";
+rows! {
+    RUN = "client.run": "`exec-server run URL -- true`, p50", Lower "ms", AtMost(1.0, OurRow(SSH));
+    SSH = "client.ssh": "… `ssh HOST true`", Lower "ms";
+    SSH_SHARED = "client.ssh-shared": "… over a control socket that is open", Lower "ms";
+    OUTPUT = "client.output": "`run URL -- cat` of 256 MiB", Higher "MB/s";
+    UP = "client.up": "`cp` of 256 MiB to the server", Higher "MB/s", AtLeast(1.0, OurRow(SCP));
+    DOWN = "client.down": "… from the server", Higher "MB/s", AtLeast(1.0, OurRow(SCP));
+    SCP = "client.scp": "… `scp` to the server", Higher "MB/s";
+    TREE = "client.tree": "`cp -r` of 10,000 files of 1 KiB to the server", Lower "s";
+    TREE_BACK = "client.tree-back": "… from the server", Lower "s";
+    RSYNC = "client.rsync": "… `rsync -r` over ssh to the server", Lower "s";
+}
 
 const LARGE: usize = 256 * 1024 * 1024;
 const FILES: usize = 10_000;
 
 /// Complete invocations of the commands.
-pub const GROUP: Group = Group {
-    name: "client",
-    most_rounds: 2,
-    rows: &[
-        row(RUN, "`exec-server run URL -- true`, p50", "ms", &[Bar::AtMost(1.0, Of::OurRow(SSH))]),
-        row(SSH, "… `ssh HOST true`", "ms", &[]),
-        row(SSH_SHARED, "… over a control socket that is open", "ms", &[]),
-        rate(OUTPUT, "`run URL -- cat` of 256 MiB", &[]),
-        rate(UP, "`cp` of 256 MiB to the server", &[Bar::AtLeast(1.0, Of::OurRow(SCP))]),
-        rate(DOWN, "… from the server", &[Bar::AtLeast(1.0, Of::OurRow(SCP))]),
-        rate(SCP, "… `scp` to the server", &[]),
-        row(TREE, "`cp -r` of 10,000 files of 1 KiB to the server", "s", &[]),
-        row(TREE_BACK, "… from the server", "s", &[]),
-        row(RSYNC, "… `rsync -r` over ssh to the server", "s", &[]),
-    ],
-    measure,
-};
-
-const fn row(
-    id: &'static str,
-    label: &'static str,
-    unit: &'static str,
-    bars: &'static [Bar],
-) -> Row {
-    Row { id, label, unit: Unit::Named(unit), better: Better::Lower, bars }
-}
-
-const fn rate(id: &'static str, label: &'static str, bars: &'static [Bar]) -> Row {
-    Row { id, label, unit: Unit::Named("MB/s"), better: Better::Higher, bars }
-}
+pub const GROUP: Group = Group { name: "client", most_rounds: 2, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     // Other contestants have no client commands.

@@ -5,37 +5,20 @@ use std::time::Instant;
 
 use super::Group;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::{ms, percentile};
 
-const FIRST: &str = "connecting.first";
-const MEDIAN: &str = "connecting.median";
+rows! {
+    MEDIAN = "connecting.median": "initialised connection, 1000 processes on the machine", Lower "ms",
+        AtMost(1.0, Unit);
+    FIRST = "connecting.first": "… the first one of a client", Lower "ms";
+}
 
 const PROCESSES: usize = 1000;
 
 /// Consecutive connections from a client that was started before the server.
-pub const GROUP: Group = Group {
-    name: "connecting",
-    most_rounds: 2,
-    rows: &[
-        Row {
-            id: MEDIAN,
-            label: "initialised connection, 1000 processes on the machine",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.0, Of::Unit)],
-        },
-        Row {
-            id: FIRST,
-            label: "… the first one of a client",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "connecting", most_rounds: 2, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let _crowd = IdleProcesses::start()?;

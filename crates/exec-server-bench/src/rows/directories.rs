@@ -10,16 +10,20 @@ use serde::de::IgnoredAny;
 use super::{EVERY_ROUND, Group};
 use crate::client::Client;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Pace, Readings, Scene};
 use crate::scratch::uri;
 use crate::stats::{ms, percentile};
 use crate::wire::{self, Incoming};
 
-const LISTING: &str = "directories.listing";
-const WALK: &str = "directories.walk";
-const WALKED: &str = "directories.walked";
-const MARKERS: &str = "directories.markers";
+rows! {
+    LISTING = "directories.listing": "fs/readDirectory of 10,000 entries, p50", Lower "ms",
+        AtMost(0.45, Peer);
+    WALK = "directories.walk": "fs/walk of 50,000 entries, p50", Lower "ms", AtMost(0.5, Peer);
+    WALKED = "directories.walked": "… entries that the answer had room for", Neither "entries";
+    MARKERS = "directories.markers": "19 × fs/getMetadata at once, 9 of them refused, p50", Lower "ms",
+        AtMost(1.0 / 20.0, NaglingPeer);
+}
 
 const ENTRIES: usize = 10_000;
 
@@ -31,41 +35,8 @@ const LEAVES: usize = 99;
 const DEPTH: usize = 10;
 
 /// `fs/readDirectory`, `fs/walk` and `fs/getMetadata`.
-pub const GROUP: Group = Group {
-    name: "directories",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: LISTING,
-            label: "fs/readDirectory of 10,000 entries, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(0.45, Of::Peer)],
-        },
-        Row {
-            id: WALK,
-            label: "fs/walk of 50,000 entries, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(0.5, Of::Peer)],
-        },
-        Row {
-            id: WALKED,
-            label: "… entries that the answer had room for",
-            unit: Unit::Named("entries"),
-            better: Better::Neither,
-            bars: &[],
-        },
-        Row {
-            id: MARKERS,
-            label: "19 × fs/getMetadata at once, 9 of them refused, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.0 / 20.0, Of::NaglingPeer)],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group =
+    Group { name: "directories", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect()?;

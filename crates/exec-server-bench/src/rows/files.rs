@@ -10,121 +10,34 @@ use super::{EVERY_ROUND, Group};
 use crate::client::Client;
 use crate::failure::{Failure, Result};
 use crate::one_core::OneCore;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Pace, Readings, Scene};
 use crate::scratch::{pattern, uri};
 use crate::stats::{percentile, us};
 use crate::transfer::Transfer;
 use crate::wire;
 
-pub const READ_P50: &str = "files.read-p50";
-const READ_P95: &str = "files.read-p95";
-const READ_CPU: &str = "files.read-cpu";
-const CORE_P50: &str = "files.core-p50";
-const CORE_CPU: &str = "files.core-cpu";
-pub const WRITE_P50: &str = "files.write-p50";
-const WRITE_P95: &str = "files.write-p95";
-const WRITE_CPU: &str = "files.write-cpu";
-const BIG_READ: &str = "files.big-read";
-const BIG_READ_CPU: &str = "files.big-read-cpu";
-const BIG_WRITE: &str = "files.big-write";
-const BIG_WRITE_CPU: &str = "files.big-write-cpu";
+rows! {
+    pub READ_P50 = "files.read-p50": "fs/readFile of 4 KiB, p50", Lower "µs";
+    READ_P95 = "files.read-p95": "… p95", Lower "µs";
+    READ_CPU = "files.read-cpu": "… server CPU each", Lower "µs";
+    CORE_P50 = "files.core-p50": "… client and server on one core, p50", Lower "µs", AtMost(1.0, Peer);
+    CORE_CPU = "files.core-cpu": "… and server CPU each", Lower "µs", AtMost(0.7, Peer);
+    pub WRITE_P50 = "files.write-p50": "fs/writeFile of 4 KiB over a file, p50", Lower "µs",
+        AtMost(1.5, Peer);
+    WRITE_P95 = "files.write-p95": "… p95", Lower "µs";
+    WRITE_CPU = "files.write-cpu": "… server CPU each", Lower "µs";
+    BIG_READ = "files.big-read": "fs/readFile of 8 MiB", Higher "MB/s", AtLeast(3.2, Peer);
+    BIG_READ_CPU = "files.big-read-cpu": "… server CPU", Lower "s/GiB";
+    BIG_WRITE = "files.big-write": "fs/writeFile of 8 MiB over a file", Higher "MB/s", AtLeast(1.7, Peer);
+    BIG_WRITE_CPU = "files.big-write-cpu": "… server CPU", Lower "s/GiB";
+}
 
 const SMALL: usize = 4 << 10;
 const BIG: usize = 8 << 20;
 
 /// `fs/readFile` and `fs/writeFile`.
-pub const GROUP: Group = Group {
-    name: "files",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: READ_P50,
-            label: "fs/readFile of 4 KiB, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: READ_P95,
-            label: "… p95",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: READ_CPU,
-            label: "… server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: CORE_P50,
-            label: "… client and server on one core, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.0, Of::Peer)],
-        },
-        Row {
-            id: CORE_CPU,
-            label: "… and server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(0.7, Of::Peer)],
-        },
-        Row {
-            id: WRITE_P50,
-            label: "fs/writeFile of 4 KiB over a file, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.5, Of::Peer)],
-        },
-        Row {
-            id: WRITE_P95,
-            label: "… p95",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: WRITE_CPU,
-            label: "… server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: BIG_READ,
-            label: "fs/readFile of 8 MiB",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(3.2, Of::Peer)],
-        },
-        Row {
-            id: BIG_READ_CPU,
-            label: "… server CPU",
-            unit: Unit::Named("s/GiB"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: BIG_WRITE,
-            label: "fs/writeFile of 8 MiB over a file",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(1.7, Of::Peer)],
-        },
-        Row {
-            id: BIG_WRITE_CPU,
-            label: "… server CPU",
-            unit: Unit::Named("s/GiB"),
-            better: Better::Lower,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "files", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect()?;

@@ -9,62 +9,23 @@ use super::{EVERY_ROUND, Group};
 use crate::client::{Client, Launch};
 use crate::failure::{Failure, Result};
 use crate::ledger::Content;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::percentile;
 
-const SAME_P50: &str = "flood.same-p50";
-const SAME_P95: &str = "flood.same-p95";
-const RATE: &str = "flood.rate";
-const OTHER_P50: &str = "flood.other-p50";
-const OTHER_P95: &str = "flood.other-p95";
+rows! {
+    SAME_P50 = "flood.same-p50": "round trip on the connection that a process floods, p50", Lower "ms";
+    SAME_P95 = "flood.same-p95": "… p95", Lower "ms", AtMost(1.0 / 8.0, Peer);
+    RATE = "flood.rate": "… output meanwhile", Higher "MB/s";
+    OTHER_P50 = "flood.other-p50": "round trip on another connection, p50", Lower "ms";
+    OTHER_P95 = "flood.other-p95": "… p95", Lower "ms";
+}
 
 /// Round trips count only once the flood has started.
 const UNDER_WAY: u64 = 32 << 20;
 
 /// Round trips of `environment/status`.
-pub const GROUP: Group = Group {
-    name: "flood",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: SAME_P50,
-            label: "round trip on the connection that a process floods, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: SAME_P95,
-            label: "… p95",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.0 / 8.0, Of::Peer)],
-        },
-        Row {
-            id: RATE,
-            label: "… output meanwhile",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[],
-        },
-        Row {
-            id: OTHER_P50,
-            label: "round trip on another connection, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: OTHER_P95,
-            label: "… p95",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "flood", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut flooded = scene.connect()?;

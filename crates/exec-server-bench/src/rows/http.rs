@@ -8,65 +8,28 @@ use super::{EVERY_ROUND, Group};
 use crate::client::Client;
 use crate::failure::{Failure, Result};
 use crate::one_core::OneCore;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Pace, Readings, Scene};
 use crate::stats::{percentile, us};
 use crate::web::Web;
 use crate::wire;
 
-const SMALL_P50: &str = "http.small-p50";
-const SMALL_P95: &str = "http.small-p95";
-const SMALL_CPU: &str = "http.small-cpu";
-const CORE_P50: &str = "http.core-p50";
-const CORE_CPU: &str = "http.core-cpu";
+rows! {
+    // Most of the time is four wake-ups of a sleeping core for every server; the server's own work shows on one
+    // core.
+    SMALL_P50 = "http.small-p50": "http/request of 1 KiB, p50", Lower "µs",
+        AtMost(1.0, Peer), AtMost(1.3, Bare);
+    SMALL_P95 = "http.small-p95": "… p95", Lower "µs";
+    SMALL_CPU = "http.small-cpu": "… server CPU each", Lower "µs";
+    CORE_P50 = "http.core-p50": "… client, server and web server on one core, p50", Lower "µs",
+        AtMost(0.7, Peer);
+    CORE_CPU = "http.core-cpu": "… and server CPU each", Lower "µs";
+}
 
 const SMALL: usize = 1 << 10;
 
 /// `http/request` with small bodies.
-pub const GROUP: Group = Group {
-    name: "http",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: SMALL_P50,
-            label: "http/request of 1 KiB, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            // Most of the time is four wake-ups of a sleeping core for every server; the server's own work shows on one
-            // core.
-            bars: &[Bar::AtMost(1.0, Of::Peer), Bar::AtMost(1.3, Of::Bare)],
-        },
-        Row {
-            id: SMALL_P95,
-            label: "… p95",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: SMALL_CPU,
-            label: "… server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: CORE_P50,
-            label: "… client, server and web server on one core, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(0.7, Of::Peer)],
-        },
-        Row {
-            id: CORE_CPU,
-            label: "… and server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "http", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 /// Turns are short, because there are many.
 const TURN: Duration = Duration::from_millis(400);

@@ -10,57 +10,27 @@ use super::{EVERY_ROUND, Group};
 use crate::client::Client;
 use crate::contestant::Seat;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::mib;
 use crate::transfer::Transfer;
 use crate::web::Web;
 use crate::wire;
 
-const STREAM: &str = "http.stream";
-const STREAM_CPU: &str = "http.stream-cpu";
-const STREAM_CHUNK: &str = "http.stream-chunk";
-const GROWTH: &str = "http.stall-growth";
+rows! {
+    STREAM = "http.stream": "http/request of 256 MiB, streamed", Higher "MB/s", AtLeast(2.0, Peer);
+    STREAM_CPU = "http.stream-cpu": "… server CPU", Lower "s/GiB";
+    STREAM_CHUNK = "http.stream-chunk": "… mean delta", Neither "bytes";
+    GROWTH = "http.stall-growth": "client does not read 1 GiB of an answer: memory growth", Lower "MiB",
+        AtMost(64.0, Unit);
+}
 
 const BIG: usize = 256 << 20;
 const HUGE: usize = 1 << 30;
 
 /// `http/request` with large bodies.
-pub const GROUP: Group = Group {
-    name: "http-bodies",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: STREAM,
-            label: "http/request of 256 MiB, streamed",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(2.0, Of::Peer)],
-        },
-        Row {
-            id: STREAM_CPU,
-            label: "… server CPU",
-            unit: Unit::Named("s/GiB"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: STREAM_CHUNK,
-            label: "… mean delta",
-            unit: Unit::Named("bytes"),
-            better: Better::Neither,
-            bars: &[],
-        },
-        Row {
-            id: GROWTH,
-            label: "client does not read 1 GiB of an answer: memory growth",
-            unit: Unit::Named("MiB"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(64.0, Of::Unit)],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group =
+    Group { name: "http-bodies", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     // The bare server supports only small responses.

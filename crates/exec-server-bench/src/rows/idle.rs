@@ -8,15 +8,20 @@ use crate::client::{Client, Event, Launch};
 use crate::contestant::Server;
 use crate::failure::Result;
 use crate::ledger::Content;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::kib;
 
-const PROCESS: &str = "idle.process";
-const THREADS: &str = "idle.threads";
-const NEW_THREADS: &str = "idle.new-threads";
-const CONNECTION: &str = "idle.connection";
-const RETAINED: &str = "idle.retained";
+rows! {
+    PROCESS = "idle.process": "500 idle processes: memory each", Lower "KiB", AtMost(16.0, Unit);
+    THREADS = "idle.threads": "… server threads", Lower "threads";
+    // A pool may grow a little, but not with the number of processes.
+    NEW_THREADS = "idle.new-threads": "… server threads more than before", Lower "threads",
+        AtMost(16.0, Unit);
+    CONNECTION = "idle.connection": "500 idle connections: memory each", Lower "KiB";
+    RETAINED = "idle.retained": "memory kept per closed process that wrote 2 MiB", Lower "KiB",
+        AtMost(1.1 * 1024.0, Unit);
+}
 
 /// Requests in flight; some servers deadlock with more.
 const IN_FLIGHT: usize = 64;
@@ -25,49 +30,7 @@ const IN_FLIGHT: usize = 64;
 const SETTLE: Duration = Duration::from_millis(300);
 
 /// Mostly memory.
-pub const GROUP: Group = Group {
-    name: "idle",
-    most_rounds: 3,
-    rows: &[
-        Row {
-            id: PROCESS,
-            label: "500 idle processes: memory each",
-            unit: Unit::Named("KiB"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(16.0, Of::Unit)],
-        },
-        Row {
-            id: THREADS,
-            label: "… server threads",
-            unit: Unit::Named("threads"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: NEW_THREADS,
-            label: "… server threads more than before",
-            unit: Unit::Named("threads"),
-            better: Better::Lower,
-            // A pool may grow a little, but not with the number of processes.
-            bars: &[Bar::AtMost(16.0, Of::Unit)],
-        },
-        Row {
-            id: CONNECTION,
-            label: "500 idle connections: memory each",
-            unit: Unit::Named("KiB"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: RETAINED,
-            label: "memory kept per closed process that wrote 2 MiB",
-            unit: Unit::Named("KiB"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.1 * 1024.0, Of::Unit)],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "idle", most_rounds: 3, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     // Each figure needs a server with a fresh allocator.

@@ -10,35 +10,18 @@ use super::{EVERY_ROUND, Group};
 use crate::client::Launch;
 use crate::contestant::Seat;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::{ms, percentile};
 
-const CLIENT: &str = "library.oneshot";
-const BARE: &str = "library.oneshot-bare";
+rows! {
+    CLIENT = "library.oneshot": "one-shot `true` with an open Rust client, p50", Lower "ms",
+        AtMost(1.15, OurRow(BARE));
+    BARE = "library.oneshot-bare": "… with a bare websocket client, in turns", Lower "ms";
+}
 
 /// Consecutive processes by two connected clients.
-pub const GROUP: Group = Group {
-    name: "library",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: CLIENT,
-            label: "one-shot `true` with an open Rust client, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.15, Of::OurRow(BARE))],
-        },
-        Row {
-            id: BARE,
-            label: "… with a bare websocket client, in turns",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "library", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     if scene.contestant.seat == Seat::Bare {

@@ -11,29 +11,18 @@ use tokio::runtime::Builder;
 use super::{EVERY_ROUND, Group};
 use crate::contestant::Seat;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::{ms, percentile};
 
-const TOOL: &str = "mcp.run";
-const DIRECT: &str = "mcp.direct";
-const ADDED: &str = "mcp.added";
+rows! {
+    TOOL = "mcp.run": "`sh -c true` by the MCP tool run_command, p50", Lower "ms";
+    DIRECT = "mcp.direct": "… by the Rust client, in turns", Lower "ms";
+    ADDED = "mcp.added": "… difference", Lower "ms", AtMost(1.0, Unit);
+}
 
 /// Consecutive commands over stdio.
-pub const GROUP: Group = Group {
-    name: "mcp",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        row(TOOL, "`sh -c true` by the MCP tool run_command, p50", &[]),
-        row(DIRECT, "… by the Rust client, in turns", &[]),
-        row(ADDED, "… difference", &[Bar::AtMost(1.0, Of::Unit)]),
-    ],
-    measure,
-};
-
-const fn row(id: &'static str, label: &'static str, bars: &'static [Bar]) -> Row {
-    Row { id, label, unit: Unit::Named("ms"), better: Better::Lower, bars }
-}
+pub const GROUP: Group = Group { name: "mcp", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     // Other contestants have no MCP server.

@@ -5,60 +5,22 @@ use std::time::{Duration, Instant};
 use super::{EVERY_ROUND, Group};
 use crate::client::{Client, Event, Launch};
 use crate::failure::Result;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::{ms, percentile, us};
 
-/// From the start of `true` to its close.
-pub const P50: &str = "oneshot.p50";
-const P95: &str = "oneshot.p95";
-const REPLY: &str = "oneshot.reply";
-const CPU: &str = "oneshot.cpu";
-const CHILDREN_CPU: &str = "oneshot.children-cpu";
+rows! {
+    // From the start of `true` to its close.
+    pub P50 = "oneshot.p50": "one-shot `true`, start to closed, p50", Lower "ms",
+        AtMost(1.0 / 20.0, NaglingPeer), AtMost(1.0 / 5.0, PeerRow(REPLY)), AtMost(1.3, Bare);
+    P95 = "oneshot.p95": "… p95", Lower "ms";
+    REPLY = "oneshot.reply": "… start to reply, p50", Lower "ms";
+    CPU = "oneshot.cpu": "… server CPU each", Lower "µs";
+    CHILDREN_CPU = "oneshot.children-cpu": "… CPU of its children each (helpers and `true` itself)", Lower "µs";
+}
 
 /// Consecutive processes.
-pub const GROUP: Group = Group {
-    name: "oneshot",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: P50,
-            label: "one-shot `true`, start to closed, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[
-                Bar::AtMost(1.0 / 20.0, Of::NaglingPeer),
-                Bar::AtMost(1.0 / 5.0, Of::PeerRow(REPLY)),
-                Bar::AtMost(1.3, Of::Bare),
-            ],
-        },
-        Row {
-            id: P95, label: "… p95", unit: Unit::Named("ms"), better: Better::Lower, bars: &[]
-        },
-        Row {
-            id: REPLY,
-            label: "… start to reply, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: CPU,
-            label: "… server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: CHILDREN_CPU,
-            label: "… CPU of its children each (helpers and `true` itself)",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "oneshot", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect()?;

@@ -5,34 +5,21 @@ use std::time::{Duration, Instant};
 use super::{EVERY_ROUND, Group};
 use crate::client::{Client, Event, Launch, Stdio};
 use crate::failure::Result;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::{ms, percentile};
 
-const P50: &str = "pty.p50";
-const P95: &str = "pty.p95";
+rows! {
+    P50 = "pty.p50": "terminal echo of one byte, p50", Lower "ms",
+        AtMost(1.0 / 100.0, NaglingPeer), AtMost(0.3, Unit);
+    P95 = "pty.p95": "… p95", Lower "ms";
+}
 
 /// A terminal stops echoing when the line it is collecting reaches 4096 bytes.
 const MOST_KEYS: usize = 2000;
 
 /// The terminal's echo, which does not involve the program.
-pub const GROUP: Group = Group {
-    name: "pty",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: P50,
-            label: "terminal echo of one byte, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.0 / 100.0, Of::NaglingPeer), Bar::AtMost(0.3, Of::Unit)],
-        },
-        Row {
-            id: P95, label: "… p95", unit: Unit::Named("ms"), better: Better::Lower, bars: &[]
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "pty", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect()?;

@@ -15,26 +15,30 @@ use crate::fault_proxy::FaultProxy;
 use crate::ledger::Content;
 use crate::relay::{BenchRendezvous, Harness};
 use crate::relayed::path_of;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene, USUAL_TIME};
 use crate::stats::{mib, ms, percentile};
 use crate::transfer::Transfer;
 use crate::websocket::WebSocket;
 
-const STRAIGHT: &str = "remote.oneshot-direct";
-const ONESHOT: &str = "remote.oneshot";
-const ADDED: &str = "remote.added";
-const OUTPUT_STRAIGHT: &str = "remote.output-direct";
-const OUTPUT: &str = "remote.output";
-const OUTPUT_SHARE: &str = "remote.output-share";
-const EXECUTOR_CPU: &str = "remote.executor-cpu";
-const RELAY_CPU: &str = "remote.relay-cpu";
-const OPEN: &str = "remote.open";
-const HANDSHAKES: &str = "remote.handshakes";
-const CUT: &str = "remote.cut";
-const CRASH: &str = "remote.crash";
-const CRASH_KEPT: &str = "remote.crash-kept";
-const CROWD: &str = "remote.crowd";
+rows! {
+    STRAIGHT = "remote.oneshot-direct": "one-shot `true`, straight, p50", Lower "ms";
+    ONESHOT = "remote.oneshot": "… through a rendezvous, p50", Lower "ms", AtMost(2.0, OurRow(STRAIGHT));
+    ADDED = "remote.added": "… added by that", Lower "ms", AtMost(1.0, Unit);
+    OUTPUT_STRAIGHT = "remote.output-direct": "512 MiB of output, straight", Higher "MB/s";
+    OUTPUT = "remote.output": "… through a rendezvous", Higher "MB/s";
+    OUTPUT_SHARE = "remote.output-share": "… of 400 MB/s or 60 % of straight, whichever is less", Higher "×",
+        AtLeast(1.0, Unit);
+    EXECUTOR_CPU = "remote.executor-cpu": "… CPU of the executor", Lower "s/GiB";
+    RELAY_CPU = "remote.relay-cpu": "… CPU of the rendezvous", Lower "s/GiB";
+    OPEN = "remote.open": "a stream: connect, websocket, handshake, p50", Lower "ms";
+    HANDSHAKES = "remote.handshakes": "… four harnesses at once", Higher "/s";
+    CUT = "remote.cut": "session resumed after all sockets were cut, p50", Lower "ms", AtMost(100.0, Unit);
+    CRASH = "remote.crash": "… after `kill -9` and restart of the rendezvous", Lower "ms";
+    CRASH_KEPT = "remote.crash-kept": "… with the session and its process", Higher YesNo, AtLeast(1.0, Unit);
+    CROWD = "remote.crowd": "rendezvous with 1,000 executors and 1,000 streams, RSS", Lower "MiB",
+        AtMost(256.0, Unit);
+}
 
 /// Required output rate through a relay in MB/s, whichever is less.
 const RATE_WANTED: f64 = 400.0;
@@ -47,67 +51,7 @@ const AT_ONCE: usize = 4;
 const GOOD_SOCKET: Duration = Duration::from_millis(1200);
 
 /// A rendezvous, an executor and a harness on loopback.
-pub const GROUP: Group = Group {
-    name: "remote",
-    most_rounds: 3,
-    rows: &[
-        row(STRAIGHT, "one-shot `true`, straight, p50", "ms", Better::Lower, &[]),
-        row(
-            ONESHOT,
-            "… through a rendezvous, p50",
-            "ms",
-            Better::Lower,
-            &[Bar::AtMost(2.0, Of::OurRow(STRAIGHT))],
-        ),
-        row(ADDED, "… added by that", "ms", Better::Lower, &[Bar::AtMost(1.0, Of::Unit)]),
-        row(OUTPUT_STRAIGHT, "512 MiB of output, straight", "MB/s", Better::Higher, &[]),
-        row(OUTPUT, "… through a rendezvous", "MB/s", Better::Higher, &[]),
-        row(
-            OUTPUT_SHARE,
-            "… of 400 MB/s or 60 % of straight, whichever is less",
-            "×",
-            Better::Higher,
-            &[Bar::AtLeast(1.0, Of::Unit)],
-        ),
-        row(EXECUTOR_CPU, "… CPU of the executor", "s/GiB", Better::Lower, &[]),
-        row(RELAY_CPU, "… CPU of the rendezvous", "s/GiB", Better::Lower, &[]),
-        row(OPEN, "a stream: connect, websocket, handshake, p50", "ms", Better::Lower, &[]),
-        row(HANDSHAKES, "… four harnesses at once", "/s", Better::Higher, &[]),
-        row(
-            CUT,
-            "session resumed after all sockets were cut, p50",
-            "ms",
-            Better::Lower,
-            &[Bar::AtMost(100.0, Of::Unit)],
-        ),
-        row(CRASH, "… after `kill -9` and restart of the rendezvous", "ms", Better::Lower, &[]),
-        Row {
-            id: CRASH_KEPT,
-            label: "… with the session and its process",
-            unit: Unit::YesNo,
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(1.0, Of::Unit)],
-        },
-        row(
-            CROWD,
-            "rendezvous with 1,000 executors and 1,000 streams, RSS",
-            "MiB",
-            Better::Lower,
-            &[Bar::AtMost(256.0, Of::Unit)],
-        ),
-    ],
-    measure,
-};
-
-const fn row(
-    id: &'static str,
-    label: &'static str,
-    unit: &'static str,
-    better: Better,
-    bars: &'static [Bar],
-) -> Row {
-    Row { id, label, unit: Unit::Named(unit), better, bars }
-}
+pub const GROUP: Group = Group { name: "remote", most_rounds: 3, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     // Other contestants have no rendezvous.

@@ -6,73 +6,25 @@ use super::{EVERY_ROUND, Group};
 use crate::client::{Client, Event};
 use crate::failure::Result;
 use crate::one_core::OneCore;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Pace, Readings, Scene};
 use crate::stats::{percentile, us};
 
-const P50: &str = "rpc.p50";
-const P95: &str = "rpc.p95";
-const CPU: &str = "rpc.cpu";
-const CORE_P50: &str = "rpc.core-p50";
-const CORE_CPU: &str = "rpc.core-cpu";
-const BATCHED: &str = "rpc.batched";
-const STREAMED: &str = "rpc.streamed";
+rows! {
+    P50 = "rpc.p50": "environment/status round trip, p50", Lower "µs";
+    P95 = "rpc.p95": "… p95", Lower "µs";
+    CPU = "rpc.cpu": "… server CPU each", Lower "µs";
+    CORE_P50 = "rpc.core-p50": "… client and server on one core, p50", Lower "µs", AtMost(0.9, Peer);
+    CORE_CPU = "rpc.core-cpu": "… and server CPU each", Lower "µs", AtMost(0.6, Peer);
+    BATCHED = "rpc.batched": "… 64 sent at once, then all 64 answers awaited", Higher "req/s",
+        AtLeast(20.0, NaglingPeer);
+    STREAMED = "rpc.streamed": "… 64 in flight, each answer followed by a new request", Higher "req/s";
+}
 
 const IN_FLIGHT: usize = 64;
 
 /// `environment/status`, one by one and pipelined.
-pub const GROUP: Group = Group {
-    name: "rpc",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: P50,
-            label: "environment/status round trip, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: P95, label: "… p95", unit: Unit::Named("µs"), better: Better::Lower, bars: &[]
-        },
-        Row {
-            id: CPU,
-            label: "… server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: CORE_P50,
-            label: "… client and server on one core, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(0.9, Of::Peer)],
-        },
-        Row {
-            id: CORE_CPU,
-            label: "… and server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(0.6, Of::Peer)],
-        },
-        Row {
-            id: BATCHED,
-            label: "… 64 sent at once, then all 64 answers awaited",
-            unit: Unit::Named("req/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(20.0, Of::NaglingPeer)],
-        },
-        Row {
-            id: STREAMED,
-            label: "… 64 in flight, each answer followed by a new request",
-            unit: Unit::Named("req/s"),
-            better: Better::Higher,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "rpc", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect()?;

@@ -13,24 +13,32 @@ use super::{EVERY_ROUND, Group};
 use crate::client::{Client, Launch};
 use crate::contestant::Seat;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::scratch::uri;
 use crate::stats::{ms, percentile, us};
 
-const P50: &str = "sandbox.p50";
-const P95: &str = "sandbox.p95";
-const CPU: &str = "sandbox.cpu";
-const CHILDREN_CPU: &str = "sandbox.children-cpu";
-const WARM: &str = "sandbox.warm";
-const WARM_PLAIN: &str = "sandbox.warm-plain";
-const FIRST: &str = "sandbox.first";
-const BURST: &str = "sandbox.burst";
-const ENTRIES: &str = "sandbox.entries";
-const GROWTH: &str = "sandbox.growth";
-const COMPILE: &str = "sandbox.compile";
-const READ: &str = "sandbox.read";
-const WRITE: &str = "sandbox.write";
+rows! {
+    P50 = "sandbox.p50": "sandboxed `true`, start to closed, p50", Lower "ms",
+        AtMost(1.0 / 15.0, NaglingPeer), AtMost(5.0, OurRow(oneshot::P50));
+    P95 = "sandbox.p95": "… p95", Lower "ms";
+    CPU = "sandbox.cpu": "… server CPU each", Lower "µs";
+    CHILDREN_CPU = "sandbox.children-cpu": "… CPU of its children each (helpers and `true` itself)", Lower "µs";
+    WARM = "sandbox.warm": "… a moment after the one before, p50", Lower "ms",
+        AtMost(1.0 / 15.0, NaglingPeer), AtMost(3.0, OurRow(WARM_PLAIN));
+    WARM_PLAIN = "sandbox.warm-plain": "… `true` without a sandbox in between, p50", Lower "ms";
+    FIRST = "sandbox.first": "… the first of a session, p50", Lower "ms",
+        AtMost(1.0 / 15.0, NaglingPeer), AtMost(5.0, OurRow(oneshot::P50));
+    BURST = "sandbox.burst": "200 × sandboxed `true` at once, one connection", Higher "procs/s";
+    ENTRIES = "sandbox.entries": "sandboxed `true` with 1,000 entries, p50", Lower "ms";
+    GROWTH = "sandbox.growth": "… more than with 250, for each time more entries", Lower "×",
+        AtMost(1.25, Unit);
+    COMPILE = "sandbox.compile": "1,000 entries read and compiled, p50", Lower "ms", AtMost(10.0, Unit);
+    READ = "sandbox.read": "sandboxed fs/readFile of 4 KiB, p50", Lower "µs",
+        AtMost(1.0 / 80.0, Peer), AtMost(2.0, OurRow(files::READ_P50));
+    WRITE = "sandbox.write": "sandboxed fs/writeFile of 4 KiB over a file, p50", Lower "µs",
+        AtMost(1.0 / 80.0, Peer), AtMost(2.0, OurRow(files::WRITE_P50));
+}
 
 /// The size of the small files in the unsandboxed rows.
 const SMALL: usize = 4096;
@@ -40,115 +48,7 @@ const MANY: usize = 1000;
 const FEWER: usize = MANY / 4;
 
 /// Consecutive sandboxed processes.
-pub const GROUP: Group = Group {
-    name: "sandbox",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: P50,
-            label: "sandboxed `true`, start to closed, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[
-                Bar::AtMost(1.0 / 15.0, Of::NaglingPeer),
-                Bar::AtMost(5.0, Of::OurRow(oneshot::P50)),
-            ],
-        },
-        Row {
-            id: P95, label: "… p95", unit: Unit::Named("ms"), better: Better::Lower, bars: &[]
-        },
-        Row {
-            id: CPU,
-            label: "… server CPU each",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: CHILDREN_CPU,
-            label: "… CPU of its children each (helpers and `true` itself)",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: WARM,
-            label: "… a moment after the one before, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[
-                Bar::AtMost(1.0 / 15.0, Of::NaglingPeer),
-                Bar::AtMost(3.0, Of::OurRow(WARM_PLAIN)),
-            ],
-        },
-        Row {
-            id: WARM_PLAIN,
-            label: "… `true` without a sandbox in between, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: FIRST,
-            label: "… the first of a session, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[
-                Bar::AtMost(1.0 / 15.0, Of::NaglingPeer),
-                Bar::AtMost(5.0, Of::OurRow(oneshot::P50)),
-            ],
-        },
-        Row {
-            id: BURST,
-            label: "200 × sandboxed `true` at once, one connection",
-            unit: Unit::Named("procs/s"),
-            better: Better::Higher,
-            bars: &[],
-        },
-        Row {
-            id: ENTRIES,
-            label: "sandboxed `true` with 1,000 entries, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: GROWTH,
-            label: "… more than with 250, for each time more entries",
-            unit: Unit::Named("×"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.25, Of::Unit)],
-        },
-        Row {
-            id: COMPILE,
-            label: "1,000 entries read and compiled, p50",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(10.0, Of::Unit)],
-        },
-        Row {
-            id: READ,
-            label: "sandboxed fs/readFile of 4 KiB, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[
-                Bar::AtMost(1.0 / 80.0, Of::Peer),
-                Bar::AtMost(2.0, Of::OurRow(files::READ_P50)),
-            ],
-        },
-        Row {
-            id: WRITE,
-            label: "sandboxed fs/writeFile of 4 KiB over a file, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[
-                Bar::AtMost(1.0 / 80.0, Of::Peer),
-                Bar::AtMost(2.0, Of::OurRow(files::WRITE_P50)),
-            ],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "sandbox", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     // The bare server has no sandbox.

@@ -12,17 +12,21 @@ use tokio::runtime::{Builder, Runtime};
 use super::Group;
 use crate::contestant::Seat;
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::scratch::uri;
 use crate::stats::{mib, ms, percentile};
 
-const SEARCH: &str = "searching.search";
-const RG: &str = "searching.rg";
-const FIND: &str = "searching.find";
-const FIND_PROGRAM: &str = "searching.find-program";
-const WATCH: &str = "searching.watch";
-const WATCH_MEMORY: &str = "searching.watch-memory";
+rows! {
+    SEARCH = "searching.search": "fs/search of 50,000 files, 1,000 matches, p50", Lower "ms",
+        AtMost(0.7, OurRow(RG));
+    RG = "searching.rg": "… `rg` by process/start", Lower "ms";
+    FIND = "searching.find": "fs/find of 1,000 names among 50,000, p50", Lower "ms",
+        AtMost(1.0, OurRow(FIND_PROGRAM));
+    FIND_PROGRAM = "searching.find-program": "… `find` by process/start", Lower "ms";
+    WATCH = "searching.watch": "fs/watch of 10,000 directories: set-up", Lower "ms", AtMost(1000.0, Unit);
+    WATCH_MEMORY = "searching.watch-memory": "… memory growth", Lower "MiB", AtMost(20.0, Unit);
+}
 
 /// A tree of 50,000 files.
 const FOLDERS: usize = 500;
@@ -32,43 +36,7 @@ const MATCHING: usize = 50;
 const WATCHED: usize = 10_000;
 
 /// The files are in the page cache.
-pub const GROUP: Group = Group {
-    name: "searching",
-    most_rounds: 3,
-    rows: &[
-        row(
-            SEARCH,
-            "fs/search of 50,000 files, 1,000 matches, p50",
-            "ms",
-            &[Bar::AtMost(0.7, Of::OurRow(RG))],
-        ),
-        row(RG, "… `rg` by process/start", "ms", &[]),
-        row(
-            FIND,
-            "fs/find of 1,000 names among 50,000, p50",
-            "ms",
-            &[Bar::AtMost(1.0, Of::OurRow(FIND_PROGRAM))],
-        ),
-        row(FIND_PROGRAM, "… `find` by process/start", "ms", &[]),
-        row(
-            WATCH,
-            "fs/watch of 10,000 directories: set-up",
-            "ms",
-            &[Bar::AtMost(1000.0, Of::Unit)],
-        ),
-        row(WATCH_MEMORY, "… memory growth", "MiB", &[Bar::AtMost(20.0, Of::Unit)]),
-    ],
-    measure,
-};
-
-const fn row(
-    id: &'static str,
-    label: &'static str,
-    unit: &'static str,
-    bars: &'static [Bar],
-) -> Row {
-    Row { id, label, unit: Unit::Named(unit), better: Better::Lower, bars }
-}
+pub const GROUP: Group = Group { name: "searching", most_rounds: 3, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     // Other contestants have no searches.

@@ -13,67 +13,22 @@ use crate::failure::{Failure, Result};
 use crate::ledger::Content;
 use crate::one_core::OneCore;
 use crate::process_tree;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Effort, Readings, Scene};
 use crate::stats::{mib, percentile};
 
-const GROWTH: &str = "stall.growth";
-const CALM: &str = "stall.calm-p50";
-const OTHER: &str = "stall.other-p50";
-const TIMES: &str = "stall.times";
-const OBEYED: &str = "stall.terminate";
-const RESUMED: &str = "stall.resumed";
+rows! {
+    GROWTH = "stall.growth": "client does not read for 5 s: memory growth", Lower "MiB", AtMost(8.0, Unit);
+    CALM = "stall.calm-p50": "… another connection's round trip before, on one core, p50", Lower "µs";
+    OTHER = "stall.other-p50": "… and meanwhile, p50", Lower "µs";
+    TIMES = "stall.times": "… meanwhile ÷ before", Lower "×", AtMost(2.0, Unit);
+    OBEYED = "stall.terminate": "… terminate obeyed in 2 s before it reads again", Higher YesNo,
+        AtLeast(1.0, Unit);
+    RESUMED = "stall.resumed": "… reading again: no gap, then closed", Higher YesNo, AtLeast(1.0, Unit);
+}
 
 /// `cat /dev/zero` for a client that does not read.
-pub const GROUP: Group = Group {
-    name: "stall",
-    most_rounds: 2,
-    rows: &[
-        Row {
-            id: GROWTH,
-            label: "client does not read for 5 s: memory growth",
-            unit: Unit::Named("MiB"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(8.0, Of::Unit)],
-        },
-        Row {
-            id: CALM,
-            label: "… another connection's round trip before, on one core, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: OTHER,
-            label: "… and meanwhile, p50",
-            unit: Unit::Named("µs"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: TIMES,
-            label: "… meanwhile ÷ before",
-            unit: Unit::Named("×"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(2.0, Of::Unit)],
-        },
-        Row {
-            id: OBEYED,
-            label: "… terminate obeyed in 2 s before it reads again",
-            unit: Unit::YesNo,
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(1.0, Of::Unit)],
-        },
-        Row {
-            id: RESUMED,
-            label: "… reading again: no gap, then closed",
-            unit: Unit::YesNo,
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(1.0, Of::Unit)],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "stall", most_rounds: 2, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut stalled = scene.connect()?;

@@ -5,51 +5,20 @@ use std::time::Duration;
 
 use super::{EVERY_ROUND, Group};
 use crate::failure::Result;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::stats::{mib, ms, percentile};
 
-const LISTENING: &str = "startup.listening";
-const INITIALIZED: &str = "startup.initialized";
-const RSS: &str = "startup.rss";
-const BINARY: &str = "startup.binary";
+rows! {
+    LISTENING = "startup.listening": "start-up to the line with the address", Lower "ms",
+        AtMost(1.0 / 3.0, Peer);
+    INITIALIZED = "startup.initialized": "… to an initialised connection", Lower "ms";
+    RSS = "startup.rss": "memory at rest, one connection", Lower "MiB", AtMost(0.25, Peer);
+    BINARY = "startup.binary": "size of the program", Lower "MiB", AtMost(25.0, Unit);
+}
 
 /// Several consecutive starts.
-pub const GROUP: Group = Group {
-    name: "startup",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: LISTENING,
-            label: "start-up to the line with the address",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(1.0 / 3.0, Of::Peer)],
-        },
-        Row {
-            id: INITIALIZED,
-            label: "… to an initialised connection",
-            unit: Unit::Named("ms"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: RSS,
-            label: "memory at rest, one connection",
-            unit: Unit::Named("MiB"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(0.25, Of::Peer)],
-        },
-        Row {
-            id: BINARY,
-            label: "size of the program",
-            unit: Unit::Named("MiB"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(25.0, Of::Unit)],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "startup", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let _client = scene.connect()?;

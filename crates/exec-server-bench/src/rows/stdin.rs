@@ -6,28 +6,19 @@ use std::time::Instant;
 use super::{EVERY_ROUND, Group};
 use crate::client::{Client, Event, Launch, Stdio};
 use crate::failure::{Failure, Result};
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 
-const RATE: &str = "stdin.rate";
+rows! {
+    RATE = "stdin.rate": "input in writes of 64 KiB, 16 in flight", Higher "MB/s", AtLeast(1.4, Peer);
+}
 
 const WRITE_SIZE: usize = 64 * 1024;
 const IN_FLIGHT: u64 = 16;
 const CHECKED_WRITES: u64 = 32;
 
 /// A reader that exits after a given number of bytes, which proves that they arrived.
-pub const GROUP: Group = Group {
-    name: "stdin",
-    most_rounds: EVERY_ROUND,
-    rows: &[Row {
-        id: RATE,
-        label: "input in writes of 64 KiB, 16 in flight",
-        unit: Unit::Named("MB/s"),
-        better: Better::Higher,
-        bars: &[Bar::AtLeast(1.4, Of::Peer)],
-    }],
-    measure,
-};
+pub const GROUP: Group = Group { name: "stdin", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let mut client = scene.connect()?;

@@ -7,75 +7,24 @@ use crate::client::{Kept, Launch};
 use crate::failure::Result;
 use crate::ledger::Content;
 use crate::process_tree::Usage;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene};
 use crate::transfer::Transfer;
 
-const ONE: &str = "stdout.one";
-const ONE_CPU: &str = "stdout.cpu";
-const CHUNK: &str = "stdout.chunk";
-const SPOOL: &str = "stdout.spool";
-const SPOOL_CPU: &str = "stdout.spool-cpu";
-const FOUR: &str = "stdout.four";
-const FOUR_CPU: &str = "stdout.four-cpu";
+rows! {
+    ONE = "stdout.one": "512 MiB of output, one process", Higher "MB/s", AtLeast(2.7, Peer);
+    ONE_CPU = "stdout.cpu": "… server CPU", Lower "s/GiB", AtMost(0.3, Peer);
+    CHUNK = "stdout.chunk": "… mean chunk", Neither "bytes";
+    SPOOL = "stdout.spool": "512 MiB of output, one process with a spool", Higher "MB/s",
+        AtLeast(0.95, OurRow(ONE));
+    SPOOL_CPU = "stdout.spool-cpu": "… server CPU", Lower "s/GiB";
+    FOUR = "stdout.four": "512 MiB of output, four processes on one connection", Higher "MB/s",
+        AtLeast(3.0, Peer);
+    FOUR_CPU = "stdout.four-cpu": "… server CPU", Lower "s/GiB";
+}
 
 /// `head -c` of zeros.
-pub const GROUP: Group = Group {
-    name: "stdout",
-    most_rounds: EVERY_ROUND,
-    rows: &[
-        Row {
-            id: ONE,
-            label: "512 MiB of output, one process",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(2.7, Of::Peer)],
-        },
-        Row {
-            id: ONE_CPU,
-            label: "… server CPU",
-            unit: Unit::Named("s/GiB"),
-            better: Better::Lower,
-            bars: &[Bar::AtMost(0.3, Of::Peer)],
-        },
-        Row {
-            id: CHUNK,
-            label: "… mean chunk",
-            unit: Unit::Named("bytes"),
-            better: Better::Neither,
-            bars: &[],
-        },
-        Row {
-            id: SPOOL,
-            label: "512 MiB of output, one process with a spool",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(0.95, Of::OurRow(ONE))],
-        },
-        Row {
-            id: SPOOL_CPU,
-            label: "… server CPU",
-            unit: Unit::Named("s/GiB"),
-            better: Better::Lower,
-            bars: &[],
-        },
-        Row {
-            id: FOUR,
-            label: "512 MiB of output, four processes on one connection",
-            unit: Unit::Named("MB/s"),
-            better: Better::Higher,
-            bars: &[Bar::AtLeast(3.0, Of::Peer)],
-        },
-        Row {
-            id: FOUR_CPU,
-            label: "… server CPU",
-            unit: Unit::Named("s/GiB"),
-            better: Better::Lower,
-            bars: &[],
-        },
-    ],
-    measure,
-};
+pub const GROUP: Group = Group { name: "stdout", most_rounds: EVERY_ROUND, rows: ROWS, measure };
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     let total = scene.effort.pick(512_u64 << 20, 128 << 20);

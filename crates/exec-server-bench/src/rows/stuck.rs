@@ -12,15 +12,21 @@ use crate::contestant::Seat;
 use crate::failure::{Failure, Result};
 use crate::relay::BenchRendezvous;
 use crate::relayed::path_of;
-use crate::row::{Bar, Better, Of, Row, Unit};
+use crate::row::rows;
 use crate::scene::{Readings, Scene, USUAL_TIME};
 use crate::stats::mib;
 use crate::websocket::WebSocket;
 
-const HARNESSES: &str = "stuck.harnesses";
-const HARNESSES_LEFT: &str = "stuck.harnesses-left";
-const EXECUTORS: &str = "stuck.executors";
-const EXECUTORS_LEFT: &str = "stuck.executors-left";
+rows! {
+    HARNESSES = "stuck.harnesses": "200 harnesses that stop reading: memory of the rendezvous each, its sockets included", Lower "MiB",
+        AtMost(1.0, Unit);
+    HARNESSES_LEFT = "stuck.harnesses-left": "… RSS above before, 8 s after they were closed", Lower "MiB",
+        AtMost(32.0, Unit);
+    EXECUTORS = "stuck.executors": "200 executors that stop reading: memory each, sockets included", Lower "MiB",
+        AtMost(1.0, Unit);
+    EXECUTORS_LEFT = "stuck.executors-left": "… RSS above before, 8 s after they were closed", Lower "MiB",
+        AtMost(32.0, Unit);
+}
 
 /// More than every buffer on the way takes.
 const FLOOD: usize = 16 << 20;
@@ -33,28 +39,7 @@ const FLOOD_TIME: Duration = Duration::from_secs(3);
 const AFTERWARDS: Duration = Duration::from_secs(5 + 8);
 
 /// Two hundred streams, each with its own executor.
-pub const GROUP: Group = Group {
-    name: "stuck",
-    most_rounds: 2,
-    rows: &[
-        row(
-            HARNESSES,
-            "200 harnesses that stop reading: memory of the rendezvous each, its sockets included",
-            1.0,
-        ),
-        row(HARNESSES_LEFT, "… RSS above before, 8 s after they were closed", 32.0),
-        row(EXECUTORS, "200 executors that stop reading: memory each, sockets included", 1.0),
-        row(EXECUTORS_LEFT, "… RSS above before, 8 s after they were closed", 32.0),
-    ],
-    measure,
-};
-
-const fn row(id: &'static str, label: &'static str, most: f64) -> Row {
-    // A constant per bar, because a row holds references to them.
-    let bars: &'static [Bar] =
-        if most > 1.0 { &[Bar::AtMost(32.0, Of::Unit)] } else { &[Bar::AtMost(1.0, Of::Unit)] };
-    Row { id, label, unit: Unit::Named("MiB"), better: Better::Lower, bars }
-}
+pub const GROUP: Group = Group { name: "stuck", most_rounds: 2, rows: ROWS, measure };
 
 /// Which side sends; the other reads nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]

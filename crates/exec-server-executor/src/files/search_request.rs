@@ -1,24 +1,24 @@
 //! Decodes the params of `fs/search` and `fs/find`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use exec_server_fs::local_path;
 use exec_server_fs::search::{ContentQuery, NameQuery, Query, SearchLimits, SearchSpec};
-use exec_server_protocol::fs::{
-    FsFindParams, FsSearchFilter, FsSearchLimits, FsSearchParams, Sandbox,
-};
+use exec_server_protocol::fs::{FsFindParams, FsSearchFilter, FsSearchLimits, FsSearchParams};
 use exec_server_protocol::limits::{
     DEFAULT_PAGE_SIZE, DEFAULT_SEARCH_MS, MAX_CONTEXT_LINES, MAX_PAGE_BYTES, MAX_PAGE_SIZE,
     MAX_PATTERN_BYTES, MAX_SEARCH_GLOBS, MAX_SEARCH_ID_BYTES, MAX_SEARCH_MS,
 };
-use exec_server_protocol::path_uri::PathUri;
-use exec_server_protocol::user::UserName;
+use exec_server_protocol::params::Scoped;
 
+use super::Scope;
 use super::request::Decoder;
 use super::search::SearchCall;
 use crate::errors::RequestError;
 
 impl Decoder<'_> {
-    pub(super) fn search(&self, params: FsSearchParams) -> Result<SearchCall, RequestError> {
+    pub(super) fn search(&self, mut params: FsSearchParams) -> Result<SearchCall, RequestError> {
         if params.pattern.len() > MAX_PATTERN_BYTES {
             return wrong(format!("pattern must not exceed {MAX_PATTERN_BYTES} bytes"));
         }
@@ -27,7 +27,7 @@ impl Decoder<'_> {
             _ => wrong(format!("at most {MAX_CONTEXT_LINES} lines of context are given")),
         };
         let query = ContentQuery {
-            pattern: params.pattern,
+            pattern: std::mem::take(&mut params.pattern),
             literal: params.literal,
             case: params.case,
             word: params.word,
@@ -36,58 +36,40 @@ impl Decoder<'_> {
             files_only: params.files_only,
             binary: params.binary,
         };
-        let query = Query::Content(query);
-        self.call(
-            query,
-            params.path,
-            params.sandbox,
-            params.user,
-            params.filter,
-            params.limits,
-            params.search_id,
-        )
+        let scope = self.scope(params.take_scope())?;
+        let root = local_path(&params.path, self.native)?;
+        call(Query::Content(query), root, scope, params.filter, &params.limits, params.search_id)
     }
 
-    pub(super) fn find(&self, params: FsFindParams) -> Result<SearchCall, RequestError> {
+    pub(super) fn find(&self, mut params: FsFindParams) -> Result<SearchCall, RequestError> {
         check_globs(&params.patterns)?;
         let query = Query::Names(NameQuery {
-            patterns: params.patterns,
+            patterns: std::mem::take(&mut params.patterns),
             case: params.case,
-            kinds: params.kinds,
+            kinds: std::mem::take(&mut params.kinds),
             detailed: params.detailed,
         });
-        self.call(
-            query,
-            params.path,
-            params.sandbox,
-            params.user,
-            params.filter,
-            params.limits,
-            params.search_id,
-        )
+        let scope = self.scope(params.take_scope())?;
+        let root = local_path(&params.path, self.native)?;
+        call(query, root, scope, params.filter, &params.limits, params.search_id)
     }
+}
 
-    #[expect(clippy::too_many_arguments, reason = "the members that both searches have")]
-    fn call(
-        &self,
-        query: Query,
-        path: PathUri,
-        sandbox: Sandbox,
-        user: Option<UserName>,
-        filter: FsSearchFilter,
-        wanted: FsSearchLimits,
-        id: Option<String>,
-    ) -> Result<SearchCall, RequestError> {
-        if id.as_ref().is_some_and(|id| id.len() > MAX_SEARCH_ID_BYTES) {
-            return wrong(format!("searchId must not exceed {MAX_SEARCH_ID_BYTES} bytes"));
-        }
-        check_globs(&filter.globs)?;
-        check_globs(&filter.types)?;
-        let limits = limits(&wanted, id.is_some())?;
-        let root = self.path(&path, &sandbox, &user)?;
-        let spec = SearchSpec { root, query, filter, limits };
-        Ok(SearchCall { id, spec, scope: self.scope.take() })
+fn call(
+    query: Query,
+    root: PathBuf,
+    scope: Scope,
+    filter: FsSearchFilter,
+    wanted: &FsSearchLimits,
+    id: Option<String>,
+) -> Result<SearchCall, RequestError> {
+    if id.as_ref().is_some_and(|id| id.len() > MAX_SEARCH_ID_BYTES) {
+        return wrong(format!("searchId must not exceed {MAX_SEARCH_ID_BYTES} bytes"));
     }
+    check_globs(&filter.globs)?;
+    check_globs(&filter.types)?;
+    let limits = limits(wanted, id.is_some())?;
+    Ok(SearchCall { id, spec: SearchSpec { root, query, filter, limits }, scope })
 }
 
 fn check_globs(globs: &[String]) -> Result<(), RequestError> {

@@ -213,7 +213,7 @@ fn with_cwd(error: RequestError, cwd: &Path) -> RequestError {
     match error {
         RequestError::Spawn(SpawnError::Cwd(source)) => {
             let path = escape_untrusted(&cwd.to_string_lossy(), MAX_SHOWN_CHARS);
-            RequestError::CwdUnusable { path, source }
+            RequestError::CwdUnusable { path, cause: source }
         }
         error => error,
     }

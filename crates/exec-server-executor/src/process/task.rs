@@ -69,6 +69,11 @@ pub(super) struct ProcessTask {
     time_limits: TimeLimits,
     termination: Termination,
     placeholders: PlaceholderRelease,
+    record: Record,
+}
+
+/// What the session and the metrics know of the process.
+struct Record {
     is_forgotten_when_closed: bool,
     /// Counts the process as active until it is closed.
     active: Option<ActiveGuard>,
@@ -103,9 +108,11 @@ impl ProcessTask {
             time_limits: TimeLimits::new(child.started, config.timeout, config.idle_timeout),
             termination: Termination::new(server.config.timings.drain_after_kill),
             placeholders: PlaceholderRelease::default(),
-            is_forgotten_when_closed: false,
-            active: Some(server.metrics.process()),
-            closed,
+            record: Record {
+                is_forgotten_when_closed: false,
+                active: Some(server.metrics.process()),
+                closed,
+            },
             server,
             config,
             child,
@@ -118,7 +125,7 @@ impl ProcessTask {
 
     /// Kills a process whose start was cancelled, and sends no event about it.
     pub fn abandon(&mut self) {
-        self.is_forgotten_when_closed = true;
+        self.record.is_forgotten_when_closed = true;
         self.link.silence();
         self.terminate(ExitReason::Terminated, None);
     }
@@ -185,7 +192,7 @@ impl ProcessTask {
             && self.readers.is_empty()
             && !self.unread.is_waiting()
             && self.views.is_empty()
-            && (self.is_forgotten_when_closed
+            && (self.record.is_forgotten_when_closed
                 || self.log.poll_timeout().is_some_and(|at| now >= at))
             && !self.termination.is_in_progress()
             && self.placeholders.poll_timeout().is_none()
@@ -338,8 +345,8 @@ impl ProcessTask {
         }
         let process_id = self.config.id.clone();
         self.notify(PROCESS_CLOSED, seq, &ProcessClosedNotification { process_id, seq });
-        self.active = None;
-        self.closed.set();
+        self.record.active = None;
+        self.record.closed.set();
     }
 
     fn notify(&mut self, method: &str, seq: u64, params: &impl serde::Serialize) {

@@ -16,7 +16,7 @@ use super::open::{FOR_READING, OpenFile};
 use super::resolve::system;
 use crate::request::{Detail, FsError, FsReply, FsRequest, Links};
 
-/// Executes a request if that cannot block; `None` if it must be executed by [`super::perform`].
+/// Executes a request if that cannot block; `None` if it must be executed by [`crate::perform`].
 pub fn answer_from_cache(request: &FsRequest) -> Option<Result<FsReply, FsError>> {
     match request {
         FsRequest::Metadata { path, links: Links::Follow, detail } => metadata(path, *detail),

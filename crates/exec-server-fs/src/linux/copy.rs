@@ -21,7 +21,7 @@ use super::open::FOR_READING;
 use super::resolve::{self, Place, system};
 use super::stage::StagedFile;
 use super::{copy_bytes, names};
-use crate::request::{FsError, Links, WriteOptions};
+use crate::request::{FsError, Links, TreeOperation, WriteOptions};
 
 /// Copies a file, a link or a tree.
 pub fn copy(source: &Path, destination: &Path, recursive: bool) -> Result<(), FsError> {
@@ -164,7 +164,12 @@ fn copy_tree(
             Err(error) if done == 0 => return Err(error),
             Err(error) => {
                 let source = Box::new(error);
-                return Err(FsError::Incomplete { did: "copied", done, path, source });
+                return Err(FsError::Incomplete {
+                    did: TreeOperation::Copied,
+                    done,
+                    path,
+                    cause: source,
+                });
             }
         }
     }

@@ -33,7 +33,7 @@ pub fn write_all(mut file: &File, data: &[u8]) -> Result<(), FsError> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(source) if done > 0 => {
                 let (done, wanted) = (done as u64, data.len() as u64);
-                return Err(FsError::ShortWrite { done, wanted, source });
+                return Err(FsError::ShortWrite { done, wanted, cause: source });
             }
             Err(error) => return Err(error.into()),
         }

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 use super::entries::{self, EntryReader};
 use super::metadata::Identity;
 use super::resolve::{self, parent_without_links};
-use crate::request::{FsError, Links};
+use crate::request::{FsError, Links, TreeOperation};
 
 /// Removes the entry at `path`; a link as the last component is not followed.
 ///
@@ -121,7 +121,12 @@ impl<'a> Tree<'a> {
             Err(failure) if self.removed == 0 => Err(FsError::System(failure.source)),
             Err(Failure { path, source }) => {
                 let source = Box::new(FsError::System(source));
-                Err(FsError::Incomplete { did: "removed", done: self.removed, path, source })
+                Err(FsError::Incomplete {
+                    did: TreeOperation::Removed,
+                    done: self.removed,
+                    path,
+                    cause: source,
+                })
             }
         }
     }

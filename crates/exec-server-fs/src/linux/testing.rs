@@ -33,7 +33,7 @@ pub fn as_ordinary_user(check: impl Fn(&Path)) {
 pub fn errno(error: &FsError) -> Option<i32> {
     match error {
         FsError::System(source) => io::Error::raw_os_error(source),
-        FsError::Incomplete { source, .. } => errno(source),
+        FsError::Incomplete { cause: source, .. } => errno(source),
         _ => None,
     }
 }

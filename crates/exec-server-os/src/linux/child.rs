@@ -146,7 +146,7 @@ pub(super) fn clone_child(
     };
     let cloned = check(pid);
     restore_signals(&blocked);
-    let pid = cloned.map_err(|source| SpawnError::Prepare { step: "clone", source })?;
+    let pid = cloned.map_err(|source| SpawnError::Prepare { step: "clone", cause: source })?;
     // SAFETY: the kernel has just made this descriptor for us.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     // SAFETY: a plain read; volatile because the compiler cannot know that the child wrote to it.
@@ -172,7 +172,7 @@ fn fork_child(
     plan: &mut ChildPlan,
     stack: &mut ChildStack,
 ) -> Result<(libc::pid_t, OwnedFd), SpawnError> {
-    let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, source };
+    let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, cause: source };
     let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC);
     let (report, theirs) = pipe.map_err(|errno| prepare("pipe")(errno.into()))?;
     let theirs = move_up(theirs).map_err(prepare("pipe"))?;
@@ -256,7 +256,7 @@ impl Failure {
             Step::Cgroup => "cgroup",
             Step::Limits => "resource limits",
         };
-        Some(SpawnError::Prepare { step, source })
+        Some(SpawnError::Prepare { step, cause: source })
     }
 }
 

@@ -41,7 +41,7 @@ impl HeldSignals {
         pid: libc::pid_t,
         tree: &ProcessTree,
     ) -> Result<ExitStatus, SpawnError> {
-        let failed = |step| move |source| SpawnError::Prepare { step, source };
+        let failed = |step| move |source| SpawnError::Prepare { step, cause: source };
         loop {
             let signal = self.next().map_err(failed("signals"))?;
             if let Some(status) = reap(pid, own_peak()).map_err(failed("wait"))? {

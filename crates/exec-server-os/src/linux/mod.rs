@@ -1,4 +1,14 @@
 //! Linux: clone, pipes, terminals, process trees, cgroups and the guardian.
+//!
+//! | look here | for |
+//! |---|---|
+//! | `spawner`, `command`, `child`, `standard_streams`, `startup` | a start: on a thread, from arguments to exec |
+//! | `pipes`, `terminal`, `own_terminal` | output, input, terminals |
+//! | `exit_watch`, `signals`, `held_signals` | the end of a process, signals by name and by number |
+//! | `process_tree`, `procfs`, `cgroup`, `mark`, `peer` | which processes belong together, and to whom |
+//! | `guardian`, `leftovers`, `temp_registry`, `file_lock`, `directory` | what is removed after a kill |
+//! | `notify`, `inherited` | messages to a service manager, and its socket |
+//! | `credentials`, `capabilities`, `keyring`, `oom` | rights of a child, memory kills |
 
 pub mod capabilities;
 pub mod cgroup;

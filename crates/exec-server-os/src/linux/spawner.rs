@@ -119,7 +119,7 @@ impl<H> Submitted<H> {
 
 /// The error for descriptors that could not be registered with the runtime.
 pub fn no_event_loop(source: io::Error) -> SpawnError {
-    SpawnError::Prepare { step: "event loop", source }
+    SpawnError::Prepare { step: "event loop", cause: source }
 }
 
 impl Spawner {
@@ -154,7 +154,7 @@ impl Spawner {
         let cgroup = match &self.cgroup {
             Some(parent) => {
                 let made = parent.make_child(request.tag, &request.limits.cgroup);
-                Some(made.map_err(|source| SpawnError::Prepare { step: "cgroup", source })?)
+                Some(made.map_err(|source| SpawnError::Prepare { step: "cgroup", cause: source })?)
             }
             None => None,
         };
@@ -268,7 +268,7 @@ pub fn start<L: Launch>(
     launch: L,
     stack: &mut ChildStack,
 ) -> Result<Parts<L::Handles>, SpawnError> {
-    let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, source };
+    let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, cause: source };
     let command = Command::of(request)?;
     let streams = standard_streams::open(request.stdio);
     let (ours, theirs) = streams.map_err(prepare("standard streams"))?;
@@ -291,7 +291,8 @@ impl Launch for Execute {
 
     fn launch(self, start: ChildStart) -> Result<NewChild<()>, SpawnError> {
         let extra = start.command.extra_input.as_deref().map(memory_of).transpose();
-        let extra = extra.map_err(|source| SpawnError::Prepare { step: "extra input", source })?;
+        let extra =
+            extra.map_err(|source| SpawnError::Prepare { step: "extra input", cause: source })?;
         let extras: Vec<_> = extra.iter().map(AsFd::as_fd).collect();
         let ChildStart { command, stdio, tag, limits, cgroup, user, stack } = start;
         let limits = &limits.rlimits;

@@ -7,35 +7,23 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Durability, Sandbox};
 use crate::path_uri::PathUri;
-use crate::user::UserName;
 
-/// Params of `fs/edit`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsEditParams {
-    pub path: PathUri,
-    /// Applied in this order, each to the result of the one before it; all of them or none.
-    pub edits: Vec<FsTextEdit>,
-    /// Whether links are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// What is synced to disk before the reply.
-    #[serde(default)]
-    pub durability: Option<Durability>,
-    /// Fails unless the current version tag is this one.
-    #[serde(default)]
-    pub if_match: Option<String>,
-    /// Whether the edits are only tried, and the file stays as it is.
-    #[serde(default, skip_serializing_if = "crate::is_false")]
-    pub dry_run: bool,
+fs_params! {
+    /// Params of `fs/edit`.
+    pub struct FsEditParams {
+        pub path: PathUri,
+        /// Applied in this order, each to the result of the one before it; all of them or none.
+        pub edits: Vec<FsTextEdit>,
+        pub follow_symlinks: shared,
+        pub sandbox: shared,
+        pub user: shared,
+        pub durability: shared,
+        pub if_match: shared,
+        /// Whether the edits are only tried, and the file stays as it is.
+        #[serde(default, skip_serializing_if = "crate::is_false")]
+        pub dry_run: bool,
+    }
 }
 
 /// One replacement of text.

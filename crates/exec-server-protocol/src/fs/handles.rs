@@ -7,9 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes64, Durability, Sandbox};
+use super::{Bytes64, Durability};
 use crate::path_uri::PathUri;
-use crate::user::UserName;
 use crate::{base64, json, params};
 
 /// Purpose of a handle.
@@ -24,43 +23,29 @@ pub enum OpenMode {
     Replace,
 }
 
-/// Params of `fs/open`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsOpenParams {
-    /// Chosen by the client.
-    pub handle_id: String,
-    pub path: PathUri,
-    /// Purpose of the handle.
-    #[serde(default)]
-    pub mode: OpenMode,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// Whether the answer has size and version tag.
-    #[serde(default)]
-    pub detailed: Option<bool>,
-    /// What is synced to disk before the reply to `fs/close`.
-    #[serde(default)]
-    pub durability: Option<Durability>,
-    /// Whether an existing file is an error.
-    #[serde(default)]
-    pub if_absent: Option<bool>,
-    /// Fails unless the current version tag is this one.
-    #[serde(default)]
-    pub if_match: Option<String>,
-    /// Permission bits of the file, new or existing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode_bits: Option<u32>,
-    /// Permission bits of a newly created file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub new_mode_bits: Option<u32>,
-    /// Modification time, in Unix milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub modified_at_ms: Option<i64>,
+fs_params! {
+    /// Params of `fs/open`.
+    pub struct FsOpenParams {
+        /// Chosen by the client.
+        pub handle_id: String,
+        pub path: PathUri,
+        /// Purpose of the handle.
+        #[serde(default)]
+        pub mode: OpenMode,
+        pub sandbox: shared,
+        pub user: shared,
+        /// Whether the answer has size and version tag.
+        #[serde(default)]
+        pub detailed: Option<bool>,
+        /// What is synced to disk before the reply to `fs/close`.
+        #[serde(default)]
+        pub durability: Option<Durability>,
+        pub if_absent: shared,
+        pub if_match: shared,
+        pub mode_bits: shared,
+        pub new_mode_bits: shared,
+        pub modified_at_ms: shared,
+    }
 }
 
 /// Result of `fs/open`.

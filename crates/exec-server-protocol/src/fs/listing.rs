@@ -7,29 +7,25 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FsGetMetadataResponse, Sandbox};
+use super::FsGetMetadataResponse;
 use crate::path_uri::PathUri;
-use crate::user::UserName;
 
-/// Params of `fs/readDirectory`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct FsReadDirectoryParams {
-    pub path: PathUri,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// Maximum number of entries; with a limit the answer is sorted and has a cursor.
-    #[serde(default)]
-    pub limit: Option<u64>,
-    /// `nextCursor` of an earlier answer.
-    #[serde(default)]
-    pub cursor: Option<String>,
-    /// Whether every entry has its URI and metadata.
-    #[serde(default)]
-    pub detailed: Option<bool>,
+fs_params! {
+    /// Params of `fs/readDirectory`.
+    pub struct FsReadDirectoryParams {
+        pub path: PathUri,
+        pub sandbox: shared,
+        pub user: shared,
+        /// Maximum number of entries; with a limit the answer is sorted and has a cursor.
+        #[serde(default)]
+        pub limit: Option<u64>,
+        /// `nextCursor` of an earlier answer.
+        #[serde(default)]
+        pub cursor: Option<String>,
+        /// Whether every entry has its URI and metadata.
+        #[serde(default)]
+        pub detailed: Option<bool>,
+    }
 }
 
 /// Result of `fs/readDirectory`.
@@ -65,19 +61,16 @@ pub struct FsDirectoryEntry {
     pub metadata: Option<Box<FsGetMetadataResponse>>,
 }
 
-/// Params of `fs/walk`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct FsWalkParams {
-    /// Root of the walk.
-    pub path: PathUri,
-    /// Limits of the walk.
-    pub options: FsWalkOptions,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
+fs_params! {
+    /// Params of `fs/walk`.
+    pub struct FsWalkParams {
+        /// Root of the walk.
+        pub path: PathUri,
+        /// Limits of the walk.
+        pub options: FsWalkOptions,
+        pub sandbox: shared,
+        pub user: shared,
+    }
 }
 
 /// Limits of `fs/walk`.

@@ -7,27 +7,20 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes64, Sandbox};
+use super::Bytes64;
 use crate::path_uri::PathUri;
-use crate::user::UserName;
 
-/// Params of `fs/getMetadata`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsGetMetadataParams {
-    pub path: PathUri,
-    /// Whether links are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// Whether the answer has all details; with `followSymlinks: false` it can describe a link itself.
-    #[serde(default)]
-    pub detailed: Option<bool>,
+fs_params! {
+    /// Params of `fs/getMetadata`.
+    pub struct FsGetMetadataParams {
+        pub path: PathUri,
+        pub follow_symlinks: shared,
+        pub sandbox: shared,
+        pub user: shared,
+        /// Whether the answer has all details; with `followSymlinks: false` it can describe a link itself.
+        #[serde(default)]
+        pub detailed: Option<bool>,
+    }
 }
 
 /// Result of `fs/getMetadata`.

@@ -7,84 +7,73 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes64, FsWalkError, Sandbox};
+use super::{Bytes64, FsWalkError};
 use crate::path_uri::PathUri;
-use crate::user::UserName;
 
-/// Params of `fs/search`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsSearchParams {
-    /// A directory, or one file.
-    pub path: PathUri,
-    /// A regular expression, matched within lines.
-    pub pattern: String,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// Whether the pattern is plain text.
-    #[serde(default)]
-    pub literal: bool,
-    #[serde(default)]
-    pub case: CaseMode,
-    /// Whether a match must begin and end at word boundaries.
-    #[serde(default)]
-    pub word: bool,
-    /// Lines of context before each match.
-    #[serde(default)]
-    pub before: u64,
-    /// Lines of context after each match.
-    #[serde(default)]
-    pub after: u64,
-    /// Whether only the names of files with a match are wanted.
-    #[serde(default)]
-    pub files_only: bool,
-    #[serde(default)]
-    pub binary: BinaryFiles,
-    /// The files to search.
-    #[serde(default)]
-    pub filter: FsSearchFilter,
-    #[serde(default)]
-    pub limits: FsSearchLimits,
-    /// The client's key of a search with more than one page; `fs/nextPage` and `fs/cancelSearch` name it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub search_id: Option<String>,
-}
+fs_params! {
+    /// Params of `fs/search`.
+    pub struct FsSearchParams {
+        /// A directory, or one file.
+        pub path: PathUri,
+        /// A regular expression, matched within lines.
+        pub pattern: String,
+        pub sandbox: shared,
+        pub user: shared,
+        /// Whether the pattern is plain text.
+        #[serde(default)]
+        pub literal: bool,
+        #[serde(default)]
+        pub case: CaseMode,
+        /// Whether a match must begin and end at word boundaries.
+        #[serde(default)]
+        pub word: bool,
+        /// Lines of context before each match.
+        #[serde(default)]
+        pub before: u64,
+        /// Lines of context after each match.
+        #[serde(default)]
+        pub after: u64,
+        /// Whether only the names of files with a match are wanted.
+        #[serde(default)]
+        pub files_only: bool,
+        #[serde(default)]
+        pub binary: BinaryFiles,
+        /// The files to search.
+        #[serde(default)]
+        pub filter: FsSearchFilter,
+        #[serde(default)]
+        pub limits: FsSearchLimits,
+        /// The client's key of a search with more than one page; `fs/nextPage` and `fs/cancelSearch` name it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub search_id: Option<String>,
+    }
 
-/// Params of `fs/find`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsFindParams {
-    /// The directory to search; it is not part of the result.
-    pub path: PathUri,
-    /// Globs of names at any depth, or, with a slash, of paths below `path`; an entry matches one of them. None: everything.
-    #[serde(default)]
-    pub patterns: Vec<String>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    #[serde(default)]
-    pub case: CaseMode,
-    /// Kinds of entries; none means all.
-    #[serde(default)]
-    pub kinds: Vec<FoundKind>,
-    /// Whether entries have size and modification time.
-    #[serde(default)]
-    pub detailed: bool,
-    /// The entries to look at.
-    #[serde(default)]
-    pub filter: FsSearchFilter,
-    #[serde(default)]
-    pub limits: FsSearchLimits,
-    /// The client's key of a search with more than one page; `fs/nextPage` and `fs/cancelSearch` name it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub search_id: Option<String>,
+    /// Params of `fs/find`.
+    pub struct FsFindParams {
+        /// The directory to search; it is not part of the result.
+        pub path: PathUri,
+        /// Globs of names at any depth, or, with a slash, of paths below `path`; an entry matches one of them. None: everything.
+        #[serde(default)]
+        pub patterns: Vec<String>,
+        pub sandbox: shared,
+        pub user: shared,
+        #[serde(default)]
+        pub case: CaseMode,
+        /// Kinds of entries; none means all.
+        #[serde(default)]
+        pub kinds: Vec<FoundKind>,
+        /// Whether entries have size and modification time.
+        #[serde(default)]
+        pub detailed: bool,
+        /// The entries to look at.
+        #[serde(default)]
+        pub filter: FsSearchFilter,
+        #[serde(default)]
+        pub limits: FsSearchLimits,
+        /// The client's key of a search with more than one page; `fs/nextPage` and `fs/cancelSearch` name it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub search_id: Option<String>,
+    }
 }
 
 /// Which entries of a tree a search looks at.

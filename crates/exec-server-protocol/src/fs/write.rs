@@ -9,9 +9,8 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Data64, Sandbox};
+use super::Data64;
 use crate::path_uri::PathUri;
-use crate::user::UserName;
 use crate::{json, params};
 
 /// What is synced to disk before the reply to a write.
@@ -28,42 +27,24 @@ pub enum Durability {
     Full,
 }
 
-/// Params of `fs/writeFile`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsWriteFileParams {
-    pub path: PathUri,
-    pub data_base64: Data64,
-    /// Whether links are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// What is synced to disk before the reply.
-    #[serde(default)]
-    pub durability: Option<Durability>,
-    /// Whether an existing file is an error.
-    #[serde(default)]
-    pub if_absent: Option<bool>,
-    /// Fails unless the current version tag is this one.
-    #[serde(default)]
-    pub if_match: Option<String>,
-    /// Whether the answer has the new version tag.
-    #[serde(default)]
-    pub detailed: Option<bool>,
-    /// Permission bits of the file, new or existing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mode_bits: Option<u32>,
-    /// Permission bits of a newly created file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub new_mode_bits: Option<u32>,
-    /// Modification time, in Unix milliseconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub modified_at_ms: Option<i64>,
+fs_params! {
+    /// Params of `fs/writeFile`.
+    pub struct FsWriteFileParams {
+        pub path: PathUri,
+        pub data_base64: Data64,
+        pub follow_symlinks: shared,
+        pub sandbox: shared,
+        pub user: shared,
+        pub durability: shared,
+        pub if_absent: shared,
+        pub if_match: shared,
+        /// Whether the answer has the new version tag.
+        #[serde(default)]
+        pub detailed: Option<bool>,
+        pub mode_bits: shared,
+        pub new_mode_bits: shared,
+        pub modified_at_ms: shared,
+    }
 }
 
 impl FsWriteFileParams {
@@ -107,55 +88,33 @@ pub struct FsWriteFileResponse {
     pub version_tag: Option<String>,
 }
 
-/// Params of `fs/append`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsAppendParams {
-    pub path: PathUri,
-    /// Content to append.
-    pub data_base64: Data64,
-    /// Whether a missing file is created; default true.
-    #[serde(default)]
-    pub create: Option<bool>,
-    /// Whether links are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// What is synced to disk before the reply.
-    #[serde(default)]
-    pub durability: Option<Durability>,
-    /// Fails unless the current version tag is this one.
-    #[serde(default)]
-    pub if_match: Option<String>,
-}
+fs_params! {
+    /// Params of `fs/append`.
+    pub struct FsAppendParams {
+        pub path: PathUri,
+        /// Content to append.
+        pub data_base64: Data64,
+        /// Whether a missing file is created; default true.
+        #[serde(default)]
+        pub create: Option<bool>,
+        pub follow_symlinks: shared,
+        pub sandbox: shared,
+        pub user: shared,
+        pub durability: shared,
+        pub if_match: shared,
+    }
 
-/// Params of `fs/truncate`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct FsTruncateParams {
-    pub path: PathUri,
-    /// New length; a longer file is extended with zeros.
-    pub size: u64,
-    /// Whether links are followed; default true.
-    #[serde(default)]
-    pub follow_symlinks: Option<bool>,
-    #[serde(default)]
-    pub sandbox: Sandbox,
-    /// User whose rights hold; default: the server's user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user: Option<UserName>,
-    /// What is synced to disk before the reply.
-    #[serde(default)]
-    pub durability: Option<Durability>,
-    /// Fails unless the current version tag is this one.
-    #[serde(default)]
-    pub if_match: Option<String>,
+    /// Params of `fs/truncate`.
+    pub struct FsTruncateParams {
+        pub path: PathUri,
+        /// New length; a longer file is extended with zeros.
+        pub size: u64,
+        pub follow_symlinks: shared,
+        pub sandbox: shared,
+        pub user: shared,
+        pub durability: shared,
+        pub if_match: shared,
+    }
 }
 
 #[cfg(test)]

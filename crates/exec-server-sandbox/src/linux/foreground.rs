@@ -89,14 +89,14 @@ pub fn sandbox_trial(mechanism: Mechanism) -> Result<(), SpawnError> {
         Err(SpawnError::Program(_)) => Ok(()),
         Ok(()) => Err(SpawnError::Prepare {
             step: "sandbox",
-            source: io::Error::other("the launcher exited without a report"),
+            cause: io::Error::other("the launcher exited without a report"),
         }),
         Err(error) => Err(error),
     }
 }
 
 fn trial_outcome(parts: &Parts<LaunchHandles>) -> Result<(), SpawnError> {
-    let failed = |source| SpawnError::Prepare { step: "sandbox", source };
+    let failed = |source| SpawnError::Prepare { step: "sandbox", cause: source };
     let time = Timespec::try_from(TRIAL_TIME).expect("a few seconds fit");
     // The launcher reports and exits, or hangs; so this waits for its exit with a timeout.
     let mut ended = [PollFd::new(&parts.pidfd, PollFlags::IN)];

@@ -219,7 +219,7 @@ impl Launchers {
 }
 
 fn failed(source: io::Error) -> SpawnError {
-    SpawnError::Prepare { step: "sandbox", source }
+    SpawnError::Prepare { step: "sandbox", cause: source }
 }
 
 fn refusal(answer: ZygoteReply) -> SpawnError {
@@ -381,7 +381,7 @@ pub fn outcome_blocking(report: &OwnedFd, time: Duration) -> Result<Running, Spa
 }
 
 fn no_report(source: io::Error) -> SpawnError {
-    SpawnError::Prepare { step: "launch report", source }
+    SpawnError::Prepare { step: "launch report", cause: source }
 }
 
 #[derive(Default)]
@@ -420,7 +420,7 @@ impl Failure {
             STEP_CWD => SpawnError::Cwd(source),
             STEP_EXEC => SpawnError::Program(source),
             STEP_USER => SpawnError::User(source),
-            _ => SpawnError::Sandbox { step: self.step, source },
+            _ => SpawnError::Sandbox { step: self.step, cause: source },
         }
     }
 }

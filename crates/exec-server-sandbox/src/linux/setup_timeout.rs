@@ -14,17 +14,17 @@ pub const SET_UP_TIME: Duration = Duration::from_secs(60);
 /// The error for a launcher that took longer than `time`.
 pub fn gave_up(time: Duration) -> SpawnError {
     let step = "set-up took too long".to_owned();
-    SpawnError::Sandbox { step, source: crate::policy::timed_out(time) }
+    SpawnError::Sandbox { step, cause: crate::policy::timed_out(time) }
 }
 
 /// Whether the set-up timed out, so that a launcher may still be blocked.
 pub fn was_given_up(error: &SpawnError) -> bool {
-    matches!(error, SpawnError::Sandbox { source, .. } if source.kind() == io::ErrorKind::TimedOut)
+    matches!(error, SpawnError::Sandbox { cause: source, .. } if source.kind() == io::ErrorKind::TimedOut)
 }
 
 /// Waits until the report socket is readable.
 pub fn wait_for_more(report: &OwnedFd, since: Instant, time: Duration) -> Result<(), SpawnError> {
-    let failed = |source| SpawnError::Prepare { step: "launch report", source };
+    let failed = |source| SpawnError::Prepare { step: "launch report", cause: source };
     let left = time.saturating_sub(since.elapsed());
     let left = Timespec::try_from(left).map_err(|_| failed(io::ErrorKind::InvalidInput.into()))?;
     let mut events = [PollFd::new(report, PollFlags::IN)];

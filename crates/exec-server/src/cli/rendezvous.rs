@@ -136,7 +136,7 @@ enum RunError {
     StoreUrl(#[from] StoreUrlSourceError),
     #[error("{0} needs a store that nodes share: --store URL")]
     WithoutStore(&'static str),
-    #[error("could not read {}, which EXEC_SERVER_NATS_CREDENTIALS names: {source}", path.display())]
+    #[error("could not read {}, which EXEC_SERVER_NATS_CREDENTIALS names", path.display())]
     NatsCredentials { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Nats(#[from] NatsError),

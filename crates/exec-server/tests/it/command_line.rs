@@ -81,6 +81,45 @@ async fn the_help_names_every_flag_and_explains_it() {
     assert!(help.contains("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE") && help.contains("RUST_LOG"));
 }
 
+/// `flags.txt` has every flag of a release; a flag that is added stands there from the next release on.
+#[tokio::test]
+async fn no_flag_of_a_command_is_lost() {
+    let mut found = BTreeSet::new();
+    let mut commands = vec![Vec::new()];
+    while let Some(command) = commands.pop() {
+        let arguments: Vec<&str> = command.iter().map(String::as_str).chain(["--help"]).collect();
+        let (code, help, errors) = run(&arguments).await;
+        assert_eq!((code, errors.as_str()), (0, ""), "{arguments:?}");
+        let prefix: String = command.iter().map(|word| format!("{word} ")).collect();
+        found.extend(flags_of(&help).map(|flag| format!("{prefix}{flag}")));
+        for name in commands_of(&help).filter(|name| *name != "help") {
+            commands.push([&command[..], &[name.to_owned()]].concat());
+        }
+    }
+    let lost: Vec<&str> = include_str!("command_line/flags.txt")
+        .lines()
+        .filter(|flag| !found.contains(*flag))
+        .collect();
+    assert_eq!(lost, [""; 0]);
+}
+
+/// The long flags that a help text describes.
+fn flags_of(help: &str) -> impl Iterator<Item = &str> {
+    help.lines().filter_map(|line| {
+        let line = line.trim_start();
+        let line = if line.starts_with("--") { line } else { line.strip_prefix('-')?.get(3..)? };
+        line.starts_with("--").then(|| line.split([' ', '=', '[']).next())?
+    })
+}
+
+/// The names of commands that a help text lists.
+fn commands_of(help: &str) -> impl Iterator<Item = &str> {
+    let is_head = |line: &&str| matches!(*line, "Commands:" | "Instead of serving:");
+    let listed = help.lines().skip_while(move |line| !is_head(line)).skip(1);
+    let listed = listed.take_while(|line| line.starts_with("  "));
+    listed.filter_map(|line| line[2..].split(' ').next()).filter(|name| !name.is_empty())
+}
+
 #[tokio::test]
 async fn the_version_is_one_line_on_stdout() {
     let (code, version, errors) = run(&["--version"]).await;

@@ -1,5 +1,7 @@
-//! Dependency borders: an embedder of the executor compiles neither clap nor SQLite.
+//! Borders between crates: dependencies, and how many files a method is written in.
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// All dependencies of a crate; `None` without cargo, as for another user.
@@ -90,4 +92,58 @@ fn the_oldest_supported_rust_is_the_same_everywhere() {
     }
     assert!(read("docs/install.md").contains(&format!("({version} or newer)")));
     assert!(read("RELEASING.md").contains(&format!("cargo +{version} check")));
+}
+
+/// `docs/adding-a-method.md` promises this for its two examples.
+#[test]
+fn a_method_is_named_in_four_source_files() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crates are beside it");
+    let sources: Vec<PathBuf> = std::fs::read_dir(crates)
+        .expect("the sources are there")
+        .flat_map(|package| rust_files(&package.unwrap().path().join("src")))
+        .collect();
+    let naming = |words: &[&str]| -> BTreeSet<String> {
+        let names = |path: &&PathBuf| {
+            let text = std::fs::read_to_string(path).expect("a source file");
+            words.iter().any(|word| text.contains(word))
+        };
+        let short = |path: &PathBuf| path.strip_prefix(crates).unwrap().display().to_string();
+        sources.iter().filter(names).map(short).collect()
+    };
+    for (words, files) in [
+        (
+            &["FsTruncate", "fs_truncate", "FsRequest::Truncate", "Self::Truncate"][..],
+            [
+                "exec-server-client/src/files.rs",
+                "exec-server-fs/src/request.rs",
+                "exec-server-protocol/src/fs/write.rs",
+                "exec-server-protocol/src/methods.rs",
+            ],
+        ),
+        (
+            &["ProcessResize"][..],
+            [
+                "exec-server-client/src/process.rs",
+                "exec-server-executor/src/dispatch.rs",
+                "exec-server-protocol/src/methods.rs",
+                "exec-server-protocol/src/process.rs",
+            ],
+        ),
+    ] {
+        assert_eq!(naming(words), BTreeSet::from(files.map(str::to_owned)), "{words:?}");
+    }
+}
+
+fn rust_files(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut files = Vec::new();
+    for entry in entries {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files
 }

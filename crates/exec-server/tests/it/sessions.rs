@@ -145,7 +145,7 @@ async fn of_concurrent_resumes_one_gets_the_session() {
                 // The winner answers pings for as long as the others ask.
                 tokio::select! {
                     _ = all_answered.wait() => {}
-                    _ = client.notification() => panic!("nobody asked for news"),
+                    _ = client.notification() => panic!("an unrequested notification"),
                 }
                 (client, result)
             });
@@ -545,7 +545,7 @@ fn keep_alive(mut client: TestClient) -> KeptAlive {
     tokio::spawn(async move {
         tokio::select! {
             _ = stopped => {}
-            _ = client.notification() => panic!("nobody asked for news"),
+            _ = client.notification() => panic!("an unrequested notification"),
         }
     });
     KeptAlive { _stop: stop }

@@ -42,10 +42,10 @@ impl ProcessTask {
                     self.terminate(ExitReason::Terminated, grace);
                 }
             }
-            Command::Forget => self.is_forgotten_when_closed = true,
+            Command::Forget => self.record.is_forgotten_when_closed = true,
             Command::Summarise(reply) => drop(reply.send(self.summary())),
             Command::End { reason, grace } => {
-                self.is_forgotten_when_closed = true;
+                self.record.is_forgotten_when_closed = true;
                 self.terminate(reason, grace);
             }
         }

@@ -242,8 +242,10 @@ fn a_failure_tells_what_was_removed_before() {
         let second = remove(&place.join("tree"), true, true, Links::Follow).unwrap_err();
         lock(&place.join("tree/locked"), 0o700);
 
-        let FsError::Incomplete { did, done, path, source } = first else { panic!("{first}") };
-        assert_eq!((did, done, path), ("removed", 1, stuck));
+        let FsError::Incomplete { did, done, path, cause: source } = first else {
+            panic!("{first}")
+        };
+        assert_eq!((did, done, path), (TreeOperation::Removed, 1, stuck));
         assert_eq!(errno(&source), Some(libc::EACCES));
         let FsError::System(source) = second else { panic!("{second}") };
         assert_eq!(source.raw_os_error(), Some(libc::EACCES));

@@ -11,7 +11,7 @@ use crate::store::{Cause, StoreError};
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The source cannot be read.
-    #[error("could not read {}: {source}", path.display())]
+    #[error("could not read {}", path.display())]
     Source {
         /// The database file.
         path: std::path::PathBuf,

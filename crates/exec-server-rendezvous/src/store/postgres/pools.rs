@@ -28,10 +28,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub enum StoreUrlError {
     /// Not a PostgreSQL URL.
-    #[error("the store URL must be postgres://USER@HOST[:PORT]/DATABASE[?sslmode=require]: {0}")]
+    #[error("the store URL must be postgres://USER@HOST[:PORT]/DATABASE[?sslmode=require]")]
     Syntax(#[source] Cause),
     /// The certificates to trust cannot be used.
-    #[error("TLS to PostgreSQL cannot be set up: {0}")]
+    #[error("TLS to PostgreSQL cannot be set up")]
     Tls(#[from] TlsError),
 }
 

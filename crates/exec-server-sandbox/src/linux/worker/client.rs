@@ -60,7 +60,7 @@ impl FileWorker {
         let mut file = || fds.pop().ok_or_else(|| broken("the reply carries no file"));
         match reply {
             WorkerReply::Text(text) => Ok(WorkerOutcome::Reply(FsReply::Text(text))),
-            WorkerReply::Failed(error) => Err(error.into()),
+            WorkerReply::Failed(error) => Err(error),
             WorkerReply::Page(..) => Err(broken("the reply belongs to another request").into()),
             WorkerReply::Opened => {
                 let file = file()?;
@@ -89,7 +89,7 @@ impl FileWorker {
     async fn page(&self, request: &WorkerRequest) -> Result<PageText, FsError> {
         match self.call(request).await?.0 {
             WorkerReply::Page(text, done) => Ok(PageText { text, done }),
-            WorkerReply::Failed(error) => Err(error.into()),
+            WorkerReply::Failed(error) => Err(error),
             _ => Err(broken("the reply belongs to another request").into()),
         }
     }
@@ -159,7 +159,7 @@ impl ConfinedFile {
     async fn finish(&self, request: WorkerRequest) -> Result<FsReply, FsError> {
         match self.worker.call(&request).await?.0 {
             WorkerReply::Text(text) => Ok(FsReply::Text(text)),
-            WorkerReply::Failed(error) => Err(error.into()),
+            WorkerReply::Failed(error) => Err(error),
             WorkerReply::Opened | WorkerReply::Staged(_) | WorkerReply::Page(..) => {
                 Err(broken("the reply belongs to another request").into())
             }

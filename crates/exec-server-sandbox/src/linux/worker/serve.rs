@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use exec_server_fs::{FsError, FsReply, StagedFile, perform};
 
-use super::wire::{Arriving, Outgoing, WorkerError, WorkerReply, WorkerRequest};
+use super::wire::{Arriving, Outgoing, WorkerReply, WorkerRequest};
 use exec_server_fs::search::{Search, SearchSpec};
 
 /// Serves until the server closes the socket.
@@ -54,7 +54,7 @@ impl Worker {
         };
         match self.answer(outcome) {
             Ok(answer) => answer,
-            Err(error) => (WorkerReply::Failed(error.into()), None),
+            Err(error) => (WorkerReply::Failed(error), None),
         }
     }
 
@@ -87,7 +87,7 @@ impl Worker {
                 self.search = Some(search);
                 self.next_page()
             }
-            Err(error) => (WorkerReply::Failed(error.into()), None),
+            Err(error) => (WorkerReply::Failed(error), None),
         }
     }
 
@@ -118,10 +118,4 @@ fn exit_with(socket: &OwnedFd) -> io::Result<()> {
         std::process::exit(0);
     };
     std::thread::Builder::new().name("hangup".to_owned()).spawn(wait).map(drop)
-}
-
-impl From<io::Error> for WorkerError {
-    fn from(error: io::Error) -> Self {
-        Self::System(error.raw_os_error().unwrap_or(libc::EIO))
-    }
 }

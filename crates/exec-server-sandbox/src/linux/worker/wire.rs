@@ -3,7 +3,6 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -11,9 +10,8 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use exec_server_fs::byte_fields;
 use exec_server_fs::search::SearchSpec;
-use exec_server_fs::{EditRefusal, FsError, FsRequest, Nature};
+use exec_server_fs::{FsError, FsRequest};
 
 /// A request to a worker.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,138 +38,7 @@ pub enum WorkerReply {
     Staged(u64),
     /// A page of a search as JSON text for the client, and whether it is the last one.
     Page(String, bool),
-    Failed(WorkerError),
-}
-
-/// The serializable form of [`FsError`].
-#[derive(Debug, Serialize, Deserialize)]
-pub enum WorkerError {
-    /// An errno.
-    System(i32),
-    /// See [`FsError::NotAFile`].
-    NotAFile(#[serde(with = "byte_fields::path")] PathBuf, Nature),
-    /// See [`FsError::IsLink`].
-    IsLink,
-    /// See [`FsError::NoName`].
-    NoName,
-    /// See [`FsError::DirectoryExists`].
-    DirectoryExists,
-    /// See [`FsError::RecursiveWithoutLinks`].
-    RecursiveWithoutLinks,
-    /// See [`FsError::WalkLimitsZero`].
-    WalkLimitsZero,
-    /// See [`FsError::WalkLimitsExceeded`].
-    WalkLimitsExceeded,
-    /// See [`FsError::TooManyEntries`].
-    TooManyEntries(usize, usize),
-    /// See [`FsError::DirectoryNeedsRecursive`].
-    DirectoryNeedsRecursive,
-    /// See [`FsError::IntoItself`].
-    IntoItself,
-    /// See [`FsError::SameFile`].
-    SameFile,
-    /// See [`FsError::NotCopyable`].
-    NotCopyable(#[serde(with = "byte_fields::path")] PathBuf),
-    /// See [`FsError::VersionMismatch`].
-    VersionMismatch,
-    /// See [`FsError::Edit`].
-    Edit(Box<EditRefusal>),
-    /// See [`FsError::Pattern`].
-    Pattern(String),
-    /// See [`FsError::Binary`].
-    Binary(#[serde(with = "byte_fields::path")] PathBuf),
-    /// See [`FsError::TooLargeToEdit`].
-    TooLargeToEdit,
-    /// See [`FsError::Incomplete`].
-    Incomplete {
-        /// Whether the operation was a removal; otherwise it was a copy.
-        removed: bool,
-        /// The number of completed entries.
-        done: u64,
-        /// The path of the failure.
-        #[serde(with = "byte_fields::path")]
-        path: PathBuf,
-        source: Box<WorkerError>,
-    },
-    /// See [`FsError::ShortWrite`].
-    ShortWrite {
-        done: u64,
-        /// The number of bytes that should have been written.
-        wanted: u64,
-        errno: i32,
-    },
-}
-
-impl From<FsError> for WorkerError {
-    fn from(error: FsError) -> Self {
-        let number = |error: &io::Error| error.raw_os_error().unwrap_or(libc::EIO);
-        match error {
-            FsError::System(source) => Self::System(number(&source)),
-            FsError::NotAFile(path, nature) => Self::NotAFile(path, nature),
-            FsError::IsLink => Self::IsLink,
-            FsError::NoName => Self::NoName,
-            FsError::DirectoryExists => Self::DirectoryExists,
-            FsError::RecursiveWithoutLinks => Self::RecursiveWithoutLinks,
-            FsError::WalkLimitsZero => Self::WalkLimitsZero,
-            FsError::WalkLimitsExceeded => Self::WalkLimitsExceeded,
-            FsError::TooManyEntries(found, limit) => Self::TooManyEntries(found, limit),
-            FsError::DirectoryNeedsRecursive => Self::DirectoryNeedsRecursive,
-            FsError::IntoItself => Self::IntoItself,
-            FsError::SameFile => Self::SameFile,
-            FsError::NotCopyable(path) => Self::NotCopyable(path),
-            FsError::VersionMismatch => Self::VersionMismatch,
-            FsError::Edit(refusal) => Self::Edit(refusal),
-            FsError::Pattern(text) => Self::Pattern(text),
-            FsError::Binary(path) => Self::Binary(path),
-            FsError::TooLargeToEdit => Self::TooLargeToEdit,
-            FsError::Incomplete { did, done, path, source } => Self::Incomplete {
-                removed: did == REMOVED,
-                done,
-                path,
-                source: Box::new((*source).into()),
-            },
-            FsError::ShortWrite { done, wanted, source } => {
-                Self::ShortWrite { done, wanted, errno: number(&source) }
-            }
-        }
-    }
-}
-
-const REMOVED: &str = "removed";
-const COPIED: &str = "copied";
-
-impl From<WorkerError> for FsError {
-    fn from(error: WorkerError) -> Self {
-        match error {
-            WorkerError::System(errno) => Self::System(io::Error::from_raw_os_error(errno)),
-            WorkerError::NotAFile(path, nature) => Self::NotAFile(path, nature),
-            WorkerError::IsLink => Self::IsLink,
-            WorkerError::NoName => Self::NoName,
-            WorkerError::DirectoryExists => Self::DirectoryExists,
-            WorkerError::RecursiveWithoutLinks => Self::RecursiveWithoutLinks,
-            WorkerError::WalkLimitsZero => Self::WalkLimitsZero,
-            WorkerError::WalkLimitsExceeded => Self::WalkLimitsExceeded,
-            WorkerError::TooManyEntries(found, limit) => Self::TooManyEntries(found, limit),
-            WorkerError::DirectoryNeedsRecursive => Self::DirectoryNeedsRecursive,
-            WorkerError::IntoItself => Self::IntoItself,
-            WorkerError::SameFile => Self::SameFile,
-            WorkerError::NotCopyable(path) => Self::NotCopyable(path),
-            WorkerError::VersionMismatch => Self::VersionMismatch,
-            WorkerError::Edit(refusal) => Self::Edit(refusal),
-            WorkerError::Pattern(text) => Self::Pattern(text),
-            WorkerError::Binary(path) => Self::Binary(path),
-            WorkerError::TooLargeToEdit => Self::TooLargeToEdit,
-            WorkerError::Incomplete { removed, done, path, source } => Self::Incomplete {
-                did: if removed { REMOVED } else { COPIED },
-                done,
-                path,
-                source: Box::new((*source).into()),
-            },
-            WorkerError::ShortWrite { done, wanted, errno } => {
-                Self::ShortWrite { done, wanted, source: io::Error::from_raw_os_error(errno) }
-            }
-        }
-    }
+    Failed(FsError),
 }
 
 /// A frame being sent: length, content, and at most one descriptor with the first byte.
@@ -289,5 +156,40 @@ impl Arriving {
 impl Arrived {
     pub fn decode<'a, T: Deserialize<'a>>(&'a self) -> io::Result<T> {
         postcard::from_bytes(&self.bytes[LENGTH_BYTES..]).map_err(io::Error::other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use exec_server_fs::{Nature, TreeOperation};
+
+    use super::*;
+
+    #[test]
+    fn an_error_says_the_same_after_it_was_sent() {
+        let denied = || io::Error::from_raw_os_error(libc::EACCES);
+        let path = || PathBuf::from("/a/\u{fffd}b");
+        let errors = [
+            FsError::System(denied()),
+            FsError::NotAFile(path(), Nature::Special),
+            FsError::TooManyEntries(3, 2),
+            FsError::Incomplete {
+                did: TreeOperation::Removed,
+                done: 7,
+                path: path(),
+                cause: Box::new(denied().into()),
+            },
+            FsError::ShortWrite { done: 1, wanted: 2, cause: denied() },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            let sent = postcard::to_stdvec(&WorkerReply::Failed(error)).unwrap();
+            let WorkerReply::Failed(error) = postcard::from_bytes(&sent).unwrap() else {
+                panic!("another reply: {text}");
+            };
+            assert_eq!(error.to_string(), text);
+        }
     }
 }

@@ -1,4 +1,7 @@
 //! File operations on this machine. All disk access runs on blocking threads.
+//!
+//! Not by `FsRequest`: names come from a server, so every change is made below the descriptor of a directory, which
+//! `exec_server_fs::destination` does on every platform.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

@@ -55,7 +55,7 @@ pub enum StoreUrlSourceError {
     )]
     Readable,
     /// The file cannot be read.
-    #[error("could not read {}: {source}", path.display())]
+    #[error("could not read {}", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -76,9 +76,9 @@ enum StoreCommandError {
     Data(#[from] DataDirError),
     #[error(transparent)]
     Import(#[from] ImportError),
-    #[error("could not create the first admin token: {0}")]
+    #[error("could not create the first admin token")]
     FirstToken(#[from] AdminError),
-    #[error("could not start the runtime: {0}")]
+    #[error("could not start the runtime")]
     Runtime(#[source] io::Error),
 }
 

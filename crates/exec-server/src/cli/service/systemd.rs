@@ -21,18 +21,18 @@ impl Systemd {
     pub fn running(scope: Scope) -> Result<Self, Failure> {
         match scope {
             Scope::System if !Path::new("/run/systemd/system").is_dir() => {
-                return Err(Failure::Usage(
+                Err(Failure::Usage(
                     "systemd does not run this machine (there is no /run/systemd/system; is it a container?): start \
                      `exec-server` by what does, or print the units with `service install --dry-run`"
                         .to_owned(),
-                ));
+                ))
             }
             Scope::User if !user_runtime().is_some_and(|dir| dir.join("systemd").is_dir()) => {
-                return Err(Failure::Usage(
+                Err(Failure::Usage(
                     "systemd does not run for this user (there is no $XDG_RUNTIME_DIR/systemd): log in with a session of \
                      its own instead of su or sudo, or leave out --user and run as root"
                         .to_owned(),
-                ));
+                ))
             }
             _ => Ok(Self { scope, root: None }),
         }

@@ -51,7 +51,7 @@ pub fn scripted_client_with(
 
 fn dial(sender: &mpsc::UnboundedSender<DuplexStream>) -> Result<Box<dyn Wire>, ExecServerError> {
     let (ours, theirs) = tokio::io::duplex(64 * 1024);
-    let refused = || ExecServerError::Disconnected { reason: "nobody listens".into() };
+    let refused = || ExecServerError::Disconnected { reason: "no listener".into() };
     sender.send(theirs).map_err(|_| refused())?;
     let (reader, writer) = tokio::io::split(ours);
     Ok(Box::new(LineWire::new(reader, writer, 64 * 1024 * 1024)))

@@ -155,7 +155,7 @@ async fn ambiguous_calls_are_not_repeated_and_reported_as_such() {
         let call = tokio::spawn(call);
         peer.expect(method).await;
         drop(peer);
-        let error = call.await.unwrap().expect_err("nobody knows whether it happened");
+        let error = call.await.unwrap().expect_err("the outcome is unknown");
         let ExecServerError::Ambiguous { method: named, .. } = &error else {
             panic!("{method}: {error}");
         };
@@ -226,7 +226,7 @@ async fn an_unknown_session_is_final_for_its_processes_and_the_next_call_opens_a
     let end = process.read(0, None, Duration::ZERO).await.expect("it is known what became of it");
     assert!(end.closed && end.exited && end.failure.is_some() && end.chunks.is_empty());
     assert!(process.write(b"x").await.is_err(), "nothing is sent for it any more");
-    assert!(!peers.has_dialled(), "nobody dials without need");
+    assert!(!peers.has_dialled(), "no dial without need");
     let calling = tokio::spawn(async move { client.environment_info().await.map(|_| client) });
     let mut peer = peers.accept().await;
     let asked = peer.expect("initialize").await;
@@ -261,8 +261,8 @@ async fn recovery_ends_with_its_budget() {
     let (process, peer) = started(&client, &mut peers).await;
     drop(peers);
     drop(peer);
-    let error = process.wait().await.expect_err("nobody answers").to_string();
-    assert!(error.contains("nobody listens"), "{error}");
+    let error = process.wait().await.expect_err("no server answers").to_string();
+    assert!(error.contains("no listener"), "{error}");
 }
 
 #[tokio::test]

@@ -143,7 +143,7 @@ async fn a_server_that_is_killed_at_any_moment_leaves_whole_files() {
             let kills = if has_names { KILLS_WITH_NAMES } else { KILLS };
             let mut folder = Folder::new(fixture.root());
             let Some(mut usual) = folder.round(has_names, None).await else { continue };
-            assert_eq!(folder.check(), (Folder::FILES, 0), "nobody killed it");
+            assert_eq!(folder.check(), (Folder::FILES, 0), "it was not killed");
             let (mut partial, mut left) = (0, 0);
             for _ in 0..kills {
                 let moment = usual.mul_f64(random.next_below(1200) as f64 / 1000.0);

@@ -71,7 +71,7 @@ pub fn for_the_nobody_user_alone(mut builder: ExecutorBuilder) -> Option<Executo
     let program = binary();
     let is_open = |path: &Path| path.metadata().is_ok_and(|found| found.mode() & 0o005 == 0o005);
     if !program.ancestors().all(is_open) {
-        skip("nobody but root can run the server here");
+        skip("only root can run the server here");
         return None;
     }
     let state = program.with_file_name("state-of-nobody");

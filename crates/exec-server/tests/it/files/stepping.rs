@@ -63,7 +63,7 @@ async fn a_write_that_is_stopped_at_any_step_has_happened_or_not() {
                             names(fixture.root()).into_iter().filter(|name| name != "f").collect();
                         assert!(left.is_empty(), "{left:?} left at {call} {step}");
                         if has_ended {
-                            assert!(is_new, "nobody stopped it");
+                            assert!(is_new, "it was not stopped");
                             break;
                         }
                         stopped += 1;

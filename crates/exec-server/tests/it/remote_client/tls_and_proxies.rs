@@ -38,7 +38,7 @@ async fn a_custom_ca_is_trusted_on_both_sides_by_every_option() {
     }
     let stranger = args(place.rendezvous.url(), &place.harness_token, place.state.path());
     let error = ExecServerClient::connect_relay(stranger).await.unwrap_err();
-    assert!(!error.is_retryable(), "nobody vouches for it, now or later: {error:?}");
+    assert!(!error.is_retryable(), "the certificate stays unknown: {error:?}");
 }
 
 #[tokio::test]

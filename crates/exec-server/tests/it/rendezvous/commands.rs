@@ -211,7 +211,7 @@ async fn the_owner_asks_over_tls_as_well() {
     let (code, stdout, stderr) = run(&list, &trusted).await;
     assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
     let (code, _, stderr) = run(&list, &trusted[1..]).await;
-    assert!(code == 1 && stderr.contains("--ca-file"), "nobody vouches for it: {stderr}");
+    assert!(code == 1 && stderr.contains("--ca-file"), "the certificate is unknown: {stderr}");
     let known = [&list[..], &["--ca-file", &certificate]].concat();
     let (code, stdout, stderr) = run(&known, &trusted[1..]).await;
     assert!(code == 0 && stdout.contains("admin"), "{stdout}{stderr}");
@@ -239,7 +239,7 @@ async fn a_first_start_that_fails_leaves_the_admin_token_to_the_next() {
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("choose another port") && stderr.lines().count() == 1, "{stderr}");
     let second = Program::start(&data_dir, "http://127.0.0.1:0").await;
-    let admin = second.admin_token.clone().expect("nobody has seen one yet");
+    let admin = second.admin_token.clone().expect("the first start prints it");
     let list = ["environments", "--remote", &second.url];
     let (code, _, stderr) = run(&list, &[("EXEC_SERVER_ADMIN_TOKEN", &admin)]).await;
     assert!(code == 0 && stderr.contains("token create --environment NAME"), "{stderr}");
@@ -488,6 +488,26 @@ async fn logs_name_peers_and_have_no_secrets() {
     for secret in [executor, harness, authorization, sig] {
         assert!(!log.contains(&secret), "{log}");
     }
+}
+
+#[tokio::test]
+async fn the_cause_of_a_failed_start_is_printed_once() {
+    let missing = "/nonexistent/file";
+    let cause = "No such file or directory (os error 2)\n";
+    let store = [("EXEC_SERVER_STORE_FILE", missing)];
+    let (code, stdout, stderr) = run(&["rendezvous", "migrate"], &store).await;
+    let expected = format!("exec-server: could not read {missing}: {cause}");
+    assert_eq!((code, stdout.as_str(), stderr), (1, "", expected));
+
+    let arguments =
+        ["rendezvous", "--store", "postgres://a@127.0.0.1:1/x", "--nats", "nats://127.0.0.1:1"];
+    let node = ["--node-id", "a", "--node-url", "http://127.0.0.1:1", "--signing-keys", missing];
+    let credentials = [("EXEC_SERVER_NATS_CREDENTIALS", missing)];
+    let (code, stdout, stderr) = run(&[&arguments[..], &node].concat(), &credentials).await;
+    let expected = format!(
+        "exec-server: could not read {missing}, which EXEC_SERVER_NATS_CREDENTIALS names: {cause}"
+    );
+    assert_eq!((code, stdout.as_str(), stderr), (1, "", expected));
 }
 
 pub async fn run(arguments: &[&str], environment: &[(&str, &str)]) -> (i32, String, String) {

@@ -12,7 +12,7 @@ use crate::files::host::{is_root, set_mode, skip};
 /// The user id and the group id of `ann`.
 pub const ANN: u32 = 54321;
 
-/// Account files, and a directory that everybody can enter.
+/// Account files, and a directory that every user can enter.
 pub struct Accounts {
     root: TempDir,
 }
@@ -48,7 +48,7 @@ impl Accounts {
         self.root.path().join(name)
     }
 
-    /// The home directory of `ann`, which nobody else may enter.
+    /// The home directory of `ann`, which no other user may enter.
     pub fn home(&self) -> PathBuf {
         self.path("ann")
     }

@@ -31,7 +31,7 @@ pub struct Host {
     pub user: User,
     /// Belongs to a group that the launcher cannot map.
     pub foreign_group: Option<PathBuf>,
-    /// Belongs to somebody else.
+    /// Belongs to another user.
     pub foreign_link: Option<PathBuf>,
 }
 
