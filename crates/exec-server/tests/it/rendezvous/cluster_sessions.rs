@@ -318,7 +318,7 @@ async fn nodes_that_are_restarted_one_after_the_other_hand_their_executors_over(
     assert!(requests > 0);
 }
 
-/// Clients that read files and run commands all the time, on one connection or on a new one for each; none may fail.
+/// Clients that read files and run commands all the time, on one connection or on a new one for each; no read may fail.
 struct Load {
     stop: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<Vec<Duration>>>,
@@ -337,7 +337,16 @@ impl Load {
                 while !stop.load(Ordering::Relaxed) {
                     let start = Instant::now();
                     if number == 0 {
-                        client = connect(args(&door, &token, &state)).await;
+                        // A first connection that is cut is not repeated by the client.
+                        let new = async {
+                            loop {
+                                let args = args(&door, &token, &state);
+                                if let Ok(new) = ExecServerClient::connect_relay(args).await {
+                                    return new;
+                                }
+                            }
+                        };
+                        client = timeout(DEADLINE, new).await.expect("it is reached");
                     }
                     if number == 2 {
                         // Not repeated by the client: a start whose answer was lost may have happened.
