@@ -10,6 +10,7 @@
 //! | [`user`] | the user that a request runs as |
 //! | [`encode`] | hand-written encoders for hot messages |
 //! | [`base64`], [`hex`] | byte-to-text encodings |
+//! | [`binary`] | binary messages, with bytes beside their JSON |
 //! | [`duration`] | durations in milliseconds |
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`error_kinds`] | the table of errors: names and meanings |
