@@ -27,6 +27,10 @@ _HEAD = 1024
 _AFTER = b'"}}'
 
 
+Traceparent = str | Callable[[], str | None] | None
+"""The W3C trace context of requests, or what returns the current one."""
+
+
 class Call:
     """One request that waits for its reply."""
 
@@ -65,6 +69,7 @@ class Link:
         self._parts: list[bytes] = []
         self.ready: list[bytes] = []
         self.end: LinkError | None = None
+        self.traceparent: Traceparent = None
 
     @property
     def pending(self) -> int:
@@ -90,7 +95,11 @@ class Link:
         self._calls[number] = call
         call.link = self
         try:
-            self.send({"id": number, "method": call.method, "params": params})
+            request: dict[str, Any] = {"id": number, "method": call.method, "params": params}
+            parent = self.traceparent() if callable(self.traceparent) else self.traceparent
+            if parent:
+                request["trace"] = {"traceparent": parent}
+            self.send(request)
         except BaseException:
             # A link that ended meanwhile has finished the call already.
             if self._calls.pop(number, None) is not None:
