@@ -28,6 +28,7 @@ use crate::files::Files;
 use crate::ignored;
 use crate::reply::Reply;
 use crate::reply_memory::Account;
+use crate::request_spans::{fail_span, request_span};
 use crate::server::Server;
 use crate::sessions::{ClientKind, NewSession, ResumeRequest, Session, TakeOver};
 
@@ -157,9 +158,9 @@ impl Peer {
 
     async fn handle_message(&mut self, message: &InMessage) {
         match message.decode() {
-            Ok(Incoming::Request { id, method, params, has_version }) => {
+            Ok(Incoming::Request { id, method, params, has_version, trace }) => {
                 self.has_version |= has_version;
-                self.handle_request(id, &method, params).await
+                self.handle_request(id, &method, params, trace).await
             }
             Ok(Incoming::Notification { method, .. }) => self.handle_notification(&method),
             Ok(Incoming::Response { .. } | Incoming::Error { .. }) => {
@@ -186,7 +187,13 @@ impl Peer {
         self.outbox.push_reply(envelope::error(&MALFORMED_ID, &error.to_rpc()));
     }
 
-    async fn handle_request(&mut self, id: RequestId, name: &str, raw_params: &str) {
+    async fn handle_request(
+        &mut self,
+        id: RequestId,
+        name: &str,
+        raw_params: &str,
+        trace: Option<&str>,
+    ) {
         let Some(method) = Method::by_name(name) else {
             let is_reference =
                 self.session.as_ref().is_some_and(|it| it.client() == ClientKind::Reference);
@@ -197,17 +204,21 @@ impl Peer {
             };
             return self.outbox.push_reply(envelope::error(&id, &error));
         };
+        let mut span = request_span(&self.server.config.tracer, method, raw_params, trace);
         if method == Method::Initialize {
             let timer = self.server.metrics.request(method);
             let result = self.initialize(id.clone(), raw_params).await;
             timer.finish(result.is_ok());
             if let Err(error) = result {
+                fail_span(&mut span, &error);
                 self.outbox.push_reply(envelope::error(&id, &error.to_rpc()));
             }
             return;
         }
         let timer = self.server.metrics.request(method);
         let mut reply = Reply::new(id, method, self.outbox.clone(), self.account.clone(), timer);
+        let position = span.context().cloned();
+        reply.trace(span);
         // Stdin has its own bounds, and `process/terminate` must pass a process that does not read.
         if method.family() == Family::FileSystem && raw_params.len() >= LARGE_REQUEST_BYTES {
             reply.hold(raw_params.len());
@@ -219,13 +230,18 @@ impl Peer {
             .and_then(|call| self.phase.check(method.family()).map(|()| call).map_err(Into::into));
         let checked = checked.and_then(|call| self.audit(method, raw_params, call, &mut reply));
         match checked {
-            Ok(call) => match self.admit(method.lane(), raw_params.len(), call, reply) {
-                Admitted::Run((call, reply)) => self.run(call, reply),
-                Admitted::Waits => {}
-                Admitted::Refused((_, reply)) => {
-                    reply.fail_uncounted(&RequestError::TooManyRequests)
+            Ok(mut call) => {
+                if let Call::Start(start) = &mut call {
+                    start.trace = position;
                 }
-            },
+                match self.admit(method.lane(), raw_params.len(), call, reply) {
+                    Admitted::Run((call, reply)) => self.run(call, reply),
+                    Admitted::Waits => {}
+                    Admitted::Refused((_, reply)) => {
+                        reply.fail_uncounted(&RequestError::TooManyRequests)
+                    }
+                }
+            }
             Err(error) => reply.fail_uncounted(&error),
         }
     }

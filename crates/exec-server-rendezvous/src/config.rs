@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use exec_server_relay::switchboard::DEFAULT_BUDGET;
+use exec_server_transport::spans::Tracer;
 
 use crate::bus::{NatsConfig, NodeConfig};
 use crate::clock::Clock;
@@ -30,6 +31,8 @@ pub struct RendezvousConfig {
     pub timings: Timings,
     /// Clock for the expiry of tokens, URLs and authorizations.
     pub clock: Clock,
+    /// Records spans of requests; the default records nothing.
+    pub tracer: Tracer,
     /// Returns free memory of the allocator to the system; called after a burst.
     pub release_memory: Option<fn()>,
 }
@@ -156,6 +159,7 @@ impl RendezvousConfig {
             limits: Limits::default(),
             timings: Timings::default(),
             clock: Clock::default(),
+            tracer: Tracer::default(),
             release_memory: None,
         }
     }

@@ -7,7 +7,7 @@ use std::pin::pin;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::header::{HOST, HeaderValue};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use url::Url;
 
@@ -28,9 +28,20 @@ pub enum ExchangeError {
 pub async fn exchange(
     base: &Url,
     dial: &DialOptions,
-    mut request: Request<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
     max_answer: usize,
 ) -> Result<(StatusCode, Bytes), ExchangeError> {
+    let response = exchange_with_headers(base, dial, request, max_answer).await?;
+    Ok((response.status(), response.into_body()))
+}
+
+/// The same, with the headers of the response.
+pub async fn exchange_with_headers(
+    base: &Url,
+    dial: &DialOptions,
+    mut request: Request<Full<Bytes>>,
+    max_answer: usize,
+) -> Result<Response<Bytes>, ExchangeError> {
     let authority = &base[url::Position::BeforeHost..url::Position::AfterPort];
     let host = HeaderValue::from_str(authority).expect("URLs are ASCII");
     request.headers_mut().insert(HOST, host);
@@ -40,10 +51,10 @@ pub async fn exchange(
         hyper::client::conn::http1::handshake(TokioIo::new(link)).await.map_err(broken)?;
     let mut exchange = pin!(async {
         let response = sender.send_request(request).await.map_err(broken)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), max_answer).collect().await;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, max_answer).collect().await;
         let body = body.map_err(|error| ExchangeError::Broken(io::Error::other(error)))?;
-        Ok((status, body.to_bytes()))
+        Ok(Response::from_parts(head, body.to_bytes()))
     });
     // The connection future can finish before the response body has been read.
     let mut connection = pin!(connection);

@@ -16,9 +16,11 @@ use exec_server_rendezvous::bus::{NatsConfig, NatsError, NodeConfig};
 use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{ClusterConfig, Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
+use exec_server_transport::spans::Tracer;
 
 use crate::cli::config_file::ConfigOption;
 use crate::cli::limits::memory;
+use crate::cli::otlp_options::{OtlpOptions, TelemetryError};
 use crate::cli::registry::default_data_dir;
 use crate::cli::token::quoted;
 use crate::cli::{duration, positive_duration};
@@ -99,6 +101,8 @@ pub struct RendezvousArguments {
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = positive_duration)]
     pong_timeout: Duration,
     #[command(flatten)]
+    otlp: OtlpOptions,
+    #[command(flatten)]
     config_file: ConfigOption,
     /// Format of the log on stderr; RUST_LOG sets the log level.
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
@@ -131,6 +135,8 @@ enum RunError {
     Nats(#[from] NatsError),
     #[error(transparent)]
     Start(#[from] StartError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     #[error("could not set up the rendezvous")]
     SetUp(#[source] io::Error),
     #[error("could not write to stdout")]
@@ -152,7 +158,9 @@ pub fn run(arguments: RendezvousArguments) -> ExitCode {
 }
 
 fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
-    let config = arguments.config()?;
+    let telemetry = arguments.otlp.start("exec-server-rendezvous")?;
+    let mut config = arguments.config()?;
+    config.tracer = telemetry.tracer.clone();
     if let Some((_, key)) = &config.tls {
         exec_server_executor::auth::warn_about("TLS key", key);
     }
@@ -161,7 +169,7 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
         .enable_all()
         .build()
         .map_err(RunError::SetUp)?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let stop = exec_server::stop_signal().map_err(RunError::SetUp)?;
         let bound = BoundRendezvous::bind(config).await?;
         let url = bound.base_url().to_owned();
@@ -198,7 +206,10 @@ fn serve(arguments: RendezvousArguments) -> Result<(), RunError> {
             () = manager.run_watchdog() => {}
         }
         Ok(())
-    })
+    });
+    // A failure is in the log already.
+    let _ = telemetry.finish();
+    result
 }
 
 impl RendezvousArguments {
@@ -257,6 +268,7 @@ impl RendezvousArguments {
                 ..Timings::default()
             },
             clock: Clock::default(),
+            tracer: Tracer::default(),
             release_memory: Some(exec_server_os::release_free_memory),
         })
     }

@@ -14,6 +14,7 @@ mod concurrency;
 #[cfg(unix)]
 mod config;
 mod crates;
+mod dashboard;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod embedding;
@@ -75,6 +76,8 @@ mod spools;
 mod stdio;
 #[cfg(target_os = "linux")]
 mod taking_over;
+#[cfg(target_os = "linux")]
+mod telemetry;
 #[cfg(target_os = "linux")]
 mod terminals;
 #[cfg(target_os = "linux")]
