@@ -100,7 +100,7 @@ impl Future for PendingCall {
 impl Drop for PendingCall {
     fn drop(&mut self) {
         if !self.is_done {
-            self.span.fail("cancelled");
+            self.span.set("exec_server.cancelled", true);
             self.shared.routes().forget_call(self.id);
         }
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_transport::causes::chain;
 use exec_server_transport::dial::DialOptions;
-use exec_server_transport::http_exchange::exchange_with_headers;
+use exec_server_transport::http_exchange::{ExchangeError, exchange_with_headers};
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -88,7 +88,7 @@ impl Client {
         request.headers_mut().extend(self.headers.current().map_err(Failure::transient)?);
         let exchange = exchange_with_headers(url, &self.dial, request, MAX_ANSWER_BYTES);
         let response = match tokio::time::timeout(self.timeout, exchange).await {
-            Ok(answered) => answered.map_err(|error| Failure::transient(chain(&error)))?,
+            Ok(answered) => answered.map_err(|error| Failure::of_exchange(&error))?,
             Err(_) => {
                 return Err(Failure::transient(format!("no answer within {:?}", self.timeout)));
             }
@@ -103,6 +103,17 @@ impl Client {
 impl Failure {
     fn transient(reason: String) -> Self {
         Self { reason, is_transient: true, retry_after: None }
+    }
+
+    fn of_exchange(error: &ExchangeError) -> Self {
+        Self::transient(match error {
+            ExchangeError::Unreachable(cause) => {
+                format!("the collector cannot be reached: {}", chain(cause))
+            }
+            ExchangeError::Broken(cause) => {
+                format!("the connection to the collector failed: {}", chain(cause))
+            }
+        })
     }
 
     fn permanent(reason: String) -> Self {
