@@ -1,5 +1,6 @@
 //! A pending call: the future of its answer. Dropping it frees the call's slot.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use exec_server_protocol::errors::RpcError;
 use exec_server_transport::connection::InMessage;
+use exec_server_transport::spans::Span;
 use tokio::sync::oneshot;
 
 use crate::connection::Shared;
@@ -53,6 +55,8 @@ pub(crate) struct PendingCall {
     id: i64,
     answer: oneshot::Receiver<Answer>,
     is_done: bool,
+    /// Ends with the call.
+    span: Span,
 }
 
 impl PendingCall {
@@ -61,8 +65,9 @@ impl PendingCall {
         method: &'static str,
         id: i64,
         answer: oneshot::Receiver<Answer>,
+        span: Span,
     ) -> Self {
-        Self { shared, method, id, answer, is_done: false }
+        Self { shared, method, id, answer, is_done: false, span }
     }
 }
 
@@ -73,14 +78,26 @@ impl Future for PendingCall {
         let answer = ready!(Pin::new(&mut self.answer).poll(cx));
         self.is_done = true;
         let method = self.method;
+        let mut span = std::mem::take(&mut self.span);
         Poll::Ready(match answer {
             Ok(Answer::Result(reply)) => {
                 self.shared.ignored.check(method, &reply);
                 Ok(reply)
             }
-            Ok(Answer::Error(error)) => Err(error.into()),
-            Ok(Answer::Lost(reason)) => Err(ExecServerError::Ambiguous { method, reason }),
-            Err(_) => Err(ExecServerError::Ambiguous { method, reason: "closed".into() }),
+            Ok(Answer::Error(error)) => {
+                span.set("rpc.jsonrpc.error_code", error.code);
+                let kind = error.data.as_ref().map(|data| data.kind.clone());
+                span.fail(kind.map_or(Cow::Borrowed("error"), Cow::Owned));
+                Err(error.into())
+            }
+            Ok(Answer::Lost(reason)) => {
+                span.fail("connection_lost");
+                Err(ExecServerError::Ambiguous { method, reason })
+            }
+            Err(_) => {
+                span.fail("connection_lost");
+                Err(ExecServerError::Ambiguous { method, reason: "closed".into() })
+            }
         })
     }
 }
@@ -88,6 +105,7 @@ impl Future for PendingCall {
 impl Drop for PendingCall {
     fn drop(&mut self) {
         if !self.is_done {
+            self.span.set("exec_server.cancelled", true);
             self.shared.routes().forget_call(self.id);
         }
     }

@@ -14,6 +14,7 @@ use exec_server_protocol::environment::{Capabilities, EnvironmentInfo};
 use exec_server_protocol::initialize::{ClientCapabilities, InitializeParams};
 use exec_server_protocol::methods::{INITIALIZED, Method};
 use exec_server_protocol::process::{ProcessStartParams, ProcessTerminateParams};
+use exec_server_protocol::trace_context::TraceContext;
 use exec_server_protocol::{binary, envelope, process::ProcessId};
 use exec_server_transport::connection::{Connection, Wire};
 use exec_server_transport::outbox::Outbox;
@@ -34,6 +35,7 @@ use crate::options::{ExecServerClientConnectOptions, RemoteExecServerConnectArgs
 use crate::process::ProcessSession;
 use crate::process_state::Process;
 use crate::routes::Routes;
+use crate::trace::Tracing;
 
 /// Output that a paced reader has not taken; with what the link brings in one turn it stays below what a process keeps.
 const MAX_UNREAD_BYTES: usize = 2 * 1024 * 1024;
@@ -74,6 +76,7 @@ pub(crate) struct Shared {
     end: watch::Sender<Option<LinkEnd>>,
     pub survival: Survival,
     pub ignored: IgnoredMembers,
+    tracing: Tracing,
     /// Whether the server has announced that another connection took the session over.
     pub is_moved: AtomicBool,
     /// Reads of missing events; a read without an answer fails when the connection ends.
@@ -143,6 +146,7 @@ impl ExecServerConnection {
             end: watch::Sender::new(None),
             survival,
             ignored: IgnoredMembers::new(options.on_ignored.clone()),
+            tracing: options.tracing.clone(),
             is_moved: AtomicBool::new(false),
             repairs: Mutex::default(),
         });
@@ -276,15 +280,18 @@ impl Shared {
         params: &impl Serialize,
     ) -> Result<PendingCall, ExecServerError> {
         let (id, answer) = self.routes().begin_call(CallKind::Ordinary)?;
-        let pending = PendingCall::new(self.clone(), method, id, answer);
-        self.push_request(id, method, params);
+        let (mut span, trace) = self.tracing.begin(method);
+        span.set("rpc.system", "jsonrpc");
+        span.set("rpc.method", method);
+        let pending = PendingCall::new(self.clone(), method, id, answer, span);
+        self.push_request(id, method, params, trace.as_ref());
         Ok(pending)
     }
 
     /// Sends a request whose answer is ignored, also above the limit for ordinary calls.
     pub(crate) fn clean_up(&self, method: &'static str, params: &impl Serialize) {
         match self.routes().begin_call(CallKind::Cleanup) {
-            Ok((id, _)) => self.push_request(id, method, params),
+            Ok((id, _)) => self.push_request(id, method, params, None),
             Err(ExecServerError::TooManyCalls { .. }) => {
                 // The resource cannot be freed by a request, so it is freed with the connection.
                 self.outbox.close(1011, "too many requests wait for an answer");
@@ -331,9 +338,15 @@ impl Shared {
         self.end.send_replace(Some(LinkEnd { reason, is_taken_over: true }));
     }
 
-    fn push_request(&self, id: i64, method: &str, params: &impl Serialize) {
+    fn push_request(
+        &self,
+        id: i64,
+        method: &str,
+        params: &impl Serialize,
+        trace: Option<&TraceContext>,
+    ) {
         let id = envelope::RequestId::Integer(id);
-        self.outbox.push_reply(envelope::request(&id, method, params));
+        self.outbox.push_reply(envelope::request(&id, method, params, trace));
     }
 
     async fn initialize(

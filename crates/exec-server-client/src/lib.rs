@@ -42,6 +42,7 @@
 //! | [`ExecServerConnection`] | one connection, without recovery |
 //! | [`relay`] | environments that are reached through a registry and its relay |
 //! | [`Dial`] | other transports |
+//! | [`Tracing`], [`with_trace_context`] | the trace that calls belong to |
 
 #![warn(unreachable_pub)]
 
@@ -71,6 +72,7 @@ mod remote_path;
 mod routes;
 mod session;
 mod stdio;
+mod trace;
 
 pub use child::{Child, ChildOutput, ExitStatus, Output};
 pub use child_stdin::ChildStdin;
@@ -83,10 +85,12 @@ pub use error::ExecServerError;
 pub use events::ProcessEvents;
 pub use exec_server_core::event_order::{Gap, ProcessEvent, ProcessExit};
 pub use exec_server_protocol as protocol;
+pub use exec_server_protocol::trace_context::TraceContext;
 pub use exec_server_relay::registry_client::{RegistryError, RegistryUrlError, registry_name};
 pub use exec_server_transport::connection::Wire;
 pub use exec_server_transport::dial::{DialError, ServerUrlError};
 pub use exec_server_transport::proxy::Proxies;
+pub use exec_server_transport::spans;
 pub use exec_server_transport::websocket::UpgradeFailure;
 pub use files::{
     ExecutorFileSystem, FileReadStream, FileWriteStream, MissingWatch, Parents, Removal,
@@ -101,3 +105,4 @@ pub use relay::{ExecutorTrust, RelayConnectArgs, RelayDial, RelayError, TokenSou
 pub use remote_path::RemotePath;
 pub use session::{RemoteExecServerSession, SessionStatus};
 pub use stdio::StdioServer;
+pub use trace::{Tracing, with_trace_context};

@@ -11,6 +11,7 @@ use exec_server_transport::proxy::Proxies;
 use crate::dial::{Dial, WebSocketDial};
 use crate::error::ExecServerError;
 use crate::ignored::IgnoredListener;
+use crate::trace::Tracing;
 
 /// Default timeout for connecting, and for the answer to `initialize`.
 pub(crate) const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +37,8 @@ pub struct ExecServerClientConnectOptions {
     pub ping_timeout: Duration,
     /// Called with the request members that a server ignored; they are also logged as a warning.
     pub on_ignored: Option<IgnoredListener>,
+    /// The trace that calls belong to, and where their spans go.
+    pub tracing: Tracing,
 }
 
 impl Default for ExecServerClientConnectOptions {
@@ -51,6 +54,7 @@ impl Default for ExecServerClientConnectOptions {
             ping_interval: Duration::from_secs(10),
             ping_timeout: Duration::from_secs(10),
             on_ignored: None,
+            tracing: Tracing::default(),
         }
     }
 }
@@ -112,6 +116,13 @@ impl RemoteExecServerConnectArgs {
     #[must_use]
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(path.into());
+        self
+    }
+
+    /// Sets the trace that calls belong to.
+    #[must_use]
+    pub fn tracing(mut self, tracing: Tracing) -> Self {
+        self.options.tracing = tracing;
         self
     }
 

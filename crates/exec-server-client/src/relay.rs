@@ -172,6 +172,7 @@ impl RelayConnectArgs {
             relay: dial,
             timeout: self.connect_timeout,
             notices: self.notices,
+            tracing: self.options.tracing.clone(),
             state: Default::default(),
         };
         Ok((relay, self.options))

@@ -10,6 +10,7 @@ use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::process::ProcessLimits;
 use exec_server_sandbox::Mechanism;
 use exec_server_sandbox::policy::Allowances;
+pub use exec_server_transport::spans::Tracer;
 
 pub use crate::audit::{AuditConfig, AuditOnFull, AuditTarget};
 use crate::auth::Auth;
@@ -64,6 +65,8 @@ pub struct ServerConfig {
     pub http: EgressPolicy,
     /// The audit log; `None` records nothing.
     pub audit: Option<AuditConfig>,
+    /// Records spans of requests and processes; the default records nothing.
+    pub tracer: Tracer,
     /// The program that starts sandboxes.
     pub runtime_paths: ExecServerRuntimePaths,
 }
@@ -255,6 +258,7 @@ impl ServerConfig {
             process_limits: ProcessLimits::default(),
             http: EgressPolicy::default(),
             audit: None,
+            tracer: Tracer::default(),
             runtime_paths: ExecServerRuntimePaths::default(),
             remote: None,
         }

@@ -28,6 +28,7 @@ use crate::files::Files;
 use crate::ignored;
 use crate::reply::Reply;
 use crate::reply_memory::Account;
+use crate::request_spans::{fail_span, request_span};
 use crate::server::Server;
 use crate::sessions::{ClientKind, NewSession, ResumeRequest, Session, TakeOver};
 
@@ -157,9 +158,9 @@ impl Peer {
 
     async fn handle_message(&mut self, message: &InMessage) {
         match message.decode() {
-            Ok(Incoming::Request { id, method, params, has_version }) => {
+            Ok(Incoming::Request { id, method, params, has_version, trace }) => {
                 self.has_version |= has_version;
-                self.handle_request(id, &method, params, message.chunk()).await
+                self.handle_request(id, &method, params, message.chunk(), trace).await
             }
             Ok(Incoming::Notification { method, .. }) => self.handle_notification(&method),
             Ok(Incoming::Response { .. } | Incoming::Error { .. }) => {
@@ -193,6 +194,7 @@ impl Peer {
         name: &str,
         raw_params: &str,
         chunk: Option<&[u8]>,
+        trace: Option<&str>,
     ) {
         let Some(method) = Method::by_name(name) else {
             let is_reference =
@@ -204,6 +206,7 @@ impl Peer {
             };
             return self.outbox.push_reply(envelope::error(&id, &error));
         };
+        let mut span = request_span(&self.server.config.tracer, method, raw_params, trace);
         if method == Method::Initialize {
             let timer = self.server.metrics.request(method);
             let result = match chunk {
@@ -212,12 +215,15 @@ impl Peer {
             };
             timer.finish(result.is_ok());
             if let Err(error) = result {
+                fail_span(&mut span, &error);
                 self.outbox.push_reply(envelope::error(&id, &error.to_rpc()));
             }
             return;
         }
         let timer = self.server.metrics.request(method);
         let mut reply = Reply::new(id, method, self.outbox.clone(), self.account.clone(), timer);
+        let position = span.context().cloned();
+        reply.trace(span);
         // Stdin has its own bounds, and `process/terminate` must pass a process that does not read.
         let params_bytes = raw_params.len() + chunk.map_or(0, <[u8]>::len);
         if method.family() == Family::FileSystem && params_bytes >= LARGE_REQUEST_BYTES {
@@ -232,13 +238,18 @@ impl Peer {
         let checked =
             checked.and_then(|call| self.audit(method, raw_params, chunk, call, &mut reply));
         match checked {
-            Ok(call) => match self.admit(method.lane(), params_bytes, call, reply) {
-                Admitted::Run((call, reply)) => self.run(call, reply),
-                Admitted::Waits => {}
-                Admitted::Refused((_, reply)) => {
-                    reply.fail_uncounted(&RequestError::TooManyRequests)
+            Ok(mut call) => {
+                if let Call::Start(start) = &mut call {
+                    start.trace = position;
                 }
-            },
+                match self.admit(method.lane(), params_bytes, call, reply) {
+                    Admitted::Run((call, reply)) => self.run(call, reply),
+                    Admitted::Waits => {}
+                    Admitted::Refused((_, reply)) => {
+                        reply.fail_uncounted(&RequestError::TooManyRequests)
+                    }
+                }
+            }
             Err(error) => reply.fail_uncounted(&error),
         }
     }

@@ -6,6 +6,7 @@ use exec_server_protocol::escape_untrusted::escape_untrusted;
 use exec_server_protocol::fs::FsBatchParams;
 use exec_server_protocol::methods::{Family, Method, MethodVisitor};
 use exec_server_protocol::sandbox::SandboxParams;
+use exec_server_protocol::trace_context::META;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_ignored::Path;
@@ -87,7 +88,10 @@ impl MethodVisitor for Finder<'_> {
         let mut json = serde_json::Deserializer::from_str(raw);
         // A decode error is ignored here, because the handler rejects the request.
         let _ = serde_ignored::deserialize::<_, _, Params>(&mut json, |path| {
-            push(&format!("{prefix}{}", dotted(&path)), found);
+            let name = dotted(&path);
+            if name != META {
+                push(&format!("{prefix}{name}"), found);
+            }
         });
     }
 }
@@ -131,6 +135,7 @@ mod tests {
         assert_eq!(members(Method::FsBatch, batch), ["requests.0.b", "c", "requests.0.params.a"]);
         let request = r#"{"method":"GET","url":"http://a/","requestId":"","headers":[{"name":"a","value":"b","c":1}]}"#;
         assert_eq!(members(Method::HttpRequest, request), ["headers.0.c"]);
+        assert_eq!(members(Method::FsReadFile, r#"{"path":"file:///f","_meta":{"a":1}}"#), [""; 0]);
         assert_eq!(members(Method::ProcessRead, r#"{"x":1}"#), [""; 0]);
         assert_eq!(members(Method::FsOpen, r#"["h","file:///a"]"#), [""; 0]);
     }

@@ -46,6 +46,7 @@ mod process;
 mod reaper;
 mod reply;
 mod reply_memory;
+mod request_spans;
 mod run;
 mod runtime_paths;
 mod sandbox;

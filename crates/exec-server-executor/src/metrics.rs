@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::methods::Method;
 use exec_server_relay::handshake_limit::Refusal;
+use exec_server_transport::spans::Tracer;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -37,6 +39,10 @@ struct Inner {
     audit_written: Counter,
     audit_dropped: Counter,
     audit_refused: Counter,
+    spans_exported: Counter,
+    spans_dropped: Counter,
+    /// Counts the spans.
+    tracer: Tracer,
     /// Indexed by method, so that counting a request needs no label lookup.
     requests: Vec<RequestMetrics>,
 }
@@ -89,6 +95,13 @@ impl Adder<'_> {
 
 impl Default for Metrics {
     fn default() -> Self {
+        Self::new(Tracer::default())
+    }
+}
+
+impl Metrics {
+    /// The metrics of a server with this tracer.
+    pub fn new(tracer: Tracer) -> Self {
         let mut registry = Registry::with_prefix("exec_server");
         let mut add = Adder(&mut registry);
         let connections_active: Gauge = add.simple("connections_active", "Open connections");
@@ -134,6 +147,10 @@ impl Default for Metrics {
             "audit_requests_refused",
             "Requests refused because the audit log could not be written",
         );
+        let spans: Family<ResultLabel, Counter> =
+            add.simple("spans", "Spans for OpenTelemetry, by what became of them");
+        let span_counter = |result| spans.get_or_create_owned(&ResultLabel { result });
+        let (spans_exported, spans_dropped) = (span_counter("exported"), span_counter("dropped"));
         let requests = Method::ALL
             .iter()
             .map(|method| {
@@ -161,15 +178,21 @@ impl Default for Metrics {
             audit_written,
             audit_dropped,
             audit_refused,
+            spans_exported,
+            spans_dropped,
+            tracer,
             requests,
         };
         Self { inner: Arc::new(inner) }
     }
-}
 
-impl Metrics {
     /// Renders all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
+        if let Some(recorder) = self.inner.tracer.recorder() {
+            let counts = recorder.counts();
+            self.inner.spans_exported.inner().store(counts.exported, Ordering::Relaxed);
+            self.inner.spans_dropped.inner().store(counts.dropped, Ordering::Relaxed);
+        }
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.inner.registry)
             .expect("writing to a string cannot fail");

@@ -29,6 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::reply::Reply;
 
+pub use config::ProcessConfig;
 pub use snapshots::Snapshots;
 pub use start::{PreparedStart, prepare, run_process};
 

@@ -11,6 +11,7 @@ use exec_server_protocol::envelope::{self, RequestId};
 use exec_server_protocol::limits::MAX_MESSAGE_BYTES;
 use exec_server_protocol::methods::{Lane, Method};
 use exec_server_transport::outbox::{Held, Outbox, Payment};
+use exec_server_transport::spans::Span;
 use exec_server_transport::text::MessageText;
 use serde::Serialize;
 
@@ -18,6 +19,7 @@ use crate::audit::Pending;
 use crate::errors::RequestError;
 use crate::metrics::RequestTimer;
 use crate::reply_memory::{Account, Room};
+use crate::request_spans::fail_span;
 
 /// Replies up to this size need no reservation, because the number of pending requests bounds their memory.
 pub const SMALL_REPLY_BYTES: usize = 4 * 1024;
@@ -39,6 +41,8 @@ struct Inner {
     held: Option<Held>,
     /// Unknown members of the request, reported only if the client asked for them.
     ignored: Vec<String>,
+    /// Ends with the reply.
+    span: Span,
     /// The audit record of the request, if it is recorded.
     audit: Option<Box<Pending>>,
     /// The reserved memory.
@@ -55,14 +59,20 @@ impl Reply {
         timer: RequestTimer,
     ) -> Self {
         let lane = method.lane();
-        let (held, room, ignored, audit) = (None, None, Vec::new(), None);
-        Self { inner: Some(Inner { id, outbox, lane, timer, account, held, room, ignored, audit }) }
+        let (held, room, ignored, audit, span) = (None, None, Vec::new(), None, Span::default());
+        let inner = Inner { id, outbox, lane, timer, account, held, room, ignored, audit, span };
+        Self { inner: Some(inner) }
     }
 
     /// Counts the bytes of the request until the reply is sent.
     pub fn hold(&mut self, bytes: usize) {
         let inner = self.inner.as_mut().expect("not yet answered");
         inner.held = Some(inner.outbox.hold(bytes));
+    }
+
+    /// Ends this span with the reply.
+    pub fn trace(&mut self, span: Span) {
+        self.inner.as_mut().expect("not yet answered").span = span;
     }
 
     /// Records the request with its result.
@@ -259,6 +269,7 @@ impl Inner {
         if let Some(record) = self.audit.take() {
             record.finish(Err(error));
         }
+        fail_span(&mut self.span, error);
         let text = envelope::error(&self.id, &error.to_rpc());
         self.send_text(text, false);
     }

@@ -93,7 +93,11 @@ pub enum NotTaken {
 impl Server {
     /// Sets up everything but the listener; must be called on an event loop.
     pub fn new(config: ServerConfig) -> io::Result<Arc<Self>> {
-        let metrics = Metrics::default();
+        let metrics = Metrics::new(config.tracer.clone());
+        if let Some(recorder) = config.tracer.recorder() {
+            let metrics = metrics.clone();
+            recorder.add_metrics(Box::new(move || metrics.render()));
+        }
         let audit = match &config.audit {
             Some(audit) => Some(Arc::new(Audit::open(audit, &metrics).map_err(io::Error::other)?)),
             None => None,

@@ -30,7 +30,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use exec_server_client::{ExecServerClient, ExecServerError, ExecutorFileSystem};
+use exec_server_client::{
+    ExecServerClient, ExecServerError, ExecutorFileSystem, TraceContext, with_trace_context,
+};
 use exec_server_protocol::environment::EnvironmentInfo;
 use exec_server_protocol::sandbox::SandboxParams;
 use rmcp::model::{
@@ -207,7 +209,17 @@ impl ServerHandler for McpServer {
         let started = Instant::now();
         let mut tick = tokio::time::interval(PROGRESS_INTERVAL);
         tick.tick().await;
-        let mut call = pin!(call::call(&self.shared, caller, &request.name, arguments));
+        let meta = &context.meta.0;
+        let trace = meta
+            .get_traceparent()
+            .and_then(|parent| TraceContext::parse(parent, meta.get_tracestate()));
+        let call = call::call(&self.shared, caller, &request.name, arguments);
+        let mut call = pin!(async {
+            match trace {
+                Some(trace) => with_trace_context(trace, call).await,
+                None => call.await,
+            }
+        });
         loop {
             tokio::select! {
                 biased;

@@ -97,13 +97,16 @@ pub fn without_secrets(
     env.into_iter().filter(|(name, _)| !is_never_passed(name)).collect()
 }
 
-/// Variables by which a service manager talks to the server alone.
-const OF_SERVICE: [&str; 7] = [
+/// Variables by which a service manager talks to the server alone, and credentials of the server's own telemetry.
+const OF_SERVICE: [&str; 10] = [
     "CREDENTIALS_DIRECTORY",
     "LISTEN_FDNAMES",
     "LISTEN_FDS",
     "LISTEN_PID",
     "NOTIFY_SOCKET",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+    "OTEL_EXPORTER_OTLP_METRICS_HEADERS",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
     "WATCHDOG_PID",
     "WATCHDOG_USEC",
 ];

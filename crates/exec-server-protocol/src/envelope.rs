@@ -11,6 +11,7 @@ use crate::binary::BinaryError;
 use crate::errors::RpcError;
 use crate::json::{self, JsonError};
 use crate::limits::MAX_REQUEST_ID_BYTES;
+use crate::trace_context::{TraceContext, WireTrace};
 
 /// The id of a request, chosen by its sender.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -46,6 +47,8 @@ pub enum Incoming<'a> {
         params: &'a str,
         /// Whether the message has `"jsonrpc":"2.0"`.
         has_version: bool,
+        /// Raw JSON of the member `trace`.
+        trace: Option<&'a str>,
     },
     /// A notification, which is not answered.
     Notification {
@@ -147,7 +150,7 @@ impl<'a> Members<'a> {
         let id = request_id(id)?;
         check_trace(self.trace)?;
         let has_version = self.version.is_some_and(|version| version == "\"2.0\"");
-        Ok(Incoming::Request { id, method, params, has_version })
+        Ok(Incoming::Request { id, method, params, has_version, trace: self.trace })
     }
 
     fn classify_reply(self) -> Result<Incoming<'a>, MalformedMessage> {
@@ -190,18 +193,11 @@ fn request_id(raw: &str) -> Result<RequestId, MalformedMessage> {
     raw.parse().map(RequestId::Integer).map_err(|_| wrong)
 }
 
-/// The content of a trace context is ignored, but its type is checked.
+/// An invalid trace context has no effect, but a member of the wrong type spoils the message.
 fn check_trace(raw: Option<&str>) -> Result<(), MalformedMessage> {
-    #[derive(serde::Deserialize)]
-    struct Trace {
-        #[serde(default, rename = "traceparent")]
-        _traceparent: Option<String>,
-        #[serde(default, rename = "tracestate")]
-        _tracestate: Option<String>,
-    }
     let Some(raw) = raw else { return Ok(()) };
     let is_map = raw == "null" || raw.starts_with('{');
-    if is_map && serde_json::from_str::<Option<Trace>>(raw).is_ok() {
+    if is_map && serde_json::from_str::<Option<WireTrace>>(raw).is_ok() {
         return Ok(());
     }
     Err(MalformedMessage::WrongType { member: "trace", expected: "a trace context" })
@@ -245,15 +241,22 @@ pub fn notification(method: &str, params: &impl Serialize) -> String {
     to_text(&Notification { method, params })
 }
 
-/// The text of a request.
-pub fn request(id: &RequestId, method: &str, params: &impl Serialize) -> String {
+/// The text of a request; `trace` is its trace context, if it has one.
+pub fn request(
+    id: &RequestId,
+    method: &str,
+    params: &impl Serialize,
+    trace: Option<&TraceContext>,
+) -> String {
     #[derive(Serialize)]
     struct Request<'a, T> {
         id: &'a RequestId,
         method: &'a str,
         params: &'a T,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        trace: Option<WireTrace<'a>>,
     }
-    to_text(&Request { id, method, params })
+    to_text(&Request { id, method, params, trace: trace.map(TraceContext::wire) })
 }
 
 /// The start of a message, in place of its brace, for a client that sends `"jsonrpc":"2.0"`.

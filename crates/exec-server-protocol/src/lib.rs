@@ -15,6 +15,7 @@
 //! | [`path_uri`] | `file:` URIs and the paths that they name |
 //! | [`error_kinds`] | the table of errors: names and meanings |
 //! | [`errors`] | codes and the shape of `error.data` |
+//! | [`trace_context`] | the W3C trace context of a request |
 //! | [`escape_untrusted`] | escaping of untrusted text |
 //! | [`limits`] | numbers that both ends rely on, each with its reason |
 //!
@@ -45,6 +46,7 @@ pub mod sandbox;
 #[cfg(feature = "schema")]
 pub mod schema;
 pub mod session;
+pub mod trace_context;
 pub mod user;
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the shape that serde asks for")]

@@ -1,13 +1,16 @@
 //! Decodes `params`, with the error texts of the reference.
 
+use std::borrow::Cow;
+
 use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, de};
 
 use crate::fs::Sandbox;
 use crate::json;
+use crate::trace_context::META;
 use crate::user::UserName;
 
-/// The params of a method without params: missing, `null` and `{}` are equal.
+/// The params of a method without params: missing, `null` and `{}` are equal; `_meta` is allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoParams;
 
@@ -31,16 +34,26 @@ pub fn decode<T: DeserializeOwned>(raw: &str) -> Result<T, String> {
 
 /// Whether raw params are an object with this member, not `null`.
 pub fn has_member(raw: &str, name: &str) -> bool {
+    member(raw, name).is_some()
+}
+
+/// The raw value of a member of raw params, unless it is `null`.
+pub fn member<'a>(raw: &'a str, name: &str) -> Option<&'a str> {
     // Only a scan finds an escaped name; without the name and without escapes the member is absent.
     let bytes = raw.as_bytes();
     if memchr::memmem::find(bytes, name.as_bytes()).is_none()
         && memchr::memchr(b'\\', bytes).is_none()
     {
-        return false;
+        return None;
     }
-    let mut is_there = false;
-    let scanned = json::scan_object(raw, |key, value| is_there |= key == name && value != "null");
-    scanned.is_ok() && is_there
+    let mut found = None;
+    json::scan_object(raw, |key, value| {
+        if key == name && value != "null" {
+            found = Some(value);
+        }
+    })
+    .ok()?;
+    found
 }
 
 impl<'de> Deserialize<'de> for NoParams {
@@ -62,10 +75,13 @@ impl<'de> Deserialize<'de> for NoParams {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<NoParams, A::Error> {
-                match map.next_key::<de::IgnoredAny>()? {
-                    None => Ok(NoParams),
-                    Some(_) => Err(de::Error::invalid_type(de::Unexpected::Map, &self)),
+                while let Some(name) = map.next_key::<Cow<str>>()? {
+                    if name != META {
+                        return Err(de::Error::invalid_type(de::Unexpected::Map, &self));
+                    }
+                    map.next_value::<de::IgnoredAny>()?;
                 }
+                Ok(NoParams)
             }
         }
         deserializer.deserialize_any(Unit)

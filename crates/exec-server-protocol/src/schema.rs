@@ -92,7 +92,7 @@ pub fn document() -> Value {
     }
     definitions.insert(
         "TraceContext",
-        "A trace context of a request; its content is ignored.",
+        "The W3C trace context of a request; a server with `--otlp` continues it.",
         trace(),
     );
     // The order of members must not depend on the features of serde_json in this build.

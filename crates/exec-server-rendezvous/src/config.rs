@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exec_server_relay::switchboard::DEFAULT_BUDGET;
+use exec_server_transport::spans::Tracer;
 
 use crate::bus::{NatsConfig, NodeConfig};
 use crate::clock::Clock;
@@ -33,6 +34,8 @@ pub struct RendezvousConfig {
     pub timings: Timings,
     /// Clock for the expiry of tokens, URLs and authorizations.
     pub clock: Clock,
+    /// Records spans of requests; the default records nothing.
+    pub tracer: Tracer,
     /// Returns free memory of the allocator to the system; called after a burst.
     pub release_memory: Option<fn()>,
 }
@@ -160,6 +163,7 @@ impl RendezvousConfig {
             limits: Limits::default(),
             timings: Timings::default(),
             clock: Clock::default(),
+            tracer: Tracer::default(),
             release_memory: None,
         }
     }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use exec_server_protocol::trace_context::TraceContext;
 use exec_server_relay::registry_types::{REJECTION_REASON_HEADER, STREAM_ID_HEADER};
 use exec_server_relay::switchboard::{AttachError, Ticket};
 use exec_server_transport::http_front::{self, Answer, READ_METHODS, Reply, Upgrade, text};
+use exec_server_transport::spans::{Parent, Span, SpanKind};
 use exec_server_transport::upgrade::accept;
 use hyper::body::Incoming;
 use hyper::header::HeaderValue;
@@ -63,11 +65,15 @@ async fn answer(rendezvous: &Rendezvous, request: Request<Incoming>) -> Answer<A
         return Answer::Reply(reply);
     }
     let started = Instant::now();
+    let mut span = request_span(rendezvous, &request);
     let path = request.uri().path();
     if let Some(segment) = path.strip_prefix(signed_url::PATH).filter(|it| !it.contains('/')) {
         let segment = segment.to_owned();
         let opened = open_websocket(rendezvous, request, &segment).await;
         rendezvous.metrics.request("attach", opened.is_ok(), started);
+        if let Err(Rejection { reason, .. }) = &opened {
+            span.fail(reason.unwrap_or("not_a_websocket"));
+        }
         return opened.map_err(|rejection| rejection.into_reply(rendezvous)).into();
     }
     if let Some(route) = Route::find(path) {
@@ -84,6 +90,7 @@ async fn answer(rendezvous: &Rendezvous, request: Request<Incoming>) -> Answer<A
         return Answer::Reply(answered.unwrap_or_else(|refusal| {
             let code = refusal.code();
             rendezvous.metrics.refusal(method, code);
+            span.fail(code);
             tracing::info!(method, environment, request_id, stream_id, code, "request refused");
             refusal.into_reply()
         }));
@@ -93,6 +100,29 @@ async fn answer(rendezvous: &Rendezvous, request: Request<Incoming>) -> Answer<A
         tracing::debug!(path = request.uri().path(), code = refusal.code(), "request refused");
         refusal.into_reply()
     }))
+}
+
+/// The span of a request for the API or a websocket, as a child of the trace context in its headers.
+fn request_span(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Span {
+    let tracer = &rendezvous.config.tracer;
+    if !tracer.is_on() {
+        return Span::default();
+    }
+    let (path, route) = (request.uri().path(), Route::find(request.uri().path()));
+    let name = match &route {
+        Some(route) => route.name(),
+        None if path.starts_with(signed_url::PATH) => "attach",
+        None => return Span::default(),
+    };
+    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let context =
+        header("traceparent").and_then(|parent| TraceContext::parse(parent, header("tracestate")));
+    let parent = context.as_ref().map_or(Parent::None, Parent::Remote);
+    let mut span = tracer.start(SpanKind::Server, name, parent);
+    if let Some(environment) = route.as_ref().and_then(Route::environment) {
+        span.set("exec_server.environment", environment.to_owned());
+    }
+    span
 }
 
 /// Serves the health, version and metrics endpoints.
@@ -124,7 +154,7 @@ async fn observe(rendezvous: &Rendezvous, request: &Request<Incoming>) -> Result
 
 /// Renders the metrics in the OpenMetrics format.
 pub fn metrics(rendezvous: &Rendezvous) -> Reply {
-    http_front::openmetrics(rendezvous.metrics.render(&*rendezvous.bus))
+    http_front::openmetrics(rendezvous.render_metrics())
 }
 
 /// Why a websocket is rejected. The status decides what the peer does next; the reason is for its log.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use exec_server_transport::spans::Tracer;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -43,6 +44,8 @@ pub struct Metrics {
     trunk_bytes: Family<DirectionLabel, Counter>,
     trunk_gaps: Counter,
     trunk_links_ended: Family<ReasonLabel, Counter>,
+    spans_exported: Counter,
+    spans_dropped: Counter,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -134,6 +137,10 @@ impl Default for Metrics {
         let trunk_gaps =
             add.simple("trunk_gaps", "Messages of other nodes found missing, doubled or swapped");
         let trunk_links_ended = add.simple("trunk_links_ended", "Streams through trunks ended");
+        let spans: Family<ResultLabel, Counter> =
+            add.simple("spans", "Spans for OpenTelemetry, by what became of them");
+        let span_counter = |result| spans.get_or_create_owned(&ResultLabel { result });
+        let (spans_exported, spans_dropped) = (span_counter("exported"), span_counter("dropped"));
         Self {
             registry,
             connections_active,
@@ -162,6 +169,8 @@ impl Default for Metrics {
             trunk_bytes,
             trunk_gaps,
             trunk_links_ended,
+            spans_exported,
+            spans_dropped,
         }
     }
 }
@@ -174,8 +183,13 @@ impl Metrics {
         metrics
     }
 
-    /// Renders all metrics, with the current state of the bus.
-    pub fn render(&self, bus: &dyn Bus) -> String {
+    /// Renders all metrics, with the current state of the bus and the spans so far.
+    pub fn render(&self, bus: &dyn Bus, tracer: &Tracer) -> String {
+        if let Some(recorder) = tracer.recorder() {
+            let counts = recorder.counts();
+            self.spans_exported.inner().store(counts.exported, Ordering::Relaxed);
+            self.spans_dropped.inner().store(counts.dropped, Ordering::Relaxed);
+        }
         let ((executors, harnesses), budget) = (bus.counts(), bus.budget());
         self.set_members(bus);
         self.set_cluster(&bus.report().unwrap_or_default());

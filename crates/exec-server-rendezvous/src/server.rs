@@ -193,6 +193,11 @@ impl BoundRendezvous {
             draining: watch::Sender::new(false),
             is_handing_over: AtomicBool::new(false),
         });
+        if let Some(recorder) = rendezvous.config.tracer.recorder() {
+            let Rendezvous { metrics, bus, config, .. } = &*rendezvous;
+            let (metrics, bus, tracer) = (metrics.clone(), bus.clone(), config.tracer.clone());
+            recorder.add_metrics(Box::new(move || metrics.render(&*bus, &tracer)));
+        }
         Ok(Self {
             listener,
             metrics_listener,
@@ -262,6 +267,11 @@ impl BoundRendezvous {
 }
 
 impl Rendezvous {
+    /// Renders all metrics in the OpenMetrics format.
+    pub(crate) fn render_metrics(&self) -> String {
+        self.metrics.render(&*self.bus, &self.config.tracer)
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         *self.draining.borrow()
     }

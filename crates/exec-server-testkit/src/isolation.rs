@@ -2,7 +2,7 @@
 //!
 //! | setting of the user | setting of a child |
 //! |---|---|
-//! | variables of this program and of the reference (`EXEC_SERVER_*`, `CODEX_*`) | none, unless the test sets them |
+//! | variables of this program, of the reference and of telemetry (`EXEC_SERVER_*`, `CODEX_*`, `OTEL_*`, `TRACE*`) | none, unless the test sets them |
 //! | the configuration file of the system | none |
 //! | the home directory | a directory below the target directory |
 //! | ignored signals, as with `nohup` or `&` | default actions |
@@ -20,7 +20,9 @@ use crate::executor::binary;
 pub fn isolate(command: &mut Command) {
     let is_ours = |name: &OsStr| {
         let name = name.as_encoded_bytes();
-        name.starts_with(b"EXEC_SERVER_") || name.starts_with(b"CODEX_")
+        [&b"EXEC_SERVER_"[..], b"CODEX_", b"OTEL_", b"TRACE"]
+            .iter()
+            .any(|own| name.starts_with(own))
     };
     for (name, _) in std::env::vars_os().filter(|(name, _)| is_ours(name)) {
         command.env_remove(name);

@@ -10,6 +10,7 @@
 //! | [`raw`] | a websocket client at frame level |
 //! | [`http`] | hand-written HTTP requests |
 //! | [`web`] | a web server scripted byte by byte |
+//! | [`collector`] | an OpenTelemetry collector |
 //! | [`tunnel`] | HTTP proxies |
 //! | [`isolation`] | isolates children from the settings of the user who runs the tests |
 //! | [`fifo`] | synchronises a test with a child process |
@@ -30,6 +31,7 @@ pub mod balancer;
 pub mod client;
 #[cfg(unix)]
 pub mod cluster;
+pub mod collector;
 pub mod executor;
 #[cfg(target_os = "linux")]
 pub mod fault_proxy;

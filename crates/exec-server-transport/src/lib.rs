@@ -14,6 +14,7 @@
 //! | [`stdio`] | stdin and stdout of this process |
 //! | [`text`] | reusable buffers for large outgoing messages |
 //! | [`dial`], [`proxy`] | connects to a server, directly or through an HTTP proxy |
+//! | [`spans`] | spans of calls, requests and processes, for a recorder |
 //! | [`http_exchange`] | one HTTP request on its own connection |
 //! | [`causes`] | formats an error with its causes |
 //! | [`certificates`] | certificate and key of a listener, loaded again when their files change |
@@ -33,6 +34,7 @@ pub mod lines;
 pub mod local_listener;
 pub mod outbox;
 pub mod proxy;
+pub mod spans;
 pub mod stdio;
 pub mod text;
 pub mod tls;

@@ -5,7 +5,7 @@
 //! | `serve`, `reference_options` | arguments of the server itself |
 //! | `usage`, `completion`, `manual`, `examples` | parsing, shell completion, man pages, examples in `--help` |
 //! | `config_file`, `config` | settings from files, and the command that checks them |
-//! | `args`, `audit_options` | argument parsers and options that several commands share |
+//! | `args`, `audit_options`, `otlp_options` | argument parsers and options that several commands share |
 //! | `run`, `shell`, `attach`, `ps`, `logs`, `kill`, `wait`, `cp`, `ls`, `cat`, `grep`, `find`, `watch`, `replace`, `mcp`, `e2b`, `info`, `dial`, `doctor`, `sandbox`, … | the commands |
 //! | `target`, `cp_path` | resolving TARGET and TARGET:/path |
 //! | `failure` | errors, hints and exit codes |
@@ -15,6 +15,7 @@
 //! | `demo` | three faults, shown on this machine |
 //! | `update` | whether a newer release exists |
 //! | `service` | services of systemd: units, credentials, socket activation |
+//! | `telemetry` | the trace of a client command |
 //! | `registry` | administration of a rendezvous, locally or over HTTP |
 
 mod args;
@@ -54,6 +55,7 @@ mod ls;
 pub mod manual;
 mod mcp;
 pub mod nodes;
+pub mod otlp_options;
 mod output;
 mod parting;
 mod ps;
@@ -75,6 +77,7 @@ mod stdin;
 mod stdin_option;
 mod stdin_writer;
 mod target;
+mod telemetry;
 mod timestamps;
 pub mod token;
 pub mod update;
@@ -196,7 +199,13 @@ pub fn run(command: ClientCommand) -> ExitCode {
     // Only `cp` writes local files, so only `cp` waits for pending disk writes.
     let is_copy = matches!(command, ClientCommand::Cp(_));
     let shutdown_timeout = if is_copy { LAST_WRITES } else { LAST_WRITES_OF_INTERRUPTED };
-    conclude(with_runtime(shutdown_timeout, perform(command)), is_like_the_command)
+    let result = with_runtime(shutdown_timeout, perform(command));
+    // An interrupted user waits for the prompt, not for a collector.
+    if !matches!(result, Err(Failure::Interrupted(_))) {
+        let code = |failure: &Failure| failure.exit_code(is_like_the_command);
+        telemetry::finish(result.as_ref().map_or_else(code, |code| *code));
+    }
+    conclude(result, is_like_the_command)
 }
 
 /// Runs `work` on a new runtime and prints its failure.

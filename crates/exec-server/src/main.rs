@@ -65,6 +65,11 @@ fn main() -> ExitCode {
     }
     exec_server_os::tune_allocator();
     exec_server::logging::init(arguments.log_format);
+    let telemetry = match arguments.otlp.start("exec-server") {
+        Ok(telemetry) => telemetry,
+        Err(error) => return fail(&error),
+    };
+    config.tracer = telemetry.tracer.clone();
     let runtime = match exec_server::shards::event_loop() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error),
@@ -72,6 +77,8 @@ fn main() -> ExitCode {
     let result = runtime.block_on(exec_server::run_main(config));
     // A thread may still block on stdin.
     runtime.shutdown_background();
+    // A failure is in the log already.
+    let _ = telemetry.finish();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),

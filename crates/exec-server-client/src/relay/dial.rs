@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exec_server_core::backoff::Backoff;
+use exec_server_protocol::trace_context::TraceContext;
 use exec_server_relay::harness_wire::HarnessWire;
 use exec_server_relay::noise::identity::Identity;
 use exec_server_relay::registry_client::{Header, Registry, RegistryError};
@@ -24,6 +25,7 @@ use super::known_hosts::{Before, KnownHost};
 use super::{ExecutorTrust, RelayNotice, TokenSource};
 use crate::dial::{Dial, Dialing};
 use crate::error::ExecServerError;
+use crate::trace::Tracing;
 use exec_server_relay::fingerprint::KeyFingerprint;
 
 /// Retries of a first connection.
@@ -45,6 +47,7 @@ pub struct RelayDial {
     pub(super) relay: DialOptions,
     pub(super) timeout: Duration,
     pub(super) notices: Option<Arc<dyn Fn(RelayNotice) + Send + Sync>>,
+    pub(super) tracing: Tracing,
     pub(super) state: Mutex<DialState>,
 }
 
@@ -119,8 +122,12 @@ impl RelayDial {
     /// Gets a relay URL from the registry and checks the executor's key that comes with it.
     async fn ask(&self) -> Result<ConnectResponse, RelayError> {
         let harness = self.identity.public_key();
-        let response =
-            self.registry.connect(&self.environment_id, &self.headers()?, &harness).await?;
+        let (mut span, trace) = self.tracing.begin("registry/connect");
+        let mut headers = self.headers()?;
+        headers.extend(trace.iter().flat_map(trace_headers));
+        let response = self.registry.connect(&self.environment_id, &headers, &harness).await;
+        let response = response.inspect_err(|_| span.fail("registry"))?;
+        drop(span);
         self.check(&KeyFingerprint::of(&response.executor_public_key))?;
         Ok(response)
     }
@@ -208,6 +215,18 @@ impl RelayDial {
             notices(notice);
         }
     }
+}
+
+/// The headers of the W3C recommendation.
+fn trace_headers(context: &TraceContext) -> Vec<Header> {
+    let headers =
+        [("traceparent", Some(context.traceparent())), ("tracestate", context.state.clone())];
+    let headers = headers.into_iter().filter_map(|(name, value)| Some((name, value?)));
+    headers
+        .filter_map(|(name, value)| {
+            Some((HeaderName::from_static(name), HeaderValue::from_str(&value).ok()?))
+        })
+        .collect()
 }
 
 impl Dial for RelayDial {

@@ -20,6 +20,7 @@ use exec_server_protocol::limits::{
 use exec_server_protocol::process::{
     LimitName, LimitsReport, ProcessId, ProcessLimits, ProcessStartParams, ProcessTerminateResponse,
 };
+use exec_server_protocol::trace_context::TraceContext;
 use exec_server_sandbox::plan::{Confinement, RetryBudget};
 use exec_server_sandbox::policy::Policy;
 use exec_server_sandbox::{SandboxNetwork, SandboxedChild};
@@ -53,6 +54,8 @@ pub struct PreparedStart {
     pub exit_note: Arc<AtomicBool>,
     /// Records the start, if the server has an audit log.
     pub audit: Option<Box<StartNote>>,
+    /// The span of the request, if spans are made.
+    pub trace: Option<TraceContext>,
 }
 
 impl PreparedStart {
@@ -97,8 +100,18 @@ pub fn prepare(server: &Server, params: ProcessStartParams) -> Result<PreparedSt
     let digest = digest(&params);
     let exit_note = Arc::default();
     let cwd = path_from_bytes(cwd);
-    let audit = None;
-    Ok(PreparedStart { params, cwd, policy, limits, limits_report, digest, exit_note, audit })
+    let (audit, trace) = (None, None);
+    Ok(PreparedStart {
+        params,
+        cwd,
+        policy,
+        limits,
+        limits_report,
+        digest,
+        exit_note,
+        audit,
+        trace,
+    })
 }
 
 /// Caps the requested limits at the limits of the operator, and plans how they are enforced.
@@ -147,6 +160,7 @@ pub async fn run_process(
     let id = start.id().clone();
     let cwd = start.cwd.clone();
     let audit = start.audit.clone();
+    let trace = start.trace.clone();
     let starting = async {
         if let Some(audit) = &start.audit {
             audit.starting(&start.params, &start.cwd).await?;
@@ -178,6 +192,7 @@ pub async fn run_process(
                 spool,
                 session.attached(),
                 closed.clone(),
+                trace.as_ref(),
             );
             if is_cancelled {
                 task.abandon();

@@ -32,8 +32,10 @@ use exec_server_protocol::process::{
     ExitReason, ProcessClosedNotification, ProcessExitedNotification, ProcessStartResponse,
     ProcessWriteResponse,
 };
+use exec_server_protocol::trace_context::TraceContext;
 use exec_server_sandbox::RefusedCalls;
 use exec_server_transport::outbox::{Outbox, Slot};
+use exec_server_transport::spans::Span;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -43,6 +45,7 @@ use super::{ClosedMark, Command};
 use crate::errors::RequestError;
 use crate::metrics::ActiveGuard;
 use crate::reply::Reply;
+use crate::request_spans::{end_process_span, process_span};
 use crate::server::Server;
 use crate::sessions::ClientKind;
 use crate::spool::{self, Spool};
@@ -78,6 +81,8 @@ struct Record {
     /// Counts the process as active until it is closed.
     active: Option<ActiveGuard>,
     closed: ClosedMark,
+    /// Ends with the exit.
+    span: Span,
 }
 
 impl ProcessTask {
@@ -88,8 +93,10 @@ impl ProcessTask {
         spool: Option<Spool>,
         attached: watch::Receiver<Option<Outbox>>,
         closed: ClosedMark,
+        trace: Option<&TraceContext>,
     ) -> Self {
         let child = Child::new(spawned, config.is_terminal);
+        let span = process_span(&server.config.tracer, trace, &config, child.pid);
         let gate = OutputGate::new(GateRules {
             started: child.started,
             retain_bytes: config.retain_bytes,
@@ -112,6 +119,7 @@ impl ProcessTask {
                 is_forgotten_when_closed: false,
                 active: Some(server.metrics.process()),
                 closed,
+                span,
             },
             server,
             config,
@@ -327,6 +335,7 @@ impl ProcessTask {
         }
         tracing::debug!(process_id = %self.config.id, pid = self.child.pid, exit_code = exit.code, "process exited");
         self.record_exit(&exit);
+        end_process_span(std::mem::take(&mut self.record.span), &exit);
         let seq = self.log.handle_exit(exit.clone());
         let notification = ProcessExitedNotification {
             process_id: self.config.id.clone(),

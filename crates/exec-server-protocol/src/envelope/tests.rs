@@ -14,6 +14,7 @@ fn members_determine_the_kind_of_message() {
         method: "m".into(),
         params,
         has_version: false,
+        trace: None,
     };
     assert_eq!(decode(br#"{"id":1,"method":"m"}"#).unwrap(), request("null"));
     assert_eq!(
@@ -89,6 +90,21 @@ fn sent_messages_have_their_members_in_the_usual_order() {
     assert_eq!(notification("m", &()), r#"{"method":"m","params":null}"#);
 }
 
+#[test]
+fn a_request_carries_its_trace_context() {
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let context = TraceContext::parse(parent, None).unwrap();
+    let sent = request(&RequestId::Integer(1), "m", &(), Some(&context));
+    assert_eq!(
+        sent,
+        format!(r#"{{"id":1,"method":"m","params":null,"trace":{{"traceparent":"{parent}"}}}}"#)
+    );
+    let Incoming::Request { trace, params, .. } = decode_text(&sent).unwrap() else {
+        panic!("a request")
+    };
+    assert_eq!(TraceContext::of_request(trace, params), Some(context));
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_the_decoder_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
@@ -108,7 +124,7 @@ proptest! {
 
     #[test]
     fn requests_round_trip(id in any::<i64>(), method in ".{0,20}", text in ".{0,40}") {
-        let sent = request(&RequestId::Integer(id), &method, &text);
+        let sent = request(&RequestId::Integer(id), &method, &text, None);
         let Incoming::Request { id: got, method: name, params, .. } = decode(sent.as_bytes()).unwrap() else {
             panic!("a request was read as something else");
         };

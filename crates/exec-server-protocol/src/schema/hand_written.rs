@@ -55,7 +55,8 @@ schema!(UserName, "UserName", {
 
 schema!(NoParams, "NoParams", {
     "type": ["object", "null"],
-    "maxProperties": 0,
+    "properties": {"_meta": {}},
+    "additionalProperties": false,
     "description": "No params: `{}`, `null`, or no `params` at all.",
 });
 

@@ -18,9 +18,11 @@ use exec_server_rendezvous::bus::{NatsConfig, NatsError, NodeConfig};
 use exec_server_rendezvous::clock::Clock;
 use exec_server_rendezvous::config::{ClusterConfig, Limits, Timings};
 use exec_server_rendezvous::{BoundRendezvous, RendezvousConfig, StartError};
+use exec_server_transport::spans::Tracer;
 
 use crate::cli::config_file::ConfigOption;
 use crate::cli::limits::memory;
+use crate::cli::otlp_options::{OtlpOptions, TelemetryError};
 use crate::cli::registry::default_data_dir;
 use crate::cli::token::quoted;
 use crate::cli::{duration, positive_duration};
@@ -101,6 +103,8 @@ pub struct RendezvousArguments {
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = positive_duration)]
     pong_timeout: Duration,
     #[command(flatten)]
+    otlp: OtlpOptions,
+    #[command(flatten)]
     config_file: ConfigOption,
     /// Format of the log on stderr; RUST_LOG sets the log level.
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
@@ -142,6 +146,8 @@ enum RunError {
     Nats(#[from] NatsError),
     #[error(transparent)]
     Start(#[from] StartError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     #[error("could not set up the rendezvous")]
     SetUp(#[source] io::Error),
     #[error("could not write to stdout")]
@@ -171,7 +177,9 @@ fn serve(
     arguments: RendezvousArguments,
     inherited: Option<InheritedListener>,
 ) -> Result<(), RunError> {
+    let telemetry = arguments.otlp.start("exec-server-rendezvous")?;
     let mut config = arguments.config()?;
+    config.tracer = telemetry.tracer.clone();
     if let Some(listener) = inherited {
         inherit(&mut config, listener)?;
     }
@@ -183,7 +191,7 @@ fn serve(
         .enable_all()
         .build()
         .map_err(RunError::SetUp)?;
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         let stop = exec_server::stop_signal().map_err(RunError::SetUp)?;
         let bound = BoundRendezvous::bind(config).await?;
         let url = bound.base_url().to_owned();
@@ -220,7 +228,10 @@ fn serve(
             () = manager.run_watchdog() => {}
         }
         Ok(())
-    })
+    });
+    // A failure is in the log already.
+    let _ = telemetry.finish();
+    result
 }
 
 /// Listens on the socket of a service manager, which must be bound to the address of `--listen`.
@@ -295,6 +306,7 @@ impl RendezvousArguments {
                 ..Timings::default()
             },
             clock: Clock::default(),
+            tracer: Tracer::default(),
             release_memory: Some(exec_server_os::release_free_memory),
         })
     }

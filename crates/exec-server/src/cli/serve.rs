@@ -9,7 +9,9 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use exec_server::ListenUrl;
 use exec_server::auth::{Auth, ExpectedToken, SignedBearer, TokenFile, TokenFileError};
-use exec_server::config::{AllowedHost, EgressPolicy, ServerConfig, ServerLimits, TlsFiles};
+use exec_server::config::{
+    AllowedHost, EgressPolicy, ServerConfig, ServerLimits, TlsFiles, Tracer,
+};
 use exec_server::logging::LogFormat;
 use exec_server::protocol::hex;
 use exec_server::protocol::path_uri::NativePaths;
@@ -27,6 +29,7 @@ use super::environments::EnvironmentsArguments;
 use super::forward::ForwardArguments;
 use super::known_hosts::KnownHostsArguments;
 use super::nodes::NodesArguments;
+use super::otlp_options::OtlpOptions;
 use super::reference_options::{ReferenceOptionError, ReferenceOptions};
 use super::rendezvous::RendezvousArguments;
 use super::sandbox::SandboxArguments;
@@ -181,6 +184,8 @@ pub struct Arguments {
 
     #[command(flatten)]
     audit: AuditOptions,
+    #[command(flatten)]
+    pub otlp: OtlpOptions,
 
     /// Accept /a/b as well as file:///a/b where a path is expected.
     #[arg(long)]
@@ -463,10 +468,19 @@ impl Arguments {
                 allowed: self.http_allow.clone(),
                 metadata: self.http_allow_metadata,
             },
-            secret_files: self.auth.secret_files(),
+            secret_files: self.secret_files(),
+            tracer: Tracer::default(),
             audit: self.audit.config(),
             state_dir,
         })
+    }
+}
+
+impl Arguments {
+    fn secret_files(&self) -> Vec<PathBuf> {
+        let mut files = self.auth.secret_files();
+        files.extend(self.otlp.secret_file());
+        files
     }
 }
 

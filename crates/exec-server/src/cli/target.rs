@@ -21,6 +21,8 @@ use serde_json::Value;
 use self::relay::RelayOptions;
 pub use self::relay::environment_name;
 use super::failure::Failure;
+use super::otlp_options::OTLP_VARIABLE;
+use super::telemetry;
 
 /// Client name in the logs and session lists of servers.
 const CLIENT_NAME: &str = "exec-server-cli";
@@ -45,6 +47,10 @@ pub struct TargetOptions {
     /// Timeout for connecting and for the first answer.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = crate::cli::positive_duration, help_heading = HEADING)]
     connect_timeout: Duration,
+    /// Send spans of this command to this OpenTelemetry collector by OTLP over HTTP (http://HOST:4318), or `env` for the
+    /// one in OTEL_EXPORTER_OTLP_ENDPOINT. See docs/observability.md.
+    #[arg(long, value_name = "URL", env = OTLP_VARIABLE, help_heading = HEADING)]
+    otlp: Option<String>,
     #[command(flatten)]
     relay: RelayOptions,
 }
@@ -159,6 +165,8 @@ impl TargetOptions {
         target: Option<&str>,
         resume_options: &ResumeOptions,
     ) -> Result<RemoteExecServerClient, Failure> {
+        telemetry::start(self.otlp.as_deref())
+            .map_err(|error| Failure::Usage(error.to_string()))?;
         let default = default_target();
         let target = target.or(default.as_deref());
         if let Some(name) = target.and_then(environment_name) {
@@ -334,6 +342,7 @@ fn options(
         resume_session_id: resume_options.resume.clone(),
         take_over: resume_options.take_over,
         on_ignored: Some(IgnoredListener::new(warn_of_ignored)),
+        tracing: telemetry::tracing(),
         ..ExecServerClientConnectOptions::default()
     }
 }

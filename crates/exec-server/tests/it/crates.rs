@@ -54,6 +54,17 @@ fn the_schema_is_compiled_only_for_those_who_ask_for_it() {
 }
 
 #[test]
+fn only_the_program_compiles_opentelemetry() {
+    let opentelemetry =
+        ["opentelemetry", "opentelemetry_sdk", "opentelemetry-otlp", "opentelemetry-proto"];
+    for package in ["exec-server-client", "exec-server-executor", "exec-server-rendezvous"] {
+        check_free_of(package, &[], &opentelemetry);
+    }
+    check_free_of("exec-server", &["--no-default-features"], &opentelemetry);
+    check_free_of("exec-server", &[], &["reqwest", "tonic", "ring", "openssl"]);
+}
+
+#[test]
 fn processes_know_no_files_and_neither_knows_the_sandbox() {
     let above = ["exec-server-sandbox", "exec-server-executor", "landlock"];
     check_free_of("exec-server-os", &[], &above);

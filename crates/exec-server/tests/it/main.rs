@@ -16,6 +16,7 @@ mod concurrency;
 #[cfg(unix)]
 mod config;
 mod crates;
+mod dashboard;
 #[cfg(target_os = "linux")]
 mod demo;
 mod doctor;
@@ -83,6 +84,8 @@ mod spools;
 mod stdio;
 #[cfg(target_os = "linux")]
 mod taking_over;
+#[cfg(target_os = "linux")]
+mod telemetry;
 #[cfg(target_os = "linux")]
 mod terminals;
 #[cfg(target_os = "linux")]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -33,6 +34,18 @@ def test_every_kind_of_target_is_reached(url: str, tmp_path: Path) -> None:
             assert (machine.run(["echo", "hi"])).stdout == "hi\n"
     with Machine.connect(env={"EXEC_SERVER_URL": url}) as machine:
         assert (machine.run(["echo", "hi"])).stdout == "hi\n"
+
+
+def test_requests_carry_the_trace_of_the_caller(tmp_path: Path) -> None:
+    tap = tmp_path / "tap.sh"
+    tap.write_text(f"tee {tmp_path}/sent | {binary()} --listen stdio --state-dir {tmp_path}/state\n")
+    parents = iter(f"00-4bf92f3577b34da6a3ce929d0e0e4736-{number:016x}-01" for number in range(1, 1000))
+    with Machine.connect(f"stdio:sh {tap}", traceparent=lambda: next(parents)) as machine:
+        assert (machine.run(["echo", "hi"])).stdout == "hi\n"
+    requests = [json.loads(line) for line in (tmp_path / "sent").read_text().splitlines()]
+    sent = [request["trace"]["traceparent"] for request in requests if "id" in request]
+    assert len(sent) > 1 and len(set(sent)) == len(sent)
+    assert all("trace" not in request for request in requests if "id" not in request)
 
 
 def test_a_local_server_starts_and_ends_with_its_machine() -> None:

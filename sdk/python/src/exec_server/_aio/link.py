@@ -31,6 +31,10 @@ _BINARY = b"\x01"
 _PREFIX = 5
 
 
+Traceparent = str | Callable[[], str | None] | None
+"""The W3C trace context of requests, or what returns the current one."""
+
+
 class Call:
     """One request that waits for its reply."""
 
@@ -71,6 +75,7 @@ class Link:
         self.sends_binary = False
         """Whether the server takes binary messages, and the connection has them."""
         self.end: LinkError | None = None
+        self.traceparent: Traceparent = None
 
     @property
     def pending(self) -> int:
@@ -109,7 +114,11 @@ class Link:
         self._calls[number] = call
         call.link = self
         try:
-            await self.send({"id": number, "method": call.method, "params": params}, chunk)
+            request: dict[str, Any] = {"id": number, "method": call.method, "params": params}
+            parent = self.traceparent() if callable(self.traceparent) else self.traceparent
+            if parent:
+                request["trace"] = {"traceparent": parent}
+            await self.send(request, chunk)
         except BaseException:
             # A link that ended meanwhile has finished the call already.
             if self._calls.pop(number, None) is not None:

@@ -16,7 +16,7 @@ from .._types import Exit, ProcessInfo, Result
 from . import runtime
 from .files import AsyncFiles
 from .http import AsyncHttp
-from .link import Link
+from .link import Link, Traceparent
 from .process import AsyncProcess
 from .runtime import Opening, opening
 from .session import AsyncSession
@@ -56,13 +56,15 @@ class AsyncMachine:
         linger: float | None = None,
         connect_timeout: float = 10.0,
         recovery: float = 45.0,
+        traceparent: Traceparent = None,
         binary: str | os.PathLike[str] | None = None,
     ) -> Opening[AsyncMachine]:
         """Connects to a target: `ws://`, `wss://`, `unix://`, `stdio:COMMAND`, `env:NAME`, or a name.
 
         Without a target, `$EXEC_SERVER_URL` and then the default of environments.toml count. `session` resumes an old
         session; `recovery` is how many seconds a lost connection is retried; `env` has variables for `exec-server dial`,
-        which connects to everything but plain `ws://` and `unix://`.
+        which connects to everything but plain `ws://` and `unix://`. `traceparent` is the W3C trace context that requests
+        carry, or a function that returns the current one, called for each request.
         """
         place = resolve(
             target,
@@ -80,6 +82,7 @@ class AsyncMachine:
             session=session,
             take_over=take_over,
             linger=linger,
+            traceparent=traceparent,
         )
         return opening(lambda: cls._open(opened, None))
 

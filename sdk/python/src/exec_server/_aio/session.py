@@ -33,7 +33,7 @@ from .._protocol import from_uri
 from .._target import Child, Socket
 from .._version import version
 from . import runtime
-from .link import Call, Link, dial
+from .link import Call, Link, Traceparent, dial
 
 if TYPE_CHECKING:
     from .process import AsyncProcess
@@ -77,8 +77,10 @@ class AsyncSession:
         session: str | None = None,
         take_over: bool = False,
         linger: float | None = None,
+        traceparent: Traceparent = None,
     ) -> None:
         self.target = target
+        self.traceparent = traceparent
         self.connect_timeout = connect_timeout
         self.recovery = recovery
         self.linger = linger
@@ -372,6 +374,7 @@ class AsyncSession:
 
     async def _attempt(self, session_id: str | None, take_over: bool) -> Link:
         link = await dial(self.target, self.connect_timeout)
+        link.traceparent = self.traceparent
         try:
             await self._handshake(link, session_id, take_over)
             # A snapshot: processes that end meanwhile need no recovery.
