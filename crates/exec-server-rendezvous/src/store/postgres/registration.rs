@@ -51,11 +51,11 @@ impl Gathered for Register {
                         false)
                     RETURNING a.place, e.id AS environment, e.generation, a.id, a.executor_key, a.at),
                 old AS (
-                    SELECT r.id, c.at, r.generation <= c.generation - $6 AS is_dropped
+                    SELECT r.id, c.at, r.generation <= c.generation - $6::bigint AS is_dropped
                     FROM current c CROSS JOIN LATERAL (
                         SELECT id, generation, superseded_at FROM registrations
-                        WHERE environment = c.environment ORDER BY generation LIMIT 2 * $6) r
-                    WHERE r.superseded_at IS NULL OR r.generation <= c.generation - $6),
+                        WHERE environment = c.environment ORDER BY generation LIMIT 2 * $6::bigint) r
+                    WHERE r.superseded_at IS NULL OR r.generation <= c.generation - $6::bigint),
                 ended AS (
                     UPDATE registrations r SET superseded_at = old.at FROM old
                     WHERE r.id = old.id AND NOT old.is_dropped),
