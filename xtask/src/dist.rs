@@ -70,7 +70,7 @@ pub struct Options {
     /// Address of the files of this release, for install.sh; {version} stands for the version
     #[arg(long, value_name = "URL", env = "EXEC_SERVER_RELEASE_URL")]
     release_url: Option<String>,
-    /// Maintainer of the Debian package, as NAME <ADDRESS> [default: `authors` in Cargo.toml]
+    /// Maintainer of the Debian package, as `NAME <ADDRESS>` [default: `authors` in Cargo.toml]
     #[arg(long, value_name = "TEXT", env = "EXEC_SERVER_MAINTAINER", value_parser = deb::maintainer)]
     maintainer: Option<String>,
     /// Download what a release needs (crates, Rust targets, a C compiler), and stop
