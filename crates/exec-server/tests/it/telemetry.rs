@@ -239,7 +239,9 @@ async fn credentials_are_sent_but_not_passed_on() {
         .start()
         .await;
     let mut client = server.client().await;
-    let policy = json!({"envPolicy": {"inherit": "all"}});
+    let policy = json!({"envPolicy": {
+        "inherit": "all", "ignoreDefaultExcludes": true, "exclude": [], "set": {}, "includeOnly": [],
+    }});
     let text = client.run("p", &["/usr/bin/env"], policy).await.text();
     assert!(text.contains("OTEL_SERVICE_NAME=renamed") && !text.contains("hush"), "{text}");
     collector.span_named("renamed", "process").await;

@@ -219,7 +219,8 @@ mod tests {
             assert!(error.contains("the store URL must be postgres://"), "{error}");
         }
         let missing = "postgres://a@b/c?sslmode=require&sslrootcert=/nowhere.pem";
-        let error = Pools::new(missing).map(drop).unwrap_err().to_string();
-        assert!(error.contains("/nowhere.pem"), "{error}");
+        let error = Pools::new(missing).map(drop).unwrap_err();
+        let cause = std::error::Error::source(&error).expect("a file is missing").to_string();
+        assert!(cause.contains("/nowhere.pem"), "{cause}");
     }
 }

@@ -31,6 +31,7 @@ fn params_of(method: Method, path: &str, url: &str) -> Value {
         }
         Method::FsSearch => json!({"path": path, "pattern": "."}),
         Method::FsFind => json!({"path": path}),
+        Method::FsWatch => json!({"path": path, "watchId": "w"}),
         Method::FsRemove => json!({"path": path, "force": false}),
         Method::FsCopy => {
             json!({"sourcePath": path, "destinationPath": other, "recursive": false})

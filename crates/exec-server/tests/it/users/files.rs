@@ -35,6 +35,7 @@ fn params_of(method: Method, path: &str) -> Value {
         }
         Method::FsSearch => json!({"path": path, "pattern": "."}),
         Method::FsFind => json!({"path": path}),
+        Method::FsWatch => json!({"path": path, "watchId": "w"}),
         Method::FsRemove => json!({"path": path, "force": false}),
         Method::FsCopy => {
             json!({"sourcePath": path, "destinationPath": other, "recursive": false})
@@ -191,5 +192,7 @@ async fn the_files_of_the_client_can_have_a_user() {
     assert!(files.read_file(path.as_str()).await.unwrap() == content);
     let nobody = client.fs().with_user(65534);
     nobody.read_file(path.as_str()).await.unwrap_err();
-    files.watch("/", false).await.map(drop).unwrap_err();
+    files.watch("/", false).await.map(drop).unwrap();
+    let closed = accounts.make_dir("closed", 0o700).display().to_string();
+    files.watch(closed.as_str(), false).await.map(drop).unwrap_err();
 }
