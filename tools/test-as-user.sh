@@ -17,7 +17,8 @@ as_user=(setpriv --reuid="$user" --regid="$user" --clear-groups --inh-caps=-all 
 "${as_user[@]}" unshare --user --map-root-user true 2>/dev/null ||
     skip "unprivileged users cannot make user namespaces here; \`exec-server doctor\` says how to allow them"
 
-built=$(cargo test --locked -p exec-server --test it --no-run 2>&1)
+# Of the whole workspace: with the features of one crate alone, all dependencies would be built once more.
+built=$(cargo test --workspace --locked --test it --no-run 2>&1)
 tests=$(sed -n 's/.*Executable .*(\(.*\))$/\1/p' <<<"$built" | head -n 1)
 [ -n "$tests" ] || { echo "$built" >&2; echo "the tests were not built" >&2; exit 1; }
 
