@@ -92,7 +92,7 @@ async fn a_socket_that_does_not_fit_is_refused_with_the_reason() {
     let rendezvous = ["rendezvous", "--data", "/nonexistent", "--listen", "http://127.0.0.1:7"];
     refused(with_socket(tcp(), &rendezvous), "and --listen says 127.0.0.1:7: give both the same")
         .await;
-    // Every address of the machine is open to the network, whoever has bound it.
+    // Every address of the machine is open to the network, also if a service manager has bound it.
     let open = TcpListener::bind("0.0.0.0:0").unwrap();
     refused(with_socket(open, &[]), "without authentication").await;
     let connected = UnixStream::pair().unwrap().0;

@@ -71,14 +71,7 @@ pub fn run(arguments: &InstallArguments) -> Result<u8, Failure> {
         plan.print(&layout);
         return Ok(0);
     }
-    let systemd = match &arguments.root {
-        Some(root) => Systemd::below(root),
-        None => Systemd::running(scope)?,
-    };
-    if scope == Scope::System && !layout.is_image() && !systemd::is_root() {
-        let text = "a service of the system needs root: run it with sudo, or use --user for a service of this user";
-        return Err(Failure::Usage(text.to_owned()));
-    }
+    let systemd = Systemd::to_change(&layout, arguments.root.as_deref())?;
     plan.refuse_others(&layout, arguments.force)?;
     plan.carry_out(&layout, &systemd)
 }

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
+use super::files::Layout;
 use super::units::Scope;
 use crate::cli::Failure;
 
@@ -17,6 +18,19 @@ pub struct Systemd {
 }
 
 impl Systemd {
+    /// The systemd whose units a command changes: below a directory, or the running one if this user may.
+    pub fn to_change(layout: &Layout, root: Option<&Path>) -> Result<Self, Failure> {
+        let systemd = match root {
+            Some(root) => Self::below(root),
+            None => Self::running(layout.scope)?,
+        };
+        if layout.scope == Scope::System && !layout.is_image() && !is_root() {
+            let text = "a service of the system needs root: run it with sudo, or use --user for a service of this user";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        Ok(systemd)
+    }
+
     /// The systemd that runs this machine, or this user's session.
     pub fn running(scope: Scope) -> Result<Self, Failure> {
         match scope {

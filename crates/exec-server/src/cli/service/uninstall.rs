@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::files::Layout;
 use super::owned_file::{State, origin};
-use super::systemd::{self, Systemd};
+use super::systemd::Systemd;
 use super::units::Scope;
 use super::{Service, UninstallArguments};
 use crate::cli::Failure;
@@ -30,14 +30,7 @@ pub fn run(arguments: &UninstallArguments) -> Result<u8, Failure> {
         files.iter().for_each(|path| println!("would remove {}", path.display()));
         return Ok(0);
     }
-    let systemd = match &arguments.root {
-        Some(root) => Systemd::below(root),
-        None => Systemd::running(scope)?,
-    };
-    if scope == Scope::System && !layout.is_image() && !systemd::is_root() {
-        let text = "a service of the system needs root: run it with sudo, or use --user for a service of this user";
-        return Err(Failure::Usage(text.to_owned()));
-    }
+    let systemd = Systemd::to_change(&layout, arguments.root.as_deref())?;
     systemd.control(&stop_words(&layout, &units))?;
     for path in &files {
         if layout.remove(path)? {
