@@ -28,6 +28,7 @@ use super::telemetry;
 const CLIENT_NAME: &str = "exec-server-cli";
 const URL_VARIABLE: &str = "EXEC_SERVER_URL";
 const TOKEN_VARIABLE: &str = "EXEC_SERVER_TOKEN";
+const TOKEN_FILE_VARIABLE: &str = "EXEC_SERVER_TOKEN_FILE";
 /// Prefix of a command that starts a server for one invocation.
 pub const STDIO_PREFIX: &str = "stdio:";
 const HEADING: &str = "Connecting";
@@ -35,8 +36,9 @@ const HEADING: &str = "Connecting";
 /// Connection and authentication options.
 #[derive(Debug, Clone, clap::Args)]
 pub struct TargetOptions {
-    /// File with the access token for the server; $EXEC_SERVER_TOKEN may hold the token itself.
-    #[arg(long, value_name = "FILE", env = "EXEC_SERVER_TOKEN_FILE", help_heading = HEADING)]
+    /// File with the access token for the target [default: $EXEC_SERVER_TOKEN_FILE, or $EXEC_SERVER_TOKEN, which holds
+    /// the token itself; env:NAME has variables of its own].
+    #[arg(long, value_name = "FILE", help_heading = HEADING)]
     token_file: Option<PathBuf>,
     /// Certificates to trust for wss:// in place of the system's, in PEM form.
     #[arg(long, value_name = "FILE", env = "EXEC_SERVER_CA_FILE", help_heading = HEADING)]
@@ -203,7 +205,7 @@ impl TargetOptions {
                 )
             }
             Endpoint::Relay(listed) => {
-                let place = self.relay.place(&listed.environment_id, Some(listed))?;
+                let place = self.relay_target(&listed.environment_id, Some(listed))?;
                 self.through_relay(&place, *initialize_timeout, resume_options)
             }
             Endpoint::Program { program, args, env, cwd } => {
@@ -233,9 +235,17 @@ impl TargetOptions {
         if environments.all().iter().any(is_listed) {
             return self.environment(Some(name), resume_options);
         }
-        let mut place = self.relay.place(name, None)?;
+        let mut place = self.relay_target(name, None)?;
         place.connect_timeout = self.connect_timeout;
         self.through_relay(&place, self.connect_timeout, resume_options)
+    }
+
+    fn relay_target(
+        &self,
+        name: &str,
+        listed: Option<&RelayTarget>,
+    ) -> Result<RelayTarget, Failure> {
+        self.relay.target(name, listed, self.token_file.as_deref())
     }
 
     fn through_relay(
@@ -277,7 +287,7 @@ impl TargetOptions {
     ) -> Result<RemoteExecServerClient, Failure> {
         self.relay.refuse()?;
         let mut args = RemoteExecServerConnectArgs::new(url).connect_timeout(connect_timeout);
-        // A listed token belongs to this server; the environment variable may be for another one.
+        // A listed token belongs to this server; the environment variables may be for another one.
         args.bearer_token = match (&self.token_file, listed_token) {
             (None, Some(token)) => Some(token),
             _ => self.token()?,
@@ -306,10 +316,12 @@ impl TargetOptions {
 
     /// Read from a file or a variable, never from arguments, which every local user can read.
     fn token(&self) -> Result<Option<String>, Failure> {
-        let Some(path) = &self.token_file else {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let named = || variable(TOKEN_FILE_VARIABLE).map(PathBuf::from);
+        let Some(path) = self.token_file.clone().or_else(named) else {
             return Ok(std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()));
         };
-        let text = std::fs::read_to_string(path).map_err(|source| {
+        let text = std::fs::read_to_string(&path).map_err(|source| {
             Failure::local(format!("could not read {}", path.display()), source)
         })?;
         match text.trim() {

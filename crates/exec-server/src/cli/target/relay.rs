@@ -1,6 +1,6 @@
 //! Resolves `env:NAME`, an environment that is reached through a registry.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,8 +18,8 @@ pub struct RelayOptions {
     /// Registry that has env:NAME [default: $EXEC_SERVER_REMOTE_URL].
     #[arg(long, value_name = "URL", help_heading = HEADING)]
     remote: Option<String>,
-    /// File with the token for the registry [default: $EXEC_SERVER_REMOTE_TOKEN, which holds the token itself, or
-    /// $EXEC_SERVER_REMOTE_TOKEN_FILE].
+    /// File with the token for the registry, if it differs from --token-file [default: $EXEC_SERVER_REMOTE_TOKEN, which
+    /// holds the token itself, or $EXEC_SERVER_REMOTE_TOKEN_FILE].
     #[arg(long, value_name = "FILE", help_heading = HEADING)]
     remote_token_file: Option<PathBuf>,
     /// Required key of the executor as SHA256:…, or `any` [default: the key of the first connection].
@@ -28,8 +28,14 @@ pub struct RelayOptions {
 }
 
 impl RelayOptions {
-    /// The relay target of this name; arguments override the entry in environments.toml.
-    pub fn place(&self, name: &str, listed: Option<&RelayTarget>) -> Result<RelayTarget, Failure> {
+    /// The relay target of this name; arguments override the entry in environments.toml, and `--remote-token-file`
+    /// overrides the `token_file` for all kinds of targets.
+    pub fn target(
+        &self,
+        name: &str,
+        listed: Option<&RelayTarget>,
+        token_file: Option<&Path>,
+    ) -> Result<RelayTarget, Failure> {
         let mut place = match (&self.remote, listed) {
             // A token that is listed for one registry is not sent to another.
             (Some(registry), _) => RelayTarget::new(registry, name),
@@ -39,8 +45,8 @@ impl RelayOptions {
                 _ => return Err(Failure::NoRegistry(name.to_owned())),
             },
         };
-        if let Some(path) = &self.remote_token_file {
-            place.token = Some(TokenSource::File(path.clone()));
+        if let Some(path) = self.remote_token_file.as_deref().or(token_file) {
+            place.token = Some(TokenSource::File(path.to_owned()));
         }
         if let Some(key) = &self.executor_key {
             place.executor_key = Some(key.clone());

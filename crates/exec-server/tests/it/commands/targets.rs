@@ -60,6 +60,18 @@ async fn the_list_of_the_codex_cli_is_used_whatever_else_is_in_it() {
     let word = "exec-server: keys of environments.toml that are not known here are ignored: schema, \
                 environments.box.color, environments.later.carrier\n";
     assert_eq!(run(&["run", "--", "echo", "hi"]).await, ran(0, "hi\n", word));
+    // The variable may be for another server; an argument is for this one.
+    let other = directory.path().join("other-token");
+    std::fs::write(&other, "the-token-of-another-server").unwrap();
+    let other = other.to_str().unwrap();
+    let child = command(&["run", "--", "echo", "hi"])
+        .env("CODEX_HOME", directory.path())
+        .env("EXEC_SERVER_TOKEN_FILE", other)
+        .spawn()
+        .unwrap();
+    assert_eq!(finish(child).await, ran(0, "hi\n", word));
+    let refused = run(&["run", "--token-file", other, "--", "true"]).await;
+    assert!(refused.code == 255 && refused.err.contains("401"), "{}", refused.err);
     let later = run(&["run", "later", "--", "true"]).await;
     assert_eq!(later.code, 125);
     assert!(later.err.contains("`later` has none of `url`"), "{}", later.err);

@@ -175,10 +175,11 @@ async fn a_list_names_environments_with_their_registry_token_and_key() {
     // A file of tokens may also be named on the command line.
     let token = folder.path().join("token").display().to_string();
     let url = fixture.rendezvous.url();
-    let run =
-        ["run", "--remote", url, "--remote-token-file", &token, "env:env", "--", "echo", "hi"];
-    let child = super::command(&run, fixture.state.path()).spawn().unwrap();
-    assert_eq!(finish(child).await.1, "hi\n");
+    for option in ["--remote-token-file", "--token-file"] {
+        let run = ["run", "--remote", url, option, &token, "env:env", "--", "echo", "hi"];
+        let child = super::command(&run, fixture.state.path()).spawn().unwrap();
+        assert_eq!(finish(child).await.1, "hi\n", "{option}");
+    }
     let child = super::command(&["run", "--", "echo", "hi"], fixture.state.path())
         .env("EXEC_SERVER_URL", "env:env")
         .env("EXEC_SERVER_REMOTE_URL", url)
