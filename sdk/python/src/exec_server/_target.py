@@ -40,6 +40,7 @@ def resolve(
     token: str | None = None,
     token_file: str | os.PathLike[str] | None = None,
     ca_file: str | os.PathLike[str] | None = None,
+    registry: str | None = None,
     environments: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     binary: str | os.PathLike[str] | None = None,
@@ -48,7 +49,9 @@ def resolve(
     variables = {**os.environ, **(env or {})}
     if target is None:
         target = variables.get("EXEC_SERVER_URL", "").strip() or None
-    if target is not None and ca_file is None:
+    if registry is not None and target is not None and target.startswith(("ws://", "wss://", "unix://", "stdio:")):
+        raise ValueError(f"registry= goes with a target like env:NAME, not with {target!r}")
+    if target is not None and ca_file is None and registry is None:
         if target.startswith("unix://"):
             headers = _headers(token, token_file, variables)
             return Socket(target, "localhost", 80, path=target[len("unix://") :], headers=headers)
@@ -64,6 +67,8 @@ def resolve(
         argv += ["--token-file", os.fspath(token_file)]
     if ca_file is not None:
         argv += ["--ca-file", os.fspath(ca_file)]
+    if registry is not None:
+        argv += ["--remote", registry]
     if environments is not None:
         argv += ["--environments", os.fspath(environments)]
     if target is not None:
@@ -72,6 +77,7 @@ def resolve(
     given = dict(env or {})
     if token is not None:
         given["EXEC_SERVER_TOKEN"] = token
+        given["EXEC_SERVER_TOKEN_FILE"] = ""
         given["EXEC_SERVER_REMOTE_TOKEN"] = token
     return Child(target or "the default server", argv, {**os.environ, **given})
 

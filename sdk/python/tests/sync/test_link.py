@@ -65,6 +65,16 @@ def test_an_environment_is_reached_through_a_rendezvous(tmp_path: Path) -> None:
         wrong = {**meeting.env, "EXEC_SERVER_REMOTE_TOKEN": "xs_harness_wrong"}
         with pytest.raises(AuthError, match="refused the credential"):
             Machine.connect("env:box", env=wrong)
+        # Arguments override variables.
+        registry, token = meeting.env["EXEC_SERVER_REMOTE_URL"], meeting.env["EXEC_SERVER_REMOTE_TOKEN"]
+        file = tmp_path / "harness-token"
+        file.write_text(f"{token}\n")
+        wrong["EXEC_SERVER_REMOTE_URL"] = "http://127.0.0.1:1"
+        for options in [{"token": token}, {"token_file": file}]:
+            with Machine.connect("env:box", registry=registry, env=wrong, **options) as machine:
+                assert (machine.run(["echo", "hi"])).stdout == "hi\n"
+        with pytest.raises(ValueError, match="registry= goes with a target like env:NAME"):
+            Machine.connect("ws://127.0.0.1:1", registry=registry)
     finally:
         meeting.end()
 

@@ -49,20 +49,22 @@ class AsyncMachine:
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
         ca_file: str | os.PathLike[str] | None = None,
+        registry: str | None = None,
         environments: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         session: str | None = None,
         take_over: bool = False,
         linger: float | None = None,
         connect_timeout: float = 10.0,
-        recovery: float = 45.0,
+        recovery: float = 55.0,
         traceparent: Traceparent = None,
         binary: str | os.PathLike[str] | None = None,
     ) -> Opening[AsyncMachine]:
         """Connects to a target: `ws://`, `wss://`, `unix://`, `stdio:COMMAND`, `env:NAME`, or a name.
 
-        Without a target, `$EXEC_SERVER_URL` and then the default of environments.toml count. `session` resumes an old
-        session; `recovery` is how many seconds a lost connection is retried; `env` has variables for `exec-server dial`,
+        Without a target, `$EXEC_SERVER_URL` and then the default of environments.toml are used. `registry` is the URL of
+        the rendezvous of `env:NAME` (default `$EXEC_SERVER_REMOTE_URL`); `token` and `token_file` are for the server, or for
+        that registry. `session` resumes an old session; `recovery` is how many seconds a lost connection is retried; `env` has variables for `exec-server dial`,
         which connects to everything but plain `ws://` and `unix://`. `traceparent` is the W3C trace context that requests
         carry, or a function that returns the current one, called for each request.
         """
@@ -71,6 +73,7 @@ class AsyncMachine:
             token=token,
             token_file=token_file,
             ca_file=ca_file,
+            registry=registry,
             environments=environments,
             env=env,
             binary=binary,

@@ -74,7 +74,7 @@ class Session:
         target: Socket | Child,
         *,
         connect_timeout: float = 10.0,
-        recovery: float = 45.0,
+        recovery: float = 55.0,
         session: str | None = None,
         take_over: bool = False,
         linger: float | None = None,
