@@ -1,4 +1,4 @@
-//! Websocket close codes that this server sends.
+//! Websocket close codes that this server chooses. The websocket itself adds 1009 for a message that is too large.
 
 /// The client has closed its input, and all replies were sent.
 pub const NORMAL: u16 = 1000;
