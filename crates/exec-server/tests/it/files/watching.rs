@@ -218,7 +218,7 @@ async fn the_reply_comes_before_the_notification() {
             let params = json!({"watchId": round, "missing": [fixture.uri(&name)]});
             let id = fixture.client.send("fs/watchMissing", params).await;
             // From before the request until after the reply.
-            (0..round * 20).for_each(|_| std::thread::yield_now());
+            (0..round * 400).for_each(|_| std::hint::spin_loop());
             fixture.put(&name, "");
             let reply = fixture.client.next_json().await;
             assert_eq!(reply["id"], id, "round {round}");
