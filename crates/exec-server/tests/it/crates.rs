@@ -41,7 +41,11 @@ fn a_client_compiles_nothing_of_the_server() {
     let server =
         ["exec-server-os", "exec-server-fs", "exec-server-sandbox", "exec-server-executor"];
     check_free_of("exec-server-client", &[], &server);
-    check_free_of("exec-server-client", &[], &["clap", "rusqlite", "landlock"]);
+    check_free_of(
+        "exec-server-client",
+        &[],
+        &["clap", "rusqlite", "landlock", "prometheus-client"],
+    );
     check_free_of("exec-server-rendezvous", &[], &server);
     check_free_of("exec-server-e2b", &[], &server);
 }
