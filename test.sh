@@ -16,6 +16,18 @@ cargo clippy --workspace --all-targets --locked -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 # The same code as on other platforms, whose compilers need not be installed.
 RUSTC_WORKSPACE_WRAPPER="$PWD/tools/as-other-platform.sh" cargo check --locked -p exec-server
+# A browser harness uses the pure part of the relay: it must build without C code and sockets, and its cipher must work.
+if rustup target list --installed 2>/dev/null | grep -qx wasm32-unknown-unknown; then
+    cargo check --locked --target wasm32-unknown-unknown -p exec-server-relay --no-default-features
+else
+    echo "the build for browsers is skipped: rustup target add wasm32-unknown-unknown"
+fi
+cargo test --locked -p exec-server-relay --no-default-features --features portable-crypto --lib
+if command -v typos >/dev/null; then
+    typos
+else
+    echo "spelling is not checked: pip install typos, or cargo install typos-cli"
+fi
 tools/test-rust.sh
 tools/test-as-user.sh
 tools/test-python.sh

@@ -1,6 +1,7 @@
 //! Errors in the two forms that the SDKs read: Connect codes and HTTP statuses.
 
 use exec_server_client::ExecServerError;
+use exec_server_transport::causes::chain;
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -145,20 +146,6 @@ fn server_code(kind: Option<&str>, errno: Option<&str>, is_not_found: bool) -> C
         _ if is_not_found => Code::NotFound,
         _ => Code::Internal,
     }
-}
-
-/// The message of an error and of its causes, each once.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let words = next.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        cause = next.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use crate::errors::RequestError;
 use crate::metrics::Metrics;
 use queue::{Entry, Queue};
 pub use record::Who;
-pub use request::{Exited, Pending, StartNote, begin};
+pub use request::{Details, Exited, Pending, StartNote, begin, shown, without_secrets};
 use writer::{Sink, Writer};
 
 /// The settings of the audit log.

@@ -10,7 +10,7 @@ use exec_server_protocol::environment::{
     CapabilitiesParams, CapabilityRootsParams, EnvironmentConfigReadParams, EnvironmentStatus,
     EnvironmentStatusResponse,
 };
-use exec_server_protocol::methods::Method;
+use exec_server_protocol::methods::{Handler, Method, ServerMethod};
 use exec_server_protocol::params::{self, NoParams};
 use exec_server_protocol::process::{
     Empty, ProcessCloseStdinParams, ProcessReadParams, ProcessResizeParams, ProcessSignalParams,
@@ -20,6 +20,7 @@ use exec_server_protocol::process::{
 use exec_server_protocol::session::{SessionSetLingerParams, SessionSetLingerResponse};
 use serde::de::DeserializeOwned;
 
+use crate::audit;
 use crate::egress::{self, Http, HttpCall};
 use crate::errors::RequestError;
 use crate::files::{self, FileCall, Files};
@@ -68,6 +69,42 @@ pub enum Call {
     Http(HttpCall),
 }
 
+impl Call {
+    /// What the audit log says about the call, in addition to its method; `None` for a call that is not recorded.
+    pub fn audit_details(&self, with_input: bool) -> Option<audit::Details> {
+        match self {
+            Self::Signal(params) => Some(audit::Details {
+                of_session: params.session_id.clone(),
+                signal: Some(params.signal),
+                ..audit::Details::of_process(&params.process_id)
+            }),
+            Self::Terminate(params) => Some(audit::Details {
+                of_session: params.session_id.clone(),
+                ..audit::Details::of_process(&params.process_id)
+            }),
+            Self::Write(params) if with_input => {
+                Some(audit::Details::of_process(&params.process_id))
+            }
+            Self::File(call) => call.audit_details(),
+            Self::Http(call) => call.audit_details(),
+            // `process/start` has records of its own.
+            Self::Start(_)
+            | Self::Write(_)
+            | Self::EnvironmentInfo
+            | Self::EnvironmentStatus
+            | Self::ConfigRead(_)
+            | Self::DiscoverRoots(_)
+            | Self::Discover(_)
+            | Self::Read(_)
+            | Self::Resize(_)
+            | Self::CloseStdin(_)
+            | Self::List
+            | Self::Sessions
+            | Self::SetLinger(_) => None,
+        }
+    }
+}
+
 /// The context of a request.
 pub struct Caller<'a> {
     /// The server that received the request.
@@ -83,40 +120,43 @@ pub struct Caller<'a> {
 }
 
 /// Decodes the params of a request; runs before the lifecycle and admission checks, as clients expect.
-#[expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "`files::decode` lists the methods of its family"
-)]
 pub fn decode(server: &Server, method: Method, raw: &str) -> Result<Call, RequestError> {
     check_sandbox(method, raw)?;
     check_user(method, raw)?;
+    match method.handler() {
+        Handler::Server(method) => decode_own(server, method, raw),
+        Handler::Path(method) => files::decode_path(server, method, raw).map(Call::File),
+        Handler::File(method) => files::decode(server, method, raw).map(Call::File),
+        Handler::Egress(method) => egress::decode(method, raw).map(Call::Http),
+    }
+}
+
+fn decode_own(server: &Server, method: ServerMethod, raw: &str) -> Result<Call, RequestError> {
     Ok(match method {
-        Method::Initialize => unreachable!("initialize is handled by the connection itself"),
-        Method::EnvironmentInfo => read::<NoParams>(raw).map(|_| Call::EnvironmentInfo)?,
-        Method::EnvironmentStatus => read::<NoParams>(raw).map(|_| Call::EnvironmentStatus)?,
-        Method::EnvironmentConfigRead => Call::ConfigRead(read(raw)?),
-        Method::CapabilityRootsV1 => Call::DiscoverRoots(read(raw)?),
-        Method::CapabilitiesV2 => Call::Discover(read(raw)?),
-        Method::ProcessStart => Call::Start(Box::new(process::prepare(server, read(raw)?)?)),
-        Method::ProcessRead => Call::Read(read(raw)?),
-        Method::ProcessWrite => {
+        ServerMethod::Initialize => unreachable!("initialize is handled by the connection itself"),
+        ServerMethod::EnvironmentInfo => read::<NoParams>(raw).map(|_| Call::EnvironmentInfo)?,
+        ServerMethod::EnvironmentStatus => {
+            read::<NoParams>(raw).map(|_| Call::EnvironmentStatus)?
+        }
+        ServerMethod::EnvironmentConfigRead => Call::ConfigRead(read(raw)?),
+        ServerMethod::CapabilityRootsV1 => Call::DiscoverRoots(read(raw)?),
+        ServerMethod::CapabilitiesV2 => Call::Discover(read(raw)?),
+        ServerMethod::ProcessStart => Call::Start(Box::new(process::prepare(server, read(raw)?)?)),
+        ServerMethod::ProcessRead => Call::Read(read(raw)?),
+        ServerMethod::ProcessWrite => {
             let params = ProcessWriteParams::decode(raw).map_err(RequestError::InvalidParams)?;
             if params.write_id.as_deref() == Some("") {
                 return Err(RequestError::InvalidParams("writeId must not be empty".to_owned()));
             }
             Call::Write(params)
         }
-        Method::ProcessSignal => Call::Signal(read(raw)?),
-        Method::ProcessTerminate => Call::Terminate(read(raw)?),
-        Method::ProcessResize => Call::Resize(read(raw)?),
-        Method::ProcessCloseStdin => Call::CloseStdin(read(raw)?),
-        Method::ProcessList => read::<NoParams>(raw).map(|_| Call::List)?,
-        Method::HttpRequest | Method::HttpRequestBody | Method::HttpCancel => {
-            Call::Http(egress::decode(method, raw)?)
-        }
-        Method::SessionList => read::<NoParams>(raw).map(|_| Call::Sessions)?,
-        Method::SessionSetLinger => Call::SetLinger(read(raw)?),
-        method => Call::File(files::decode(server, method, raw)?),
+        ServerMethod::ProcessSignal => Call::Signal(read(raw)?),
+        ServerMethod::ProcessTerminate => Call::Terminate(read(raw)?),
+        ServerMethod::ProcessResize => Call::Resize(read(raw)?),
+        ServerMethod::ProcessCloseStdin => Call::CloseStdin(read(raw)?),
+        ServerMethod::ProcessList => read::<NoParams>(raw).map(|_| Call::List)?,
+        ServerMethod::SessionList => read::<NoParams>(raw).map(|_| Call::Sessions)?,
+        ServerMethod::SessionSetLinger => Call::SetLinger(read(raw)?),
     })
 }
 

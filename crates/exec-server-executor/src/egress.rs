@@ -8,10 +8,11 @@ use exec_server_protocol::http::{
     HttpCancelParams, HttpCancelResponse, HttpRequestBodyParams, HttpRequestBodyResponse,
     HttpRequestParams,
 };
-use exec_server_protocol::methods::Method;
+use exec_server_protocol::methods::EgressMethod;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use crate::audit;
 use crate::dispatch::{Caller, read};
 use crate::errors::RequestError;
 use crate::reply::Reply;
@@ -64,18 +65,32 @@ pub enum HttpCall {
     Cancel(HttpCancelParams),
 }
 
+impl HttpCall {
+    /// What the audit log says about the call; `None` for a call that is not recorded.
+    pub fn audit_details(&self) -> Option<audit::Details> {
+        match self {
+            Self::Request(params) => Some(audit::Details {
+                http_method: Some(params.method.clone()),
+                url: Some(audit::without_secrets(&params.url)),
+                sandboxed: Some(params.sandbox.is_some()),
+                ..audit::Details::default()
+            }),
+            Self::RequestBody(_) | Self::Cancel(_) => None,
+        }
+    }
+}
+
 /// Counted per body chunk in addition to its bytes; bounds the number of tiny chunks.
 const AROUND_CHUNK_BYTES: usize = 1024;
 
 /// Decodes the params of an `http/*` method.
-pub fn decode(method: Method, raw: &str) -> Result<HttpCall, RequestError> {
+pub fn decode(method: EgressMethod, raw: &str) -> Result<HttpCall, RequestError> {
     Ok(match method {
-        Method::HttpRequest => HttpCall::Request(Box::new(read(raw)?)),
-        Method::HttpRequestBody => HttpCall::RequestBody(
+        EgressMethod::HttpRequest => HttpCall::Request(Box::new(read(raw)?)),
+        EgressMethod::HttpRequestBody => HttpCall::RequestBody(
             HttpRequestBodyParams::decode(raw).map_err(RequestError::InvalidParams)?,
         ),
-        Method::HttpCancel => HttpCall::Cancel(read(raw)?),
-        _ => unreachable!("dispatch passes only http/* methods"),
+        EgressMethod::HttpCancel => HttpCall::Cancel(read(raw)?),
     })
 }
 

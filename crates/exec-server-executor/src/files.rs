@@ -38,7 +38,7 @@ mod workers;
 use answer::Appended;
 use batch::BatchItem;
 use handles::Handles;
-pub use request::{FileCall, decode};
+pub use request::{FileCall, decode, decode_path};
 use search::Searches;
 pub use tree_watches::TreeWatches;
 use watch::WatchSlot;

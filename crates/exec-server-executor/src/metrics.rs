@@ -2,19 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use exec_server_protocol::http::HttpErrorKind;
 use exec_server_protocol::methods::Method;
 use exec_server_relay::handshake_limit::Refusal;
+use exec_server_transport::metric_set::{MetricSet, SpanCounters};
 use exec_server_transport::spans::Tracer;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Metric, Registry};
 
 /// The metrics of one server; cheap to clone.
 #[derive(Clone)]
@@ -23,7 +22,7 @@ pub struct Metrics {
 }
 
 struct Inner {
-    registry: Registry,
+    set: MetricSet,
     connections_active: Gauge,
     connections: Counter,
     sessions_active: Gauge,
@@ -39,8 +38,7 @@ struct Inner {
     audit_written: Counter,
     audit_dropped: Counter,
     audit_refused: Counter,
-    spans_exported: Counter,
-    spans_dropped: Counter,
+    spans: SpanCounters,
     /// Counts the spans.
     tracer: Tracer,
     /// Indexed by method, so that counting a request needs no label lookup.
@@ -79,20 +77,6 @@ pub const HANDSHAKE_OK: &str = "ok";
 /// The `outcome` label of a successful exchange.
 const OK: &str = "ok";
 
-/// Adds metrics to a registry and returns their handles.
-struct Adder<'a>(&'a mut Registry);
-
-impl Adder<'_> {
-    fn metric<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register(name, help, metric.clone());
-        metric
-    }
-
-    fn simple<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
-        self.metric(name, help, M::default())
-    }
-}
-
 impl Default for Metrics {
     fn default() -> Self {
         Self::new(Tracer::default())
@@ -102,55 +86,51 @@ impl Default for Metrics {
 impl Metrics {
     /// The metrics of a server with this tracer.
     pub fn new(tracer: Tracer) -> Self {
-        let mut registry = Registry::with_prefix("exec_server");
-        let mut add = Adder(&mut registry);
-        let connections_active: Gauge = add.simple("connections_active", "Open connections");
-        let connections: Counter = add.simple("connections", "Connections accepted");
+        let mut set = MetricSet::default();
+        let connections_active: Gauge = set.simple("connections_active", "Open connections");
+        let connections: Counter = set.simple("connections", "Connections accepted");
         let sessions_active: Gauge =
-            add.simple("sessions_active", "Sessions, attached or detached");
-        let processes_active: Gauge = add.simple("processes_active", "Processes not yet closed");
-        let processes_finished: Counter = add.simple("processes_finished", "Processes closed");
-        let sandbox_denials: Counter = add.simple(
+            set.simple("sessions_active", "Sessions, attached or detached");
+        let processes_active: Gauge = set.simple("processes_active", "Processes not yet closed");
+        let processes_finished: Counter = set.simple("processes_finished", "Processes closed");
+        let sandbox_denials: Counter = set.simple(
             "sandbox_denials",
             "Processes that failed because their sandbox denied something",
         );
-        let process_duration = add.metric(
+        let process_duration = set.add(
             "process_duration_seconds",
             "Time from start to exit of a process",
             Histogram::new(exponential_buckets(0.001, 4.0, 10)),
         );
-        let output_bytes: Counter = add.simple("output_bytes", "Output bytes of processes");
-        let requests: Family<RequestLabels, Counter> = add.simple("requests", "Requests answered");
+        let output_bytes: Counter = set.simple("output_bytes", "Output bytes of processes");
+        let requests: Family<RequestLabels, Counter> = set.simple("requests", "Requests answered");
         let durations = Family::<MethodLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.00005, 4.0, 10))
         });
         let durations =
-            add.metric("request_duration_seconds", "Time from request to reply", durations);
-        let http_active: Gauge = add.simple("http_exchanges_active", "HTTP exchanges in progress");
+            set.add("request_duration_seconds", "Time from request to reply", durations);
+        let http_active: Gauge = set.simple("http_exchanges_active", "HTTP exchanges in progress");
         let http_outcomes: Family<OutcomeLabel, Counter> =
-            add.simple("http_exchanges", "HTTP exchanges finished, by outcome");
+            set.simple("http_exchanges", "HTTP exchanges finished, by outcome");
         let outcomes = HttpErrorKind::ALL.map(HttpErrorKind::name).into_iter().chain([OK]);
         let http_exchanges = outcomes
             .map(|outcome| http_outcomes.get_or_create_owned(&OutcomeLabel { outcome }))
             .collect();
         let handshakes: Family<ResultLabel, Counter> =
-            add.simple("noise_handshakes", "Noise handshakes of harnesses, by result");
+            set.simple("noise_handshakes", "Noise handshakes of harnesses, by result");
         for result in Refusal::ALL.map(Refusal::name).into_iter().chain([HANDSHAKE_OK]) {
             drop(handshakes.get_or_create(&ResultLabel { result }));
         }
-        let audit_written: Counter = add.simple("audit_records", "Audit records written");
-        let audit_dropped: Counter = add.simple(
+        let audit_written: Counter = set.simple("audit_records", "Audit records written");
+        let audit_dropped: Counter = set.simple(
             "audit_records_dropped",
             "Audit records dropped because the log could not be written",
         );
-        let audit_refused: Counter = add.simple(
+        let audit_refused: Counter = set.simple(
             "audit_requests_refused",
             "Requests refused because the audit log could not be written",
         );
-        let spans: Family<ResultLabel, Counter> =
-            add.simple("spans", "Spans for OpenTelemetry, by what became of them");
-        let span_counter = |result| spans.get_or_create_owned(&ResultLabel { result });
-        let (spans_exported, spans_dropped) = (span_counter("exported"), span_counter("dropped"));
+        let spans = SpanCounters::new(&mut set);
         let requests = Method::ALL
             .iter()
             .map(|method| {
@@ -163,7 +143,7 @@ impl Metrics {
             })
             .collect();
         let inner = Inner {
-            registry,
+            set,
             connections_active,
             connections,
             sessions_active,
@@ -178,8 +158,7 @@ impl Metrics {
             audit_written,
             audit_dropped,
             audit_refused,
-            spans_exported,
-            spans_dropped,
+            spans,
             tracer,
             requests,
         };
@@ -188,15 +167,8 @@ impl Metrics {
 
     /// Renders all metrics in the Prometheus text format.
     pub fn render(&self) -> String {
-        if let Some(recorder) = self.inner.tracer.recorder() {
-            let counts = recorder.counts();
-            self.inner.spans_exported.inner().store(counts.exported, Ordering::Relaxed);
-            self.inner.spans_dropped.inner().store(counts.dropped, Ordering::Relaxed);
-        }
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.inner.registry)
-            .expect("writing to a string cannot fail");
-        text
+        self.inner.spans.update(&self.inner.tracer);
+        self.inner.set.text()
     }
 
     /// Counts a new connection, as active until the guard is dropped.

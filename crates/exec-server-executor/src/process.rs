@@ -1,11 +1,11 @@
-//! Processes of a session: the handle, the commands, and the task that owns each process.
+//! Processes of a session: the handle, and the task that owns each process.
 //!
 //! | look here | for |
 //! |---|---|
-//! | this file | the handle of a process, and the commands that it sends |
+//! | this file | the handle of a process |
 //! | `start` | from a start request to a running child |
 //! | `config` | the settings of a process, fixed at its start |
-//! | `task` | the task that owns a running process until its record expires |
+//! | `task` | the task that owns a running process until its record expires; `task/commands` has the requests to it |
 //! | `unread` | reads that wait for reply memory |
 //! | `denial` | whether a process failed because of its sandbox |
 //! | `snapshots` | login shells whose profile runs once |
@@ -19,19 +19,15 @@ mod unread;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use exec_server_core::attachment::ConnectionId;
-use exec_server_protocol::process::{
-    ExitReason, ProcessReadParams, ProcessSignal, ProcessSummary, TerminalSize,
-};
-use tokio::sync::{mpsc, oneshot};
-
-use crate::reply::Reply;
+use tokio::sync::mpsc;
 
 pub use config::ProcessConfig;
 pub use snapshots::Snapshots;
 pub use start::{PreparedStart, prepare, run_process};
+pub use task::commands::Command;
 
 /// A handle to the task that owns a process.
 #[derive(Debug, Clone)]
@@ -66,46 +62,6 @@ impl ClosedMark {
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
-}
-
-/// A request to the process task.
-///
-/// The queue is unbounded, because requests are bounded per connection and the task handles commands first.
-#[derive(Debug)]
-pub enum Command {
-    /// The client repeated the start request after a lost connection.
-    StartAgain(Reply),
-    /// `process/read`.
-    Read(ProcessReadParams, Reply),
-    /// `process/write`.
-    Write {
-        /// A repeated id is applied once.
-        id: Option<String>,
-        bytes: Vec<u8>,
-        reply: Reply,
-    },
-    /// `process/closeStdin`.
-    CloseStdin(Reply),
-    /// `process/signal`.
-    Signal(ProcessSignal, Reply),
-    /// `process/resize`.
-    Resize(TerminalSize, Reply),
-    /// `process/terminate`.
-    Terminate {
-        /// The time from SIGTERM to SIGKILL; none sends SIGKILL at once.
-        grace: Option<Duration>,
-        reply: Reply,
-    },
-    /// Drop the record of a closed process to make room for another.
-    Forget,
-    /// Part of `process/list`.
-    Summarise(oneshot::Sender<ProcessSummary>),
-    /// The session or the server ends: terminate the process and drop its record.
-    End {
-        reason: ExitReason,
-        /// The time from SIGTERM to SIGKILL; none sends SIGKILL at once.
-        grace: Option<Duration>,
-    },
 }
 
 impl ProcessHandle {

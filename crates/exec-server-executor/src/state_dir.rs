@@ -10,7 +10,7 @@ use exec_server_sandbox::PlaceholderJournal;
 
 /// The requested state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot keep state in {}: {source}", path.display())]
+#[error("cannot keep state in {}", path.display())]
 pub struct StateDirError {
     path: PathBuf,
     source: io::Error,

@@ -13,7 +13,7 @@ use exec_server_protocol::fs::{
     Sandbox,
 };
 use exec_server_protocol::limits::MAX_TEXT_EDITS;
-use exec_server_protocol::methods::Method;
+use exec_server_protocol::methods::{Method, PathMethod};
 use exec_server_protocol::params::{self, Scoped};
 use exec_server_protocol::path_uri::{NativePaths, PathUri};
 use exec_server_protocol::user::UserName;
@@ -225,32 +225,31 @@ pub struct PathRequest {
     pub user: Option<UserName>,
 }
 
-/// Decodes the params of a method about a path; `None` for every other method.
+/// Decodes the params of a method about a path.
 pub fn decode(
-    method: Method,
+    method: PathMethod,
     raw: &str,
     native: NativePaths,
-) -> Option<Result<PathRequest, ParamsError>> {
+) -> Result<PathRequest, ParamsError> {
     let decode = match method {
-        Method::FsReadFile => decode_params::<FsReadFileParams>,
-        Method::FsWriteFile => decode_params::<FsWriteFileParams>,
-        Method::FsAppend => decode_params::<FsAppendParams>,
-        Method::FsTruncate => decode_params::<FsTruncateParams>,
-        Method::FsEdit => decode_params::<FsEditParams>,
-        Method::FsCreateDirectory => decode_params::<FsCreateDirectoryParams>,
-        Method::FsGetMetadata => decode_params::<FsGetMetadataParams>,
-        Method::FsCanonicalize => decode_params::<FsCanonicalizeParams>,
-        Method::FsReadDirectory => decode_params::<FsReadDirectoryParams>,
-        Method::FsWalk => decode_params::<FsWalkParams>,
-        Method::FsRemove => decode_params::<FsRemoveParams>,
-        Method::FsCopy => decode_params::<FsCopyParams>,
-        Method::FsRename => decode_params::<FsRenameParams>,
-        Method::FsSymlink => decode_params::<FsSymlinkParams>,
-        Method::FsReadLink => decode_params::<FsReadLinkParams>,
-        Method::FsSetPermissions => decode_params::<FsSetPermissionsParams>,
-        _ => return None,
+        PathMethod::FsReadFile => decode_params::<FsReadFileParams>,
+        PathMethod::FsWriteFile => decode_params::<FsWriteFileParams>,
+        PathMethod::FsAppend => decode_params::<FsAppendParams>,
+        PathMethod::FsTruncate => decode_params::<FsTruncateParams>,
+        PathMethod::FsEdit => decode_params::<FsEditParams>,
+        PathMethod::FsCreateDirectory => decode_params::<FsCreateDirectoryParams>,
+        PathMethod::FsGetMetadata => decode_params::<FsGetMetadataParams>,
+        PathMethod::FsCanonicalize => decode_params::<FsCanonicalizeParams>,
+        PathMethod::FsReadDirectory => decode_params::<FsReadDirectoryParams>,
+        PathMethod::FsWalk => decode_params::<FsWalkParams>,
+        PathMethod::FsRemove => decode_params::<FsRemoveParams>,
+        PathMethod::FsCopy => decode_params::<FsCopyParams>,
+        PathMethod::FsRename => decode_params::<FsRenameParams>,
+        PathMethod::FsSymlink => decode_params::<FsSymlinkParams>,
+        PathMethod::FsReadLink => decode_params::<FsReadLinkParams>,
+        PathMethod::FsSetPermissions => decode_params::<FsSetPermissionsParams>,
     };
-    Some(decode(raw, native))
+    decode(raw, native)
 }
 
 fn decode_params<P: PathParams>(

@@ -37,12 +37,8 @@ pub struct Changes {
 #[derive(Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum WatchError {
     /// The path does not exist or cannot be read.
-    #[error("{0}")]
-    Path(
-        #[serde(with = "byte_fields::errno")]
-        #[source]
-        io::Error,
-    ),
+    #[error(transparent)]
+    Path(#[serde(with = "byte_fields::errno")] io::Error),
     /// The kernel's limit for this user is reached.
     #[error("the limit of the machine on inotify {} is reached", .0.name())]
     MachineLimit(InotifyLimit),

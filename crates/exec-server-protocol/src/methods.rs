@@ -99,44 +99,70 @@ pub trait Payload: DeserializeOwned + schemars::JsonSchema {}
 impl<T: DeserializeOwned + schemars::JsonSchema> Payload for T {}
 
 macro_rules! methods {
-    ($($variant:ident $name:literal $family:ident $lane:ident $sandbox:ident $capability:tt $params:ty => $response:ty, $doc:literal)*) => {
+    ($(
+        $(#[doc = $handler_doc:literal])*
+        $handler:ident: $methods:ident {
+            $($variant:ident $name:literal $family:ident $lane:ident $sandbox:ident $capability:tt $params:ty => $response:ty, $doc:literal)*
+        }
+    )*) => {
         /// A request method of this server.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Method { $(#[doc = $doc] $variant,)* }
+        pub enum Method { $($(#[doc = $doc] $variant,)*)* }
+
+        $(
+            $(#[doc = $handler_doc])*
+            #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+            pub enum $methods { $(#[doc = $doc] $variant,)* }
+
+            impl From<$methods> for Method {
+                fn from(method: $methods) -> Self {
+                    match method { $($methods::$variant => Self::$variant,)* }
+                }
+            }
+        )*
+
+        /// The handler of a method, with the method as one of those that it handles.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Handler { $($(#[doc = $handler_doc])* $handler($methods),)* }
 
         impl Method {
             /// Every method, in the order of the table.
-            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+            pub const ALL: &[Self] = &[$($(Self::$variant,)*)*];
 
             /// The method of this name.
             pub fn by_name(name: &str) -> Option<Self> {
-                match name { $($name => Some(Self::$variant),)* _ => None }
+                match name { $($($name => Some(Self::$variant),)*)* _ => None }
             }
 
             /// The name on the wire.
             pub fn name(self) -> &'static str {
-                match self { $(Self::$variant => $name,)* }
+                match self { $($(Self::$variant => $name,)*)* }
+            }
+
+            /// The handler; each handler matches on its own methods without a wildcard.
+            pub fn handler(self) -> Handler {
+                match self { $($(Self::$variant => Handler::$handler($methods::$variant),)*)* }
             }
 
             /// The family, for lifecycle errors.
             pub fn family(self) -> Family {
-                match self { $(Self::$variant => Family::$family,)* }
+                match self { $($(Self::$variant => Family::$family,)*)* }
             }
 
             /// The lane, for scheduling.
             pub fn lane(self) -> Lane {
-                match self { $(Self::$variant => Lane::$lane,)* }
+                match self { $($(Self::$variant => Lane::$lane,)*)* }
             }
 
             /// Whether the method accepts `sandbox` in its params; every other method rejects it.
             pub fn takes_sandbox(self) -> bool {
-                let member = match self { $(Self::$variant => SandboxMember::$sandbox,)* };
+                let member = match self { $($(Self::$variant => SandboxMember::$sandbox,)*)* };
                 member == SandboxMember::Taken
             }
 
             /// What the method does, in a few words.
             pub fn description(self) -> &'static str {
-                match self { $(Self::$variant => $doc,)* }
+                match self { $($(Self::$variant => $doc,)*)* }
             }
 
             /// Whether the method accepts `user` in its params; every other method rejects it.
@@ -146,12 +172,12 @@ macro_rules! methods {
 
             /// Whether a server with these capabilities has the method.
             pub fn is_announced_by(self, capabilities: &Capabilities) -> bool {
-                match self { $(Self::$variant => capability!(capabilities $capability),)* }
+                match self { $($(Self::$variant => capability!(capabilities $capability),)*)* }
             }
 
             /// Runs a visitor with the types of the params and the result.
             pub fn visit<V: MethodVisitor>(self, visitor: V) -> V::Output {
-                match self { $(Self::$variant => visitor.visit::<$params, $response>(),)* }
+                match self { $($(Self::$variant => visitor.visit::<$params, $response>(),)*)* }
             }
         }
     };
@@ -176,102 +202,117 @@ macro_rules! capability {
 }
 
 methods! {
-    Initialize             "initialize"                 Lifecycle           Ordinary Refused _                       InitializeParams => InitializeResponse,
-        "Opens or resumes a session."
-    EnvironmentInfo        "environment/info"           EnvironmentInfo     Control  Refused _                       NoParams => EnvironmentInfo,
-        "What the machine is like."
-    EnvironmentStatus      "environment/status"         EnvironmentStatus   Control  Refused _                       NoParams => EnvironmentStatusResponse,
-        "Whether the server is ready."
-    EnvironmentConfigRead  "environmentConfig/read"     EnvironmentConfig   Ordinary Refused environment_config_read EnvironmentConfigReadParams => EnvironmentConfigReadResponse,
-        "Selected settings of the machine's user."
-    CapabilityRootsV1      "capabilityRoots/discoverV1" CapabilityDiscovery Ordinary Refused _                       CapabilityRootsParams => CapabilityRootsResponse,
-        "Plugins and skills below given directories."
-    CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary Refused capability_discovery_v2 CapabilitiesParams => CapabilitiesResponse,
-        "Plugins and skills installed on the machine."
-    ProcessStart           "process/start"              Exec                Ordinary Taken   _                       ProcessStartParams => ProcessStartResponse,
-        "Starts a process."
-    ProcessRead            "process/read"               Exec                Ordinary Refused _                       ProcessReadParams => ProcessReadResponse,
-        "Retained output and state, with long poll."
-    ProcessWrite           "process/write"              Exec                Ordinary Refused _                       ProcessWriteParams => ProcessWriteResponse,
-        "Bytes for stdin."
-    ProcessSignal          "process/signal"             Exec                Control  Refused _                       ProcessSignalParams => Empty,
-        "A signal for the whole tree."
-    ProcessTerminate       "process/terminate"          Exec                Control  Refused _                       ProcessTerminateParams => ProcessTerminateResponse,
-        "Ends the whole tree."
-    ProcessResize          "process/resize"             Exec                Control  Refused process_resize          ProcessResizeParams => Empty,
-        "A new size for the terminal."
-    ProcessCloseStdin      "process/closeStdin"         Exec                Ordinary Refused process_close_stdin     ProcessCloseStdinParams => ProcessWriteResponse,
-        "End of input, after what was written."
-    ProcessList            "process/list"               Exec                Control  Refused process_list            NoParams => ProcessListResponse,
-        "The processes of this session."
-    SessionList            "session/list"               Session             Control  Refused session_directory       NoParams => SessionListResponse,
-        "The sessions that the caller may use, and their processes."
-    SessionSetLinger       "session/setLinger"          Session             Control  Refused session_linger          SessionSetLingerParams => SessionSetLingerResponse,
-        "How long this session waits for its client."
-    FsReadFile             "fs/readFile"                FileSystem          Ordinary Taken   _                       FsReadFileParams => FsReadFileResponse,
-        "The whole of a file."
-    FsOpen                 "fs/open"                    FileSystem          Ordinary Taken   _                       FsOpenParams => FsOpenResponse,
-        "A handle for reading or replacing a file in blocks."
-    FsReadBlock            "fs/readBlock"               FileSystem          Ordinary Refused _                       FsReadBlockParams => FsReadBlockResponse,
-        "Bytes of an open file."
-    FsWriteBlock           "fs/writeBlock"              FileSystem          Ordinary Refused file_write_streaming    FsWriteBlockParams => Empty,
-        "Bytes for the new content of an open file."
-    FsClose                "fs/close"                   FileSystem          Ordinary Refused _                       FsCloseParams => FsWriteFileResponse,
-        "The end of a handle; puts new content in place."
-    FsWriteFile            "fs/writeFile"               FileSystem          Ordinary Taken   _                       FsWriteFileParams => FsWriteFileResponse,
-        "New content for a file."
-    FsAppend               "fs/append"                  FileSystem          Ordinary Taken   fs_append               FsAppendParams => FsWriteFileResponse,
-        "Bytes behind the end of a file."
-    FsTruncate             "fs/truncate"                FileSystem          Ordinary Taken   fs_truncate             FsTruncateParams => FsWriteFileResponse,
-        "A new length for a file."
-    FsEdit                 "fs/edit"                    FileSystem          Ordinary Taken   fs_edit                 FsEditParams => FsEditResponse,
-        "Replaces pieces of text in a file."
-    FsCreateDirectory      "fs/createDirectory"         FileSystem          Ordinary Taken   _                       FsCreateDirectoryParams => Empty,
-        "A new directory."
-    FsGetMetadata          "fs/getMetadata"             FileSystem          Ordinary Taken   _                       FsGetMetadataParams => FsGetMetadataResponse,
-        "What is known about a path."
-    FsCanonicalize         "fs/canonicalize"            FileSystem          Ordinary Taken   _                       FsCanonicalizeParams => FsCanonicalizeResponse,
-        "A path without links."
-    FsReadDirectory        "fs/readDirectory"           FileSystem          Ordinary Taken   _                       FsReadDirectoryParams => FsReadDirectoryResponse,
-        "The names in a directory."
-    FsWalk                 "fs/walk"                    FileSystem          Ordinary Taken   _                       FsWalkParams => FsWalkResponse,
-        "The names in a tree."
-    FsSearch               "fs/search"                  FileSystem          Ordinary Taken   fs_search               FsSearchParams => FsSearchPage,
-        "Lines that match a pattern, in a tree or a file."
-    FsFind                 "fs/find"                    FileSystem          Ordinary Taken   fs_search               FsFindParams => FsFindPage,
-        "Names that match a pattern, in a tree."
-    FsNextPage             "fs/nextPage"                FileSystem          Ordinary Refused fs_search               FsNextPageParams => FsNextPageResponse,
-        "More of a search."
-    FsCancelSearch         "fs/cancelSearch"            FileSystem          Control  Refused fs_search               FsCancelSearchParams => FsCancelSearchResponse,
-        "The early end of a search."
-    FsRemove               "fs/remove"                  FileSystem          Ordinary Taken   _                       FsRemoveParams => Empty,
-        "Removes a file or a tree."
-    FsCopy                 "fs/copy"                    FileSystem          Ordinary Taken   _                       FsCopyParams => Empty,
-        "Copies a file or a tree."
-    FsRename               "fs/rename"                  FileSystem          Ordinary Taken   fs_rename               FsRenameParams => Empty,
-        "A new name for a file or a tree."
-    FsSymlink              "fs/symlink"                 FileSystem          Ordinary Taken   fs_symlink              FsSymlinkParams => Empty,
-        "A new symbolic link."
-    FsReadLink             "fs/readLink"                FileSystem          Ordinary Taken   fs_symlink              FsReadLinkParams => FsReadLinkResponse,
-        "Where a symbolic link points."
-    FsSetPermissions       "fs/setPermissions"          FileSystem          Ordinary Taken   fs_set_permissions      FsSetPermissionsParams => Empty,
-        "New permission bits."
-    FsBatch                "fs/batch"                   FileSystem          Ordinary Refused fs_batch                FsBatchParams => FsBatchResponse,
-        "Many small lookups in one round trip."
-    FsWatchMissing         "fs/watchMissing"            FileSystem          Ordinary Refused fs_watch_missing        FsWatchMissingParams => FsWatchMissingResponse,
-        "Asks to be told when one of some paths appears."
-    FsWatch                "fs/watch"                   FileSystem          Ordinary Taken   fs_watch                FsWatchParams => FsWatchResponse,
-        "Collects the changes of a file or a tree."
-    FsReadChanges          "fs/readChanges"             FileSystem          Ordinary Refused fs_watch                FsReadChangesParams => FsReadChangesResponse,
-        "Changes of a watch, with long poll."
-    FsUnwatch              "fs/unwatch"                 FileSystem          Control  Refused fs_watch                FsUnwatchParams => FsUnwatchResponse,
-        "The end of a watch."
-    HttpRequest            "http/request"               Http                Control  Taken   _                       HttpRequestParams => HttpRequestResponse,
-        "An exchange with another server."
-    HttpRequestBody        "http/requestBody"           Http                Control  Refused _                       HttpRequestBodyParams => HttpRequestBodyResponse,
-        "A piece of the body of such a request."
-    HttpCancel             "http/cancel"                Http                Control  Refused _                       HttpCancelParams => HttpCancelResponse,
-        "The early end of an exchange."
+    /// Methods of the server, its sessions and its processes.
+    Server: ServerMethod {
+        Initialize             "initialize"                 Lifecycle           Ordinary Refused _                       InitializeParams => InitializeResponse,
+            "Opens or resumes a session."
+        EnvironmentInfo        "environment/info"           EnvironmentInfo     Control  Refused _                       NoParams => EnvironmentInfo,
+            "What the machine is like."
+        EnvironmentStatus      "environment/status"         EnvironmentStatus   Control  Refused _                       NoParams => EnvironmentStatusResponse,
+            "Whether the server is ready."
+        EnvironmentConfigRead  "environmentConfig/read"     EnvironmentConfig   Ordinary Refused environment_config_read EnvironmentConfigReadParams => EnvironmentConfigReadResponse,
+            "Selected settings of the machine's user."
+        CapabilityRootsV1      "capabilityRoots/discoverV1" CapabilityDiscovery Ordinary Refused _                       CapabilityRootsParams => CapabilityRootsResponse,
+            "Plugins and skills below given directories."
+        CapabilitiesV2         "capabilities/discoverV2"    CapabilityDiscovery Ordinary Refused capability_discovery_v2 CapabilitiesParams => CapabilitiesResponse,
+            "Plugins and skills installed on the machine."
+        ProcessStart           "process/start"              Exec                Ordinary Taken   _                       ProcessStartParams => ProcessStartResponse,
+            "Starts a process."
+        ProcessRead            "process/read"               Exec                Ordinary Refused _                       ProcessReadParams => ProcessReadResponse,
+            "Retained output and state, with long poll."
+        ProcessWrite           "process/write"              Exec                Ordinary Refused _                       ProcessWriteParams => ProcessWriteResponse,
+            "Bytes for stdin."
+        ProcessSignal          "process/signal"             Exec                Control  Refused _                       ProcessSignalParams => Empty,
+            "A signal for the whole tree."
+        ProcessTerminate       "process/terminate"          Exec                Control  Refused _                       ProcessTerminateParams => ProcessTerminateResponse,
+            "Ends the whole tree."
+        ProcessResize          "process/resize"             Exec                Control  Refused process_resize          ProcessResizeParams => Empty,
+            "A new size for the terminal."
+        ProcessCloseStdin      "process/closeStdin"         Exec                Ordinary Refused process_close_stdin     ProcessCloseStdinParams => ProcessWriteResponse,
+            "End of input, after what was written."
+        ProcessList            "process/list"               Exec                Control  Refused process_list            NoParams => ProcessListResponse,
+            "The processes of this session."
+        SessionList            "session/list"               Session             Control  Refused session_directory       NoParams => SessionListResponse,
+            "The sessions that the caller may use, and their processes."
+        SessionSetLinger       "session/setLinger"          Session             Control  Refused session_linger          SessionSetLingerParams => SessionSetLingerResponse,
+            "How long this session waits for its client."
+    }
+
+    /// Methods of `fs/*` about a path.
+    Path: PathMethod {
+        FsReadFile             "fs/readFile"                FileSystem          Ordinary Taken   _                       FsReadFileParams => FsReadFileResponse,
+            "The whole of a file."
+        FsWriteFile            "fs/writeFile"               FileSystem          Ordinary Taken   _                       FsWriteFileParams => FsWriteFileResponse,
+            "New content for a file."
+        FsAppend               "fs/append"                  FileSystem          Ordinary Taken   fs_append               FsAppendParams => FsWriteFileResponse,
+            "Bytes behind the end of a file."
+        FsTruncate             "fs/truncate"                FileSystem          Ordinary Taken   fs_truncate             FsTruncateParams => FsWriteFileResponse,
+            "A new length for a file."
+        FsEdit                 "fs/edit"                    FileSystem          Ordinary Taken   fs_edit                 FsEditParams => FsEditResponse,
+            "Replaces pieces of text in a file."
+        FsCreateDirectory      "fs/createDirectory"         FileSystem          Ordinary Taken   _                       FsCreateDirectoryParams => Empty,
+            "A new directory."
+        FsGetMetadata          "fs/getMetadata"             FileSystem          Ordinary Taken   _                       FsGetMetadataParams => FsGetMetadataResponse,
+            "What is known about a path."
+        FsCanonicalize         "fs/canonicalize"            FileSystem          Ordinary Taken   _                       FsCanonicalizeParams => FsCanonicalizeResponse,
+            "A path without links."
+        FsReadDirectory        "fs/readDirectory"           FileSystem          Ordinary Taken   _                       FsReadDirectoryParams => FsReadDirectoryResponse,
+            "The names in a directory."
+        FsWalk                 "fs/walk"                    FileSystem          Ordinary Taken   _                       FsWalkParams => FsWalkResponse,
+            "The names in a tree."
+        FsRemove               "fs/remove"                  FileSystem          Ordinary Taken   _                       FsRemoveParams => Empty,
+            "Removes a file or a tree."
+        FsCopy                 "fs/copy"                    FileSystem          Ordinary Taken   _                       FsCopyParams => Empty,
+            "Copies a file or a tree."
+        FsRename               "fs/rename"                  FileSystem          Ordinary Taken   fs_rename               FsRenameParams => Empty,
+            "A new name for a file or a tree."
+        FsSymlink              "fs/symlink"                 FileSystem          Ordinary Taken   fs_symlink              FsSymlinkParams => Empty,
+            "A new symbolic link."
+        FsReadLink             "fs/readLink"                FileSystem          Ordinary Taken   fs_symlink              FsReadLinkParams => FsReadLinkResponse,
+            "Where a symbolic link points."
+        FsSetPermissions       "fs/setPermissions"          FileSystem          Ordinary Taken   fs_set_permissions      FsSetPermissionsParams => Empty,
+            "New permission bits."
+    }
+
+    /// The other methods of `fs/*`: handles, batches, searches and watches.
+    File: FileMethod {
+        FsOpen                 "fs/open"                    FileSystem          Ordinary Taken   _                       FsOpenParams => FsOpenResponse,
+            "A handle for reading or replacing a file in blocks."
+        FsReadBlock            "fs/readBlock"               FileSystem          Ordinary Refused _                       FsReadBlockParams => FsReadBlockResponse,
+            "Bytes of an open file."
+        FsWriteBlock           "fs/writeBlock"              FileSystem          Ordinary Refused file_write_streaming    FsWriteBlockParams => Empty,
+            "Bytes for the new content of an open file."
+        FsClose                "fs/close"                   FileSystem          Ordinary Refused _                       FsCloseParams => FsWriteFileResponse,
+            "The end of a handle; puts new content in place."
+        FsSearch               "fs/search"                  FileSystem          Ordinary Taken   fs_search               FsSearchParams => FsSearchPage,
+            "Lines that match a pattern, in a tree or a file."
+        FsFind                 "fs/find"                    FileSystem          Ordinary Taken   fs_search               FsFindParams => FsFindPage,
+            "Names that match a pattern, in a tree."
+        FsNextPage             "fs/nextPage"                FileSystem          Ordinary Refused fs_search               FsNextPageParams => FsNextPageResponse,
+            "More of a search."
+        FsCancelSearch         "fs/cancelSearch"            FileSystem          Control  Refused fs_search               FsCancelSearchParams => FsCancelSearchResponse,
+            "The early end of a search."
+        FsBatch                "fs/batch"                   FileSystem          Ordinary Refused fs_batch                FsBatchParams => FsBatchResponse,
+            "Many small lookups in one round trip."
+        FsWatchMissing         "fs/watchMissing"            FileSystem          Ordinary Refused fs_watch_missing        FsWatchMissingParams => FsWatchMissingResponse,
+            "Asks to be told when one of some paths appears."
+        FsWatch                "fs/watch"                   FileSystem          Ordinary Taken   fs_watch                FsWatchParams => FsWatchResponse,
+            "Collects the changes of a file or a tree."
+        FsReadChanges          "fs/readChanges"             FileSystem          Ordinary Refused fs_watch                FsReadChangesParams => FsReadChangesResponse,
+            "Changes of a watch, with long poll."
+        FsUnwatch              "fs/unwatch"                 FileSystem          Control  Refused fs_watch                FsUnwatchParams => FsUnwatchResponse,
+            "The end of a watch."
+    }
+
+    /// Methods of `http/*`.
+    Egress: EgressMethod {
+        HttpRequest            "http/request"               Http                Control  Taken   _                       HttpRequestParams => HttpRequestResponse,
+            "An exchange with another server."
+        HttpRequestBody        "http/requestBody"           Http                Control  Refused _                       HttpRequestBodyParams => HttpRequestBodyResponse,
+            "A piece of the body of such a request."
+        HttpCancel             "http/cancel"                Http                Control  Refused _                       HttpCancelParams => HttpCancelResponse,
+            "The early end of an exchange."
+    }
 }
 
 /// What decides which capabilities a server has.

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use exec_server_transport::metric_set::{MetricSet, SpanCounters};
 use exec_server_transport::spans::Tracer;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Metric, Registry};
 
 use crate::bus::{Bus, ClusterReport};
 use crate::store::StoreTimes;
 
 /// Prometheus metrics of a rendezvous.
 pub struct Metrics {
-    registry: Registry,
+    set: MetricSet,
     connections_active: Gauge,
     connections: Counter,
     requests: Family<RequestLabels, Counter>,
@@ -44,8 +44,7 @@ pub struct Metrics {
     trunk_bytes: Family<DirectionLabel, Counter>,
     trunk_gaps: Counter,
     trunk_links_ended: Family<ReasonLabel, Counter>,
-    spans_exported: Counter,
-    spans_dropped: Counter,
+    spans: SpanCounters,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -85,64 +84,46 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// Adds metrics to a registry and returns their handles.
-struct Adder<'a>(&'a mut Registry);
-
-impl Adder<'_> {
-    fn metric<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register(name, help, metric.clone());
-        metric
-    }
-
-    fn simple<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
-        self.metric(name, help, M::default())
-    }
-}
-
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::with_prefix("exec_server");
-        let mut add = Adder(&mut registry);
-        let connections_active = add.simple("connections_active", "Open connections");
-        let connections = add.simple("connections", "Connections accepted");
-        let requests = add.simple("requests", "Requests answered");
+        let mut set = MetricSet::default();
+        let connections_active = set.simple("connections_active", "Open connections");
+        let connections = set.simple("connections", "Connections accepted");
+        let requests = set.simple("requests", "Requests answered");
         let durations = Family::<MethodLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.0005, 4.0, 8))
         });
-        let durations = add.metric("request_duration_seconds", "From request to answer", durations);
-        let executors_active = add.simple("relay_executors_active", "Executors attached");
-        let streams_active = add.simple("relay_streams_active", "Harnesses attached");
-        let waiting = add.simple("connects_waiting", "Connect requests that wait for an executor");
-        let members = add.simple("cluster_nodes", "Nodes of the cluster by state");
-        let buffered = add.simple("relay_buffered_bytes", "Bytes in queues");
-        let budget = add.simple("relay_buffer_budget_bytes", "Limit for all queues");
-        let frames = add.simple("relay_frames", "Frames received and sent");
-        let bytes = add.simple("relay_bytes", "Bytes of frames received and sent");
+        let durations = set.add("request_duration_seconds", "From request to answer", durations);
+        let executors_active = set.simple("relay_executors_active", "Executors attached");
+        let streams_active = set.simple("relay_streams_active", "Harnesses attached");
+        let waiting = set.simple("connects_waiting", "Connect requests that wait for an executor");
+        let members = set.simple("cluster_nodes", "Nodes of the cluster by state");
+        let buffered = set.simple("relay_buffered_bytes", "Bytes in queues");
+        let budget = set.simple("relay_buffer_budget_bytes", "Limit for all queues");
+        let frames = set.simple("relay_frames", "Frames received and sent");
+        let bytes = set.simple("relay_bytes", "Bytes of frames received and sent");
         let handshakes =
-            add.simple("noise_handshakes", "Harness authorizations checked for executors");
-        let refusals = add.simple("request_refusals", "Requests refused");
+            set.simple("noise_handshakes", "Harness authorizations checked for executors");
+        let refusals = set.simple("request_refusals", "Requests refused");
         let dropped =
-            add.simple("relay_dropped_frames", "Frames dropped without a matching stream");
-        let rejections = add.simple("relay_rejections", "Websocket upgrades rejected");
-        let closes = add.simple("relay_closes", "Websockets closed");
-        let claims = add.simple("cluster_claims", "Executors claimed for this node");
-        let claim_batches = add.simple("cluster_claim_batches", "Statements that made the claims");
+            set.simple("relay_dropped_frames", "Frames dropped without a matching stream");
+        let rejections = set.simple("relay_rejections", "Websocket upgrades rejected");
+        let closes = set.simple("relay_closes", "Websockets closed");
+        let claims = set.simple("cluster_claims", "Executors claimed for this node");
+        let claim_batches = set.simple("cluster_claim_batches", "Statements that made the claims");
         let superseded =
-            add.simple("cluster_superseded", "Executors closed because another node has them");
-        let trunk_links = add.simple("trunk_links", "Streams to or from another node");
+            set.simple("cluster_superseded", "Executors closed because another node has them");
+        let trunk_links = set.simple("trunk_links", "Streams to or from another node");
         let trunk_links_waiting =
-            add.simple("trunk_links_waiting", "Streams that wait for credits of another node");
-        let trunk_credits = add.simple("trunk_credits_bytes", "Credits granted to other nodes");
-        let trunk_bytes = add.simple("trunk_bytes", "Bytes of frames from and to other nodes");
+            set.simple("trunk_links_waiting", "Streams that wait for credits of another node");
+        let trunk_credits = set.simple("trunk_credits_bytes", "Credits granted to other nodes");
+        let trunk_bytes = set.simple("trunk_bytes", "Bytes of frames from and to other nodes");
         let trunk_gaps =
-            add.simple("trunk_gaps", "Messages of other nodes found missing, doubled or swapped");
-        let trunk_links_ended = add.simple("trunk_links_ended", "Streams through trunks ended");
-        let spans: Family<ResultLabel, Counter> =
-            add.simple("spans", "Spans for OpenTelemetry, by what became of them");
-        let span_counter = |result| spans.get_or_create_owned(&ResultLabel { result });
-        let (spans_exported, spans_dropped) = (span_counter("exported"), span_counter("dropped"));
+            set.simple("trunk_gaps", "Messages of other nodes found missing, doubled or swapped");
+        let trunk_links_ended = set.simple("trunk_links_ended", "Streams through trunks ended");
+        let spans = SpanCounters::new(&mut set);
         Self {
-            registry,
+            set,
             connections_active,
             connections,
             requests,
@@ -169,8 +150,7 @@ impl Default for Metrics {
             trunk_bytes,
             trunk_gaps,
             trunk_links_ended,
-            spans_exported,
-            spans_dropped,
+            spans,
         }
     }
 }
@@ -179,17 +159,13 @@ impl Metrics {
     /// Metrics of a rendezvous with this store.
     pub fn with_store(times: &StoreTimes) -> Self {
         let mut metrics = Self::default();
-        times.register(&mut metrics.registry);
+        times.register(&mut metrics.set);
         metrics
     }
 
     /// Renders all metrics, with the current state of the bus and the spans so far.
     pub fn render(&self, bus: &dyn Bus, tracer: &Tracer) -> String {
-        if let Some(recorder) = tracer.recorder() {
-            let counts = recorder.counts();
-            self.spans_exported.inner().store(counts.exported, Ordering::Relaxed);
-            self.spans_dropped.inner().store(counts.dropped, Ordering::Relaxed);
-        }
+        self.spans.update(tracer);
         let ((executors, harnesses), budget) = (bus.counts(), bus.budget());
         self.set_members(bus);
         self.set_cluster(&bus.report().unwrap_or_default());
@@ -199,10 +175,7 @@ impl Metrics {
         set(&self.waiting, bus.waiting());
         set(&self.buffered, budget.used());
         set(&self.budget, budget.total());
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.registry)
-            .expect("a string takes everything");
-        text
+        self.set.text()
     }
 
     fn set_members(&self, bus: &dyn Bus) {

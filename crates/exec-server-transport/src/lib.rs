@@ -16,6 +16,7 @@
 //! | [`dial`], [`proxy`] | connects to a server, directly or through an HTTP proxy |
 //! | [`spans`] | spans of calls, requests and processes, for a recorder |
 //! | [`http_exchange`] | one HTTP request on its own connection |
+//! | `metric_set` | the metrics of a server, with the feature `metrics` |
 //! | [`causes`] | formats an error with its causes |
 //! | [`certificates`] | certificate and key of a listener, loaded again when their files change |
 //! | [`tls`] | TLS setup from PEM files and system roots |
@@ -32,6 +33,8 @@ pub mod http_front;
 pub mod keepalive_timer;
 pub mod lines;
 pub mod local_listener;
+#[cfg(feature = "metrics")]
+pub mod metric_set;
 pub mod outbox;
 pub mod proxy;
 pub mod spans;

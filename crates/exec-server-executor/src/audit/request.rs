@@ -12,7 +12,6 @@ use serde_json::value::RawValue;
 
 use super::{Audit, Who};
 use crate::dispatch::Call;
-use crate::egress::HttpCall;
 use crate::environment::path_uri;
 use crate::errors::RequestError;
 
@@ -26,6 +25,7 @@ pub struct Pending {
     method: Method,
     who: Arc<Who>,
     details: Details,
+    params: Option<Params>,
 }
 
 /// What a start needs for its records.
@@ -36,27 +36,33 @@ pub struct StartNote {
     params: Option<Params>,
 }
 
+/// What the record of a request says about it.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Details {
+pub struct Details {
     #[serde(skip_serializing_if = "Option::is_none")]
-    process_id: Option<String>,
+    pub process_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    of_session: Option<String>,
+    pub of_session: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    signal: Option<ProcessSignal>,
+    pub signal: Option<ProcessSignal>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    paths: Vec<String>,
+    pub paths: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    http_method: Option<String>,
+    pub http_method: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    url: Option<String>,
+    pub url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    sandboxed: Option<bool>,
+    pub sandboxed: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    user: Option<UserName>,
-    #[serde(flatten)]
-    params: Option<Params>,
+    pub user: Option<UserName>,
+}
+
+impl Details {
+    /// The details of a request about a process.
+    pub fn of_process(process_id: &str) -> Self {
+        Self { process_id: Some(process_id.to_owned()), ..Self::default() }
+    }
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -72,6 +78,8 @@ enum Params {
 struct Finished<'a> {
     #[serde(flatten)]
     details: &'a Details,
+    #[serde(flatten)]
+    params: Option<&'a Params>,
     result: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
@@ -85,7 +93,8 @@ impl Pending {
             Ok(()) => ("ok", None),
             Err(error) => ("error", kind(error)),
         };
-        let finished = Finished { details: &self.details, result, error };
+        let params = self.params.as_ref();
+        let finished = Finished { details: &self.details, params, result, error };
         self.audit.record(self.method.name(), Some(&self.who), finished);
     }
 }
@@ -104,63 +113,13 @@ pub fn begin(
         start.audit = Some(Box::new(StartNote { audit, who, params }));
         return Ok(None);
     }
-    let Some(mut details) = details(call, audit.has_payloads()) else { return Ok(None) };
+    let Some(details) = call.audit_details(audit.has_payloads()) else { return Ok(None) };
     // Input and the end of a process are never refused: they need no room on a disk.
     if details.process_id.is_none() {
         audit.check()?;
     }
-    details.params = params();
-    Ok(Some(Pending { audit: audit.clone(), method, who: who.clone(), details }))
-}
-
-/// The details of a call that is recorded.
-fn details(call: &Call, with_input: bool) -> Option<Details> {
-    let nothing = Details::default;
-    Some(match call {
-        Call::Signal(params) => Details {
-            process_id: Some(params.process_id.to_string()),
-            of_session: params.session_id.clone(),
-            signal: Some(params.signal),
-            ..nothing()
-        },
-        Call::Terminate(params) => Details {
-            process_id: Some(params.process_id.to_string()),
-            of_session: params.session_id.clone(),
-            ..nothing()
-        },
-        Call::Write(params) if with_input => {
-            Details { process_id: Some(params.process_id.to_string()), ..nothing() }
-        }
-        Call::File(call) => {
-            let (request, scope) = call.changing()?;
-            let paths: Vec<String> = request.changes().into_iter().map(shown).collect();
-            if paths.is_empty() {
-                return None;
-            }
-            let (sandboxed, user) = (Some(scope.is_sandboxed()), scope.user().cloned());
-            Details { paths, sandboxed, user, ..nothing() }
-        }
-        Call::Http(HttpCall::Request(params)) => Details {
-            http_method: Some(params.method.clone()),
-            url: Some(without_secrets(&params.url)),
-            sandboxed: Some(params.sandbox.is_some()),
-            ..nothing()
-        },
-        Call::Start(_)
-        | Call::Write(_)
-        | Call::Http(HttpCall::RequestBody(_) | HttpCall::Cancel(_))
-        | Call::EnvironmentInfo
-        | Call::EnvironmentStatus
-        | Call::ConfigRead(_)
-        | Call::DiscoverRoots(_)
-        | Call::Discover(_)
-        | Call::Read(_)
-        | Call::Resize(_)
-        | Call::CloseStdin(_)
-        | Call::List
-        | Call::Sessions
-        | Call::SetLinger(_) => return None,
-    })
+    let params = params();
+    Ok(Some(Pending { audit: audit.clone(), method, who: who.clone(), details, params }))
 }
 
 /// A path as text; one that is not UTF-8 as a URI.
@@ -169,7 +128,7 @@ pub fn shown(path: &Path) -> String {
 }
 
 /// A URL without user, password, query and fragment, which often carry secrets.
-fn without_secrets(url: &str) -> String {
+pub fn without_secrets(url: &str) -> String {
     let Ok(mut url) = url::Url::parse(url) else { return String::new() };
     url.set_query(None);
     url.set_fragment(None);

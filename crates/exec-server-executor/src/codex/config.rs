@@ -40,8 +40,8 @@ pub enum EnvironmentConfigError {
     /// Neither `CODEX_HOME` nor a home directory is known.
     #[error("failed to find Codex home: the user has no home directory")]
     NoHome,
-    #[error("failed to load executor-local config: Failed to read config file {path}: {source}")]
-    Read { path: String, source: ReadError },
+    #[error("failed to load executor-local config: Failed to read config file {path}: {cause}")]
+    Read { path: String, cause: ReadError },
     #[error("failed to load executor-local config: {path}:{line}:{column}: {message}")]
     Parse {
         path: String,
@@ -115,7 +115,7 @@ impl ConfigFile {
         let text = match read_text(&path, MAX_CONFIG_BYTES) {
             Ok(text) => text,
             Err(ReadError::Io(error)) if is_absence(&error) => return Ok(None),
-            Err(source) => return Err(EnvironmentConfigError::Read { path: shown(), source }),
+            Err(cause) => return Err(EnvironmentConfigError::Read { path: shown(), cause }),
         };
         match text.parse::<Table>() {
             Ok(settings) => Ok(Some(Self { path, settings })),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exec_server_fs::tree_watch::WatchSpec;
-use exec_server_fs::{FsRequest, PathParams, local_path};
+use exec_server_fs::{PathParams, local_path};
 use exec_server_protocol::fs::{
     FsBatchParams, FsBatchRequest, FsCancelSearchParams, FsCloseParams, FsNextPageParams,
     FsOpenParams, FsReadBlockParams, FsReadChangesParams, FsUnwatchParams, FsWatchMissingParams,
@@ -12,7 +12,7 @@ use exec_server_protocol::fs::{
 use exec_server_protocol::limits::{
     DEFAULT_COALESCE_MS, MAX_BATCH_REQUESTS, MAX_COALESCE_MS, MAX_SEARCH_ID_BYTES,
 };
-use exec_server_protocol::methods::Method;
+use exec_server_protocol::methods::{FileMethod, Handler, Method, PathMethod};
 use exec_server_protocol::path_uri::NativePaths;
 use exec_server_protocol::user::UserName;
 use exec_server_sandbox::plan::Sandboxes;
@@ -22,6 +22,7 @@ use super::handles::OpenCall;
 use super::search::SearchCall;
 use super::tree_watches::{TreeWatches, WatchCall};
 use super::{Files, PathCall, Scope, run_guarded, run_path};
+use crate::audit;
 use crate::dispatch::{Caller, read};
 use crate::errors::RequestError;
 use crate::reply::Reply;
@@ -59,38 +60,62 @@ pub enum FileCall {
 }
 
 impl FileCall {
-    /// The request that changes files, and what limits it.
-    pub fn changing(&self) -> Option<(&FsRequest, &Scope)> {
+    /// What the audit log says about a call that changes files; `None` for every other call.
+    pub fn audit_details(&self) -> Option<audit::Details> {
         let (request, scope) = match self {
             Self::Path(call) => (&call.request, &call.scope),
             Self::Open(call) => (&call.request, &call.scope),
-            _ => return None,
+            // The blocks and the end of a handle belong to its `fs/open`.
+            Self::ReadBlock(_)
+            | Self::WriteBlock(_)
+            | Self::Close(_)
+            | Self::Batch(_)
+            | Self::WatchMissing(_)
+            | Self::Watch(_)
+            | Self::ReadChanges(_)
+            | Self::Unwatch(_)
+            | Self::Search(_)
+            | Self::NextPage(_)
+            | Self::CancelSearch(_) => return None,
         };
-        (!request.is_lookup()).then_some((request, scope))
+        (!request.is_lookup()).then(|| audit::Details {
+            paths: request.changes().into_iter().map(audit::shown).collect(),
+            sandboxed: Some(scope.is_sandboxed()),
+            user: scope.user().cloned(),
+            ..audit::Details::default()
+        })
     }
 }
 
-/// Decodes the params of an `fs/*` method.
-pub fn decode(server: &Server, method: Method, raw: &str) -> Result<FileCall, RequestError> {
-    let decoder = Decoder { native: server.config.native_paths, sandboxes: &server.sandboxes };
+/// Decodes the params of an `fs/*` method about a path.
+pub fn decode_path(
+    server: &Server,
+    method: PathMethod,
+    raw: &str,
+) -> Result<FileCall, RequestError> {
+    Decoder::new(server).path_call(method, raw).map(FileCall::Path)
+}
+
+/// Decodes the params of every other `fs/*` method.
+pub fn decode(server: &Server, method: FileMethod, raw: &str) -> Result<FileCall, RequestError> {
+    let decoder = Decoder::new(server);
     Ok(match method {
-        Method::FsOpen => FileCall::Open(decoder.open(read(raw)?)?),
-        Method::FsReadBlock => FileCall::ReadBlock(read(raw)?),
-        Method::FsWriteBlock => {
+        FileMethod::FsOpen => FileCall::Open(decoder.open(read(raw)?)?),
+        FileMethod::FsReadBlock => FileCall::ReadBlock(read(raw)?),
+        FileMethod::FsWriteBlock => {
             let params = FsWriteBlockParams::decode(raw).map_err(RequestError::InvalidParams)?;
             FileCall::WriteBlock(params)
         }
-        Method::FsClose => FileCall::Close(read(raw)?),
-        Method::FsBatch => FileCall::Batch(decoder.batch(read(raw)?)?),
-        Method::FsWatch => FileCall::Watch(decoder.watch(read(raw)?)?),
-        Method::FsReadChanges => FileCall::ReadChanges(read(raw)?),
-        Method::FsUnwatch => FileCall::Unwatch(read(raw)?),
-        Method::FsSearch => FileCall::Search(Box::new(decoder.search(read(raw)?)?)),
-        Method::FsFind => FileCall::Search(Box::new(decoder.find(read(raw)?)?)),
-        Method::FsNextPage => FileCall::NextPage(read(raw)?),
-        Method::FsCancelSearch => FileCall::CancelSearch(read(raw)?),
-        Method::FsWatchMissing => FileCall::WatchMissing(read(raw)?),
-        method => FileCall::Path(decoder.path_call(method, raw)?),
+        FileMethod::FsClose => FileCall::Close(read(raw)?),
+        FileMethod::FsBatch => FileCall::Batch(decoder.batch(read(raw)?)?),
+        FileMethod::FsWatch => FileCall::Watch(decoder.watch(read(raw)?)?),
+        FileMethod::FsReadChanges => FileCall::ReadChanges(read(raw)?),
+        FileMethod::FsUnwatch => FileCall::Unwatch(read(raw)?),
+        FileMethod::FsSearch => FileCall::Search(Box::new(decoder.search(read(raw)?)?)),
+        FileMethod::FsFind => FileCall::Search(Box::new(decoder.find(read(raw)?)?)),
+        FileMethod::FsNextPage => FileCall::NextPage(read(raw)?),
+        FileMethod::FsCancelSearch => FileCall::CancelSearch(read(raw)?),
+        FileMethod::FsWatchMissing => FileCall::WatchMissing(read(raw)?),
     })
 }
 
@@ -140,10 +165,13 @@ pub(super) struct Decoder<'a> {
     sandboxes: &'a Sandboxes,
 }
 
-impl Decoder<'_> {
-    fn path_call(&self, method: Method, raw: &str) -> Result<PathCall, RequestError> {
-        let decoded = exec_server_fs::decode(method, raw, self.native);
-        let decoded = decoded.unwrap_or_else(|| unreachable!("{} has no path", method.name()))?;
+impl<'a> Decoder<'a> {
+    fn new(server: &'a Server) -> Self {
+        Self { native: server.config.native_paths, sandboxes: &server.sandboxes }
+    }
+
+    fn path_call(&self, method: PathMethod, raw: &str) -> Result<PathCall, RequestError> {
+        let decoded = exec_server_fs::decode(method, raw, self.native)?;
         let scope = self.scope((decoded.sandbox, decoded.user))?;
         Ok(PathCall { request: decoded.request, detailed: decoded.detailed, scope })
     }
@@ -185,23 +213,26 @@ impl Decoder<'_> {
         if params.requests.len() > MAX_BATCH_REQUESTS {
             return Err(RequestError::BatchTooLong);
         }
-        let item = |request: &FsBatchRequest| {
-            let method = Method::by_name(&request.method).filter(|method| is_lookup(*method));
-            let method = method.ok_or_else(|| RequestError::NotForBatch(request.method.clone()))?;
-            self.path_call(method, request.params.get())
+        let item = |request: &FsBatchRequest| match Method::by_name(&request.method)
+            .map(Method::handler)
+        {
+            Some(Handler::Path(method)) if is_lookup(method) => {
+                self.path_call(method, request.params.get())
+            }
+            _ => Err(RequestError::NotForBatch(request.method.clone())),
         };
         Ok(params.requests.iter().map(item).collect())
     }
 }
 
 /// Whether a method is allowed in `fs/batch`.
-fn is_lookup(method: Method) -> bool {
+fn is_lookup(method: PathMethod) -> bool {
     matches!(
         method,
-        Method::FsReadFile
-            | Method::FsGetMetadata
-            | Method::FsCanonicalize
-            | Method::FsReadDirectory
-            | Method::FsReadLink
+        PathMethod::FsReadFile
+            | PathMethod::FsGetMetadata
+            | PathMethod::FsCanonicalize
+            | PathMethod::FsReadDirectory
+            | PathMethod::FsReadLink
     )
 }

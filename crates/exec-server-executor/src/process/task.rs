@@ -8,7 +8,7 @@
 //! evicted from the log. With `waitWhenDetached` the gate stays shut instead.
 
 mod child;
-mod commands;
+pub mod commands;
 mod exit;
 mod link;
 mod placeholders;

@@ -36,16 +36,8 @@ pub struct Spawner {
 /// Runs on a spawner thread, whose stack for children it may use.
 type Job = Box<dyn FnOnce(&mut ChildStack) + Send>;
 
-/// The way in which a child is started: [`Execute`], or a launcher that puts the program into a sandbox.
-pub trait Launch {
-    /// What the launch returns beside the child.
-    type Handles;
-
-    /// Starts the child as a child of the calling thread, and returns when its first program runs.
-    fn launch(self, start: ChildStart) -> Result<NewChild<Self::Handles>, SpawnError>;
-}
-
-/// The parameters of one launch.
+/// The parameters of one launch: a function that starts a child of the calling thread, and returns when the first program
+/// of the child runs.
 pub struct ChildStart<'a> {
     /// The program.
     pub command: Command,
@@ -63,7 +55,7 @@ pub struct ChildStart<'a> {
     pub stack: &'a mut ChildStack,
 }
 
-/// A child that a [`Launch`] has started.
+/// A child that a launch has started.
 pub struct NewChild<H> {
     /// The process id.
     pub pid: libc::pid_t,
@@ -138,19 +130,16 @@ impl Spawner {
 
     /// Starts a child and waits until its program runs.
     pub async fn spawn(&self, request: SpawnRequest) -> Result<Spawned, SpawnError> {
-        let (spawned, ()) = self.submit(request, Execute)?.spawned().await?;
+        let (spawned, ()) = self.submit(request, execute_program)?.spawned().await?;
         Ok(spawned)
     }
 
     /// Queues the start of a child; does not wait and needs no runtime.
-    pub fn submit<L>(
+    pub fn submit<H: Send + 'static>(
         &self,
         request: SpawnRequest,
-        launch: L,
-    ) -> Result<Submitted<L::Handles>, SpawnError>
-    where
-        L: Launch<Handles: Send> + Send + 'static,
-    {
+        launch: impl FnOnce(ChildStart) -> Result<NewChild<H>, SpawnError> + Send + 'static,
+    ) -> Result<Submitted<H>, SpawnError> {
         let cgroup = match &self.cgroup {
             Some(parent) => {
                 let made = parent.make_child(request.tag, &request.limits.cgroup);
@@ -162,22 +151,20 @@ impl Spawner {
     }
 
     /// Queues the start of a helper process of the server, which gets no cgroup of its own.
-    pub fn submit_helper<L>(&self, request: SpawnRequest, launch: L) -> Submitted<L::Handles>
-    where
-        L: Launch<Handles: Send> + Send + 'static,
-    {
+    pub fn submit_helper<H: Send + 'static>(
+        &self,
+        request: SpawnRequest,
+        launch: impl FnOnce(ChildStart) -> Result<NewChild<H>, SpawnError> + Send + 'static,
+    ) -> Submitted<H> {
         self.send(request, None, launch)
     }
 
-    fn send<L>(
+    fn send<H: Send + 'static>(
         &self,
         request: SpawnRequest,
         cgroup: Option<Cgroup>,
-        launch: L,
-    ) -> Submitted<L::Handles>
-    where
-        L: Launch<Handles: Send> + Send + 'static,
-    {
+        launch: impl FnOnce(ChildStart) -> Result<NewChild<H>, SpawnError> + Send + 'static,
+    ) -> Submitted<H> {
         let (reply, answer) = oneshot::channel();
         self.queue(Box::new(move |stack| {
             let started = start(&request, cgroup, launch, stack);
@@ -262,12 +249,12 @@ impl<H> Parts<H> {
 }
 
 /// Starts a child from the calling thread, which sleeps until the launch is done.
-pub fn start<L: Launch>(
+pub fn start<H>(
     request: &SpawnRequest,
     cgroup: Option<Cgroup>,
-    launch: L,
+    launch: impl FnOnce(ChildStart) -> Result<NewChild<H>, SpawnError>,
     stack: &mut ChildStack,
-) -> Result<Parts<L::Handles>, SpawnError> {
+) -> Result<Parts<H>, SpawnError> {
     let prepare = |step| move |source: io::Error| SpawnError::Prepare { step, cause: source };
     let command = Command::of(request)?;
     let streams = standard_streams::open(request.stdio);
@@ -279,26 +266,20 @@ pub fn start<L: Launch>(
     let stdio = theirs.as_stdio().map_err(prepare("/dev/null"))?;
     let (tag, limits) = (request.tag, request.limits);
     let start = ChildStart { command, stdio, tag, limits, cgroup: cgroup.as_ref(), user, stack };
-    let NewChild { pid, pidfd, handles } = launch.launch(start)?;
+    let NewChild { pid, pidfd, handles } = launch(start)?;
     Ok(Parts { pid, pidfd, tree: ProcessTree::new(pid, tag, cgroup), handles, ours })
 }
 
 /// Executes the program directly, without a sandbox.
-pub struct Execute;
-
-impl Launch for Execute {
-    type Handles = ();
-
-    fn launch(self, start: ChildStart) -> Result<NewChild<()>, SpawnError> {
-        let extra = start.command.extra_input.as_deref().map(memory_of).transpose();
-        let extra =
-            extra.map_err(|source| SpawnError::Prepare { step: "extra input", cause: source })?;
-        let extras: Vec<_> = extra.iter().map(AsFd::as_fd).collect();
-        let ChildStart { command, stdio, tag, limits, cgroup, user, stack } = start;
-        let limits = &limits.rlimits;
-        let (pid, pidfd) = execute(&command, stdio, &extras, cgroup, limits, tag, user, stack)?;
-        Ok(NewChild { pid, pidfd, handles: () })
-    }
+fn execute_program(start: ChildStart) -> Result<NewChild<()>, SpawnError> {
+    let extra = start.command.extra_input.as_deref().map(memory_of).transpose();
+    let extra =
+        extra.map_err(|source| SpawnError::Prepare { step: "extra input", cause: source })?;
+    let extras: Vec<_> = extra.iter().map(AsFd::as_fd).collect();
+    let ChildStart { command, stdio, tag, limits, cgroup, user, stack } = start;
+    let limits = &limits.rlimits;
+    let (pid, pidfd) = execute(&command, stdio, &extras, cgroup, limits, tag, user, stack)?;
+    Ok(NewChild { pid, pidfd, handles: () })
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is one part of the child")]

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
+use exec_server_transport::metric_set::MetricSet;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 
 use super::StoreError;
 
@@ -38,17 +38,13 @@ impl Default for StoreTimes {
 }
 
 impl StoreTimes {
-    /// Adds the metrics to a registry.
-    pub fn register(&self, registry: &mut Registry) {
+    /// Adds the metrics to a set.
+    pub fn register(&self, set: &mut MetricSet) {
         let duration = "Time that a caller waits for the store";
-        registry.register("store_duration_seconds", duration, self.durations.clone());
-        registry.register(
-            "store_failures",
-            "Failed operations of the store",
-            self.failures.clone(),
-        );
+        set.add("store_duration_seconds", duration, self.durations.clone());
+        set.add("store_failures", "Failed operations of the store", self.failures.clone());
         let together = "Requests that one statement has answered";
-        registry.register("store_batch_size", together, self.together.clone());
+        set.add("store_batch_size", together, self.together.clone());
     }
 
     /// Measures an operation; one that its caller gives up is not counted.

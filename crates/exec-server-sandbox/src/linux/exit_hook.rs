@@ -11,7 +11,7 @@ use super::exit_report::EndingWatch;
 use super::teardown::{self, HeldMounts};
 use super::warm_pool::RefillOnDrop;
 
-/// The surroundings of one sandboxed child.
+/// What the exit of one sandboxed child is learned from, and what it releases.
 #[derive(Debug)]
 pub struct SandboxExit {
     ending: Option<EndingWatch>,

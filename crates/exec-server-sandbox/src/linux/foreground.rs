@@ -7,16 +7,16 @@ use exec_server_os::TreeTag;
 use exec_server_os::limits::LimitPlan;
 use exec_server_os::linux::child::ChildStack;
 use exec_server_os::linux::held_signals::HeldSignals;
-use exec_server_os::linux::spawner::{Parts, start};
+use exec_server_os::linux::spawner::{ChildStart, Parts, start};
 use exec_server_os::linux::startup;
 use exec_server_os::spawn::{ExitStatus, SpawnError, SpawnRequest, StdinKind, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::launch::{self, Launchers};
+use super::launch::{self, LaunchHandles, Launchers};
 use super::netns::SandboxNetwork;
 use super::rootfs::{Base, RootfsSpec};
 use super::setup_timeout::SET_UP_TIME;
-use super::spawner::{Content, LaunchHandles, LaunchWith, SandboxLaunch};
+use super::spawner::{Content, SandboxLaunch};
 use super::{Mechanism, Network, SandboxSetup};
 use crate::policy::Allowances;
 
@@ -44,7 +44,8 @@ fn start_here(
     launchers: &mut Launchers,
 ) -> Result<Parts<LaunchHandles>, SpawnError> {
     let (network, content) = (SandboxNetwork::default(), Content::Command { warm_pool: None });
-    let launch = LaunchWith(SandboxLaunch { setup, network, content }, launchers);
+    let launch = SandboxLaunch { setup, network, content };
+    let launch = |start: ChildStart| launch.start_with(launchers, start);
     start(request, None, launch, &mut ChildStack::new())
 }
 

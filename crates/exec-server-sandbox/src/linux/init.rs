@@ -176,7 +176,7 @@ fn run_inside(
     };
     let command = match started {
         Ok(command) => command,
-        Err(source) => return report.fail(&StepError { step: "start", source }),
+        Err(cause) => return report.fail(&StepError { step: "start", cause }),
     };
     drop(report);
     close_standard_streams();
@@ -309,7 +309,7 @@ fn become_command(
     }
     // SAFETY: the path is a C string.
     check(unsafe { libc::chdir(command.cwd.as_ptr()) }).step(STEP_CWD)?;
-    Err(StepError { step: STEP_EXEC, source: execute(command) })
+    Err(StepError { step: STEP_EXEC, cause: execute(command) })
 }
 
 /// As a worker: serves until the server closes the socket.

@@ -16,7 +16,7 @@ use exec_server_os::limits::Rlimits;
 use exec_server_os::linux::cgroup::Cgroup;
 use exec_server_os::linux::child::ChildStack;
 use exec_server_os::linux::command::Command;
-use exec_server_os::linux::spawner::execute;
+use exec_server_os::linux::spawner::{NewChild, execute};
 use exec_server_os::linux::standard_streams::{memory_of, move_up, null_device};
 use exec_server_os::linux::{procfs, register, startup};
 use exec_server_os::spawn::SpawnError;
@@ -59,18 +59,16 @@ pub struct LaunchRequest<'a> {
     pub user: Option<&'a Credentials>,
 }
 
-/// A running launcher, a child of this process.
-pub struct Launched {
-    pub pid: libc::pid_t,
-    pub pidfd: OwnedFd,
-    /// Socket on which the launcher reports failures.
+/// The server's handles on a launcher, beside its process.
+pub struct LaunchHandles {
+    /// Socket on which the launcher reports success or the failed step.
     pub report: OwnedFd,
     /// Counter of the calls that were refused.
     pub refused: RefusedCalls,
-    /// Requests a new warm sandbox when dropped.
-    pub another: Option<RefillOnDrop>,
+    /// Requests a new warm sandbox when it is dropped, after the command has exited.
+    pub refill: Option<RefillOnDrop>,
     /// Socket on which pid 1 sends the exit status.
-    pub inside: Option<OwnedFd>,
+    pub exit_socket: Option<OwnedFd>,
 }
 
 /// Handles that the launcher has sent once the command runs.
@@ -87,7 +85,7 @@ impl Launchers {
         &mut self,
         launch: &LaunchRequest,
         stack: &mut ChildStack,
-    ) -> Result<Launched, SpawnError> {
+    ) -> Result<NewChild<LaunchHandles>, SpawnError> {
         let preparation = Preparation::of(launch.plan);
         let warm_pool = launch.warm_pool.filter(|_| launch.user.is_none());
         let network = match (preparation, launch.plan.setup.network) {
@@ -105,10 +103,10 @@ impl Launchers {
         let plan =
             postcard::to_stdvec(launch.plan).map_err(|error| failed(io::Error::other(error)));
         let plan = memory_of(&plan?).map_err(failed)?;
-        let another = warm_pool.map(|warm_pool| warm_pool.refill_on_drop(spec.clone()));
+        let refill = warm_pool.map(|warm_pool| warm_pool.refill_on_drop(spec.clone()));
         if let Some(warm) = warm_pool.and_then(|warm_pool| warm_pool.take(&spec)) {
             match warm.assign(launch, &plan) {
-                Ok(()) => return Ok(Launched { another, ..warm.hand_over() }),
+                Ok(()) => return Ok(warm.hand_over(refill)),
                 Err(error) => {
                     tracing::debug!(%error, "warm sandbox is unusable, starting a new one")
                 }
@@ -119,7 +117,7 @@ impl Launchers {
         match new.assign(launch, &plan) {
             // A launcher that has already exited has sent the reason on its report socket.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(failed(error)),
-            _ => Ok(Launched { another, ..new.hand_over() }),
+            _ => Ok(new.hand_over(refill)),
         }
     }
 
@@ -136,9 +134,8 @@ impl Launchers {
         let (report, their_report) = packet::pair().map_err(failed)?;
         rustix::io::ioctl_fionbio(&report, true).map_err(|errno| failed(errno.into()))?;
         let mut fds = vec![their_job_socket.as_fd(), their_report.as_fd(), denial_count.as_fd()];
-        fds.extend(
-            spec.network.iter().flat_map(|quiet| [quiet.users.as_fd(), quiet.network.as_fd()]),
-        );
+        let network = spec.network.iter();
+        fds.extend(network.flat_map(|netns| [netns.users.as_fd(), netns.network.as_fd()]));
         fds.extend(cgroup.map(Cgroup::procs));
         let request = ZygoteRequest::Launch(LaunchParams {
             tag: limit(tag.as_limit()),
@@ -151,8 +148,8 @@ impl Launchers {
         match self.ask(&request, &fds, stack, || end_stray(tag)) {
             Ok((ZygoteReply::Launched(pid), mut fds)) if fds.len() == 1 => {
                 let pidfd = fds.remove(0);
-                let parts = Launched { pid, pidfd, report, refused, another: None, inside: None };
-                Ok(PreparedSandbox::new(parts, job_socket))
+                let handles = LaunchHandles { report, refused, refill: None, exit_socket: None };
+                Ok(PreparedSandbox::new(NewChild { pid, pidfd, handles }, job_socket))
             }
             Ok((ZygoteReply::Lost(pid, failure), _)) => {
                 // SAFETY: it is our own unreaped child, which was killed and has no other owner.

@@ -134,7 +134,7 @@ pub fn run_launcher(mut launcher: Launcher) -> i32 {
                 drop((outside, denial_count));
                 init::run(&launcher.params, job_socket, report, inside)
             }
-            Err(source) => report.fail(&StepError { step: "fork", source }),
+            Err(cause) => report.fail(&StepError { step: "fork", cause }),
         },
         Err(error) => report.fail(&error),
     }
@@ -285,7 +285,7 @@ impl Report {
 
     /// Sends the failed step.
     pub fn tell(&self, error: &StepError) {
-        let errno = error.source.raw_os_error().unwrap_or(libc::EINVAL);
+        let errno = error.cause.raw_os_error().unwrap_or(libc::EINVAL);
         let failure = Failure { step: error.step.to_owned(), errno };
         // Ignore the error: the server has closed the report socket.
         let _ = packet::send(&self.0, &LauncherEvent::Failed(failure), &[]);

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use exec_server_os::accounts::Credentials;
 use exec_server_os::linux::cgroup::Cgroup;
+use exec_server_os::linux::spawner::NewChild;
 use rustix::event::Timespec;
 
-use super::launch::{LaunchRequest, Launched, limit};
+use super::launch::{LaunchHandles, LaunchRequest, limit};
 use super::launcher::{ExecJob, Preparation};
 use super::netns::IsolatedNetns;
 use super::packet;
 use super::teardown::{has_ended_within, reap_in_time};
+use super::warm_pool::RefillOnDrop;
 
 /// The properties that a sandbox must have before a job can run in it.
 #[derive(Debug, Clone)]
@@ -40,38 +42,38 @@ impl PrepareSpec {
 /// A sandbox without a job. Dropping it ends the sandbox, which can take up to a second.
 pub struct PreparedSandbox {
     /// `None` once it was handed over.
-    parts: Option<Launched>,
+    launcher: Option<NewChild<LaunchHandles>>,
     /// Carries the job; the sandbox exits if the socket closes first.
     job_socket: Option<OwnedFd>,
 }
 
 impl PreparedSandbox {
     /// Takes over a launcher that waits for its job on the peer of `job_socket`.
-    pub fn new(parts: Launched, job_socket: OwnedFd) -> Self {
-        Self { parts: Some(parts), job_socket: Some(job_socket) }
+    pub fn new(launcher: NewChild<LaunchHandles>, job_socket: OwnedFd) -> Self {
+        Self { launcher: Some(launcher), job_socket: Some(job_socket) }
     }
 
     /// Whether the launcher has exited.
     pub fn has_ended(&self) -> bool {
         const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.parts.as_ref().is_none_or(|parts| has_ended_within(&parts.pidfd, NOW))
+        self.launcher.as_ref().is_none_or(|launcher| has_ended_within(&launcher.pidfd, NOW))
     }
 
     /// Sends the job. `BrokenPipe` means that the launcher has already exited.
     pub fn assign(&self, launch: &LaunchRequest, plan: &OwnedFd) -> io::Result<()> {
-        let (Some(parts), Some(job_socket)) = (&self.parts, &self.job_socket) else {
+        let (Some(launcher), Some(job_socket)) = (&self.launcher, &self.job_socket) else {
             return Err(io::ErrorKind::NotConnected.into());
         };
         let tag = launch.tag.as_limit();
         // SAFETY: reads a live local; the process is our own unreaped child.
         // It fails under a lowered hard limit; process trees are then distinguished by session only.
         unsafe {
-            libc::prlimit(parts.pid, libc::RLIMIT_RTTIME, &raw const tag, std::ptr::null_mut());
+            libc::prlimit(launcher.pid, libc::RLIMIT_RTTIME, &raw const tag, std::ptr::null_mut());
         }
         // A launcher of another user joins the cgroup itself, because that user must not get at the descriptor.
         let cgroup = launch.cgroup.filter(|_| launch.user.is_none());
         if let Some(cgroup) = cgroup {
-            let pid = parts.pid.to_string();
+            let pid = launcher.pid.to_string();
             match rustix::io::write(cgroup.procs(), pid.as_bytes()) {
                 Err(rustix::io::Errno::SRCH) => return Err(io::ErrorKind::BrokenPipe.into()),
                 written => written?,
@@ -90,17 +92,20 @@ impl PreparedSandbox {
     }
 
     /// Passes the responsibility for reaping to the caller.
-    pub fn hand_over(mut self) -> Launched {
-        let parts = self.parts.take().expect("it is handed over once");
-        Launched { inside: self.job_socket.take(), ..parts }
+    pub fn hand_over(mut self, refill: Option<RefillOnDrop>) -> NewChild<LaunchHandles> {
+        let mut launcher = self.launcher.take().expect("it is handed over once");
+        // The sandbox answers on the socket that brought its job.
+        launcher.handles.exit_socket = self.job_socket.take();
+        launcher.handles.refill = refill;
+        launcher
     }
 }
 
 impl Drop for PreparedSandbox {
     fn drop(&mut self) {
         self.job_socket = None;
-        if let Some(parts) = self.parts.take() {
-            reap_in_time(&parts.pidfd);
+        if let Some(launcher) = self.launcher.take() {
+            reap_in_time(&launcher.pidfd);
         }
     }
 }

@@ -12,20 +12,19 @@ use exec_server_os::limits::{LimitPlan, Means};
 use exec_server_os::linux::exit_watch::ExitWatch;
 use exec_server_os::linux::process_tree::ProcessTree;
 use exec_server_os::linux::spawner::{
-    ChildStart, Helper, Launch, NewChild, Spawner, Submitted, no_event_loop,
+    ChildStart, Helper, NewChild, Spawner, Submitted, no_event_loop,
 };
 use exec_server_os::spawn::{SpawnError, SpawnRequest, Stdio};
 use tokio::task::JoinSet;
 
-use super::denials::RefusedCalls;
 use super::exit_hook::SandboxExit;
 use super::exit_report::EndingWatch;
-use super::launch::{self, LaunchRequest, Launched, Launchers, Running};
+use super::launch::{self, LaunchHandles, LaunchRequest, Launchers, Running};
 use super::launcher::{Inside, LaunchPlan};
 use super::limits;
 use super::netns::SandboxNetwork;
 use super::setup_timeout::{SET_UP_TIME, gave_up, was_given_up};
-use super::warm_pool::{RefillOnDrop, WarmPool};
+use super::warm_pool::WarmPool;
 use super::worker::client::FileWorker;
 use super::{Mechanism, Network, SandboxSetup};
 use crate::children::SandboxedChild;
@@ -74,20 +73,20 @@ impl SandboxSpawner {
     ) -> Result<PendingStart, SpawnError> {
         let content = Content::Command { warm_pool: self.warm_pool.clone() };
         let launch = SandboxLaunch { setup, network, content };
-        self.spawner.submit(request, launch).map(PendingStart)
+        self.spawner.submit(request, |start| launch.start(start)).map(PendingStart)
     }
 
     /// Waits until the program of a submitted command runs.
     pub async fn finish(&self, pending: PendingStart) -> Result<SandboxedChild, SpawnError> {
         let (mut spawned, handles) = pending.0.spawned().await?;
-        let LaunchHandles { report, refused, another, inside } = handles;
+        let LaunchHandles { report, refused, refill, exit_socket } = handles;
         let Running { mounts, first } = match self.await_launch(report, &spawned.exit).await {
             Ok(running) => running,
             Err(error) => return Err(self.end_given_up(error, spawned.tree, spawned.exit)),
         };
-        let ending = first.zip(inside).map(|(first, inside)| EndingWatch::new(first, inside));
+        let ending = first.zip(exit_socket).map(|(first, socket)| EndingWatch::new(first, socket));
         let ending = ending.transpose().map_err(no_event_loop)?;
-        spawned.exit.attach(Box::new(SandboxExit::new(ending, mounts, another)));
+        spawned.exit.attach(Box::new(SandboxExit::new(ending, mounts, refill)));
         Ok(SandboxedChild { spawned, refused })
     }
 
@@ -144,7 +143,8 @@ impl SandboxSpawner {
             limits: LimitPlan::default(),
             user,
         };
-        let helper = self.spawner.submit_helper(request, launch).helper().await?;
+        let helper =
+            self.spawner.submit_helper(request, |start| launch.start(start)).helper().await?;
         let Helper { mut exit, socket, tree, handles } = helper;
         let Running { mounts, .. } = match self.await_launch(handles.report, &exit).await {
             Ok(running) => running,
@@ -202,21 +202,9 @@ pub enum Content {
     UserWorker,
 }
 
-/// The server's handles on a launcher.
-pub struct LaunchHandles {
-    /// Socket on which the launcher reports success or the failed step.
-    pub report: OwnedFd,
-    /// Calls that the sandbox has denied.
-    refused: RefusedCalls,
-    /// Refills the warm pool when it is dropped, after the command has exited.
-    another: Option<RefillOnDrop>,
-    /// Socket on which pid 1 of the sandbox sends the exit status.
-    inside: Option<OwnedFd>,
-}
-
 impl SandboxLaunch {
     /// Starts the child with these launchers.
-    pub fn launch_with(
+    pub fn start_with(
         self,
         launchers: &mut Launchers,
         start: ChildStart,
@@ -230,35 +218,21 @@ impl SandboxLaunch {
         let plan = LaunchPlan { setup: self.setup, limits, inside };
         let network = &self.network;
         let request = LaunchRequest { plan: &plan, stdio, tag, cgroup, network, warm_pool, user };
-        let launched = launchers.launch(&request, stack)?;
-        let Launched { pid, pidfd, report, refused, another, inside } = launched;
+        let mut launcher = launchers.launch(&request, stack)?;
         // A cgroup can be removed only after the launcher has left it, so the launcher's own exit counts then.
-        let inside = inside.filter(|_| cgroup.is_none());
-        Ok(NewChild { pid, pidfd, handles: LaunchHandles { report, refused, another, inside } })
+        if cgroup.is_some() {
+            launcher.handles.exit_socket = None;
+        }
+        Ok(launcher)
+    }
+
+    /// Starts the child with the launchers of a spawner thread.
+    fn start(self, start: ChildStart) -> Result<NewChild<LaunchHandles>, SpawnError> {
+        LAUNCHERS.with_borrow_mut(|launchers| self.start_with(launchers, start))
     }
 }
 
 thread_local! {
     /// The zygote of a spawner thread, which must be the parent of the launchers; killed when the thread exits.
     static LAUNCHERS: RefCell<Launchers> = RefCell::default();
-}
-
-impl Launch for SandboxLaunch {
-    type Handles = LaunchHandles;
-
-    fn launch(self, start: ChildStart) -> Result<NewChild<LaunchHandles>, SpawnError> {
-        LAUNCHERS.with_borrow_mut(|launchers| self.launch_with(launchers, start))
-    }
-}
-
-/// Starts a child with the zygote of its caller.
-pub struct LaunchWith<'a>(pub SandboxLaunch, pub &'a mut Launchers);
-
-impl Launch for LaunchWith<'_> {
-    type Handles = LaunchHandles;
-
-    fn launch(self, start: ChildStart) -> Result<NewChild<LaunchHandles>, SpawnError> {
-        let Self(launch, launchers) = self;
-        launch.launch_with(launchers, start)
-    }
 }

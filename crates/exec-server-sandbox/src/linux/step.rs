@@ -4,11 +4,11 @@ use std::io;
 
 /// A failed step; the sandbox must not be used.
 #[derive(Debug, thiserror::Error)]
-#[error("could not set up the sandbox ({step}): {source}")]
+#[error("could not set up the sandbox ({step}): {cause}")]
 pub struct StepError {
     /// The step as shown to the user, such as `seccomp`.
     pub step: &'static str,
-    pub source: io::Error,
+    pub cause: io::Error,
 }
 
 /// Adds the name of a step to an error.
@@ -18,7 +18,7 @@ pub trait Step<T> {
 
 impl<T, E: Into<io::Error>> Step<T> for Result<T, E> {
     fn step(self, step: &'static str) -> Result<T, StepError> {
-        self.map_err(|source| StepError { step, source: source.into() })
+        self.map_err(|cause| StepError { step, cause: cause.into() })
     }
 }
 

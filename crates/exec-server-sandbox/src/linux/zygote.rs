@@ -138,7 +138,7 @@ fn make_network(user: Option<&Credentials>) -> io::Result<()> {
         let answered = match made {
             Ok(made) => answer(&ZygoteReply::Network, &[made.users.as_fd(), made.network.as_fd()])
                 .or_else(|source| answer(&failed("send a descriptor", &source), &[])),
-            Err(error) => answer(&failed(error.step, &error.source), &[]),
+            Err(error) => answer(&failed(error.step, &error.cause), &[]),
         };
         std::process::exit(i32::from(answered.is_err()));
     }

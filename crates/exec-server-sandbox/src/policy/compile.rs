@@ -52,13 +52,13 @@ pub enum PolicyError {
     TooLarge,
     /// Invalid request: an entry is a path of another operating system.
     #[error("invalid sandbox permission path URI: {0}")]
-    ForeignEntry(#[source] ForeignPath),
+    ForeignEntry(ForeignPath),
     /// Invalid request: the policy's directory is a path of another operating system.
     #[error("sandbox cwd is not native to this exec-server host: {0}")]
-    ForeignCwd(#[source] ForeignPath),
+    ForeignCwd(ForeignPath),
     /// Invalid request: a project directory is a path of another operating system.
     #[error("sandbox workspace root is not native to this exec-server host: {0}")]
-    ForeignWorkspaceRoot(#[source] ForeignPath),
+    ForeignWorkspaceRoot(ForeignPath),
 }
 
 /// Limit of paths and patterns in a policy, including the protected names of its writable roots.

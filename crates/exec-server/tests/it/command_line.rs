@@ -35,7 +35,6 @@ const FLAGS: &[&str] = &[
     "--max-pids",
     "--max-processes",
     "--max-reply-memory",
-    "--max-reply-memory",
     "--max-retained-output",
     "--max-session-linger",
     "--max-sessions",
@@ -264,4 +263,21 @@ pub async fn refused(arguments: &[&str], start: &str, end: &str) {
     assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
     assert!(stderr.starts_with(start) && stderr.ends_with(end), "{arguments:?}: {stderr}");
     assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
+    assert!(!repeats_a_cause(&stderr), "{arguments:?}: {stderr}");
+}
+
+/// Whether a cause, which may have a cause of its own, stands twice in a row.
+fn repeats_a_cause(message: &str) -> bool {
+    let parts: Vec<&str> = message.trim_end().split(": ").collect();
+    (1..=parts.len() / 2).any(|length| {
+        let mut pairs = parts.windows(2 * length);
+        pairs.any(|pair| pair[..length] == pair[length..])
+    })
+}
+
+#[test]
+fn a_repeated_cause_is_found_also_with_a_cause_of_its_own() {
+    assert!(repeats_a_cause("exec-server: no route: no route\n"));
+    assert!(repeats_a_cause("exec-server: cannot start: link: down: link: down\n"));
+    assert!(!repeats_a_cause("exec-server: link: down: host: down\n"));
 }

@@ -68,10 +68,10 @@ async fn the_reference_comes_back_through_a_relay() {
     let find = || ReferenceClient::find(ReferenceVersion::V0_169);
     let Some(client) = blocking(find).await else { return };
     let listen = free_address();
-    // Sockets of both ends go through the fault proxy, registry requests of the harness through a gate.
+    // Sockets of both ends go through the fault proxy, registry requests of the harness through a forwarded port.
     let sockets = FaultProxy::to(&format!("ws://{listen}")).await;
     let registry = free_address();
-    let open_door = Door::open(registry, listen).await;
+    let registry_port = PortForward::open(registry, listen).await;
     let public = sockets.url().replace("ws://", "http://");
     let rendezvous = TestRendezvous::start_with(|config| {
         config.listen = listen;
@@ -94,12 +94,12 @@ async fn the_reference_comes_back_through_a_relay() {
     let outage = async {
         command.has_begun().await;
         // Closed before the cut: a connection that is accepted and then reset makes the reference give up.
-        open_door.close().await;
+        registry_port.close().await;
         sockets.cut();
         command.end_in_the_middle_of(RELAY_OUTAGE).await;
-        Door::open(registry, listen).await
+        PortForward::open(registry, listen).await
     };
-    let (run, _open_door) = both(running, outage).await;
+    let (run, _forward) = both(running, outage).await;
     command.has_lost_nothing(&run);
 }
 
@@ -196,13 +196,13 @@ impl Command {
 }
 
 /// Forwards connections from one address to another; once closed, connections are refused, as by a restarting machine.
-struct Door {
+struct PortForward {
     /// Dropped to close it.
     is_open: watch::Sender<()>,
     accepting: JoinHandle<()>,
 }
 
-impl Door {
+impl PortForward {
     async fn open(at: SocketAddr, to: SocketAddr) -> Self {
         let listener = TcpListener::bind(at).await.expect("the address is free");
         let (is_open, closed) = watch::channel(());

@@ -1,17 +1,57 @@
 //! Requests about a process: the process task answers each, now or later.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exec_server_core::read_waiters::ReadWaiters;
 use exec_server_protocol::process::{
     Empty, ExitReason, ProcessReadParams, ProcessSignal, ProcessSummary, ProcessTerminateResponse,
     TerminalSize,
 };
+use tokio::sync::oneshot;
 
 use super::{ProcessTask, answer_write, since_1970_ms};
 use crate::errors::RequestError;
-use crate::process::Command;
 use crate::reply::Reply;
+
+/// A request to the process task.
+///
+/// The queue is unbounded, because requests are bounded per connection and the task handles commands first.
+#[derive(Debug)]
+pub enum Command {
+    /// The client repeated the start request after a lost connection.
+    StartAgain(Reply),
+    /// `process/read`.
+    Read(ProcessReadParams, Reply),
+    /// `process/write`.
+    Write {
+        /// A repeated id is applied once.
+        id: Option<String>,
+        bytes: Vec<u8>,
+        reply: Reply,
+    },
+    /// `process/closeStdin`.
+    CloseStdin(Reply),
+    /// `process/signal`.
+    Signal(ProcessSignal, Reply),
+    /// `process/resize`.
+    Resize(TerminalSize, Reply),
+    /// `process/terminate`.
+    Terminate {
+        /// The time from SIGTERM to SIGKILL; none sends SIGKILL at once.
+        grace: Option<Duration>,
+        reply: Reply,
+    },
+    /// Drop the record of a closed process to make room for another.
+    Forget,
+    /// Part of `process/list`.
+    Summarise(oneshot::Sender<ProcessSummary>),
+    /// The session or the server ends: terminate the process and drop its record.
+    End {
+        reason: ExitReason,
+        /// The time from SIGTERM to SIGKILL; none sends SIGKILL at once.
+        grace: Option<Duration>,
+    },
+}
 
 impl ProcessTask {
     /// Handles a command; the process is killed if the session has dropped the sender.

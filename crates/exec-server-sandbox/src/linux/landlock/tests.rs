@@ -152,7 +152,7 @@ fn missing_paths_are_skipped_and_writable_links_refused() {
         };
         let error = restrict(&refused).unwrap_err();
         assert_eq!(error.step, "landlock rule");
-        assert_eq!(error.source.raw_os_error(), Some(libc::ELOOP));
+        assert_eq!(error.cause.raw_os_error(), Some(libc::ELOOP));
         let status = restrict(&LandlockRules {
             read_root: true,
             rules: vec![write_to(&gone)],

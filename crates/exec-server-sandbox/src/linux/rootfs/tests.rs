@@ -3,8 +3,8 @@
 mod base;
 mod carve_outs;
 mod harness;
+mod host_mounts;
 mod hostile;
 mod links;
 mod privates;
 mod script;
-mod surroundings;

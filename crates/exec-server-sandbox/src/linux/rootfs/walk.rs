@@ -77,40 +77,40 @@ pub fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
 
 /// Resolves one path after another.
 pub struct Walker {
-    way: Way,
+    open: OpenPath,
 }
 
 impl Walker {
     /// Begins at a root, which no path leaves.
     pub fn new(root: &OwnedFd) -> io::Result<Self> {
-        Ok(Self { way: Way::begin(root)? })
+        Ok(Self { open: OpenPath::begin(root)? })
     }
 
     /// Resolves an absolute path.
     pub fn walk(&mut self, path: &Path) -> io::Result<Walk> {
         let names = names(path)?;
-        let way = &mut self.way;
-        let known = way.keep_common(&names);
+        let open = &mut self.open;
+        let known = open.keep_common(&names);
         let mut ahead: Vec<OsString> =
             names[known..].iter().rev().map(|name| name.to_os_string()).collect();
         let mut links = Vec::new();
         while let Some(name) = ahead.pop() {
             if name == ".." {
-                if !way.last().is_directory() {
-                    return Ok(way.stop(End::Missing, links));
+                if !open.last().is_directory() {
+                    return Ok(open.stop(End::Missing, links));
                 }
-                way.leave();
+                open.leave();
                 continue;
             }
-            let link = match way.enter(&name)? {
+            let link = match open.enter(&name)? {
                 Entered::Deeper => continue,
                 Entered::Link(link) if links.len() < MAX_LINKS => link,
-                Entered::Link(_) | Entered::Missing => return Ok(way.stop(End::Missing, links)),
-                Entered::Hidden => return Ok(way.stop(End::Hidden, links)),
-                Entered::Magic => return Ok(way.stop(End::Magic, links)),
+                Entered::Link(_) | Entered::Missing => return Ok(open.stop(End::Missing, links)),
+                Entered::Hidden => return Ok(open.stop(End::Hidden, links)),
+                Entered::Magic => return Ok(open.stop(End::Magic, links)),
             };
             if link.text.is_absolute() {
-                way.return_to_root();
+                open.return_to_root();
             }
             ahead.extend(link.text.components().rev().filter_map(|component| match component {
                 Component::Normal(name) => Some(name.to_os_string()),
@@ -119,8 +119,8 @@ impl Walker {
             }));
             links.push(link);
         }
-        let path = way.path();
-        Ok(Walk { path, end: End::Found(way.take_last()?), links })
+        let path = open.path();
+        Ok(Walk { path, end: End::Found(open.take_last()?), links })
     }
 
     /// The identity of what is at a path, if anything is.
@@ -133,7 +133,7 @@ impl Walker {
 }
 
 /// The open directories from the root to the current component.
-struct Way {
+struct OpenPath {
     steps: Vec<Step>,
 }
 
@@ -151,7 +151,7 @@ enum Entered {
     Magic,
 }
 
-impl Way {
+impl OpenPath {
     fn begin(root: &OwnedFd) -> io::Result<Self> {
         let fd = root.try_clone()?;
         let stat = fstat(&fd)?;

@@ -238,7 +238,7 @@ fn a_filter_needs_no_new_privileges() {
         let program = program(NetworkMode::Restricted, &FilterOptions::default());
         let error = install(&program).unwrap_err();
         assert_eq!(error.step, "seccomp");
-        assert_eq!(error.source.raw_os_error(), Some(libc::EACCES));
+        assert_eq!(error.cause.raw_os_error(), Some(libc::EACCES));
         0
     });
     assert_eq!(ended, Ended::Exit(0));

@@ -51,26 +51,13 @@ async fn a_token_and_a_certificate() {
     let good = args.clone().bearer_token("a-token-of-some-length-for-tests");
     says_hello(&ExecServerClient::connect(good).await.unwrap()).await;
     let error = ExecServerClient::connect(args.clone().bearer_token("wrong")).await.unwrap_err();
-    let text = format!("{:#}", Chain(&error));
+    let text = exec_server::logging::chain(&error);
     assert!(text.contains("401") && !text.contains("wrong"), "{text}");
     let mut stranger = args;
     stranger.ca_file = None;
     let error = ExecServerClient::connect(stranger).await.unwrap_err();
-    let text = format!("{:#}", Chain(&error));
+    let text = exec_server::logging::chain(&error);
     assert!(text.contains("TLS") || text.contains("root certificates"), "{text}");
-}
-
-/// An error with its causes.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl std::fmt::Display for Chain<'_> {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
-        write!(formatter, "{}", self.0)?;
-        match self.0.source() {
-            Some(source) => write!(formatter, ": {}", Chain(source)),
-            None => Ok(()),
-        }
-    }
 }
 
 #[tokio::test]
