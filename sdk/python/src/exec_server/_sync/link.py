@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -39,7 +40,7 @@ Traceparent = str | Callable[[], str | None] | None
 class Call:
     """One request that waits for its reply."""
 
-    __slots__ = ("method", "result", "error", "gate", "on_result", "is_done", "link")
+    __slots__ = ("method", "result", "error", "gate", "on_result", "is_done", "link", "_claim")
 
     def __init__(self, method: str, on_result: Callable[[Any], None] | None = None) -> None:
         self.method = method
@@ -47,15 +48,17 @@ class Call:
         self.error: dict[str, Any] | ExecServerError | None = None
         self.is_done = False
         self.link: Link | None = None
+        self._claim = threading.Lock()
         self.on_result = on_result
         self.gate = None if on_result else runtime.Gate()
 
     def finish(self, result: Any, error: dict[str, Any] | ExecServerError | None) -> None:
-        """The reply, or why there is none."""
-        if self.is_done:
+        """The reply, or why there is none; the first one counts."""
+        # The reader of the link and the thread of a user who closes may come at once.
+        if not self._claim.acquire(blocking=False):
             return
-        self.is_done = True
         self.result, self.error = result, error
+        self.is_done = True
         if self.on_result is not None:
             self.on_result(self)
         elif self.gate is not None:
