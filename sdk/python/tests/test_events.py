@@ -61,6 +61,17 @@ def test_evicted_output_is_told_and_the_exit_is_still_known() -> None:
     assert order.is_closed and order.exit is not None
 
 
+def test_collected_output_is_whole_and_its_views_are_copied() -> None:
+    order = EventOrder(is_collecting=True)
+    buffer = bytearray(b"a")
+    order.output(1, "stdout", memoryview(buffer))
+    order.output(3, "stdout", memoryview(buffer))
+    buffer[:] = b"b"
+    order.output(2, "stderr", memoryview(buffer))
+    order.read(answer({4: "c"}, 5))
+    assert order.collected() == (b"aac", b"b") and order.unread_bytes == 0
+
+
 def test_unread_output_is_bounded() -> None:
     order = EventOrder()
     block = b"x" * (UNREAD_LIMIT // 4)

@@ -10,6 +10,7 @@ that only counts, and for bytes a plain socket that looks at nothing. Needs trio
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import resource
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ import anyio
 from websockets.sync.client import ClientConnection, connect
 
 from exec_server import AsyncMachine, Machine, find_binary
+from exec_server._aio.link import Link as AsyncLink
+from exec_server._sync.link import Link
 
 MIB = 1024 * 1024
 BYTES = 256 * MIB
@@ -204,6 +207,11 @@ def measure_stdout(url: str) -> None:
             check(sum(sizes) == BYTES)
 
         rate("stdout", "run, threads, on_stdout", BYTES, pass_on)
+    with without_binary(), Machine.connect(url) as machine:
+        rate("stdout", "run, threads, JSON", BYTES, collect)
+    # A file of certificates makes even a plain target the work of `exec-server dial`.
+    with tempfile.NamedTemporaryFile() as file, Machine.connect(url, ca_file=file.name) as machine:
+        rate("stdout", "run, threads, dial", BYTES, collect)
 
     async def asynchronous() -> None:
         async with AsyncMachine.connect(url) as machine:
@@ -211,6 +219,23 @@ def measure_stdout(url: str) -> None:
 
     for backend in ("asyncio", "trio"):
         rate("stdout", f"run, {backend}", BYTES, lambda backend=backend: anyio.run(asynchronous, backend=backend))
+        with without_binary():
+            work = lambda backend=backend: anyio.run(asynchronous, backend=backend)  # noqa: E731
+            rate("stdout", f"run, {backend}, JSON", BYTES, work)
+
+
+@contextlib.contextmanager
+def without_binary() -> Generator[None, None, None]:
+    """Connections that are made here ask for no binary messages, as with a server that has none."""
+    links: list[Any] = [AsyncLink, Link]
+    kept = [link.carries_binary for link in links]
+    for link in links:
+        link.carries_binary = False
+    try:
+        yield
+    finally:
+        for link, carries in zip(links, kept, strict=True):
+            link.carries_binary = carries
 
 
 def measure_stdin(url: str) -> None:

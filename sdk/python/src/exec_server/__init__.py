@@ -33,26 +33,6 @@ from ._errors import (
     Unsupported,
     VersionMismatch,
 )
-from ._find_binary import find_binary
-from ._types import (
-    AppliedEdit,
-    Change,
-    Edit,
-    Edited,
-    Entry,
-    Exit,
-    Found,
-    Match,
-    Output,
-    ProcessInfo,
-    Progress,
-    Response,
-    Result,
-    Stat,
-    Unreadable,
-    Usage,
-    Written,
-)
 
 if TYPE_CHECKING:
     from ._aio.files import AsyncFiles
@@ -60,11 +40,31 @@ if TYPE_CHECKING:
     from ._aio.process import AsyncProcess
     from ._aio.search import AsyncSearch
     from ._aio.watch import AsyncWatch
+    from ._find_binary import find_binary
     from ._sync.files import Files
     from ._sync.machine import Machine
     from ._sync.process import Process
     from ._sync.search import Search
     from ._sync.watch import Watch
+    from ._types import (
+        AppliedEdit,
+        Change,
+        Edit,
+        Edited,
+        Entry,
+        Exit,
+        Found,
+        Match,
+        Output,
+        ProcessInfo,
+        Progress,
+        Response,
+        Result,
+        Stat,
+        Unreadable,
+        Usage,
+        Written,
+    )
 
     __version__: str
 
@@ -118,8 +118,30 @@ __all__ = [
     "find_binary",
 ]
 
-# Each half is imported when it is used: a synchronous program never loads anyio.
+# Everything but errors is imported when it is used: a synchronous program never loads anyio.
 _LAZY = {
+    **dict.fromkeys(
+        (
+            "AppliedEdit",
+            "Change",
+            "Edit",
+            "Edited",
+            "Entry",
+            "Exit",
+            "Found",
+            "Match",
+            "Output",
+            "ProcessInfo",
+            "Progress",
+            "Response",
+            "Result",
+            "Stat",
+            "Unreadable",
+            "Usage",
+            "Written",
+        ),
+        "_types",
+    ),
     "AsyncFiles": "_aio.files",
     "AsyncMachine": "_aio.machine",
     "AsyncProcess": "_aio.process",
@@ -130,6 +152,7 @@ _LAZY = {
     "Process": "_sync.process",
     "Search": "_sync.search",
     "Watch": "_sync.watch",
+    "find_binary": "_find_binary",
 }
 
 
@@ -141,5 +164,6 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         from importlib import import_module
 
-        return getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        found = globals()[name] = getattr(import_module(f".{_LAZY[name]}", __name__), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@ Owner: the process handle; the reader of the link feeds it. No I/O, no clock.
 
 from __future__ import annotations
 
+import io
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -19,11 +20,12 @@ _CLOSED = object()
 
 
 class EventOrder:
-    """Events of one process from its first unread sequence number on."""
+    """Events of one process from its first unread sequence number on; a collecting one joins its output at once."""
 
-    def __init__(self, after: int = 0, limit: int | None = UNREAD_LIMIT) -> None:
+    def __init__(self, after: int = 0, *, is_collecting: bool = False) -> None:
         self.next_seq = after + 1
-        self.limit = limit
+        self._is_collecting = is_collecting
+        self._out, self._err = io.BytesIO(), io.BytesIO()
         self.unread: deque[Output] = deque()
         self.unread_bytes = 0
         self.exit: Exit | None = None
@@ -32,12 +34,15 @@ class EventOrder:
         self._early: dict[int, Output | Exit | object] = {}
         self._early_bytes = 0
 
-    def output(self, seq: int, stream: str, data: bytes) -> bool:
-        """A pushed chunk; whether it brought something to deliver."""
+    def output(self, seq: int, stream: str, data: bytes | memoryview) -> bool:
+        """A pushed chunk, which is copied if it is a view; whether it brought something to deliver."""
         if seq == self.next_seq and not self._early:
             self.next_seq = seq + 1
-            return self._deliver(Output(stream, data, seq))
-        return self._insert(seq, Output(stream, data, seq))
+            if self._is_collecting:
+                self._collect(stream, data)
+                return True
+            return self._deliver(Output(stream, bytes(data), seq))
+        return self._insert(seq, Output(stream, bytes(data), seq))
 
     def exited(self, params: Mapping[str, Any]) -> bool:
         """A pushed exit."""
@@ -78,6 +83,13 @@ class EventOrder:
         self.unread_bytes -= len(output.data)
         return output
 
+    def collected(self) -> tuple[bytes, bytes]:
+        """What was collected: stdout or the terminal, and stderr."""
+        return self._out.getvalue(), self._err.getvalue()
+
+    def _collect(self, stream: str, data: bytes | memoryview) -> None:
+        (self._err if stream == "stderr" else self._out).write(data)
+
     def _insert(self, seq: int, event: Output | Exit | object) -> bool:
         if seq < self.next_seq or seq in self._early:
             return False
@@ -102,8 +114,11 @@ class EventOrder:
 
     def _deliver(self, event: Output | Exit | object) -> bool:
         if isinstance(event, Output):
-            if self.limit is not None and self.unread_bytes + len(event.data) > self.limit:
-                self.lost = f"more than {self.limit} bytes of output were not read"
+            if self._is_collecting:
+                self._collect(event.stream, event.data)
+                return True
+            if self.unread_bytes + len(event.data) > UNREAD_LIMIT:
+                self.lost = f"more than {UNREAD_LIMIT} bytes of output were not read"
                 return True
             self.unread.append(event)
             self.unread_bytes += len(event.data)

@@ -22,31 +22,31 @@ class Message(NamedTuple):
 
 
 class FrameReader:
-    """Puts frames together; messages inside one received block are views of it."""
+    """Puts frames together; messages inside one received block are views of it, and nothing else keeps a view."""
 
     def __init__(self, max_message: int) -> None:
         self._max_message = max_message
         self._head = b""
         """The beginning of a frame whose header is not complete."""
-        self._parts: list[memoryview] = []
+        self._parts: list[bytes] = []
         """What has arrived of the payload of the current frame."""
         self._missing = 0
         self._opcode = CONTINUATION
         self._is_last = True
-        self._fragments: list[memoryview] = []
+        self._fragments: list[bytes] = []
         self._fragments_bytes = 0
         self._message = CONTINUATION
 
-    def feed(self, data: bytes) -> list[Message]:
-        """The messages that these bytes complete."""
+    def feed(self, data: bytes | memoryview) -> list[Message]:
+        """The messages that these bytes complete; their views are valid as long as the bytes are."""
         messages: list[Message] = []
         view = memoryview(data)
         if self._head:
-            view = memoryview(self._head + data)
+            view = memoryview(self._head + bytes(data))
             self._head = b""
         elif self._missing:
             part = view[: self._missing]
-            self._parts.append(part)
+            self._parts.append(bytes(part))
             self._missing -= len(part)
             if self._missing:
                 return messages
@@ -61,7 +61,7 @@ class FrameReader:
             begin, length = size
             end = begin + length
             if end > len(view):
-                self._parts = [view[begin:]]
+                self._parts = [bytes(view[begin:])]
                 self._missing = end - len(view)
                 break
             self._frame(view[begin:end], messages)
@@ -97,7 +97,7 @@ class FrameReader:
         if (self._opcode == CONTINUATION) is not bool(self._message):
             raise LinkError("the server sent fragments of messages out of order")
         self._message = self._message or self._opcode
-        self._fragments.append(payload)
+        self._fragments.append(bytes(payload))
         self._fragments_bytes += len(payload)
         if self._is_last:
             whole = memoryview(b"".join(self._fragments))

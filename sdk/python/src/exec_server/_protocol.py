@@ -39,10 +39,10 @@ def decode(text: str | memoryview) -> bytes:
     return a2b_base64(text)
 
 
-def chunk_of(payload: Mapping[str, Any]) -> bytes:
-    """The bytes of the member `chunk`: base64, or bytes already if they came in a binary message."""
+def chunk_of(payload: Mapping[str, Any]) -> bytes | memoryview:
+    """The bytes of the member `chunk`: base64, or bytes already; those of a notification are valid while it is handled."""
     chunk = payload["chunk"]
-    return chunk if isinstance(chunk, bytes) else a2b_base64(chunk)
+    return a2b_base64(chunk) if isinstance(chunk, str) else chunk
 
 
 def new_id() -> str:

@@ -40,10 +40,11 @@ class WebSocket:
         self._has_head = False
         self._frames = FrameReader(_MAX_MESSAGE)
         self._closed: tuple[int, str] | None = None
+        self._pings: list[bytes] = []
         self.is_open = False
 
     def outgoing(self) -> bytes:
-        """Bytes to send now, such as the handshake or a pong."""
+        """Bytes to send now, such as the handshake."""
         return b"".join(self._protocol.data_to_send())
 
     def encode(self, message: bytes, *, is_binary: bool = False) -> bytes:
@@ -69,11 +70,26 @@ class WebSocket:
             self._protocol.send_close(1000)
         return self.outgoing()
 
-    def feed(self, data: bytes) -> list[memoryview]:
-        """Bytes from the server, `b""` at their end; the messages that they complete."""
+    @property
+    def must_answer(self) -> bool:
+        """Whether a ping or a close of the server waits for `answer`."""
+        return bool(self._pings) or (self._closed is not None and self._protocol.state is State.OPEN)
+
+    def answer(self) -> bytes:
+        """Pongs, and a close; unlike `feed`, it must not run beside `encode`."""
+        pings, self._pings = self._pings, []
+        if self._protocol.state is State.OPEN:
+            for data in pings:
+                self._protocol.send_pong(data)
+            if self._closed is not None:
+                self._protocol.send_close(1000)
+        return self.outgoing()
+
+    def feed(self, data: bytes | memoryview) -> list[memoryview]:
+        """Bytes from the server, `b""` at their end; the messages that they complete, as views of them."""
         messages: list[memoryview] = []
         if not self.is_open:
-            data = self._answer(data)
+            data = self._answer(bytes(data))
             if not self.is_open:
                 return messages
         elif not data:
@@ -134,11 +150,10 @@ class WebSocket:
         if self._protocol.state is not State.OPEN:
             return
         if frame.opcode == PING:
-            self._protocol.send_pong(bytes(frame.data))
+            self._pings.append(bytes(frame.data))
         elif frame.opcode == CLOSE:
             code = int.from_bytes(frame.data[:2], "big") if len(frame.data) >= 2 else _NO_CODE
             self._closed = (code, bytes(frame.data[2:]).decode(errors="replace"))
-            self._protocol.send_close(1000)
 
     def _reason(self) -> str:
         if self._protocol.handshake_exc is not None:

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 
 from ._sync.machine import Machine
-from ._types import Stat
+from ._types import Progress, Stat
 
 _KINDS = {"file": "file", "directory": "directory"}
 
@@ -87,8 +89,10 @@ class ExecServerFileSystem(AbstractFileSystem):
         """Removes files, and with `recursive` trees."""
         if maxdepth is not None:
             return super().rm(path, recursive=recursive, maxdepth=maxdepth)
-        for one in self.expand_path(path) if not recursive else [path] if isinstance(path, str) else path:
-            self._machine.fs.remove(self._strip_protocol(one), recursive=recursive)
+        given = [path] if isinstance(path, (str, os.PathLike)) else path
+        for one in [os.fspath(one) for one in given]:
+            for found in self.expand_path(one) if _has_magic(one) else [one]:
+                self._machine.fs.remove(self._strip_protocol(found), recursive=recursive)
         return None
 
     def cp_file(self, path1: str, path2: str, **kwargs: Any) -> None:
@@ -152,19 +156,19 @@ class ExecServerFileSystem(AbstractFileSystem):
             os.makedirs(lpath, exist_ok=True)
             return
         if outfile is not None:
-            outfile.write(self._machine.fs.read_bytes(path))
+            content = self._machine.fs.read_bytes(path)
+            outfile.write(content)
+            _meter(callback)(Progress(path, len(content), len(content), 1, len(content)))
             return
-        self._machine.fs.download(path, lpath)
+        self._machine.fs.download(path, lpath, progress=_meter(callback))
 
     def put_file(self, lpath: Any, rpath: str, callback: Any = None, mode: str = "overwrite", **kwargs: Any) -> None:
-        """Uploads a file."""
+        """Uploads a file; with the mode `create`, only a new one."""
         path = self._strip_protocol(rpath)
         if os.path.isdir(lpath):
             self._machine.fs.mkdir(path, parents=True, exist_ok=True)
             return
-        if mode == "create" and self.exists(path):
-            raise FileExistsError(path)
-        self._machine.fs.upload(lpath, path)
+        self._machine.fs.upload(lpath, path, if_absent=mode == "create", progress=_meter(callback))
 
     def _open(
         self,
@@ -180,19 +184,18 @@ class ExecServerFileSystem(AbstractFileSystem):
         return self._machine.fs.open(path, mode)
 
 
-_CONNECT_OPTIONS = {
-    "token",
-    "token_file",
-    "ca_file",
-    "environments",
-    "env",
-    "session",
-    "take_over",
-    "linger",
-    "connect_timeout",
-    "recovery",
-    "binary",
-}
+_CONNECT_OPTIONS = set(inspect.signature(Machine.connect).parameters) - {"target"}
+
+
+def _meter(callback: Any) -> Callable[[Progress], object]:
+    """Tells a callback of fsspec how far one file is."""
+
+    def tell(progress: Progress) -> None:
+        if callback is not None:
+            callback.set_size(progress.size)
+            callback.absolute_update(progress.done)
+
+    return tell
 
 
 def _has_magic(path: str) -> bool:

@@ -33,6 +33,7 @@ class ExecServerConfig(BaseModel, frozen=True):
 
     target: str | None = None
     token_file: str | None = None
+    registry: str | None = None
     ca_file: str | None = None
     environments: str | None = None
     sandbox: str | None = None
@@ -219,5 +220,9 @@ async def _connect(place: ExecServerConfig) -> AsyncMachine:
     if place.target is None and not os.environ.get("EXEC_SERVER_URL") and place.environments is None:
         return await AsyncMachine.local()
     return await AsyncMachine.connect(
-        place.target, token_file=place.token_file, ca_file=place.ca_file, environments=place.environments
+        place.target,
+        token_file=place.token_file,
+        registry=place.registry,
+        ca_file=place.ca_file,
+        environments=place.environments,
     )

@@ -10,6 +10,7 @@ import io
 import tarfile
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from typing import Any, Literal
 from agents.sandbox.errors import (
     ExecTimeoutError,
     ExecTransportError,
+    ExposedPortUnavailableError,
     PtySessionNotFoundError,
     WorkspaceArchiveReadError,
     WorkspaceArchiveWriteError,
@@ -37,12 +39,25 @@ from agents.sandbox.session.pty_types import (
 )
 from agents.sandbox.session.sandbox_client import BaseSandboxClient, BaseSandboxClientOptions
 from agents.sandbox.snapshot import SnapshotBase, SnapshotSpec, resolve_snapshot
-from agents.sandbox.types import ExecResult, User
+from agents.sandbox.types import ExecResult, ExposedPortEndpoint, User
 from agents.sandbox.util.tar_utils import UnsafeTarMemberError, validate_tarfile
+from pydantic import BaseModel
 
+from ._aio.files import AsyncFiles
 from ._aio.machine import AsyncMachine
 from ._aio.process import AsyncProcess
-from ._errors import Ambiguous, ExecServerError, LinkError, ProgramNotFound, TimeoutExpired
+from ._errors import (
+    Ambiguous,
+    ExecServerError,
+    LinkError,
+    MachineClosed,
+    OutputLost,
+    ProgramNotFound,
+    RemoteError,
+    SessionLost,
+    TimeoutExpired,
+)
+from ._target import Socket
 
 _BACKEND = "exec_server"
 _DEFAULT_ROOT = Manifest.model_fields["root"].default
@@ -57,9 +72,22 @@ class ExecServerSandboxClientOptions(BaseSandboxClientOptions):
     type: Literal["exec_server"] = _BACKEND  # pyright: ignore[reportIncompatibleVariableOverride]
     target: str | None = None
     token_file: str | None = None
+    registry: str | None = None
     sandbox: str | None = None
     """The sandbox of every command: `read-only` or `workspace-write`."""
     network: bool = False
+    linger: float | None = None
+    """Seconds that the server keeps running commands for a `resume` after the connection is lost; none: its own time."""
+    exposed_ports: tuple[int, ...] = ()
+
+
+class ExecServerTerminalState(BaseModel):
+    """A command that was left running."""
+
+    process_id: str
+    seq: int = 0
+    """The last event that was returned."""
+    has_input: bool
 
 
 class ExecServerSandboxSessionState(SandboxSessionState):
@@ -68,9 +96,13 @@ class ExecServerSandboxSessionState(SandboxSessionState):
     type: Literal["exec_server"] = _BACKEND  # pyright: ignore[reportIncompatibleVariableOverride]
     target: str | None = None
     token_file: str | None = None
+    registry: str | None = None
     sandbox: str | None = None
     network: bool = False
+    linger: float | None = None
     workspace_root_owned: bool = False
+    server_session: str | None = None
+    terminals: dict[int, ExecServerTerminalState] = {}
 
 
 @dataclass
@@ -90,12 +122,36 @@ class ExecServerSandboxSession(BaseSandboxSession):
         self.state = state  # pyright: ignore[reportIncompatibleVariableOverride]
         self._machine = machine
         self._terminals: dict[int, _Terminal] = {}
+        self._connecting = asyncio.Lock()
 
     async def machine(self) -> AsyncMachine:
         """The machine, connected at the first use."""
-        if self._machine is None:
-            self._machine = await AsyncMachine.connect(self.state.target, token_file=self.state.token_file)
-        return self._machine
+        async with self._connecting:
+            if self._machine is None:
+                self._machine = await self._resume()
+            self.state.server_session = self._machine.session_id
+            return self._machine
+
+    async def _resume(self) -> AsyncMachine:
+        """Continues the session of the state with the commands that still run there, or begins a new one."""
+        session, terminals, self.state.terminals = self.state.server_session, self.state.terminals, {}
+        if session is None:
+            return await _connect(self.state)
+        try:
+            # The connection of a client that is gone may still look alive to the server.
+            machine = await _connect(self.state, session=session, take_over=True)
+        except (RemoteError, SessionLost):
+            # A new session decides what is wrong, unless the old one has expired.
+            return await _connect(self.state)
+        for number, terminal in terminals.items():
+            try:
+                process = await machine.attach(terminal.process_id, after=terminal.seq)
+            except RemoteError:
+                # The server has forgotten a process that was closed long ago.
+                continue
+            self._terminals[number] = _Terminal(process, terminal.has_input)
+            self.state.terminals[number] = terminal
+        return machine
 
     async def _ensure_backend_started(self) -> None:
         await self.machine()
@@ -129,18 +185,42 @@ class ExecServerSandboxSession(BaseSandboxSession):
             "network": self.state.network,
         }
 
+    async def exec(
+        self,
+        *command: str | Path,
+        timeout: float | None = None,
+        shell: bool | list[str] = True,
+        user: str | User | None = None,
+    ) -> ExecResult:
+        """Runs a command; the server becomes the user if it can, else `sudo` on the machine does."""
+        words, as_user = await self._words(command, shell, user)
+        return await self._run(words, timeout, as_user)
+
     async def _exec_internal(self, *command: str | Path, timeout: float | None = None) -> ExecResult:
-        words = [str(word) for word in command]
+        return await self._run([str(word) for word in command], timeout, None)
+
+    async def _words(
+        self, command: Sequence[str | Path], shell: bool | list[str], user: str | User | None
+    ) -> tuple[list[str], str | None]:
+        """The words of a command, and the user for the server; none if `sudo` is among the words."""
+        name = _name_of(user)
+        try:
+            is_ours = name is not None and bool((await self.machine()).capabilities.get("processUser"))
+        except LinkError as error:
+            raise _transport_error(command, error) from error
+        words = self._prepare_exec_command(*command, shell=shell, user=None if is_ours else user)
+        return words, name if is_ours else None
+
+    async def _run(self, command: list[str], timeout: float | None, user: str | None) -> ExecResult:
         try:
             machine = await self.machine()
-            result = await machine.run(words, text=False, timeout=timeout, **await self._options())
+            result = await machine.run(command, text=False, timeout=timeout, user=user, **await self._options())
         except TimeoutExpired as error:
             raise ExecTimeoutError(command=command, timeout_s=timeout, cause=error) from error
         except ProgramNotFound as error:
             return ExecResult(stdout=b"", stderr=f"{error}\n".encode(), exit_code=_NOT_FOUND)
-        except LinkError as error:
-            context = {"retry_safe": not isinstance(error, Ambiguous)}
-            raise ExecTransportError(command=command, context=context, cause=error) from error
+        except ExecServerError as error:
+            raise _transport_error(command, error) from error
         return ExecResult(stdout=result.stdout, stderr=result.stderr, exit_code=result.returncode)
 
     def supports_pty(self) -> bool:
@@ -158,19 +238,23 @@ class ExecServerSandboxSession(BaseSandboxSession):
         max_output_tokens: int | None = None,
     ) -> PtyExecUpdate:
         """Starts a command and returns what it has written after the yield time."""
-        words = self._prepare_exec_command(*command, shell=shell, user=user)
+        words, as_user = await self._words(command, shell, user)
         try:
             machine = await self.machine()
-            process = await machine.start(words, pty=tty, timeout=timeout, **await self._options())
-        except LinkError as error:
-            raise ExecTransportError(command=command, cause=error) from error
+            process = await machine.start(words, pty=tty, timeout=timeout, user=as_user, **await self._options())
+        except ProgramNotFound as error:
+            return PtyExecUpdate(None, f"{error}\n".encode(), _NOT_FOUND, None)
+        except ExecServerError as error:
+            raise _transport_error(command, error) from error
         if len(self._terminals) >= PTY_PROCESSES_MAX:
             meta = [(number, entry.last_used, entry.is_closed) for number, entry in self._terminals.items()]
             oldest = process_id_to_prune_from_meta(meta)
             if oldest is not None:
+                self.state.terminals.pop(oldest, None)
                 await self._terminals.pop(oldest).process.end()
         number = allocate_pty_process_id(set(self._terminals))
         self._terminals[number] = _Terminal(process, has_input=tty)
+        self.state.terminals[number] = ExecServerTerminalState(process_id=process.id, has_input=tty)
         wait = clamp_pty_yield_time_ms(int((_START_YIELD if yield_time_s is None else yield_time_s) * 1000))
         return await self._update(number, wait / 1000, max_output_tokens)
 
@@ -183,6 +267,12 @@ class ExecServerSandboxSession(BaseSandboxSession):
         max_output_tokens: int | None = None,
     ) -> PtyExecUpdate:
         """Writes to a command, or polls it with no characters."""
+        command = ["write_stdin", str(session_id)]
+        try:
+            # After a resume, the commands are known once there is a connection.
+            await self.machine()
+        except ExecServerError as error:
+            raise _transport_error(command, error) from error
         entry = self._terminals.get(session_id)
         if entry is None:
             raise PtySessionNotFoundError(session_id=session_id)
@@ -194,6 +284,8 @@ class ExecServerSandboxSession(BaseSandboxSession):
             except BrokenPipeError:
                 # It has ended; the update tells.
                 pass
+            except ExecServerError as error:
+                raise _transport_error(command, error) from error
         asked = int((_WRITE_YIELD if yield_time_s is None else yield_time_s) * 1000)
         wait = resolve_pty_write_yield_time_ms(yield_time_ms=asked, input_empty=not chars)
         entry.last_used = time.monotonic()
@@ -201,7 +293,14 @@ class ExecServerSandboxSession(BaseSandboxSession):
 
     async def pty_terminate_all(self) -> None:
         """Ends every command that was left running."""
+        if self.state.terminals and self._machine is None:
+            try:
+                await self.machine()
+            except ExecServerError:
+                # The server ends what is left when the session expires.
+                pass
         entries, self._terminals = list(self._terminals.values()), {}
+        self.state.terminals = {}
         for entry in entries:
             await entry.process.end()
 
@@ -214,14 +313,21 @@ class ExecServerSandboxSession(BaseSandboxSession):
                 output = await asyncio.wait_for(entry.process.next_output(), left)
             except asyncio.TimeoutError:
                 break
+            except ExecServerError as error:
+                # What has arrived is returned first; the next update fails again.
+                if parts:
+                    break
+                raise _transport_error(entry.process.argv, error, has_started=True) from error
             if output is None:
                 entry.is_closed = True
             else:
                 parts.append(output.data)
+                self.state.terminals[number].seq = output.seq
         text, count = truncate_text_by_tokens(b"".join(parts).decode(errors="replace"), max_output_tokens)
         if not entry.is_closed:
             return PtyExecUpdate(number, text.encode(), None, count)
         self._terminals.pop(number, None)
+        self.state.terminals.pop(number, None)
         return PtyExecUpdate(None, text.encode(), entry.process.returncode, count)
 
     # Files
@@ -229,10 +335,11 @@ class ExecServerSandboxSession(BaseSandboxSession):
     async def read(self, path: Path, *, user: str | User | None = None) -> io.IOBase:
         """The content of a file."""
         where = await self._validate_path_access(path)
-        if user is not None:
+        fs = await self._files(user)
+        if fs is None:
             await self._check_read_with_exec(path, user=user)
         try:
-            return io.BytesIO(await (await self.machine()).fs.read_bytes(str(where)))
+            return io.BytesIO(await (fs or (await self.machine()).fs).read_bytes(str(where)))
         except FileNotFoundError as error:
             raise WorkspaceReadNotFoundError(path=path, cause=error) from error
         except (ExecServerError, OSError) as error:
@@ -241,16 +348,44 @@ class ExecServerSandboxSession(BaseSandboxSession):
     async def write(self, path: Path, data: io.IOBase, *, user: str | User | None = None) -> None:
         """Writes a file, and makes the directories above it."""
         where = str(await self._validate_path_access(path, for_write=True))
-        if user is not None:
+        fs = await self._files(user)
+        if fs is None:
             await self._check_write_with_exec(path, user=user)
         content = data.read()
         raw = content.encode() if isinstance(content, str) else bytes(content)
         try:
-            fs = (await self.machine()).fs
+            fs = fs or (await self.machine()).fs
             await fs.mkdir(where.rsplit("/", 1)[0] or "/", parents=True, exist_ok=True)
             await fs.write_bytes(where, raw)
         except (ExecServerError, OSError) as error:
             raise WorkspaceArchiveWriteError(path=path, cause=error) from error
+
+    async def _files(self, user: str | User | None) -> AsyncFiles | None:
+        """The files with the rights of the user; none if the server cannot become one, and `sudo` must look."""
+        try:
+            machine = await self.machine()
+        except LinkError as error:
+            raise _transport_error(["files"], error) from error
+        name = _name_of(user)
+        if name is None:
+            return machine.fs
+        return machine.fs.with_user(name) if machine.capabilities.get("fsUser") else None
+
+    async def _resolve_exposed_port(self, port: int) -> ExposedPortEndpoint:
+        try:
+            target = (await self.machine())._session.target
+        except ExecServerError as error:
+            raise self._no_port(port, str(error), error) from error
+        if not isinstance(target, Socket):
+            told = f"the ports of {target.name} cannot be reached from here; the server forwards none"
+            raise self._no_port(port, told)
+        return ExposedPortEndpoint(host="127.0.0.1" if target.path is not None else target.host, port=port)
+
+    def _no_port(self, port: int, told: str, cause: Exception | None = None) -> ExposedPortUnavailableError:
+        context, ports = {"backend": _BACKEND, "detail": told}, self.state.exposed_ports
+        return ExposedPortUnavailableError(
+            port=port, exposed_ports=ports, reason="backend_unavailable", context=context, cause=cause
+        )
 
     async def persist_workspace(self) -> io.IOBase:
         """The directory as a tar archive with relative names."""
@@ -280,6 +415,36 @@ class ExecServerSandboxSession(BaseSandboxSession):
             raise WorkspaceArchiveWriteError(path=root, cause=error) from error
 
 
+def _name_of(user: str | User | None) -> str | None:
+    return user.name if isinstance(user, User) else user or None
+
+
+def _transport_error(
+    command: Sequence[str | Path], error: ExecServerError, *, has_started: bool = False
+) -> ExecTransportError:
+    """The error of the SDK; another attempt is safe only if the command cannot have run."""
+    may_have_run = has_started or isinstance(error, (Ambiguous, SessionLost, MachineClosed, OutputLost))
+    context = {"retry_safe": isinstance(error, LinkError) and not may_have_run}
+    message = f"exec transport error: {error}"
+    return ExecTransportError(command=command, context=context, cause=error, message=message)
+
+
+async def _connect(
+    place: ExecServerSandboxClientOptions | ExecServerSandboxSessionState,
+    *,
+    session: str | None = None,
+    take_over: bool = False,
+) -> AsyncMachine:
+    return await AsyncMachine.connect(
+        place.target,
+        token_file=place.token_file,
+        registry=place.registry,
+        linger=place.linger,
+        session=session,
+        take_over=take_over,
+    )
+
+
 class ExecServerSandboxClient(BaseSandboxClient[ExecServerSandboxClientOptions]):
     """Creates, resumes and deletes sessions."""
 
@@ -295,10 +460,13 @@ class ExecServerSandboxClient(BaseSandboxClient[ExecServerSandboxClientOptions])
         """A session with a directory of its own, unless the manifest names one."""
         manifest = manifest if manifest is not None else Manifest()
         self._validate_manifest_for_create(manifest)
-        machine = await AsyncMachine.connect(options.target, token_file=options.token_file)
+        machine = await _connect(options)
         is_owned = manifest.root == _DEFAULT_ROOT
         if is_owned:
             directory = (await machine.run(["mktemp", "-d"], check=True)).stdout.strip()
+            if machine.capabilities.get("processUser"):
+                # Commands of other users begin there, too.
+                await machine.fs.chmod(directory, 0o755)
             manifest = manifest.model_copy(update={"root": directory}, deep=True)
         number = uuid.uuid4()
         state = ExecServerSandboxSessionState(
@@ -307,8 +475,12 @@ class ExecServerSandboxClient(BaseSandboxClient[ExecServerSandboxClientOptions])
             snapshot=resolve_snapshot(snapshot, str(number)),
             target=options.target,
             token_file=options.token_file,
+            registry=options.registry,
             sandbox=options.sandbox,
             network=options.network,
+            linger=options.linger,
+            exposed_ports=options.exposed_ports,
+            server_session=machine.session_id,
             workspace_root_owned=is_owned,
         )
         return self._wrap_session(ExecServerSandboxSession(state, machine))
@@ -329,7 +501,7 @@ class ExecServerSandboxClient(BaseSandboxClient[ExecServerSandboxClientOptions])
         return session
 
     async def resume(self, state: SandboxSessionState) -> SandboxSession:
-        """The same directory on the same machine."""
+        """The same directory on the same machine, with the commands that the server still has."""
         if not isinstance(state, ExecServerSandboxSessionState):
             raise TypeError("expected a state of ExecServerSandboxClient")
         return self._wrap_session(ExecServerSandboxSession(state))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
+from fsspec.callbacks import Callback
 from fsspec.tests.abstract import (
     AbstractCopyTests,
     AbstractFixtures,
@@ -73,3 +75,43 @@ class TestOurs(Fixtures):
         assert fs.ls(fs_path) == []
         with pytest.raises(FileNotFoundError):
             fs.info(f"{fs_path}/c")
+
+    def test_patterns_are_expanded_before_trees_are_removed(self, fs: Any, fs_path: str) -> None:
+        for name in ["a/1", "a/2/deep", "b/3"]:
+            fs.pipe_file(f"{fs_path}/{name}", b"x")
+        fs.rm(f"{fs_path}/a/*", recursive=True)
+        assert fs.ls(f"{fs_path}/a") == [] and fs.find(fs_path) == [f"{fs_path}/b/3"]
+        fs.rm(Path(fs_path, "b"), recursive=True)
+        assert not fs.exists(f"{fs_path}/b")
+
+    @pytest.mark.parametrize("size", [0, 1000, 3_000_000])
+    def test_callbacks_are_told_the_progress_of_a_file(self, fs: Any, fs_path: str, tmp_path: Path, size: int) -> None:
+        local, callback = tmp_path / "local", Callback()
+        local.write_bytes(bytes(size))
+        fs.put_file(str(local), f"{fs_path}/remote", callback=callback)
+        assert (callback.size, callback.value) == (size, size)
+        for options in [{"lpath": str(tmp_path / "back")}, {"outfile": io.BytesIO()}]:
+            callback = Callback()
+            fs.get_file(f"{fs_path}/remote", callback=callback, **options)
+            assert (callback.size, callback.value) == (size, size)
+
+    @pytest.mark.parametrize("size", [3, 2_000_000])
+    def test_a_new_file_is_put_by_one_request(
+        self, fs: Any, fs_path: str, tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "local").write_bytes(bytes(size))
+        # A file that appears after a check must not be replaced.
+        monkeypatch.setattr(fs, "exists", lambda path: False)
+        fs.put_file(tmp_path / "local", f"{fs_path}/new", mode="create")
+        fs.pipe_file(f"{fs_path}/old", b"old")
+        with pytest.raises(FileExistsError):
+            fs.put_file(tmp_path / "local", f"{fs_path}/old", mode="create")
+        assert fs.cat_file(f"{fs_path}/old") == b"old" and fs.info(f"{fs_path}/new")["size"] == size
+
+    def test_every_option_of_a_connection_is_one(self, url: str) -> None:
+        with pytest.raises(ValueError, match="registry= goes with"):
+            ExecServerFileSystem(url, registry="https://relay.example.org", skip_instance_cache=True)
+        parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        fs = ExecServerFileSystem(url, traceparent=parent, skip_instance_cache=True)
+        assert fs.machine._session.traceparent == parent
+        fs.machine.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,11 +38,27 @@ async def exchange(machine: AsyncMachine, place: str) -> None:
     assert await again.read() == b"\x00\xff"
 
 
-async def test_bytes_travel_in_binary_messages(url: str, place: str) -> None:
+def note_large_messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The first byte of each message that is too long for a reply without content."""
+    noted: list[bytes] = []
+    handle = Link.handle
+
+    def note(link: Link, message: bytes | memoryview) -> Any:
+        if len(message) > 1000:
+            noted.append(bytes(message[:1]))
+        return handle(link, message)
+
+    monkeypatch.setattr(Link, "handle", note)
+    return noted
+
+
+async def test_bytes_travel_in_binary_messages(url: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with AsyncMachine.connect(url) as machine:
         link = machine._session.link
         assert link is not None and link.sends_binary
+        noted = note_large_messages(monkeypatch)
         await exchange(machine, place)
+        assert set(noted) == {b"\x01"}
 
 
 async def test_lines_have_no_binary_messages(place: str, tmp_path: Path) -> None:
@@ -57,7 +74,9 @@ async def test_a_client_that_does_not_ask_gets_json(url: str, place: str, monkey
     async with AsyncMachine.connect(url) as machine:
         link = machine._session.link
         assert link is not None and not link.sends_binary
+        noted = note_large_messages(monkeypatch)
         await exchange(machine, place)
+        assert set(noted) == {b"{"}
 
 
 async def test_the_form_may_change_with_the_connection(

@@ -260,8 +260,9 @@ async def test_files_can_be_confined_by_a_policy(machine: AsyncMachine, place: s
     assert raised.value.sandbox_denied
     with pytest.raises(RemoteError):
         await confined.edit(place + "/file", "old", "new")
-    with pytest.raises(Unsupported):
-        await confined.watch(place)
+    async with confined.watch(place, coalesce=0.01) as watch:
+        await machine.fs.write_text(place + "/other", "x")
+        assert [change.kind for change in await follow(watch, "/other")][:1] == ["create"]
     assert await machine.fs.read_text(place + "/file") == "old"
 
 
@@ -282,5 +283,13 @@ async def test_another_user_is_used_only_where_the_server_announces_it(machine: 
     files = machine.fs.with_user("nobody")
     with pytest.raises(PermissionError):
         await files.read_text(place + "/secret")
-    await files.write_text(place + "/theirs", "x")
+    async with files.watch(place, coalesce=0.01) as watch:
+        await files.write_text(place + "/theirs", "x")
+        assert [change.kind for change in await follow(watch, "/theirs")][:1] == ["create"]
     assert (await machine.fs.stat(place + "/theirs")).owner == "nobody"
+    await machine.fs.mkdir(place + "/closed")
+    await machine.fs.chmod(place + "/closed", 0o700)
+    with pytest.raises(PermissionError):
+        await files.watch(place + "/closed")
+    with pytest.raises(ValueError, match="not of 'nobody'"):
+        await files.read_text("~/file")

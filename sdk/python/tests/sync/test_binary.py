@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,27 @@ def exchange(machine: Machine, place: str) -> None:
     assert again.read() == b"\x00\xff"
 
 
-def test_bytes_travel_in_binary_messages(url: str, place: str) -> None:
+def note_large_messages(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The first byte of each message that is too long for a reply without content."""
+    noted: list[bytes] = []
+    handle = Link.handle
+
+    def note(link: Link, message: bytes | memoryview) -> Any:
+        if len(message) > 1000:
+            noted.append(bytes(message[:1]))
+        return handle(link, message)
+
+    monkeypatch.setattr(Link, "handle", note)
+    return noted
+
+
+def test_bytes_travel_in_binary_messages(url: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Machine.connect(url) as machine:
         link = machine._session.link
         assert link is not None and link.sends_binary
+        noted = note_large_messages(monkeypatch)
         exchange(machine, place)
+        assert set(noted) == {b"\x01"}
 
 
 def test_lines_have_no_binary_messages(place: str, tmp_path: Path) -> None:
@@ -56,7 +73,9 @@ def test_a_client_that_does_not_ask_gets_json(url: str, place: str, monkeypatch:
     with Machine.connect(url) as machine:
         link = machine._session.link
         assert link is not None and not link.sends_binary
+        noted = note_large_messages(monkeypatch)
         exchange(machine, place)
+        assert set(noted) == {b"{"}
 
 
 def test_the_form_may_change_with_the_connection(

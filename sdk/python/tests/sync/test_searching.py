@@ -259,8 +259,9 @@ def test_files_can_be_confined_by_a_policy(machine: Machine, place: str) -> None
     assert raised.value.sandbox_denied
     with pytest.raises(RemoteError):
         confined.edit(place + "/file", "old", "new")
-    with pytest.raises(Unsupported):
-        confined.watch(place)
+    with confined.watch(place, coalesce=0.01) as watch:
+        machine.fs.write_text(place + "/other", "x")
+        assert [change.kind for change in follow(watch, "/other")][:1] == ["create"]
     assert machine.fs.read_text(place + "/file") == "old"
 
 
@@ -281,5 +282,13 @@ def test_another_user_is_used_only_where_the_server_announces_it(machine: Machin
     files = machine.fs.with_user("nobody")
     with pytest.raises(PermissionError):
         files.read_text(place + "/secret")
-    files.write_text(place + "/theirs", "x")
+    with files.watch(place, coalesce=0.01) as watch:
+        files.write_text(place + "/theirs", "x")
+        assert [change.kind for change in follow(watch, "/theirs")][:1] == ["create"]
     assert (machine.fs.stat(place + "/theirs")).owner == "nobody"
+    machine.fs.mkdir(place + "/closed")
+    machine.fs.chmod(place + "/closed", 0o700)
+    with pytest.raises(PermissionError):
+        files.watch(place + "/closed")
+    with pytest.raises(ValueError, match="not of 'nobody'"):
+        files.read_text("~/file")

@@ -73,7 +73,7 @@ class BlockReader:
             except LinkError:
                 answer = None
             if answer is not None:
-                return chunk_of(answer), answer["eof"]
+                return bytes(chunk_of(answer)), answer["eof"]
             await self.open()
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ async def read_blocks(session: AsyncSession, path: str) -> AsyncGenerator[bytes,
                 asked = done
                 await reader.open()
                 continue
-            data = chunk_of(answer)
+            data = bytes(chunk_of(answer))
             done += len(data)
             if data:
                 yield data

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ Traceparent = str | Callable[[], str | None] | None
 class Call:
     """One request that waits for its reply."""
 
-    __slots__ = ("method", "result", "error", "gate", "on_result", "is_done", "link")
+    __slots__ = ("method", "result", "error", "gate", "on_result", "is_done", "link", "_claim")
 
     def __init__(self, method: str, on_result: Callable[[Any], None] | None = None) -> None:
         self.method = method
@@ -46,15 +47,17 @@ class Call:
         self.error: dict[str, Any] | ExecServerError | None = None
         self.is_done = False
         self.link: Link | None = None
+        self._claim = threading.Lock()
         self.on_result = on_result
         self.gate = None if on_result else runtime.Gate()
 
     def finish(self, result: Any, error: dict[str, Any] | ExecServerError | None) -> None:
-        """The reply, or why there is none."""
-        if self.is_done:
+        """The reply, or why there is none; the first one counts."""
+        # The reader of the link and the thread of a user who closes may come at once.
+        if not self._claim.acquire(blocking=False):
             return
-        self.is_done = True
         self.result, self.error = result, error
+        self.is_done = True
         if self.on_result is not None:
             self.on_result(self)
         elif self.gate is not None:
@@ -125,21 +128,17 @@ class Link:
                 raise
 
     def handle(self, message: bytes | memoryview) -> tuple[str, dict[str, Any]] | None:
-        """A message of the server: a reply is matched, a notification is returned."""
-        chunk: bytes | None = None
-        if message[:1] == _BINARY:
-            end = _PREFIX + int.from_bytes(message[1:_PREFIX], "big")
-            message, chunk = bytes(message[_PREFIX:end]), bytes(message[end:])
-        else:
-            message = bytes(message)
-        if chunk is None and message.startswith(_OUTPUT):
-            # Output is the bulk of the traffic; its base64 needs no JSON parser.
-            at = message.find(_CHUNK, 0, _HEAD)
-            if at > 0 and message.endswith(_AFTER) and message.find(b'"', at + len(_CHUNK)) == len(message) - 3:
-                params = json.loads(message[len(_OUTPUT) - 1 : at] + b'"chunk":null}')
-                params["chunk"] = decode(memoryview(message)[at + len(_CHUNK) : -3])
+        """A message of the server: a reply is matched, a notification is returned; a view in it is of the message."""
+        chunk: memoryview | None = None
+        if bytes(message[:1]) == _BINARY:
+            view = memoryview(message)
+            end = _PREFIX + int.from_bytes(view[1:_PREFIX], "big")
+            message, chunk = view[_PREFIX:end], view[end:]
+        elif bytes(message[: len(_OUTPUT)]) == _OUTPUT:
+            params = _output_of(memoryview(message))
+            if params is not None:
                 return "process/output", params
-        parsed: Any = json.loads(message)
+        parsed: Any = json.loads(bytes(message))
         if not isinstance(parsed, dict):
             raise LinkError("the server sent a message that is no object")
         parsed = cast("dict[str, Any]", parsed)
@@ -148,7 +147,7 @@ class Link:
             payload = parsed.get("params" if method is not None else "result")
             if not isinstance(payload, dict) or cast("dict[str, Any]", payload).get("chunk") != "":
                 raise LinkError("the server sent a binary message without a place for its bytes")
-            payload["chunk"] = chunk
+            payload["chunk"] = chunk if method is not None else bytes(chunk)
         if method is not None:
             return (method, parsed.get("params") or {}) if "id" not in parsed else None
         call = self._calls.pop(parsed.get("id", -1), None)
@@ -157,7 +156,7 @@ class Link:
         return None
 
     async def receive(self, deadline: float | None = None) -> list[bytes | memoryview]:
-        """The next messages; raises `LinkError` at the end of the connection, or at the deadline."""
+        """The next messages, valid until the next call; raises `LinkError` at the end of the connection, or the deadline."""
         if self.ready:
             ready, self.ready = self.ready, []
             return ready
@@ -178,13 +177,12 @@ class Link:
                     await self._pipe.send(self._websocket.ping())
                 continue
             messages: list[bytes | memoryview] = []
-            messages += self._lines(data) if self._websocket is None else self._websocket.feed(data)
+            messages += self._lines(bytes(data)) if self._websocket is None else self._websocket.feed(data)
             is_pinged = False
             if self._websocket is not None:
-                async with self._lock:
-                    answer = self._websocket.outgoing()
-                    if answer:
-                        await self._pipe.send(answer)
+                if self._websocket.must_answer:
+                    async with self._lock:
+                        await self._pipe.send(self._websocket.answer())
             elif not data:
                 raise await self._child_end()
             if messages:
@@ -227,6 +225,25 @@ class Link:
         code, words = await self._pipe.farewell()
         words = words.removeprefix("exec-server: ") or f"the connecting program exited with {code}"
         return AuthError(words) if code == _REFUSED else LinkError(words)
+
+
+def _output_of(message: memoryview) -> dict[str, Any] | None:
+    """The params of a `process/output`, which is the bulk of the traffic: its base64 needs no JSON parser."""
+    head = bytes(message[:_HEAD])
+    at = head.find(_CHUNK)
+    if at < 0 or bytes(message[-len(_AFTER) :]) != _AFTER:
+        return None
+    text = message[at + len(_CHUNK) : -len(_AFTER)]
+    try:
+        data = decode(text)
+    except ValueError:
+        return None
+    # The decoder skips what is not base64, such as the members after a chunk that is not the last one.
+    if len(text) % 4 or len(data) != len(text) // 4 * 3 - bytes(text[-2:]).count(b"="):
+        return None
+    params = json.loads(head[len(_OUTPUT) - 1 : at] + b'"chunk":null}')
+    params["chunk"] = data
+    return params
 
 
 async def dial(target: Socket | Child, timeout: float) -> Link:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._errors import Ambiguous, ExecServerError, LinkError, OutputLost, StdinClosed, remote_error
-from .._events import UNREAD_LIMIT, EventOrder
+from .._events import EventOrder
 from .._protocol import chunk_of, signal_name
 from .._types import Exit, Output
 from . import runtime
@@ -40,7 +40,7 @@ class AsyncProcess:
         self.session_id = session.session_id
         self.is_started = False
         self._session = session
-        self._order = EventOrder(after, None if is_collecting else UNREAD_LIMIT)
+        self._order = EventOrder(after, is_collecting=is_collecting)
         self._is_collecting = is_collecting
         self._error: LinkError | None = None
         self._changed = runtime.Notifier()
@@ -75,7 +75,7 @@ class AsyncProcess:
     @property
     def unread_bytes(self) -> int:
         """Output that has arrived and was not read."""
-        return 0 if self._is_collecting else self._order.unread_bytes
+        return self._order.unread_bytes
 
     # Output
 
@@ -138,14 +138,11 @@ class AsyncProcess:
         return True
 
     def collected(self) -> tuple[bytes, bytes]:
-        """Everything that was not read: stdout or the terminal, and stderr."""
+        """Everything that has arrived, of a process that collects: stdout or the terminal, and stderr."""
         if self._order.lost is not None:
             raise OutputLost(f"output of process {self.id} is lost: {self._order.lost}")
-        out: list[bytes] = []
-        err: list[bytes] = []
-        while (output := self._take()) is not None:
-            (err if output.stream == "stderr" else out).append(output.data)
-        return b"".join(out), b"".join(err)
+        with self._guard:
+            return self._order.collected()
 
     # Control
 

@@ -6,25 +6,33 @@ import codecs
 import contextlib
 import inspect
 import io
+import os
 import socket
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
-from anyio.abc import ByteReceiveStream, ByteSendStream, Process, SocketAttribute, SocketStream
+import anyio.lowlevel
+from anyio.abc import SocketAttribute, SocketStream
 
+from .._children import end_child, farewell_of, start_child
 from .._errors import LinkError
 from .._target import Child, Socket
 
 T = TypeVar("T")
 _CHUNK = 256 * 1024
-_LAST_WORDS = 4096
+_READS_IN_A_ROW = 4
+"""Other tasks run at least this often while bytes arrive without a pause."""
 
 now = time.monotonic
 closing = contextlib.aclosing
-Lock = anyio.Lock
+
+
+def Lock() -> anyio.Lock:  # noqa: N802
+    """A lock that lets no other task run when it is free."""
+    return anyio.Lock(fast_acquire=True)
 
 
 class Opening(Generic[T]):
@@ -164,37 +172,77 @@ async def call_back(function: Callable[[Any], object], argument: object) -> None
         await returned
 
 
+class _Readiness:
+    """Reads what has arrived without asking the event loop, which is asked only when there is nothing."""
+
+    def __init__(self, fd: int, read: Callable[[memoryview], int]) -> None:
+        self._fd = fd
+        self._read = read
+        self._buffer = memoryview(bytearray(_CHUNK))
+        self._in_a_row = 0
+
+    async def receive(self, timeout: float) -> memoryview | None:
+        """Bytes that are valid until the next call, none of them at the end; `None` if the time passed."""
+        if self._in_a_row >= _READS_IN_A_ROW:
+            self._in_a_row = 0
+            await anyio.lowlevel.checkpoint()
+        while True:
+            try:
+                size = self._read(self._buffer)
+            except BlockingIOError:
+                self._in_a_row = 0
+                with anyio.move_on_after(timeout) as scope:
+                    await anyio.wait_readable(self._fd)
+                if scope.cancelled_caught:
+                    return None
+                continue
+            self._in_a_row += 1
+            return self._buffer[:size]
+
+
+async def _send_all(fd: int, write: Callable[[memoryview], int], data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[write(rest) :]
+        except BlockingIOError:
+            # A message that is cut by a cancellation would break the connection.
+            with anyio.CancelScope(shield=True):
+                await anyio.wait_writable(fd)
+
+
 class SocketPipe:
     """Bytes over TCP or a unix socket."""
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
+        # The event loop owns the socket of the stream; a second descriptor of it is read and written here.
+        self._socket = socket.socket(fileno=os.dup(stream.extra(SocketAttribute.raw_socket).fileno()))
+        self._socket.setblocking(False)
+        self._incoming = _Readiness(self._socket.fileno(), self._socket.recv_into)
 
     async def send(self, data: bytes) -> None:
         try:
-            # A message that is cut by a cancellation would break the connection.
-            with anyio.CancelScope(shield=True):
-                await self._stream.send(data)
-        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            await _send_all(self._socket.fileno(), self._socket.send, data)
+        except (OSError, anyio.ClosedResourceError) as error:
             raise LinkError(f"the connection is lost: {_cause(error)}") from error
 
-    async def receive(self, timeout: float) -> bytes | None:
-        """Bytes, `b""` at the end, or none if the time passed."""
+    async def receive(self, timeout: float) -> memoryview | None:
+        """Bytes, none of them at the end, or `None` if the time passed."""
         try:
-            with anyio.move_on_after(timeout):
-                return await self._stream.receive(_CHUNK)
-            return None
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            return b""
-        except (OSError, anyio.BrokenResourceError) as error:
+            return await self._incoming.receive(timeout)
+        except (OSError, anyio.ClosedResourceError) as error:
             raise LinkError(f"the connection is lost: {_cause(error)}") from error
 
     def abort(self) -> None:
         """Ends both directions; the reader sees the end."""
-        with contextlib.suppress(OSError, anyio.ClosedResourceError):
-            self._stream.extra(SocketAttribute.raw_socket).shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
+        if self._socket.fileno() >= 0:
+            anyio.notify_closing(self._socket)
+            self._socket.close()
         with anyio.CancelScope(shield=True):
             await anyio.aclose_forcefully(self._stream)
 
@@ -202,48 +250,49 @@ class SocketPipe:
 class ChildPipe:
     """Bytes over the stdin and stdout of a child."""
 
-    def __init__(self, process: Process, child: Child) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], child: Child) -> None:
         self._process = process
         self._child = child
-        self._stdin = cast("ByteSendStream", process.stdin)
-        self._stdout = cast("ByteReceiveStream", process.stdout)
+        self._stdin, self._stdout = cast("io.FileIO", process.stdin), cast("io.FileIO", process.stdout)
+        for pipe in (self._stdin, self._stdout):
+            os.set_blocking(pipe.fileno(), False)
+        self._incoming = _Readiness(self._stdout.fileno(), lambda buffer: _or_blocks(self._stdout.readinto(buffer)))
 
     async def send(self, data: bytes) -> None:
         try:
-            with anyio.CancelScope(shield=True):
-                await self._stdin.send(data)
-        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            await _send_all(self._stdin.fileno(), lambda rest: _or_blocks(self._stdin.write(rest)), data)
+        except (OSError, ValueError, anyio.ClosedResourceError) as error:
             raise LinkError(f"{self._child.argv[0]} has ended") from error
 
-    async def receive(self, timeout: float) -> bytes | None:
+    async def receive(self, timeout: float) -> memoryview | None:
+        """Bytes, none of them at the end, or `None` if the time passed."""
         try:
-            with anyio.move_on_after(timeout):
-                return await self._stdout.receive(_CHUNK)
-            return None
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            return b""
-        except (OSError, anyio.BrokenResourceError) as error:
+            return await self._incoming.receive(timeout)
+        except (OSError, ValueError, anyio.ClosedResourceError) as error:
             raise LinkError(f"the connection is lost: {_cause(error)}") from error
 
     def abort(self) -> None:
         """Ends the child; the reader sees the end."""
-        with contextlib.suppress(ProcessLookupError, OSError):
-            self._process.kill()
+        self._process.kill()
 
     async def close(self) -> None:
+        if self._stdout.closed:
+            return
+        for pipe in (self._stdin, self._stdout):
+            anyio.notify_closing(pipe)
         with anyio.CancelScope(shield=True):
-            self.abort()
-            await self._process.aclose()
+            await anyio.to_thread.run_sync(end_child, self._process)
 
     async def farewell(self) -> tuple[int, str]:
         """The exit code and the last words of a child that has closed its stdout."""
-        words = b""
-        with anyio.move_on_after(5, shield=True):
-            with contextlib.suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
-                while self._process.stderr is not None and len(words) < _LAST_WORDS:
-                    words += await self._process.stderr.receive(_LAST_WORDS)
-            return await self._process.wait(), words.decode(errors="replace").strip()
-        return -1, words.decode(errors="replace").strip()
+        return await anyio.to_thread.run_sync(farewell_of, self._process)
+
+
+def _or_blocks(size: int | None) -> int:
+    """What was read or written; files say by `None` that nothing could be."""
+    if size is None:
+        raise BlockingIOError
+    return size
 
 
 async def open_socket(target: Socket, timeout: float) -> SocketPipe:
@@ -263,11 +312,7 @@ async def open_socket(target: Socket, timeout: float) -> SocketPipe:
 
 async def open_child(target: Child) -> ChildPipe:
     """Starts a child."""
-    argv: Sequence[str] = target.argv
-    process = await anyio.open_process(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=target.env
-    )
-    return ChildPipe(process, target)
+    return ChildPipe(start_child(target), target)
 
 
 def _cause(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import stat as modes
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._protocol import encode, to_uri
 from .._types import Progress, Stat
@@ -49,15 +49,16 @@ async def upload(
     session: AsyncSession,
     source: Path,
     destination: str,
+    conditions: dict[str, Any],
     progress: Callable[[Progress], object] | None,
 ) -> int:
-    """Copies a local file or tree."""
+    """Copies a local file or tree; the conditions are those of a file."""
     meter = Meter(progress)
     parent = destination.rstrip("/").rsplit("/", 1)[0]
     if parent:
         await files.mkdir(parent, parents=True, exist_ok=True)
     if not source.is_dir():
-        await _upload_file(session, source, destination, meter)
+        await _upload_file(session, source, destination, conditions, meter)
         return meter.total
     for directory, names, others in os.walk(source):
         relative = Path(directory).relative_to(source)
@@ -68,20 +69,22 @@ async def upload(
             if local.is_symlink():
                 await files.symlink(f"{remote}/{name}", os.readlink(local), replace=True)
             elif local.is_file():
-                await _upload_file(session, local, f"{remote}/{name}", meter)
+                await _upload_file(session, local, f"{remote}/{name}", {}, meter)
     return meter.total
 
 
-async def _upload_file(session: AsyncSession, source: Path, destination: str, meter: Meter) -> None:
+async def _upload_file(
+    session: AsyncSession, source: Path, destination: str, conditions: dict[str, Any], meter: Meter
+) -> None:
     facts = await runtime.in_thread(source.stat)
-    options: dict[str, object] = {}
+    options = dict(conditions)
     if session.capabilities.get("fsWriteAttributes"):
         options["modeBits"] = modes.S_IMODE(facts.st_mode)
     if facts.st_size <= _SMALL_BYTES:
         data = await runtime.in_thread(source.read_bytes)
         params = {"path": to_uri(destination), "dataBase64": encode(data), **options}
-        # The same content again is the same file, so a lost answer is no obstacle.
-        await session.call("fs/writeFile", params, is_repeatable=True, path=destination)
+        # Without conditions the same content again is the same file, so a lost answer is no obstacle.
+        await session.call("fs/writeFile", params, is_repeatable=not conditions, path=destination)
         meter.finish(destination, len(data))
         return
     size = facts.st_size

@@ -74,7 +74,7 @@ class BlockReader:
             except LinkError:
                 answer = None
             if answer is not None:
-                return chunk_of(answer), answer["eof"]
+                return bytes(chunk_of(answer)), answer["eof"]
             self.open()
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ def read_blocks(session: Session, path: str) -> Generator[bytes, None, None]:
                 asked = done
                 reader.open()
                 continue
-            data = chunk_of(answer)
+            data = bytes(chunk_of(answer))
             done += len(data)
             if data:
                 yield data

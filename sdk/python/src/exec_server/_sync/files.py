@@ -301,13 +301,18 @@ class Files(Searching):
         source: str | os.PathLike[str],
         destination: RemotePath,
         *,
+        if_absent: bool = False,
         progress: Callable[[Progress], object] | None = None,
     ) -> int:
         """Copies a local file or tree to `destination`, which becomes its path; returns the bytes.
 
-        Parents are created, permission bits and links are kept; pipes, sockets and devices are left out.
+        Parents are created, permission bits and links are kept; pipes, sockets and devices are left out. `if_absent`
+        creates a file and never replaces one, and raises `Ambiguous` if the connection broke before the answer.
         """
-        return upload(self, self._session, Path(source), self._session.absolute(destination), progress)
+        local, where = Path(source), self._session.absolute(destination)
+        if if_absent and local.is_dir():
+            raise ValueError(f"if_absent is for one file, and {local} is a directory")
+        return upload(self, self._session, local, where, self.conditions(None, if_absent, None), progress)
 
     def download(
         self,

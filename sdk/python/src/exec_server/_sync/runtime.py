@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar, cast
 
+from .._children import end_child, farewell_of, start_child
 from .._errors import LinkError
 from .._target import Child, Socket
 
 T = TypeVar("T")
 _CHUNK = 256 * 1024
-_LAST_WORDS = 4096
 
 now = time.monotonic
 closing = contextlib.closing
@@ -114,6 +114,7 @@ class SocketPipe:
         self._stream = stream
         self._poll = select.poll()
         self._poll.register(stream, select.POLLIN)
+        self._buffer = memoryview(bytearray(_CHUNK))
 
     def send(self, data: bytes) -> None:
         try:
@@ -121,10 +122,15 @@ class SocketPipe:
         except OSError as error:
             raise LinkError(f"the connection is lost: {error}") from error
 
-    def receive(self, timeout: float) -> bytes | None:
-        """Bytes, `b""` at the end, or none if the time passed."""
+    def receive(self, timeout: float) -> memoryview | None:
+        """Bytes that are valid until the next call, none of them at the end, or `None` if the time passed."""
         try:
-            return self._stream.recv(_CHUNK) if _is_ready(self._poll, timeout) else None
+            while True:
+                try:
+                    return self._buffer[: self._stream.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)]
+                except BlockingIOError:
+                    if not _is_ready(self._poll, timeout):
+                        return None
         except OSError as error:
             raise LinkError(f"the connection is lost: {error}") from error
 
@@ -158,6 +164,7 @@ class ChildPipe:
             raise LinkError(f"{self._child.argv[0]} has ended") from error
 
     def receive(self, timeout: float) -> bytes | None:
+        """Bytes, `b""` at the end, or `None` if the time passed."""
         try:
             return os.read(self._stdout, _CHUNK) if _is_ready(self._poll, timeout) else None
         except OSError as error:
@@ -168,21 +175,11 @@ class ChildPipe:
         self._process.kill()
 
     def close(self) -> None:
-        self.abort()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        end_child(self._process)
 
     def farewell(self) -> tuple[int, str]:
         """The exit code and the last words of a child that has closed its stdout."""
-        assert self._process.stderr is not None
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-            words = self._process.stderr.read(_LAST_WORDS)
-            return self._process.returncode, words.decode(errors="replace").strip()
-        return -1, ""
+        return farewell_of(self._process)
 
 
 def open_socket(target: Socket, timeout: float) -> SocketPipe:
@@ -209,16 +206,7 @@ def open_socket(target: Socket, timeout: float) -> SocketPipe:
 
 def open_child(target: Child) -> ChildPipe:
     """Starts a child."""
-    process = subprocess.Popen(
-        list(target.argv),
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=cast("dict[str, str] | None", target.env),
-        start_new_session=True,
-    )
-    return ChildPipe(process, target)
+    return ChildPipe(start_child(target), target)
 
 
 def close_at_exit(machine: Any) -> None:

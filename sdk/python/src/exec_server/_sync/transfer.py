@@ -10,7 +10,7 @@ import stat as modes
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._protocol import encode, to_uri
 from .._types import Progress, Stat
@@ -50,15 +50,16 @@ def upload(
     session: Session,
     source: Path,
     destination: str,
+    conditions: dict[str, Any],
     progress: Callable[[Progress], object] | None,
 ) -> int:
-    """Copies a local file or tree."""
+    """Copies a local file or tree; the conditions are those of a file."""
     meter = Meter(progress)
     parent = destination.rstrip("/").rsplit("/", 1)[0]
     if parent:
         files.mkdir(parent, parents=True, exist_ok=True)
     if not source.is_dir():
-        _upload_file(session, source, destination, meter)
+        _upload_file(session, source, destination, conditions, meter)
         return meter.total
     for directory, names, others in os.walk(source):
         relative = Path(directory).relative_to(source)
@@ -69,20 +70,22 @@ def upload(
             if local.is_symlink():
                 files.symlink(f"{remote}/{name}", os.readlink(local), replace=True)
             elif local.is_file():
-                _upload_file(session, local, f"{remote}/{name}", meter)
+                _upload_file(session, local, f"{remote}/{name}", {}, meter)
     return meter.total
 
 
-def _upload_file(session: Session, source: Path, destination: str, meter: Meter) -> None:
+def _upload_file(
+    session: Session, source: Path, destination: str, conditions: dict[str, Any], meter: Meter
+) -> None:
     facts = runtime.in_thread(source.stat)
-    options: dict[str, object] = {}
+    options = dict(conditions)
     if session.capabilities.get("fsWriteAttributes"):
         options["modeBits"] = modes.S_IMODE(facts.st_mode)
     if facts.st_size <= _SMALL_BYTES:
         data = runtime.in_thread(source.read_bytes)
         params = {"path": to_uri(destination), "dataBase64": encode(data), **options}
-        # The same content again is the same file, so a lost answer is no obstacle.
-        session.call("fs/writeFile", params, is_repeatable=True, path=destination)
+        # Without conditions the same content again is the same file, so a lost answer is no obstacle.
+        session.call("fs/writeFile", params, is_repeatable=not conditions, path=destination)
         meter.finish(destination, len(data))
         return
     size = facts.st_size
