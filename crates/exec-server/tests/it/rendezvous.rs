@@ -7,6 +7,8 @@ mod certificates;
 #[cfg(target_os = "linux")]
 mod chaos;
 #[cfg(unix)]
+mod claims;
+#[cfg(unix)]
 mod cluster;
 #[cfg(target_os = "linux")]
 mod cluster_crowd;

@@ -205,32 +205,32 @@ impl PostgresStore {
         epoch: u64,
         asked: &[ClaimRequest],
     ) -> Result<Vec<Option<Claimed>>, StoreError> {
-        // No two of these tables are joined: the planner expects a few rows and would compare all pairs.
+        // The token is drawn, and the replaced claim read, under the lock of the row: claims of one environment come one
+        // after the other, and the snapshot of the statement need not know them.
         let claim = "
             WITH good AS (
-                SELECT a.*, nextval('claim_sequence') AS sequence
-                FROM unnest($1::text[], $2::bigint[], $3::text[]) AS a (environment, generation, registration)
+                SELECT a.* FROM unnest($1::text[], $2::bigint[], $3::text[]) AS a (environment, generation, registration)
                 JOIN environments e ON e.id = a.environment AND e.registration = a.registration),
-                before AS (
-                    SELECT p.* FROM good JOIN presence p ON p.environment = good.environment
-                    WHERE p.node <> '' AND p.node <> $4),
                 claimed AS (
                     INSERT INTO presence AS p (environment, generation, sequence, registration, node, epoch, since)
-                    SELECT environment, generation, sequence, registration, $4, $5, extract(epoch FROM now())::bigint
+                    SELECT environment, generation, nextval('claim_sequence'), registration, $4, $5,
+                        extract(epoch FROM now())::bigint
                     FROM good ORDER BY environment
                     ON CONFLICT (environment) DO UPDATE SET generation = excluded.generation,
-                        sequence = excluded.sequence, registration = excluded.registration,
-                        node = excluded.node, epoch = excluded.epoch, since = excluded.since
+                        sequence = greatest(nextval('claim_sequence'), p.sequence + 1),
+                        registration = excluded.registration,
+                        node = excluded.node, epoch = excluded.epoch, since = excluded.since,
+                        previous_node = p.node, previous_epoch = p.epoch,
+                        previous_generation = p.generation, previous_sequence = p.sequence
                     WHERE p.generation <= excluded.generation
-                    RETURNING p.environment, p.sequence),
-                replaced AS (
-                    SELECT * FROM before WHERE (environment IN (SELECT environment FROM claimed)) IS TRUE),
+                    RETURNING p.*),
                 told AS (
                     INSERT INTO superseded (node, epoch, environment, generation, sequence)
-                    SELECT node, epoch, environment, generation, sequence FROM replaced)
-            SELECT environment, sequence, NULL, NULL, NULL FROM claimed
-            UNION ALL
-            SELECT environment, sequence, node, epoch, generation FROM replaced";
+                    SELECT previous_node, previous_epoch, environment, previous_generation, previous_sequence
+                    FROM claimed WHERE previous_node NOT IN ('', $4))
+            SELECT environment, generation, sequence, nullif(nullif(previous_node, ''), $4),
+                previous_epoch, previous_generation, previous_sequence
+            FROM claimed";
         let environments: Vec<&str> = asked.iter().map(|it| it.environment.as_str()).collect();
         let registrations: Vec<&str> = asked.iter().map(|it| it.registration.as_str()).collect();
         let generations = asked.iter().map(|it| number(it.generation));
@@ -240,19 +240,13 @@ impl PostgresStore {
         self.times.note_together("claim", asked.len());
         let places: HashMap<&str, usize> = environments.iter().copied().zip(0..).collect();
         let mut claims: Vec<Option<Claimed>> = vec![None; asked.len()];
-        // Claims come before what they have replaced.
         for row in self.rows("claim", Lane::Quick, claim, parameters).await? {
-            let corrupt = || StoreError::Corrupt("a claim");
-            let place = *places.get(row.get::<_, &str>(0)).ok_or_else(corrupt)?;
-            let sequence = count(row.get(1))?;
-            let Some(node) = row.get::<_, Option<String>>(2) else {
-                let claim = ClaimId { generation: asked[place].generation, sequence };
-                claims[place] = Some(Claimed { claim, previous: None });
-                continue;
+            let place = places.get(row.get::<_, &str>(0)).ok_or(StoreError::Corrupt("a claim"))?;
+            let previous = match row.get::<_, Option<String>>(3) {
+                Some(node) => Some((node, count(row.get(4))?, read_claim(&row, 5)?)),
+                None => None,
             };
-            let previous = ClaimId { generation: count(row.get(4))?, sequence };
-            let claimed = claims[place].as_mut().ok_or_else(corrupt)?;
-            claimed.previous = Some((node, count(row.get(3))?, previous));
+            claims[*place] = Some(Claimed { claim: read_claim(&row, 1)?, previous });
         }
         Ok(claims)
     }
@@ -272,11 +266,15 @@ impl PostgresStore {
         node: &str,
         claims: &[(String, ClaimId)],
     ) -> Result<(), StoreError> {
+        // In the order in which claims lock the rows: two statements cannot wait for each other.
         let release = "
+            WITH ended AS (
+                SELECT p.environment FROM presence p
+                JOIN unnest($2::text[], $3::bigint[], $4::bigint[]) AS a (environment, generation, sequence)
+                    ON p.environment = a.environment AND p.generation = a.generation AND p.sequence = a.sequence
+                WHERE p.node = $1 ORDER BY p.environment FOR UPDATE OF p)
             UPDATE presence p SET node = '', epoch = 0, since = extract(epoch FROM now())::bigint
-            FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS ended (environment, generation, sequence)
-            WHERE p.environment = ended.environment AND p.generation = ended.generation
-              AND p.sequence = ended.sequence AND p.node = $1";
+            FROM ended WHERE p.environment = ended.environment";
         let environments: Vec<&str> = claims.iter().map(|it| it.0.as_str()).collect();
         let numbers = |of: fn(&ClaimId) -> u64| {
             claims.iter().map(|it| number(of(&it.1))).collect::<Result<Vec<_>, _>>()
@@ -299,9 +297,12 @@ impl PostgresStore {
 
     /// Deletes entries of executors that left long ago, and messages to nodes that are gone.
     pub async fn prune_presence(&self) -> Result<(), StoreError> {
+        // A row that is being claimed is left alone.
         let prune = "
             WITH old AS (
-                DELETE FROM presence WHERE node = '' AND since < extract(epoch FROM now())::bigint - 60)
+                SELECT environment FROM presence WHERE node = '' AND since < extract(epoch FROM now())::bigint - 60
+                FOR UPDATE SKIP LOCKED),
+                gone AS (DELETE FROM presence p USING old WHERE p.environment = old.environment)
             DELETE FROM superseded WHERE told_at < now() - interval '1 minute'";
         self.rows("prune_presence", Lane::Quick, prune, &[]).await.map(drop)
     }
