@@ -127,8 +127,10 @@ impl Default for Metrics {
         let closes = add.simple("relay_closes", "Websockets closed");
         let claims = add.simple("cluster_claims", "Executors claimed for this node");
         let claim_batches = add.simple("cluster_claim_batches", "Statements that made the claims");
-        let superseded =
-            add.simple("cluster_superseded", "Executors closed because another node has them");
+        let superseded = add.simple(
+            "cluster_superseded",
+            "Executors closed because a newer claim or registration has replaced them",
+        );
         let trunk_links = add.simple("trunk_links", "Streams to or from another node");
         let trunk_links_waiting =
             add.simple("trunk_links_waiting", "Streams that wait for credits of another node");

@@ -50,7 +50,9 @@ use pools::{Pools, STATEMENT_TIMEOUT};
 use registration::{Authorize, Register, Registering};
 use rows::{read_environment, read_token};
 
-pub use cluster::{ClaimId, ClaimRequest, Claimed, Located, NodeReport, NodeRow, Renewal};
+pub use cluster::{
+    ClaimId, ClaimRequest, Claimed, HeldClaim, Located, NodeReport, NodeRow, Renewal,
+};
 pub use import::ImportError;
 pub use pools::StoreUrlError;
 

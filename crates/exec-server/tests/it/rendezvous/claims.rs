@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
+use exec_server_rendezvous::held_claims::Entry;
 use exec_server_rendezvous::store::{
-    ClaimId, ClaimRequest, Claimed, NewRegistration, NodeReport, PostgresStore, Store, Token,
-    TokenRole,
+    ClaimId, ClaimRequest, Claimed, HeldClaim, NewRegistration, NodeReport, PostgresStore, Store,
+    Token, TokenRole,
 };
 use exec_server_testkit::eventually;
 use exec_server_testkit::postgres::{Postgres, PostgresSession};
@@ -102,6 +103,18 @@ impl TestNode {
     fn spawn_claim(&self, environments: &'static [&'static str]) -> JoinHandle<Vec<Claimed>> {
         let node = self.clone();
         tokio::spawn(async move { node.claim(environments).await })
+    }
+
+    /// Makes claims of `env-1` again.
+    async fn claim_again(&self, claim: ClaimId) -> Option<Claimed> {
+        let environment = "env-1".to_owned();
+        let held = HeldClaim { environment, registration: "r-env-1".to_owned(), claim };
+        self.store.claim_again(self.name, self.epoch, &[held]).await.unwrap().remove(0)
+    }
+
+    /// What the database says about `env-1`, for this node.
+    async fn entry(&self) -> Entry {
+        self.store.entries(self.name, self.epoch, &["env-1"]).await.unwrap()["env-1"]
     }
 
     /// A claim of this node, as the node that replaces it learns.
@@ -200,4 +213,40 @@ async fn a_release_and_a_claim_do_not_wait_for_each_other_in_a_circle() {
     for (environment, claimed) in ENVIRONMENTS.iter().zip(claims) {
         assert_eq!(rig.current(environment), ("a".to_owned(), claimed.claim.sequence));
     }
+}
+
+#[tokio::test]
+async fn a_claim_that_is_made_again_stays_the_same_and_replaces_only_older_ones() {
+    let Some(rig) = Rig::start().await else { return };
+    let old = rig.a.claim(&["env-1"]).await.remove(0).claim;
+    let new = rig.b.claim(&["env-1"]).await.remove(0).claim;
+    assert_eq!(rig.a.claim_again(old).await, None);
+    let here = Entry { generation: Some(1), claim: Some(new), is_here: true };
+    assert_eq!(rig.b.entry().await, here);
+    assert_eq!(rig.a.entry().await, Entry { is_here: false, ..here });
+    // A crash of the database empties the tables; the nodes come in any order.
+    let empty = "TRUNCATE presence, superseded";
+    for older_comes_first in [true, false] {
+        Postgres::run_shared_sql(&rig.url, empty);
+        assert_eq!(rig.a.entry().await, Entry { generation: Some(1), ..Entry::default() });
+        let first = Claimed { claim: old, previous: None };
+        let previous = if older_comes_first { rig.a.holder(old) } else { None };
+        if older_comes_first {
+            assert_eq!(rig.a.claim_again(old).await, Some(first));
+        }
+        assert_eq!(rig.b.claim_again(new).await, Some(Claimed { claim: new, previous }));
+        assert_eq!(rig.a.claim_again(old).await, None);
+        assert_eq!(rig.current("env-1"), ("b".to_owned(), new.sequence));
+        assert_eq!(rig.a.superseded().await.len(), usize::from(older_comes_first));
+    }
+    // With a new epoch of its node, and not after its release.
+    let later = TestNode { epoch: rig.b.epoch + 100, ..rig.b.clone() };
+    assert!(!later.entry().await.is_here);
+    assert_eq!(later.claim_again(new).await, Some(Claimed { claim: new, previous: None }));
+    assert!(later.entry().await.is_here);
+    rig.b.store.release("b", &[("env-1".to_owned(), new)]).await.unwrap();
+    assert_eq!(later.claim_again(new).await, None);
+    // A sequence that a crash has set back draws no older token.
+    Postgres::run_shared_sql(&rig.url, "SELECT setval('claim_sequence', 1)");
+    assert!(rig.a.claim(&["env-1"]).await.remove(0).claim > new);
 }
