@@ -464,7 +464,19 @@ impl Bus for ClusterBus {
     }
 
     fn supersede<'a>(&'a self, environment: &'a str, generation: u64) -> Answer<'a, ()> {
-        self.shared.local.supersede(environment, generation)
+        Box::pin(async move {
+            let shared = &self.shared;
+            let newest_old =
+                ClaimId { generation: generation.saturating_sub(1), sequence: u64::MAX };
+            shared.handle_replaced(environment, newest_old);
+            match shared.store.supersede(&shared.node.id, environment, generation).await {
+                Ok(Some(previous)) => shared.tell_superseded(environment, previous),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, environment, "the node of the older registration finds out by its next check");
+                }
+            }
+        })
     }
 
     fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()> {

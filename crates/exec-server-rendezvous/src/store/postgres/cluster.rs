@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 
 use super::gather::Gathered;
 use super::pools::Pools;
-use super::rows::count;
+use super::rows::{answers, count};
 use super::{Lane, Parameters, PostgresStore, rows_of};
 use crate::clock::Seconds;
 use crate::held_claims::Entry;
@@ -302,6 +302,17 @@ impl PostgresStore {
         rows.iter().map(entry).collect()
     }
 
+    /// Finds the claim of an older registration at another node, and notes for that node that it was replaced.
+    pub async fn supersede(
+        &self,
+        node: &str,
+        environment: &str,
+        generation: u64,
+    ) -> Result<Option<(String, u64, ClaimId)>, StoreError> {
+        let (node, environment) = (node.to_owned(), environment.to_owned());
+        self.supersede.ask(Superseding { node, environment, generation }).await
+    }
+
     /// Tells this database from all others, also after a failover to a replica.
     pub async fn identity(&self) -> Result<String, StoreError> {
         let ask = "
@@ -406,6 +417,53 @@ impl Gathered for Locate {
         let found: HashMap<&str, &Located> =
             located.iter().map(|it| (it.environment.as_str(), it)).collect();
         Ok(requests.iter().map(|it| found.get(it.as_str()).map(|it| (*it).clone())).collect())
+    }
+}
+
+/// A registration that replaces older ones.
+pub struct Superseding {
+    /// The node that has registered it, and closes its own executors by itself.
+    pub node: String,
+    pub environment: String,
+    pub generation: u64,
+}
+
+/// Finds claims of older registrations.
+pub struct Supersede;
+
+impl Gathered for Supersede {
+    type Request = Superseding;
+    type Answer = Option<(String, u64, ClaimId)>;
+
+    const NAME: &'static str = "supersede";
+
+    async fn ask(
+        pools: &Pools,
+        requests: &[Superseding],
+    ) -> Result<Vec<Option<(String, u64, ClaimId)>>, StoreError> {
+        let supersede = "
+            WITH old AS (
+                SELECT a.place, p.node, p.epoch, p.environment, p.generation, p.sequence
+                FROM unnest($1::text[], $2::bigint[], $3::text[])
+                    WITH ORDINALITY AS a (environment, generation, node, place)
+                JOIN presence p ON p.environment = a.environment
+                WHERE p.generation < a.generation AND p.node NOT IN ('', a.node)),
+                told AS (
+                    INSERT INTO superseded (node, epoch, environment, generation, sequence)
+                    SELECT node, epoch, environment, generation, sequence FROM old)
+            SELECT place, node, epoch, generation, sequence FROM old";
+        let environments: Vec<&str> = requests.iter().map(|it| it.environment.as_str()).collect();
+        let nodes: Vec<&str> = requests.iter().map(|it| it.node.as_str()).collect();
+        let generations = requests.iter().map(|it| number(it.generation));
+        let generations = generations.collect::<Result<Vec<_>, _>>()?;
+        let parameters: Parameters = &[&environments, &generations, &nodes];
+        let rows = rows_of(pools, Lane::Quick, supersede, parameters).await?;
+        answers(
+            &rows,
+            requests.len(),
+            || None,
+            |row: &Row| Ok(Some((row.get(1), count(row.get(2))?, read_claim(row, 3)?))),
+        )
     }
 }
 

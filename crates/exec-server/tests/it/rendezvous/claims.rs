@@ -250,3 +250,19 @@ async fn a_claim_that_is_made_again_stays_the_same_and_replaces_only_older_ones(
     Postgres::run_shared_sql(&rig.url, "SELECT setval('claim_sequence', 1)");
     assert!(rig.a.claim(&["env-1"]).await.remove(0).claim > new);
 }
+
+#[tokio::test]
+async fn a_newer_registration_finds_the_claim_of_an_older_one_at_another_node() {
+    let Some(rig) = Rig::start().await else { return };
+    let claim = rig.a.claim(&["env-1"]).await.remove(0).claim;
+    let supersede = async |node: &TestNode, generation| {
+        node.store.supersede(node.name, "env-1", generation).await.unwrap()
+    };
+    assert_eq!(supersede(&rig.b, 1).await, None, "it is not older");
+    assert_eq!(supersede(&rig.a, 2).await, None, "a node closes its own");
+    assert_eq!(rig.a.superseded().await, []);
+    assert_eq!(supersede(&rig.b, 2).await, rig.a.holder(claim));
+    assert_eq!(rig.a.superseded().await, [("env-1".to_owned(), claim)]);
+    rig.a.store.release("a", &[("env-1".to_owned(), claim)]).await.unwrap();
+    assert_eq!(supersede(&rig.b, 2).await, None, "it has left");
+}
