@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::cluster::expect_echo;
-use super::{refusal, url};
+use super::{refusal, rejected, url};
 
 /// How often something is tried: `short` times, or `full` times if the variable is set.
 pub fn rounds(short: usize, full: usize) -> usize {
@@ -48,15 +48,23 @@ async fn one_authorization_and_one_url_offered_to_all_nodes_at_once_are_used_onc
             tokio::join!(join_all(validate), join_all(urls.iter().map(|url| upgrade_at(url))));
         let valid = replies.iter().filter(|reply| reply.body.contains("true")).count();
         assert_eq!(valid, 1, "round {round}: {replies:?}");
-        let opened = upgrades.iter().filter(|reply| reply.status == 101).count();
-        // A URL is used up although a busy node did not open the link in time.
-        assert!(opened <= 1, "round {round}: {upgrades:?}");
-        all_opened.fetch_add(opened, Ordering::Relaxed);
+        // The URL is admitted once, and used up everywhere else.
+        let used_up = (401, "expired".to_owned());
+        let mut admitted = upgrades.iter().enumerate().filter(|it| rejected(it.1) != used_up);
+        let (Some((place, reply)), None) = (admitted.next(), admitted.next()) else {
+            panic!("round {round}: {upgrades:?}");
+        };
+        // The stream opens there, unless the home node is too busy to answer another one in time.
+        let is_home = place % 3 == 2;
+        let is_late = !is_home && rejected(reply) == (401, "route_unavailable".to_owned());
+        assert!(reply.status == 101 || is_late, "round {round}: {upgrades:?}");
+        all_opened.fetch_add(usize::from(!is_late), Ordering::Relaxed);
     };
     // Some at a time, so that unclaimed streams stay below their limit.
     let count = rounds(100, 10_000);
     futures_util::stream::iter(0..count).for_each_concurrent(8, offer).await;
-    assert!(all_opened.load(Ordering::Relaxed) > 0);
+    let opened = all_opened.load(Ordering::Relaxed);
+    assert!(opened >= count / 4, "{opened} of {count} URLs opened a stream");
 }
 
 #[tokio::test]
