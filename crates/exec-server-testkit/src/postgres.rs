@@ -154,11 +154,17 @@ impl Postgres {
         psql
     }
 
-    /// Ends the server at once, as a crash does; its data stays.
+    /// Kills the server's first process, as the kernel does when memory runs out; its data stays.
+    ///
+    /// The other processes notice that by themselves. When this returns, they have ended too.
     pub fn crash(&mut self) {
+        self.end("crash");
+    }
+
+    fn end(&mut self, how: &str) {
         if let Some(mut keeper) = self.keeper.take() {
             if let Some(mut stdin) = keeper.stdin.take() {
-                stdin.write_all(b"keep").expect("the shell reads");
+                stdin.write_all(how.as_bytes()).expect("the shell reads");
             }
             keeper.wait().expect("the shell was started here");
         }
@@ -166,9 +172,19 @@ impl Postgres {
 
     /// Starts the server again on its data.
     pub fn resume(&mut self) {
-        // A shared server lives in a static, which is never dropped, so the shell removes its data.
+        // A shared server lives in a static, which is never dropped, so the shell removes its data. A server does not start
+        // while a process of the one before holds its memory; a zombie holds none.
         let script = r#""$0" "$@" </dev/null & server=$!
-            word=$(cat); kill -QUIT $server; wait $server; [ "$word" = keep ] || rm -rf "$DATA""#;
+            case $(cat) in
+            crash)
+                kill -STOP $server; rest=$(cat /proc/$server/task/$server/children)
+                kill -KILL $server; wait $server
+                for it in $rest; do
+                    while grep -qs 'State:[[:space:]][^Z]' /proc/$it/status; do sleep 0.01; done
+                done;;
+            stop) kill -QUIT $server; wait $server;;
+            *) kill -QUIT $server; wait $server; rm -rf "$DATA";;
+            esac"#;
         let mut shell = command(Path::new("/bin/sh"));
         shell.env("DATA", self.data.path());
         shell.args(["-c", script]).arg(self.programs.join("postgres")).arg("-D");
@@ -195,7 +211,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        self.crash();
+        self.end("stop");
     }
 }
 
