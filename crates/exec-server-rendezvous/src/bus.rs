@@ -60,7 +60,7 @@ pub struct ClusterReport {
     pub claims: u64,
     /// Statements that made them.
     pub claim_batches: u64,
-    /// Executors closed because another node has claimed them.
+    /// Executors closed because a newer claim or registration has replaced them.
     pub superseded: u64,
     /// Links to other nodes; empty without NATS.
     pub trunks: TrunkReport,

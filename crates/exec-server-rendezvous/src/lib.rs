@@ -10,7 +10,7 @@
 //! | `socket`, `tcp` | websocket of one executor or harness, and its TCP options |
 //! | [`bus`] | registry of attached sockets; the routing rules are in `exec_server_relay::switchboard` |
 //! | `maintenance` | ended tokens, expired rows, free memory |
-//! | [`membership`] | which nodes of a cluster are alive |
+//! | [`membership`], [`held_claims`] | which nodes of a cluster are alive; which executors a node holds |
 //! | [`trunk`], [`wire`] | links between two nodes, and the messages between nodes |
 //! | [`store`], [`data_dir`] | persistent state |
 //! | [`admin`], [`presence`] | token management and online status |
@@ -22,6 +22,7 @@ pub mod bus;
 pub mod clock;
 pub mod config;
 pub mod data_dir;
+pub mod held_claims;
 pub mod membership;
 pub mod presence;
 pub mod server;

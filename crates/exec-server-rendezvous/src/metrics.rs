@@ -111,8 +111,10 @@ impl Default for Metrics {
         let closes = set.simple("relay_closes", "Websockets closed");
         let claims = set.simple("cluster_claims", "Executors claimed for this node");
         let claim_batches = set.simple("cluster_claim_batches", "Statements that made the claims");
-        let superseded =
-            set.simple("cluster_superseded", "Executors closed because another node has them");
+        let superseded = set.simple(
+            "cluster_superseded",
+            "Executors closed because a newer claim or registration has replaced them",
+        );
         let trunk_links = set.simple("trunk_links", "Streams to or from another node");
         let trunk_links_waiting =
             set.simple("trunk_links_waiting", "Streams that wait for credits of another node");

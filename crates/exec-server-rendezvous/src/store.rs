@@ -20,8 +20,8 @@ use crate::secrets::Digest;
 use crate::signed_url::Claims;
 
 pub use postgres::{
-    ClaimId, ClaimRequest, Claimed, ImportError, Located, NodeReport, NodeRow, OpenError,
-    PostgresStore, Renewal, StoreUrlError,
+    ClaimId, ClaimRequest, Claimed, HeldClaim, ImportError, Located, NodeReport, NodeRow,
+    OpenError, PostgresStore, Renewal, StoreUrlError,
 };
 pub use sqlite::SqliteStore;
 pub use times::StoreTimes;

@@ -130,10 +130,16 @@ impl Drop for Nats {
 
 /// Publishes a message, as a node of another version or a broken client might.
 pub async fn publish(url: &str, subject: &str, payload: &[u8]) {
+    let head = format!("PUB {subject} {}\r\n", payload.len());
+    send(url, &[head.as_bytes(), payload, b"\r\n"].concat()).await;
+}
+
+/// Sends a command of a client to a NATS server, and waits until it was executed.
+pub async fn send(url: &str, command: &[u8]) {
     let address = url.strip_prefix("nats://").expect("a NATS URL");
     let mut stream = tokio::net::TcpStream::connect(address).await.expect("the server listens");
-    let head = format!("CONNECT {{\"verbose\":false}}\r\nPUB {subject} {}\r\n", payload.len());
-    let bytes = [head.as_bytes(), payload, b"\r\nPING\r\n"].concat();
+    let connect = b"CONNECT {\"verbose\":false,\"headers\":true}\r\n".as_slice();
+    let bytes = [connect, command, b"PING\r\n"].concat();
     stream.write_all(&bytes).await.expect("the server reads");
     let mut lines = tokio::io::BufReader::new(stream).lines();
     let published = async {

@@ -1,5 +1,5 @@
-//! A proxy in front of NATS that loses, doubles or swaps one message that a client publishes, or adds to each of them what
-//! a later version might send.
+//! A proxy in front of NATS that loses, doubles, swaps or replays one message that a client publishes, or adds to each of
+//! them what a later version might send.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -18,12 +18,17 @@ pub enum MessageFault {
     Double,
     /// It arrives after the next one of its subject.
     Swap,
+    /// It arrives, and once more whenever [`NatsProxy::replay`] is called.
+    Keep,
 }
 
 /// A proxy to one NATS server.
 pub struct NatsProxy {
     address: SocketAddr,
+    /// The server behind the proxy.
+    server: String,
     plan: Arc<Mutex<Option<Plan>>>,
+    kept: Arc<Mutex<Vec<u8>>>,
     task: JoinHandle<()>,
 }
 
@@ -55,18 +60,19 @@ impl NatsProxy {
         let server = url.strip_prefix("nats://").expect("a NATS URL").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
         let address = listener.local_addr().expect("it is bound");
-        let plan = Arc::<Mutex<Option<Plan>>>::default();
-        let shared = plan.clone();
+        let (plan, kept) = (Arc::<Mutex<Option<Plan>>>::default(), Arc::default());
+        let (far_end, shared) = (server.clone(), (plan.clone(), Arc::clone(&kept)));
         let task = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                let Ok(far) = TcpStream::connect(&server).await else { continue };
+                let Ok(far) = TcpStream::connect(&far_end).await else { continue };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
                 let ((from, mut back), (mut answers, to)) = (near.into_split(), far.into_split());
-                tokio::spawn(pass_on(from, to, shared.clone(), is_newer));
+                let (plan, kept) = shared.clone();
+                tokio::spawn(pass_on(from, to, plan, kept, is_newer));
                 tokio::spawn(async move { tokio::io::copy(&mut answers, &mut back).await });
             }
         });
-        Self { address, plan, task }
+        Self { address, server, plan, kept, task }
     }
 
     /// The URL for `--nats`.
@@ -78,6 +84,13 @@ impl NatsProxy {
     pub fn fault_next(&self, fault: MessageFault, subject_part: &str, least_bytes: usize) {
         let plan = Plan { fault, subject_part: subject_part.to_owned(), least_bytes };
         *self.plan.lock().expect("no holder panics") = Some(plan);
+    }
+
+    /// Publishes the message that was kept last once more; when this returns, it is on its way to the subscribers.
+    pub async fn replay(&self) {
+        let message = self.kept.lock().expect("no holder panics").clone();
+        assert!(!message.is_empty(), "no message was kept");
+        crate::nats::send(&format!("nats://{}", self.server), &message).await;
     }
 
     /// Whether the fault has happened.
@@ -97,6 +110,7 @@ async fn pass_on(
     from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     plan: Arc<Mutex<Option<Plan>>>,
+    kept: Arc<Mutex<Vec<u8>>>,
     is_newer: bool,
 ) {
     let mut from = BufReader::new(from);
@@ -132,6 +146,10 @@ async fn pass_on(
         let out = match fault.map(|plan| plan.fault) {
             Some(MessageFault::Lose) => Vec::new(),
             Some(MessageFault::Double) => line.repeat(2),
+            Some(MessageFault::Keep) => {
+                line.clone_into(&mut kept.lock().expect("no holder panics"));
+                line
+            }
             Some(MessageFault::Swap) => {
                 held = Some(line);
                 Vec::new()

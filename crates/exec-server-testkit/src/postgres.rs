@@ -1,12 +1,12 @@
 //! A PostgreSQL server of Debian's package, private to the tests: its own data, loopback only, an unprivileged user.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -111,6 +111,12 @@ impl Postgres {
         Self::shared().expect("the database was made there").run_sql(url, statement)
     }
 
+    /// Opens a session on a database of the shared server.
+    pub fn shared_session(url: &str) -> PostgresSession {
+        let server = Self::shared().expect("the database was made there");
+        PostgresSession::open(server.psql(url))
+    }
+
     fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Postgres>> = OnceLock::new();
         SHARED.get_or_init(Self::start).as_ref()
@@ -131,24 +137,34 @@ impl Postgres {
 
     /// Runs a statement on a database, by name or URL; returns what it answers.
     pub fn run_sql(&self, database: &str, statement: &str) -> String {
-        let name = database.split('?').next().and_then(|it| it.rsplit('/').next());
-        let name = name.unwrap_or(database);
-        let done = command(&self.programs.join("psql"))
-            .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])
-            .args(["--username=postgres", "--host=127.0.0.1"])
-            .arg(format!("--port={}", self.address.port()))
-            .args(["--set=ON_ERROR_STOP=1", "--dbname", name, "--command", statement])
-            .output()
-            .expect("psql can be started");
+        let done = self.psql(database).args(["--command", statement]).output();
+        let done = done.expect("psql can be started");
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         String::from_utf8_lossy(&done.stdout).trim().to_owned()
     }
 
-    /// Ends the server at once, as a crash does; its data stays.
+    /// The command that runs statements on a database, by name or URL.
+    fn psql(&self, database: &str) -> Command {
+        let name = database.split('?').next().and_then(|it| it.rsplit('/').next());
+        let mut psql = command(&self.programs.join("psql"));
+        psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align"])
+            .args(["--username=postgres", "--host=127.0.0.1"])
+            .arg(format!("--port={}", self.address.port()))
+            .args(["--set=ON_ERROR_STOP=1", "--dbname", name.unwrap_or(database)]);
+        psql
+    }
+
+    /// Kills the server's first process, as the kernel does when memory runs out; its data stays.
+    ///
+    /// The other processes notice that by themselves. When this returns, they have ended too.
     pub fn crash(&mut self) {
+        self.end("crash");
+    }
+
+    fn end(&mut self, how: &str) {
         if let Some(mut keeper) = self.keeper.take() {
             if let Some(mut stdin) = keeper.stdin.take() {
-                stdin.write_all(b"keep").expect("the shell reads");
+                stdin.write_all(how.as_bytes()).expect("the shell reads");
             }
             keeper.wait().expect("the shell was started here");
         }
@@ -156,9 +172,19 @@ impl Postgres {
 
     /// Starts the server again on its data.
     pub fn resume(&mut self) {
-        // A shared server lives in a static, which is never dropped, so the shell removes its data.
+        // A shared server lives in a static, which is never dropped, so the shell removes its data. A server does not start
+        // while a process of the one before holds its memory; a zombie holds none.
         let script = r#""$0" "$@" </dev/null & server=$!
-            word=$(cat); kill -QUIT $server; wait $server; [ "$word" = keep ] || rm -rf "$DATA""#;
+            case $(cat) in
+            crash)
+                kill -STOP $server; rest=$(cat /proc/$server/task/$server/children)
+                kill -KILL $server; wait $server
+                for it in $rest; do
+                    while grep -qs 'State:[[:space:]][^Z]' /proc/$it/status; do sleep 0.01; done
+                done;;
+            stop) kill -QUIT $server; wait $server;;
+            *) kill -QUIT $server; wait $server; rm -rf "$DATA";;
+            esac"#;
         let mut shell = command(Path::new("/bin/sh"));
         shell.env("DATA", self.data.path());
         shell.args(["-c", script]).arg(self.programs.join("postgres")).arg("-D");
@@ -185,7 +211,49 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        self.crash();
+        self.end("stop");
+    }
+}
+
+/// A connection of its own, whose transaction holds its locks from one statement to the next.
+pub struct PostgresSession {
+    psql: Child,
+    statements: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl PostgresSession {
+    /// The line that follows the answer to a statement.
+    const END: &str = "-- end";
+
+    fn open(mut psql: Command) -> Self {
+        let psql = psql.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut psql = psql.expect("psql can be started");
+        let statements = psql.stdin.take().expect("stdin is a pipe");
+        let answers = BufReader::new(psql.stdout.take().expect("stdout is a pipe"));
+        Self { psql, statements, answers }
+    }
+
+    /// Runs statements and returns what they answer; a statement that fails ends the session and the test.
+    pub fn run(&mut self, statements: &str) -> String {
+        writeln!(self.statements, "{statements};\n\\echo '{}'", Self::END).expect("psql reads");
+        let mut answer = String::new();
+        loop {
+            let start = answer.len();
+            let read = self.answers.read_line(&mut answer).expect("psql writes text");
+            assert!(read > 0, "psql has ended: {statements}");
+            if answer[start..].trim() == Self::END {
+                answer.truncate(start);
+                return answer.trim().to_owned();
+            }
+        }
+    }
+}
+
+impl Drop for PostgresSession {
+    fn drop(&mut self) {
+        let _ = self.psql.kill();
+        let _ = self.psql.wait();
     }
 }
 

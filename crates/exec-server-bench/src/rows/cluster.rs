@@ -29,8 +29,8 @@ const CONNECTIONS: usize = 64;
 /// Claims are checked every ten seconds.
 const CLAIM_TIME: Duration = Duration::from_secs(30);
 
-const CLAIM_SUM: &str = "exec_server_store_duration_seconds_sum{operation=\"claim\"}";
-const CLAIM_COUNT: &str = "exec_server_store_duration_seconds_count{operation=\"claim\"}";
+const CLAIM_SUM: &str = "exec_server_store_duration_seconds_sum{operation=\"claim_again\"}";
+const CLAIM_COUNT: &str = "exec_server_store_duration_seconds_count{operation=\"claim_again\"}";
 
 fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     // Other contestants have no rendezvous.

@@ -42,6 +42,7 @@ use tokio::sync::mpsc;
 use super::{Answer, Bus, ClusterReport, Link, LinkState, LocalBus, NodeView, Presence};
 use crate::clock::{Clock, Seconds};
 use crate::config::ClusterConfig;
+use crate::held_claims::{Entry, HeldClaims, Verdict};
 use crate::membership::{LEASE, Lease, MemberState, Membership};
 use crate::store::{ClaimId, ClaimRequest, Located, PostgresStore, StoreError};
 use crate::trunk::LANES;
@@ -110,7 +111,7 @@ struct State {
     is_disowned: bool,
     membership: Membership,
     /// The executors of this node.
-    held: BTreeMap<String, Held>,
+    claims: HeldClaims,
     /// Claims that have ended while the database was away.
     unreleased: BTreeMap<String, ClaimId>,
     /// By how much the clocks differed when that was logged last.
@@ -124,14 +125,6 @@ struct Counts {
     claims: u64,
     claim_batches: u64,
     superseded: u64,
-}
-
-#[derive(Clone)]
-struct Held {
-    claim: ClaimId,
-    registration: String,
-    /// Tells the sockets of one environment apart.
-    socket: u64,
 }
 
 impl ClusterBus {
@@ -163,7 +156,7 @@ impl ClusterBus {
             is_held: true,
             is_disowned: false,
             membership: Membership::default(),
-            held: BTreeMap::new(),
+            claims: HeldClaims::default(),
             unreleased: BTreeMap::new(),
             noted_difference: 0,
             counts: Counts::default(),
@@ -243,7 +236,7 @@ impl Shared {
         let mut state = self.state();
         if node == self.node.id {
             // Of this node only what is really attached counts; the entry may be of an earlier process.
-            let is_ours = state.held.get(&located.environment).map(|it| it.claim);
+            let is_ours = state.claims.claim(&located.environment);
             drop(state);
             let local = self.local.presence(&located.environment);
             let home = Some(self.node.url.as_str().into());
@@ -306,7 +299,7 @@ impl Shared {
     }
 
     /// Attaches an executor whose claim was made. Of two sockets of one environment at once, the older claim is refused,
-    /// in whatever order they come here.
+    /// in whatever order they come here; so is one that another node has replaced meanwhile.
     fn attach_claimed(
         self: &Arc<Self>,
         ticket: Ticket,
@@ -314,22 +307,18 @@ impl Shared {
     ) -> Result<Box<dyn Link>, AttachError> {
         let environment = ticket.environment.clone();
         let registration = ticket.registration.clone();
-        // The sequence of a claim is unique, and so tells sockets apart even after the claim was made again.
-        let socket = claim.sequence;
         let attached = {
             let mut state = self.state();
-            if state.held.get(&environment).is_some_and(|other| other.claim > claim) {
-                return Err(AttachError::Stale);
+            match state.claims.may_attach(&environment, claim) {
+                false => Err(AttachError::Stale),
+                true => self.local.attach(ticket, claim.generation).inspect(|_| {
+                    state.claims.hold(&environment, &registration, claim);
+                }),
             }
-            let attached = self.local.attach(ticket, claim.generation);
-            if attached.is_ok() {
-                state.held.insert(environment.clone(), Held { claim, registration, socket });
-            }
-            attached
         };
         match attached {
             Ok(link) => {
-                let claimed = Claimed { shared: self.clone(), environment, socket };
+                let claimed = Claimed { shared: self.clone(), environment, claim };
                 Ok(Box::new(ClusterLink { link, claimed }))
             }
             Err(error) => {
@@ -340,16 +329,37 @@ impl Shared {
     }
 
     /// Releases the claim of a socket that has ended, unless another socket of this node has replaced it.
-    fn release(&self, environment: String, socket: u64) {
-        let claim = {
-            let mut state = self.state();
-            if state.held.get(&environment).is_none_or(|it| it.socket != socket) {
-                return;
-            }
-            let Some(held) = state.held.remove(&environment) else { return };
-            held.claim
-        };
-        self.send_release(environment, claim);
+    fn release(&self, environment: String, claim: ClaimId) {
+        let is_held = self.state().claims.handle_gone(&environment, claim);
+        if is_held {
+            self.send_release(environment, claim);
+        }
+    }
+
+    /// A claim was replaced; closes its executor, if it is still attached here.
+    fn handle_replaced(&self, environment: &str, claim: ClaimId) {
+        let mut state = self.state();
+        if state.claims.handle_replaced(environment, claim) {
+            self.close_replaced(&mut state, environment);
+        }
+    }
+
+    /// Compares an environment with the database; returns whether its executor must be claimed again.
+    fn check(&self, environment: &str, entry: Entry) -> bool {
+        let mut state = self.state();
+        match state.claims.check(environment, entry) {
+            Verdict::Keep => {}
+            Verdict::Close => self.close_replaced(&mut state, environment),
+            Verdict::ClaimAgain => return true,
+        }
+        false
+    }
+
+    /// Closes an executor. The state is locked all the time, so that no newer one attaches before and is closed instead.
+    fn close_replaced(&self, state: &mut State, environment: &str) {
+        tracing::info!(environment, "a newer socket or registration has replaced the executor");
+        state.counts.superseded += 1;
+        self.local.close_executor(environment, CloseReason::Superseded);
     }
 
     fn send_release(&self, environment: String, claim: ClaimId) {
@@ -417,6 +427,7 @@ impl Bus for ClusterBus {
                 registration: ticket.registration.clone(),
                 generation,
             };
+            let _asking = Asking::begin(shared, &ticket.environment);
             let claim = claims::claim(shared, request).await?;
             shared.attach_claimed(ticket, claim)
         })
@@ -437,7 +448,7 @@ impl Bus for ClusterBus {
             })?;
             let located = located.first().ok_or(AttachError::Offline)?;
             let shared = &self.shared;
-            let held = shared.state().held.get(&ticket.environment).map(|it| it.claim);
+            let held = shared.state().claims.claim(&ticket.environment);
             if Some(located.claim) == held {
                 return shared.local.attach_harness(ticket, max_streams).await;
             }
@@ -453,7 +464,19 @@ impl Bus for ClusterBus {
     }
 
     fn supersede<'a>(&'a self, environment: &'a str, generation: u64) -> Answer<'a, ()> {
-        self.shared.local.supersede(environment, generation)
+        Box::pin(async move {
+            let shared = &self.shared;
+            let newest_old =
+                ClaimId { generation: generation.saturating_sub(1), sequence: u64::MAX };
+            shared.handle_replaced(environment, newest_old);
+            match shared.store.supersede(&shared.node.id, environment, generation).await {
+                Ok(Some(previous)) => shared.tell_superseded(environment, previous),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::debug!(%error, environment, "the node of the older registration finds out by its next check");
+                }
+            }
+        })
     }
 
     fn end_tokens<'a>(&'a self, ended: &'a BTreeMap<String, CloseReason>) -> Answer<'a, ()> {
@@ -524,16 +547,35 @@ impl Bus for ClusterBus {
     }
 }
 
+/// A claim whose answer is awaited; what replaces it meanwhile is kept until this is dropped.
+struct Asking<'a> {
+    shared: &'a Shared,
+    environment: String,
+}
+
+impl<'a> Asking<'a> {
+    fn begin(shared: &'a Shared, environment: &str) -> Self {
+        shared.state().claims.begin_asking(environment);
+        Self { shared, environment: environment.to_owned() }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.shared.state().claims.end_asking(&self.environment);
+    }
+}
+
 /// Releases a claim when it is dropped.
 struct Claimed {
     shared: Arc<Shared>,
     environment: String,
-    socket: u64,
+    claim: ClaimId,
 }
 
 impl Drop for Claimed {
     fn drop(&mut self) {
-        self.shared.release(std::mem::take(&mut self.environment), self.socket);
+        self.shared.release(std::mem::take(&mut self.environment), self.claim);
     }
 }
 

@@ -44,13 +44,15 @@ use crate::signed_url::Claims;
 use admission::{
     AdmitExecutor, AdmitHarness, Authenticate, ExecutorUrl, HarnessUrl, NoteUse, TokenUse,
 };
-use cluster::Locate;
+use cluster::{Locate, Supersede};
 use gather::Gather;
 use pools::{Pools, STATEMENT_TIMEOUT};
 use registration::{Authorize, Register, Registering};
 use rows::{read_environment, read_token};
 
-pub use cluster::{ClaimId, ClaimRequest, Claimed, Located, NodeReport, NodeRow, Renewal};
+pub use cluster::{
+    ClaimId, ClaimRequest, Claimed, HeldClaim, Located, NodeReport, NodeRow, Renewal,
+};
 pub use import::ImportError;
 pub use pools::StoreUrlError;
 
@@ -69,6 +71,7 @@ pub struct PostgresStore {
     admit_harness: Gather<AdmitHarness>,
     authorize: Gather<Authorize>,
     locate: Gather<Locate>,
+    supersede: Gather<Supersede>,
 }
 
 /// The connections that a statement uses.
@@ -95,6 +98,7 @@ impl PostgresStore {
             admit_harness: Gather::new(&pools, &times),
             authorize: Gather::new(&pools, &times),
             locate: Gather::new(&pools, &times),
+            supersede: Gather::new(&pools, &times),
             pools,
             times,
         })

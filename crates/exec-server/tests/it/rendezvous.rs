@@ -7,6 +7,8 @@ mod certificates;
 #[cfg(target_os = "linux")]
 mod chaos;
 #[cfg(unix)]
+mod claims;
+#[cfg(unix)]
 mod cluster;
 #[cfg(target_os = "linux")]
 mod cluster_crowd;
@@ -106,7 +108,11 @@ fn refusal(reply: &HttpReply) -> (u16, String) {
 
 /// Status and reason of a rejected websocket.
 async fn rejection(url: &str) -> (u16, String) {
-    let reply = upgrade_at(url).await;
+    rejected(&upgrade_at(url).await)
+}
+
+/// Status and reason of the answer to an upgrade.
+fn rejected(reply: &HttpReply) -> (u16, String) {
     let reason = reply.header("x-codex-rendezvous-rejection-reason");
     (reply.status, reason.unwrap_or_default().to_owned())
 }

@@ -101,6 +101,11 @@ impl Batch {
             }
             Err(error) => {
                 tracing::error!(%error, claims = self.requests.len(), "could not claim executors");
+                let mut state = shared.state();
+                for request in &self.requests {
+                    state.claims.handle_unanswered(&request.environment);
+                }
+                drop(state);
                 self.requests.iter().map(|_| Err(AttachError::Unavailable)).collect()
             }
         };

@@ -11,7 +11,6 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::Shared;
-use super::lease::close_if_held;
 use super::nats::{Nats, Subjects, next};
 use super::trunk_link::{LinkEnd, TrunkLink, run_home_link};
 use crate::bus::{Bus, Link};
@@ -182,7 +181,7 @@ async fn handle_request(
     let kind = match kind {
         control::Kind::Superseded(told) => {
             if let Some(claim) = told.claim.filter(|_| is_ours) {
-                close_if_held(shared, &told.environment, claim.into());
+                shared.handle_replaced(&told.environment, claim.into());
             }
             return;
         }
@@ -226,7 +225,7 @@ async fn open_home_link(
         return Err(AttachError::Unavailable);
     }
     // A node whose claim was replaced opens no new stream.
-    let held = shared.state().held.get(&open.environment).map(|it| it.claim);
+    let held = shared.state().claims.claim(&open.environment);
     if held.is_none() || held != open.claim.map(ClaimId::from) {
         return Err(AttachError::Stale);
     }

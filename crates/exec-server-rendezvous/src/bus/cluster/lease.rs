@@ -1,18 +1,15 @@
 //! The lease of a node: taken at the start, renewed every second, given up at the end.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use exec_server_relay::switchboard::CloseReason;
-
 use super::nats::NatsError;
-use super::{Held, NodeConfig, Shared};
+use super::{NodeConfig, Shared};
 use crate::bus::Bus;
 use crate::clock::Seconds;
 use crate::membership::LEASE;
-use crate::store::{ClaimId, ClaimRequest, Located, NodeReport, PostgresStore, StoreError};
+use crate::store::{HeldClaim, NodeReport, PostgresStore, StoreError};
 
 /// Interval of renewals.
 const RENEW_EVERY: Duration = Duration::from_secs(1);
@@ -85,6 +82,7 @@ pub async fn run_lease(shared: Arc<Shared>) {
         is_due |= is_paused.is_some() || round.is_multiple_of(ROUNDS_BETWEEN_CHECKS);
         let checked = async {
             is_due |= renew(&shared).await? == Table::New;
+            check_unanswered(&shared).await?;
             release_ended(&shared).await?;
             if is_due {
                 check_claims(&shared).await?;
@@ -155,7 +153,7 @@ async fn renew(shared: &Shared) -> Result<Table, StoreError> {
         return rejoin(shared).await.map(|()| Table::Known);
     }
     for (environment, claim) in renewal.superseded {
-        close_if_held(shared, &environment, claim);
+        shared.handle_replaced(&environment, claim);
     }
     let nodes = shared.store.nodes().await?;
     shared.state().membership.handle_leases(asked, nodes.into_iter().map(|node| node.lease));
@@ -196,99 +194,78 @@ async fn rejoin(shared: &Shared) -> Result<(), StoreError> {
     if let Some(nats) = &shared.nats {
         nats.trunks.set_epoch(epoch);
     }
-    claim_again(shared, |_, _| true).await
+    let held = shared.state().claims.list();
+    claim_again(shared, &held).await
 }
 
 /// Finds claims that were replaced without a message, lost with the table, or made for an earlier epoch.
 async fn check_claims(shared: &Shared) -> Result<(), StoreError> {
-    let (epoch, held): (u64, Vec<(String, ClaimId)>) = {
+    let (epoch, held) = {
         let state = shared.state();
-        let held = state.held.iter().map(|(name, held)| (name.clone(), held.claim));
-        (state.epoch, held.collect())
+        (state.epoch, state.claims.list())
     };
-    let mut lost = BTreeSet::new();
+    let mut lost = Vec::new();
     for part in held.chunks(CLAIMS_PER_STATEMENT) {
-        let located = locate_all(shared, part.iter().map(|(name, _)| name)).await?;
-        for (name, claim) in part {
-            match located.get(name) {
-                Some(found) if found.claim > *claim => close_if_held(shared, name, *claim),
-                Some(found) if found.lease.as_ref().is_some_and(|it| it.epoch == epoch) => {}
-                _ => {
-                    lost.insert(name.clone());
-                }
-            }
-        }
+        let names: Vec<&str> = part.iter().map(|it| it.environment.as_str()).collect();
+        let entries = shared.store.entries(&shared.node.id, epoch, &names).await?;
+        let is_lost = |it: &&HeldClaim| {
+            let entry = entries.get(&it.environment).copied().unwrap_or_default();
+            shared.check(&it.environment, entry)
+        };
+        lost.extend(part.iter().filter(is_lost).cloned());
     }
     if !lost.is_empty() {
         tracing::warn!(claims = lost.len(), "the database has lost claims; making them again");
-        claim_again(shared, |name, _| lost.contains(name)).await?;
+        claim_again(shared, &lost).await?;
     }
     shared.store.prune_presence().await
 }
 
-async fn locate_all<'a>(
-    shared: &Shared,
-    names: impl Iterator<Item = &'a String>,
-) -> Result<BTreeMap<String, Located>, StoreError> {
-    let names: Vec<String> = names.cloned().collect();
-    let located = shared.store.locate(&names).await?;
-    Ok(located.into_iter().map(|it| (it.environment.clone(), it)).collect())
-}
-
-/// Claims executors that are attached here once more; those that another node has meanwhile are closed.
-async fn claim_again(
-    shared: &Shared,
-    is_wanted: impl Fn(&str, &Held) -> bool,
-) -> Result<(), StoreError> {
-    let wanted: Vec<(ClaimRequest, ClaimId)> = {
-        let state = shared.state();
-        let wanted = state.held.iter().filter(|(name, held)| is_wanted(name, held));
-        let request = |(name, held): (&String, &Held)| {
-            let request = ClaimRequest {
-                environment: name.clone(),
-                registration: held.registration.clone(),
-                generation: held.claim.generation,
-            };
-            (request, held.claim)
-        };
-        wanted.map(request).collect()
+/// Finds claims that were made although there was no answer; the sockets that asked for them are gone.
+async fn check_unanswered(shared: &Shared) -> Result<(), StoreError> {
+    let (epoch, unanswered) = {
+        let mut state = shared.state();
+        (state.epoch, state.claims.take_unanswered())
     };
-    for part in wanted.chunks(CLAIMS_PER_STATEMENT) {
-        let epoch = shared.state().epoch;
-        let located = locate_all(shared, part.iter().map(|(it, _)| &it.environment)).await?;
-        // An executor that has moved on to another node must not be taken back.
-        let has_moved = |it: &(ClaimRequest, ClaimId)| {
-            located.get(&it.0.environment).is_some_and(|at| at.claim > it.1)
-        };
-        let (moved, ours): (Vec<_>, Vec<_>) = part.iter().cloned().partition(has_moved);
-        for (request, claim) in moved {
-            close_if_held(shared, &request.environment, claim);
-        }
-        let requests: Vec<ClaimRequest> = ours.iter().map(|(it, _)| it.clone()).collect();
-        let claims = shared.store.claim(&shared.node.id, epoch, &requests).await?;
-        for ((request, old), new) in ours.into_iter().zip(claims) {
-            let Some(new) = new.map(|it| it.claim) else {
-                close_if_held(shared, &request.environment, old);
-                continue;
-            };
-            let mut state = shared.state();
-            match state.held.get_mut(&request.environment).filter(|held| held.claim == old) {
-                Some(held) => held.claim = new,
-                None => drop(state),
+    for (number, part) in unanswered.chunks(CLAIMS_PER_STATEMENT).enumerate() {
+        let names: Vec<&str> = part.iter().map(String::as_str).collect();
+        let entries = shared.store.entries(&shared.node.id, epoch, &names).await;
+        let mut state = shared.state();
+        let entries = entries.inspect_err(|_| {
+            let rest = &unanswered[number * CLAIMS_PER_STATEMENT..];
+            rest.iter().for_each(|environment| state.claims.handle_unanswered(environment));
+        });
+        for (environment, entry) in entries? {
+            if let Some(claim) = state.claims.check_unanswered(&environment, entry) {
+                state.release_later(environment, claim);
             }
         }
     }
     Ok(())
 }
 
-/// Closes the executor of a claim that was replaced.
-pub fn close_if_held(shared: &Shared, environment: &str, claim: ClaimId) {
-    let is_held = shared.state().held.get(environment).is_some_and(|it| it.claim <= claim);
-    if is_held {
-        tracing::info!(environment, "the executor is attached to another node now");
-        shared.state().counts.superseded += 1;
-        shared.local.close_executor(environment, CloseReason::Superseded);
+/// Claims executors that are attached here once more; those that were replaced meanwhile are closed.
+async fn claim_again(shared: &Shared, held: &[HeldClaim]) -> Result<(), StoreError> {
+    for part in held.chunks(CLAIMS_PER_STATEMENT) {
+        let epoch = shared.state().epoch;
+        let claims = shared.store.claim_again(&shared.node.id, epoch, part).await?;
+        for (it, claimed) in part.iter().zip(claims) {
+            match claimed {
+                Some(claimed) => {
+                    if let Some(previous) = claimed.previous {
+                        shared.tell_superseded(&it.environment, previous);
+                    }
+                    // The socket may have ended, and its claim have been released, before the statement.
+                    let mut state = shared.state();
+                    if state.claims.claim(&it.environment) != Some(it.claim) {
+                        state.release_later(it.environment.clone(), it.claim);
+                    }
+                }
+                None => shared.handle_replaced(&it.environment, it.claim),
+            }
+        }
     }
+    Ok(())
 }
 
 /// Moves this node's clock to that of the database, so that nodes agree on what has expired.

@@ -11,9 +11,10 @@ use tokio_postgres::Row;
 
 use super::gather::Gathered;
 use super::pools::Pools;
-use super::rows::count;
+use super::rows::{answers, count};
 use super::{Lane, Parameters, PostgresStore, rows_of};
 use crate::clock::Seconds;
+use crate::held_claims::Entry;
 use crate::membership::{LEASE, Lease};
 use crate::store::StoreError;
 
@@ -35,6 +36,17 @@ pub struct ClaimRequest {
     pub registration: String,
     /// Generation of the registration.
     pub generation: u64,
+}
+
+/// An executor that is attached.
+#[derive(Debug, Clone)]
+pub struct HeldClaim {
+    /// Environment id.
+    pub environment: String,
+    /// Registration id.
+    pub registration: String,
+    /// The claim by which it is attached.
+    pub claim: ClaimId,
 }
 
 /// A claim that was made.
@@ -205,56 +217,100 @@ impl PostgresStore {
         epoch: u64,
         asked: &[ClaimRequest],
     ) -> Result<Vec<Option<Claimed>>, StoreError> {
-        // No two of these tables are joined: the planner expects a few rows and would compare all pairs.
-        let claim = "
-            WITH good AS (
-                SELECT a.*, nextval('claim_sequence') AS sequence
-                FROM unnest($1::text[], $2::bigint[], $3::text[]) AS a (environment, generation, registration)
-                JOIN environments e ON e.id = a.environment AND e.registration = a.registration),
-                before AS (
-                    SELECT p.* FROM good JOIN presence p ON p.environment = good.environment
-                    WHERE p.node <> '' AND p.node <> $4),
-                claimed AS (
-                    INSERT INTO presence AS p (environment, generation, sequence, registration, node, epoch, since)
-                    SELECT environment, generation, sequence, registration, $4, $5, extract(epoch FROM now())::bigint
-                    FROM good ORDER BY environment
-                    ON CONFLICT (environment) DO UPDATE SET generation = excluded.generation,
-                        sequence = excluded.sequence, registration = excluded.registration,
-                        node = excluded.node, epoch = excluded.epoch, since = excluded.since
-                    WHERE p.generation <= excluded.generation
-                    RETURNING p.environment, p.sequence),
-                replaced AS (
-                    SELECT * FROM before WHERE (environment IN (SELECT environment FROM claimed)) IS TRUE),
-                told AS (
-                    INSERT INTO superseded (node, epoch, environment, generation, sequence)
-                    SELECT node, epoch, environment, generation, sequence FROM replaced)
-            SELECT environment, sequence, NULL, NULL, NULL FROM claimed
-            UNION ALL
-            SELECT environment, sequence, node, epoch, generation FROM replaced";
-        let environments: Vec<&str> = asked.iter().map(|it| it.environment.as_str()).collect();
-        let registrations: Vec<&str> = asked.iter().map(|it| it.registration.as_str()).collect();
+        // The token is drawn under the lock of the row: claims of one environment come one after the other.
+        let claim = claim_statement(
+            "nextval('claim_sequence')",
+            "greatest(nextval('claim_sequence'), p.sequence + 1)",
+            "p.generation <= excluded.generation",
+        );
         let generations = asked.iter().map(|it| number(it.generation));
         let generations = generations.collect::<Result<Vec<_>, _>>()?;
+        let environments: Vec<&str> = asked.iter().map(|it| it.environment.as_str()).collect();
+        let registrations: Vec<&str> = asked.iter().map(|it| it.registration.as_str()).collect();
+        let sequences: Vec<i64> = vec![0; asked.len()];
         let parameters: Parameters =
-            &[&environments, &generations, &registrations, &node, &number(epoch)?];
-        self.times.note_together("claim", asked.len());
+            &[&environments, &generations, &registrations, &sequences, &node, &number(epoch)?];
+        self.make_claims("claim", &claim, &environments, parameters).await
+    }
+
+    /// Makes claims of a node again, after the table was emptied or with a new epoch. A claim stays the same, so that it
+    /// fails if a newer one was made, and replaces an older one.
+    pub async fn claim_again(
+        &self,
+        node: &str,
+        epoch: u64,
+        held: &[HeldClaim],
+    ) -> Result<Vec<Option<Claimed>>, StoreError> {
+        let claim = claim_statement(
+            "sequence",
+            "excluded.sequence",
+            "(p.generation, p.sequence) < (excluded.generation, excluded.sequence)
+                OR (p.generation, p.sequence, p.node) = (excluded.generation, excluded.sequence, excluded.node)",
+        );
+        let environments: Vec<&str> = held.iter().map(|it| it.environment.as_str()).collect();
+        let registrations: Vec<&str> = held.iter().map(|it| it.registration.as_str()).collect();
+        let (generations, sequences) = numbers(held.iter().map(|it| it.claim))?;
+        let parameters: Parameters =
+            &[&environments, &generations, &registrations, &sequences, &node, &number(epoch)?];
+        self.make_claims("claim_again", &claim, &environments, parameters).await
+    }
+
+    async fn make_claims(
+        &self,
+        operation: &'static str,
+        statement: &str,
+        environments: &[&str],
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Option<Claimed>>, StoreError> {
+        self.times.note_together(operation, environments.len());
         let places: HashMap<&str, usize> = environments.iter().copied().zip(0..).collect();
-        let mut claims: Vec<Option<Claimed>> = vec![None; asked.len()];
-        // Claims come before what they have replaced.
-        for row in self.rows("claim", Lane::Quick, claim, parameters).await? {
-            let corrupt = || StoreError::Corrupt("a claim");
-            let place = *places.get(row.get::<_, &str>(0)).ok_or_else(corrupt)?;
-            let sequence = count(row.get(1))?;
-            let Some(node) = row.get::<_, Option<String>>(2) else {
-                let claim = ClaimId { generation: asked[place].generation, sequence };
-                claims[place] = Some(Claimed { claim, previous: None });
-                continue;
+        let mut claims: Vec<Option<Claimed>> = vec![None; environments.len()];
+        for row in self.rows(operation, Lane::Quick, statement, parameters).await? {
+            let place = places.get(row.get::<_, &str>(0)).ok_or(StoreError::Corrupt("a claim"))?;
+            let previous = match row.get::<_, Option<String>>(3) {
+                Some(node) => Some((node, count(row.get(4))?, read_claim(&row, 5)?)),
+                None => None,
             };
-            let previous = ClaimId { generation: count(row.get(4))?, sequence };
-            let claimed = claims[place].as_mut().ok_or_else(corrupt)?;
-            claimed.previous = Some((node, count(row.get(3))?, previous));
+            claims[*place] = Some(Claimed { claim: read_claim(&row, 1)?, previous });
         }
         Ok(claims)
+    }
+
+    /// What is known about these environments, to check the claims of a node.
+    pub async fn entries(
+        &self,
+        node: &str,
+        epoch: u64,
+        environments: &[&str],
+    ) -> Result<HashMap<String, Entry>, StoreError> {
+        let find = "
+            SELECT a.environment, e.generation, p.generation, p.sequence, (p.node, p.epoch) = ($2, $3)
+            FROM unnest($1::text[]) AS a (environment)
+            LEFT JOIN environments e ON e.id = a.environment
+            LEFT JOIN presence p ON p.environment = a.environment";
+        let parameters: Parameters = &[&environments, &node, &number(epoch)?];
+        let rows = self.rows("entries", Lane::Quick, find, parameters).await?;
+        let entry = |row: &Row| {
+            let generation = row.get::<_, Option<i64>>(1).map(count).transpose()?;
+            let claim = match row.get::<_, Option<i64>>(2) {
+                Some(_) => Some(read_claim(row, 2)?),
+                None => None,
+            };
+            let is_here = row.get::<_, Option<bool>>(4).unwrap_or(false);
+            Ok((row.get(0), Entry { generation, claim, is_here }))
+        };
+        rows.iter().map(entry).collect()
+    }
+
+    /// Finds the claim of an older registration at another node, and notes for that node that it was replaced.
+    pub async fn supersede(
+        &self,
+        node: &str,
+        environment: &str,
+        generation: u64,
+    ) -> Result<Option<(String, u64, ClaimId)>, StoreError> {
+        let (node, environment) = (node.to_owned(), environment.to_owned());
+        self.supersede.ask(Superseding { node, environment, generation }).await
     }
 
     /// Tells this database from all others, also after a failover to a replica.
@@ -272,16 +328,17 @@ impl PostgresStore {
         node: &str,
         claims: &[(String, ClaimId)],
     ) -> Result<(), StoreError> {
+        // In the order in which claims lock the rows: two statements cannot wait for each other.
         let release = "
+            WITH ended AS (
+                SELECT p.environment FROM presence p
+                JOIN unnest($2::text[], $3::bigint[], $4::bigint[]) AS a (environment, generation, sequence)
+                    ON p.environment = a.environment AND p.generation = a.generation AND p.sequence = a.sequence
+                WHERE p.node = $1 ORDER BY p.environment FOR UPDATE OF p)
             UPDATE presence p SET node = '', epoch = 0, since = extract(epoch FROM now())::bigint
-            FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS ended (environment, generation, sequence)
-            WHERE p.environment = ended.environment AND p.generation = ended.generation
-              AND p.sequence = ended.sequence AND p.node = $1";
+            FROM ended WHERE p.environment = ended.environment";
         let environments: Vec<&str> = claims.iter().map(|it| it.0.as_str()).collect();
-        let numbers = |of: fn(&ClaimId) -> u64| {
-            claims.iter().map(|it| number(of(&it.1))).collect::<Result<Vec<_>, _>>()
-        };
-        let (generations, sequences) = (numbers(|it| it.generation)?, numbers(|it| it.sequence)?);
+        let (generations, sequences) = numbers(claims.iter().map(|it| it.1))?;
         let parameters: Parameters = &[&node, &environments, &generations, &sequences];
         self.rows("release", Lane::Quick, release, parameters).await.map(drop)
     }
@@ -299,12 +356,46 @@ impl PostgresStore {
 
     /// Deletes entries of executors that left long ago, and messages to nodes that are gone.
     pub async fn prune_presence(&self) -> Result<(), StoreError> {
+        // A row that is being claimed is left alone.
         let prune = "
             WITH old AS (
-                DELETE FROM presence WHERE node = '' AND since < extract(epoch FROM now())::bigint - 60)
+                SELECT environment FROM presence WHERE node = '' AND since < extract(epoch FROM now())::bigint - 60
+                FOR UPDATE SKIP LOCKED),
+                gone AS (DELETE FROM presence p USING old WHERE p.environment = old.environment)
             DELETE FROM superseded WHERE told_at < now() - interval '1 minute'";
         self.rows("prune_presence", Lane::Quick, prune, &[]).await.map(drop)
     }
+}
+
+/// The statement that makes claims, with the sequence of a new row, that of a row that there is, and the condition to
+/// replace it. What was replaced is read under the lock of the row, so the snapshot of the statement need not know it.
+fn claim_statement(new: &str, next: &str, condition: &str) -> String {
+    format!(
+        "
+        WITH good AS (
+            SELECT a.*
+            FROM unnest($1::text[], $2::bigint[], $3::text[], $4::bigint[])
+                AS a (environment, generation, registration, sequence)
+            JOIN environments e ON e.id = a.environment AND e.registration = a.registration),
+            claimed AS (
+                INSERT INTO presence AS p (environment, generation, sequence, registration, node, epoch, since)
+                SELECT environment, generation, {new}, registration, $5, $6, extract(epoch FROM now())::bigint
+                FROM good ORDER BY environment
+                ON CONFLICT (environment) DO UPDATE SET generation = excluded.generation, sequence = {next},
+                    registration = excluded.registration,
+                    node = excluded.node, epoch = excluded.epoch, since = excluded.since,
+                    previous_node = p.node, previous_epoch = p.epoch,
+                    previous_generation = p.generation, previous_sequence = p.sequence
+                WHERE {condition}
+                RETURNING p.*),
+            told AS (
+                INSERT INTO superseded (node, epoch, environment, generation, sequence)
+                SELECT previous_node, previous_epoch, environment, previous_generation, previous_sequence
+                FROM claimed WHERE previous_node NOT IN ('', $5))
+        SELECT environment, generation, sequence, nullif(nullif(previous_node, ''), $5),
+            previous_epoch, previous_generation, previous_sequence
+        FROM claimed"
+    )
 }
 
 /// The entry by which a node notices that the table was emptied; no environment id contains a slash.
@@ -326,6 +417,53 @@ impl Gathered for Locate {
         let found: HashMap<&str, &Located> =
             located.iter().map(|it| (it.environment.as_str(), it)).collect();
         Ok(requests.iter().map(|it| found.get(it.as_str()).map(|it| (*it).clone())).collect())
+    }
+}
+
+/// A registration that replaces older ones.
+pub struct Superseding {
+    /// The node that has registered it, and closes its own executors by itself.
+    pub node: String,
+    pub environment: String,
+    pub generation: u64,
+}
+
+/// Finds claims of older registrations.
+pub struct Supersede;
+
+impl Gathered for Supersede {
+    type Request = Superseding;
+    type Answer = Option<(String, u64, ClaimId)>;
+
+    const NAME: &'static str = "supersede";
+
+    async fn ask(
+        pools: &Pools,
+        requests: &[Superseding],
+    ) -> Result<Vec<Option<(String, u64, ClaimId)>>, StoreError> {
+        let supersede = "
+            WITH old AS (
+                SELECT a.place, p.node, p.epoch, p.environment, p.generation, p.sequence
+                FROM unnest($1::text[], $2::bigint[], $3::text[])
+                    WITH ORDINALITY AS a (environment, generation, node, place)
+                JOIN presence p ON p.environment = a.environment
+                WHERE p.generation < a.generation AND p.node NOT IN ('', a.node)),
+                told AS (
+                    INSERT INTO superseded (node, epoch, environment, generation, sequence)
+                    SELECT node, epoch, environment, generation, sequence FROM old)
+            SELECT place, node, epoch, generation, sequence FROM old";
+        let environments: Vec<&str> = requests.iter().map(|it| it.environment.as_str()).collect();
+        let nodes: Vec<&str> = requests.iter().map(|it| it.node.as_str()).collect();
+        let generations = requests.iter().map(|it| number(it.generation));
+        let generations = generations.collect::<Result<Vec<_>, _>>()?;
+        let parameters: Parameters = &[&environments, &generations, &nodes];
+        let rows = rows_of(pools, Lane::Quick, supersede, parameters).await?;
+        answers(
+            &rows,
+            requests.len(),
+            || None,
+            |row: &Row| Ok(Some((row.get(1), count(row.get(2))?, read_claim(row, 3)?))),
+        )
     }
 }
 
@@ -366,6 +504,11 @@ fn read_lease(row: &Row, first: usize) -> Result<Option<Lease>, StoreError> {
 
 fn read_claim(row: &Row, first: usize) -> Result<ClaimId, StoreError> {
     Ok(ClaimId { generation: count(row.get(first))?, sequence: count(row.get(first + 1))? })
+}
+
+/// Generations and sequences of claims.
+fn numbers(claims: impl Iterator<Item = ClaimId>) -> Result<(Vec<i64>, Vec<i64>), StoreError> {
+    claims.map(|it| Ok((number(it.generation)?, number(it.sequence)?))).collect()
 }
 
 fn number(count: u64) -> Result<i64, StoreError> {

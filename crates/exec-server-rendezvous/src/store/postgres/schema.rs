@@ -6,7 +6,7 @@ use crate::store::StoreError;
 
 /// One migration per version; a released migration is never changed. A migration only adds; what it replaces is
 /// removed one release later, so that nodes of two versions can share a database.
-const STEPS: [&str; 2] = [
+const STEPS: [&str; 3] = [
     "
     CREATE TABLE environments (
         id text PRIMARY KEY,
@@ -87,6 +87,13 @@ const STEPS: [&str; 2] = [
         told_at timestamptz NOT NULL DEFAULT now()
     );
     CREATE INDEX superseded_by_node ON superseded (node, epoch);
+",
+    "
+    ALTER TABLE presence
+        ADD COLUMN previous_node text,
+        ADD COLUMN previous_epoch bigint,
+        ADD COLUMN previous_generation bigint,
+        ADD COLUMN previous_sequence bigint;
 ",
 ];
 

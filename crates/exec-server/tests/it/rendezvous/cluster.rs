@@ -1,8 +1,9 @@
 //! Several nodes with one PostgreSQL database: any node may be asked, and any may stop.
 
 use exec_server_relay::frame::RelayBody;
-use exec_server_rendezvous::store::PostgresStore;
-use exec_server_testkit::cluster::Cluster;
+use exec_server_rendezvous::clock;
+use exec_server_rendezvous::store::{NewRegistration, PostgresStore, Store};
+use exec_server_testkit::cluster::{Cluster, Node};
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::postgres::Postgres;
@@ -73,6 +74,58 @@ async fn an_executor_that_moves_to_another_node_is_found_there_and_closed_here()
     expect_echo(&mut stream, &mut new).await;
     let again = b.connect(&harness).await;
     assert!(url(&again).starts_with(&b.url.replacen("http", "ws", 1)), "{again}");
+}
+
+#[tokio::test]
+async fn a_registration_at_one_node_closes_the_executor_at_another() {
+    for cluster in [Cluster::shared().await, Cluster::with_nats().await] {
+        let Some(cluster) = cluster else { return };
+        let (a, b) = (cluster.node("a").await, cluster.node("b").await);
+        cluster.wait_for_members(&[&a, &b]).await;
+        let executor = cluster.token(&a, "executor", "env").await;
+        let harness = cluster.token(&a, "harness", "env").await;
+        let mut old = RelaySocket::open(&b.at(url(&b.register(&executor).await))).await;
+        // The executor that registers ends before it attaches.
+        let registered = a.register(&executor).await;
+        old.expect_closed(1008, "superseded").await;
+        wait_until_offline(&cluster, &a).await;
+        let mut new = RelaySocket::open(&b.at(url(&registered))).await;
+        let mut stream = RelaySocket::open(url(&a.connect(&harness).await)).await;
+        expect_echo(&mut stream, &mut new).await;
+    }
+}
+
+#[tokio::test]
+async fn a_registration_that_no_node_was_told_of_is_found() {
+    let Some(cluster) = Cluster::with_nats().await else { return };
+    let a = cluster.node("a").await;
+    let executor = cluster.token(&a, "executor", "env").await;
+    let mut old = RelaySocket::open(url(&a.register(&executor).await)).await;
+    // As by a node that is killed before it tells the others.
+    let store = PostgresStore::open(&cluster.store).await.unwrap();
+    let new = NewRegistration {
+        id: "newer".to_owned(),
+        environment: "env".to_owned(),
+        executor_key: public_key(1),
+        attached: None,
+    };
+    assert_eq!(store.register(new, clock::now()).await.unwrap(), Ok(2));
+    old.expect_closed(1008, "superseded").await;
+    wait_until_offline(&cluster, &a).await;
+}
+
+/// Waits until no node is said to have the executor.
+async fn wait_until_offline(cluster: &Cluster, asked: &Node) {
+    let is_offline = async {
+        loop {
+            let reply = asked.ask("GET", "/admin/environments", &cluster.admin, &Value::Null).await;
+            let list: Value = serde_json::from_str(&reply.body).unwrap();
+            if list["environments"][0]["online"] == false {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, is_offline).await.expect("the claim is released");
 }
 
 #[tokio::test]

@@ -8,13 +8,13 @@ use exec_server_relay::frame::{RESET_HARNESS_DISCONNECTED, RelayBody};
 use exec_server_testkit::cluster::{Cluster, Node};
 use exec_server_testkit::nats_proxy::{MessageFault, NatsProxy};
 use exec_server_testkit::rendezvous::{public_key, register_body, upgrade_at};
-use exec_server_testkit::{DEADLINE, RelaySocket, Relayed};
+use exec_server_testkit::{DEADLINE, RelaySocket, Relayed, eventually};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::cluster::expect_echo;
-use super::{refusal, url};
+use super::{refusal, rejected, url};
 
 /// How often something is tried: `short` times, or `full` times if the variable is set.
 pub fn rounds(short: usize, full: usize) -> usize {
@@ -48,15 +48,23 @@ async fn one_authorization_and_one_url_offered_to_all_nodes_at_once_are_used_onc
             tokio::join!(join_all(validate), join_all(urls.iter().map(|url| upgrade_at(url))));
         let valid = replies.iter().filter(|reply| reply.body.contains("true")).count();
         assert_eq!(valid, 1, "round {round}: {replies:?}");
-        let opened = upgrades.iter().filter(|reply| reply.status == 101).count();
-        // A URL is used up although a busy node did not open the link in time.
-        assert!(opened <= 1, "round {round}: {upgrades:?}");
-        all_opened.fetch_add(opened, Ordering::Relaxed);
+        // The URL is admitted once, and used up everywhere else.
+        let used_up = (401, "expired".to_owned());
+        let mut admitted = upgrades.iter().enumerate().filter(|it| rejected(it.1) != used_up);
+        let (Some((place, reply)), None) = (admitted.next(), admitted.next()) else {
+            panic!("round {round}: {upgrades:?}");
+        };
+        // The stream opens there, unless the home node is too busy to answer another one in time.
+        let is_home = place % 3 == 2;
+        let is_late = !is_home && rejected(reply) == (401, "route_unavailable".to_owned());
+        assert!(reply.status == 101 || is_late, "round {round}: {upgrades:?}");
+        all_opened.fetch_add(usize::from(!is_late), Ordering::Relaxed);
     };
     // Some at a time, so that unclaimed streams stay below their limit.
     let count = rounds(100, 10_000);
     futures_util::stream::iter(0..count).for_each_concurrent(8, offer).await;
-    assert!(all_opened.load(Ordering::Relaxed) > 0);
+    let opened = all_opened.load(Ordering::Relaxed);
+    assert!(opened >= count / 4, "{opened} of {count} URLs opened a stream");
 }
 
 #[tokio::test]
@@ -151,6 +159,7 @@ struct Proxied {
     door: Node,
     home: Node,
     registered: Value,
+    executor: String,
     harness: String,
 }
 
@@ -164,7 +173,33 @@ impl Proxied {
         let executor = cluster.token(&door, "executor", "env").await;
         let harness = cluster.token(&door, "harness", "env").await;
         let registered = door.register(&executor).await;
-        Some(Self { cluster, proxy, door, home, registered, harness })
+        Some(Self { cluster, proxy, door, home, registered, executor, harness })
+    }
+
+    /// Waits until the home node has handled the messages that were sent to it before.
+    async fn wait_for_control(&self) {
+        let known = async {
+            loop {
+                // The other node asks it for the number of streams.
+                let (admin, door) = (&self.cluster.admin, &self.door);
+                let reply = door.ask("GET", "/admin/environments", admin, &Value::Null).await;
+                let list: Value = serde_json::from_str(&reply.body).unwrap();
+                if list["environments"][0]["streams"].is_number() {
+                    break;
+                }
+            }
+        };
+        tokio::time::timeout(DEADLINE, known).await.expect("the home node answers");
+    }
+
+    /// The trunk links of the home node.
+    async fn links(&self) -> u64 {
+        self.home.metric(&self.cluster.admin, "exec_server_trunk_links").await
+    }
+
+    async fn wait_for_no_links(&self) {
+        let gone = async { while self.links().await > 0 {} };
+        tokio::time::timeout(DEADLINE, gone).await.expect("the link ends");
     }
 
     async fn revoke(&self, role: &str) {
@@ -199,7 +234,54 @@ async fn a_signal_that_is_lost_is_repaired_and_one_that_is_doubled_does_no_more(
         stream.expect_closed(1008, "token_revoked").await;
         assert!(it.proxy.is_done(), "{fault:?}");
         newest.ping().await;
+        // The message that there is a newer registration.
+        it.proxy.fault_next(fault, ".ctl", 0);
+        it.door.register(&it.executor).await;
+        newest.expect_closed(1008, "superseded").await;
+        eventually("the message is sent", || it.proxy.is_done()).await;
     }
+}
+
+#[tokio::test]
+async fn a_signal_that_is_replayed_after_a_newer_claim_changes_nothing() {
+    let Some(it) = Proxied::start().await else { return };
+    let mut old = RelaySocket::open(&it.home.at(url(&it.registered))).await;
+    it.proxy.fault_next(MessageFault::Keep, ".ctl", 0);
+    let mut moved = RelaySocket::open(&it.door.at(url(&it.registered))).await;
+    old.expect_closed(1008, "superseded").await;
+    eventually("the message is kept", || it.proxy.is_done()).await;
+    let mut executor = RelaySocket::open(&it.home.at(url(&it.registered))).await;
+    moved.expect_closed(1008, "superseded").await;
+    // It names the first claim of the node, which now has the third.
+    it.proxy.replay().await;
+    it.wait_for_control().await;
+    executor.ping().await;
+    it.proxy.fault_next(MessageFault::Keep, ".ctl", 0);
+    let bundle = it.home.connect(&it.harness).await;
+    let mut stream = RelaySocket::open(&it.door.at(url(&bundle))).await;
+    assert!(it.proxy.is_done());
+    expect_echo(&mut stream, &mut executor).await;
+    // The request for the link that is open.
+    it.proxy.replay().await;
+    it.wait_for_control().await;
+    assert_eq!(it.links().await, 1);
+    stream.send_data("s", "once").await;
+    assert_eq!(executor.next_data().await.1, "once");
+    drop(stream);
+    let reason = RESET_HARNESS_DISCONNECTED.into();
+    executor.expect("s", RelayBody::Reset { reason }).await;
+    it.wait_for_no_links().await;
+    // The request for a link that has ended: the asking node does not know it, and says so.
+    it.proxy.replay().await;
+    it.wait_for_control().await;
+    it.wait_for_no_links().await;
+    // The request for an older claim.
+    let mut executor = RelaySocket::open(&it.home.at(url(&it.registered))).await;
+    it.proxy.replay().await;
+    it.wait_for_control().await;
+    assert_eq!(it.links().await, 0);
+    let mut stream = open(&it.door, &it.door, &it.harness).await;
+    expect_echo(&mut stream, &mut executor).await;
 }
 
 #[tokio::test]
@@ -224,16 +306,12 @@ async fn a_request_for_a_link_that_is_lost_is_refused_and_one_that_is_doubled_op
             executor.send_data("s", format!("back {number}")).await;
             assert_eq!(stream.next_data().await.1, format!("back {number}"));
         }
-        let links = it.home.metric(&it.cluster.admin, "exec_server_trunk_links").await;
-        assert_eq!(links, 1);
+        assert_eq!(it.links().await, 1);
         let attached = it.home.metric(&it.cluster.admin, "exec_server_relay_streams_active").await;
         assert_eq!(attached, 1);
         drop(stream);
         let reason = RESET_HARNESS_DISCONNECTED.into();
         executor.expect("s", RelayBody::Reset { reason }).await;
-        let gone = async {
-            while it.home.metric(&it.cluster.admin, "exec_server_trunk_links").await > 0 {}
-        };
-        tokio::time::timeout(DEADLINE, gone).await.expect("the link ends");
+        it.wait_for_no_links().await;
     }
 }
