@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::DEADLINE;
 use crate::isolation::free_address;
 
@@ -144,6 +146,49 @@ impl Postgres {
         String::from_utf8_lossy(&done.stdout).trim().to_owned()
     }
 
+    /// Stops all processes of the server without ending them.
+    pub fn stop(&mut self) {
+        self.signal_postmaster(Signal::STOP);
+        // A stopped postmaster starts no more of them.
+        self.signal_workers(Signal::STOP);
+    }
+
+    /// Lets the server go on that was stopped.
+    pub fn go_on(&mut self) {
+        self.signal_workers(Signal::CONT);
+        self.signal_postmaster(Signal::CONT);
+    }
+
+    /// Kills all processes of the server; its data stays.
+    pub fn kill(&mut self) {
+        self.stop();
+        self.signal_workers(Signal::KILL);
+        self.signal_postmaster(Signal::KILL);
+        self.crash();
+    }
+
+    fn signal_postmaster(&self, signal: Signal) {
+        kill_process(self.postmaster(), signal).expect("it runs");
+    }
+
+    fn signal_workers(&self, signal: Signal) {
+        let pid = self.postmaster().as_raw_nonzero();
+        let workers = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let workers = workers.expect("the server runs");
+        for worker in workers.split_ascii_whitespace() {
+            let worker = worker.parse().ok().and_then(Pid::from_raw).expect("a process id");
+            // It may end at this moment.
+            let _ = kill_process(worker, signal);
+        }
+    }
+
+    fn postmaster(&self) -> Pid {
+        let file = fs::read_to_string(self.data.path().join("data/postmaster.pid"));
+        let file = file.expect("the server runs");
+        let pid = file.lines().next().and_then(|line| line.trim().parse().ok());
+        pid.and_then(Pid::from_raw).expect("its first line is a process id")
+    }
+
     /// Ends the server at once, as a crash does; its data stays.
     pub fn crash(&mut self) {
         if let Some(mut keeper) = self.keeper.take() {
@@ -158,7 +203,7 @@ impl Postgres {
     pub fn resume(&mut self) {
         // A shared server lives in a static, which is never dropped, so the shell removes its data.
         let script = r#""$0" "$@" </dev/null & server=$!
-            word=$(cat); kill -QUIT $server; wait $server; [ "$word" = keep ] || rm -rf "$DATA""#;
+            word=$(cat); kill -QUIT $server; kill -CONT $server; wait $server; [ "$word" = keep ] || rm -rf "$DATA""#;
         let mut shell = command(Path::new("/bin/sh"));
         shell.env("DATA", self.data.path());
         shell.args(["-c", script]).arg(self.programs.join("postgres")).arg("-D");

@@ -8,10 +8,9 @@ use std::process::{Command, Output};
 
 use exec_server_testkit::executor::binary;
 use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::remote::{join, wait_for_presence};
 use exec_server_testkit::{DEADLINE, Terminal};
 use serde_json::{Value, json};
-
-use super::executor::{join, wait_for_presence};
 
 /// A cluster that the script has started; it ends with its value.
 struct Example {
