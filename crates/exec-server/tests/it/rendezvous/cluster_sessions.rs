@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use exec_server::{ExecServerClient, ExecServerError};
-use exec_server_testkit::DEADLINE;
 use exec_server_testkit::executor::Signal;
 use exec_server_testkit::postgres::Postgres;
 use exec_server_testkit::remote::{args, connect};
 use exec_server_testkit::rig::{NODES, Path, Rig};
 use exec_server_testkit::session::Session;
+use exec_server_testkit::{DEADLINE, Terminal};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -295,4 +295,43 @@ async fn survive_random_faults(path: Path) {
         println!("  {name}: {count} times, p50 {p50:?}, p99 {p99:?}, most {most:?}");
     }
     session.finish().await;
+}
+
+#[tokio::test]
+async fn a_shell_on_a_terminal_survives_its_node_the_node_of_its_executor_and_nats() {
+    let Some(mut rig) = Rig::start(Path::Trunk, "0s").await else { return };
+    let state = tempfile::tempdir().unwrap();
+    let token = state.path().join("token");
+    std::fs::write(&token, &rig.harness_token).unwrap();
+    // The terminal comes from a server of ours, which passes no token on.
+    let environment = [
+        ("EXEC_SERVER_REMOTE_URL", rig.harness_door.url()),
+        ("EXEC_SERVER_REMOTE_TOKEN_FILE", token.display().to_string()),
+        ("EXEC_SERVER_STATE_DIR", state.path().display().to_string()),
+    ];
+    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let program = exec_server_testkit::executor::binary().display().to_string();
+    let mut shell = Terminal::start(&[&program, "shell", "env:env"], &environment).await;
+    shell.expect("for the first time").await;
+    shell.type_keys("X=kept; echo $((1000 + 1))\n").await;
+    shell.expect("1001").await;
+    assert!(rig.has_trunk().await, "shell and executor are at different nodes");
+    // The shell is at a, its executor at b; then at c and b.
+    assert_eq!(rig.home().await, "b");
+    let mut number = 1;
+    for fault in [(Fault::NodeKilled, 0), (Fault::NatsKilled, 0), (Fault::NatsKilled, 1)]
+        .into_iter()
+        .chain([(Fault::NatsKilled, 2), (Fault::NodeKilled, 1), (Fault::BalancersRestarted, 0)])
+    {
+        number += 1;
+        let (fault, part) = fault;
+        // In the middle of a line.
+        shell.type_keys("echo $X $((10").await;
+        fault.begin(&mut rig, part).await;
+        shell.type_keys(&format!("00 + {number}))\n")).await;
+        shell.expect(&format!("kept {}", 1000 + number)).await;
+        fault.end(&mut rig, part).await;
+    }
+    shell.type_keys("exit 5\n").await;
+    assert_eq!(shell.finish().await.0, 5);
 }
