@@ -4,10 +4,14 @@ set -euo pipefail
 cd "$(dirname "$0")"
 . tools/need-compiler.sh
 . tools/need-engines.sh
-# What is set for real servers is not meant for the tests; two variables are.
+if [ -n "$missing_engines" ]; then
+    echo "tests of a rendezvous cluster are skipped; on Debian and Ubuntu: sudo apt-get install$missing_engines" >&2
+fi
+# What is set for real servers is not meant for the tests; these variables are.
 for name in "${!EXEC_SERVER_@}" "${!CODEX_@}"; do
     case "$name" in
         EXEC_SERVER_REFERENCE_BIN | EXEC_SERVER_TEST_URL) ;;
+        EXEC_SERVER_TEST_CHAOS_SECONDS | EXEC_SERVER_TEST_LONG) ;;
         *) unset "$name" ;;
     esac
 done

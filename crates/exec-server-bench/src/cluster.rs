@@ -64,15 +64,25 @@ impl<'a> BenchCluster<'a> {
 
     /// Starts a node and waits until it is ready.
     pub fn node(&self, id: &str) -> Result<Node<'a>> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-        let url = format!("http://{address}");
         // Different servers, so that frames take the longest way.
         let servers = if id == "a" { &self.nats[..1] } else { &self.nats[1..] };
+        self.start_node(id, &["--nats", &nats::urls(servers)])
+    }
+
+    /// Starts a node that knows others by the database only.
+    pub fn node_without_nats(&self, id: &str) -> Result<Node<'a>> {
+        self.start_node(id, &[])
+    }
+
+    fn start_node(&self, id: &str, more: &[&str]) -> Result<Node<'a>> {
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let url = format!("http://{address}");
         let mut command = Command::new(&self.program);
         command
             .args(["rendezvous", "--listen", &url, "--public-url", &url, "--node-url", &url])
-            .args(["--node-id", id, "--nats", &nats::urls(servers), "--signing-keys"])
+            .args(["--node-id", id, "--signing-keys"])
             .arg(self.place.join("keys"))
+            .args(more)
             .env("EXEC_SERVER_STORE", &self.store)
             .stdout(Stdio::null());
         let process = Running::start(&mut command, self.warden)?;
@@ -120,9 +130,20 @@ impl<'a> BenchCluster<'a> {
         (1..=count).map(member).collect()
     }
 
-    /// Runs statements on the database.
-    pub fn run_sql(&self, statements: &str) {
-        self.postgres.run_sql(&self.store, statements);
+    /// The id of a token that [`Self::members`] has created.
+    pub fn harness_token_id(member: &Member) -> String {
+        member.environment.replacen("env-", "tok_harness_", 1)
+    }
+
+    /// Runs statements on the database; returns what it answers.
+    pub fn run_sql(&self, statements: &str) -> String {
+        self.postgres.run_sql(&self.store, statements)
+    }
+
+    /// Kills the database, and starts it again on its data.
+    pub fn restart_database(&mut self) {
+        self.postgres.kill();
+        self.postgres.resume();
     }
 
     /// The value of a metric of a node; 0 before it is first counted.

@@ -36,6 +36,11 @@ impl KeepAlive {
         self.ask("GET", path, token, "")
     }
 
+    /// Sends a request that deletes.
+    pub fn delete(&mut self, path: &str, token: &str) -> Result<(u16, &[u8])> {
+        self.ask("DELETE", path, token, "")
+    }
+
     fn ask(&mut self, method: &str, path: &str, token: &str, body: &str) -> Result<(u16, &[u8])> {
         self.request.clear();
         write!(

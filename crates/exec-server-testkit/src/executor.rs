@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
+use std::sync::OnceLock;
 
 #[cfg(unix)]
 pub use rustix::process::Signal;
@@ -51,7 +52,7 @@ impl TestExecutor {
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
+            .stderr(if PROGRAM.get().is_some() { Stdio::null() } else { Stdio::inherit() })
             .kill_on_drop(true);
         ExecutorBuilder { command }
     }
@@ -244,11 +245,24 @@ impl ExecutorBuilder {
     }
 }
 
+/// A program that is measured in place of that of this build.
+static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+
+/// Uses this program from now on, without what it writes to stderr: for measurements.
+pub fn use_program(program: &Path) {
+    PROGRAM.get_or_init(|| program.to_owned());
+}
+
 /// Path of the `exec-server` binary of this build.
 pub fn binary() -> PathBuf {
+    let name = || format!("exec-server{}", std::env::consts::EXE_SUFFIX);
+    PROGRAM.get().cloned().unwrap_or_else(|| build_folder().join(name()))
+}
+
+/// The folder with the programs of this build.
+pub(crate) fn build_folder() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");
-    let folder = test.ancestors().nth(2).expect("tests live two levels below the programs");
-    folder.join(format!("exec-server{}", std::env::consts::EXE_SUFFIX))
+    test.ancestors().nth(2).expect("tests live two levels below the programs").to_owned()
 }
 
 /// Copies a program that the test then executes.

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::executor::binary;
+use crate::executor::build_folder;
 
 /// Removes the user's settings; the test may set its own afterwards.
 pub fn isolate(command: &mut Command) {
@@ -40,7 +40,7 @@ pub fn isolate(command: &mut Command) {
 pub fn home() -> PathBuf {
     static HOME: OnceLock<PathBuf> = OnceLock::new();
     let make = || {
-        let home = binary().with_file_name("home");
+        let home = build_folder().join("home");
         std::fs::create_dir_all(&home).expect("the target folder can be written");
         home
     };
@@ -49,7 +49,7 @@ pub fn home() -> PathBuf {
 
 /// State directory of servers.
 pub fn state_home() -> PathBuf {
-    binary().with_file_name("state")
+    build_folder().join("state")
 }
 
 /// Makes children start with default actions for signals that this process ignores.

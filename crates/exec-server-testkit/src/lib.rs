@@ -19,6 +19,8 @@
 //! | [`postgres`], [`nats`] | servers for a test, or a part of a shared one |
 //! | [`nats_proxy`] | a proxy that loses, doubles and swaps messages of NATS |
 //! | [`cluster`], [`balancer`] | rendezvous nodes that share a database, and what is in front of them |
+//! | [`rig`], [`session`] | a cluster whose parts fail, and sessions through it that check every byte |
+//! | [`remote`] | our executor and our client at a rendezvous |
 //! | [`mock_idp`] | issues agent identities, and verifies their signatures |
 //! | [`harness`] | a harness that reaches an executor through a rendezvous |
 //! | [`mock_registry`] | a scripted registry and relay |
@@ -55,7 +57,12 @@ pub mod process_count;
 pub mod raw;
 #[cfg(unix)]
 pub mod reference;
+pub mod remote;
 pub mod rendezvous;
+#[cfg(unix)]
+pub mod rig;
+#[cfg(unix)]
+pub mod session;
 #[cfg(target_os = "linux")]
 pub mod terminal;
 pub mod tunnel;

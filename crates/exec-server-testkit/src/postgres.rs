@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::DEADLINE;
 use crate::isolation::free_address;
 
@@ -154,6 +156,41 @@ impl Postgres {
         psql
     }
 
+    /// Stops all processes of the server without ending them.
+    pub fn stop(&mut self) {
+        self.signal_postmaster(Signal::STOP);
+        // A stopped postmaster starts no more of them.
+        self.signal_workers(Signal::STOP);
+    }
+
+    /// Lets the server go on that was stopped.
+    pub fn go_on(&mut self) {
+        self.signal_workers(Signal::CONT);
+        self.signal_postmaster(Signal::CONT);
+    }
+
+    fn signal_postmaster(&self, signal: Signal) {
+        kill_process(self.postmaster(), signal).expect("it runs");
+    }
+
+    fn signal_workers(&self, signal: Signal) {
+        let pid = self.postmaster().as_raw_nonzero();
+        let workers = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let workers = workers.expect("the server runs");
+        for worker in workers.split_ascii_whitespace() {
+            let worker = worker.parse().ok().and_then(Pid::from_raw).expect("a process id");
+            // It may end at this moment.
+            let _ = kill_process(worker, signal);
+        }
+    }
+
+    fn postmaster(&self) -> Pid {
+        let file = fs::read_to_string(self.data.path().join("data/postmaster.pid"));
+        let file = file.expect("the server runs");
+        let pid = file.lines().next().and_then(|line| line.trim().parse().ok());
+        pid.and_then(Pid::from_raw).expect("its first line is a process id")
+    }
+
     /// Kills the server's first process, as the kernel does when memory runs out; its data stays.
     ///
     /// The other processes notice that by themselves. When this returns, they have ended too.
@@ -182,8 +219,8 @@ impl Postgres {
                 for it in $rest; do
                     while grep -qs 'State:[[:space:]][^Z]' /proc/$it/status; do sleep 0.01; done
                 done;;
-            stop) kill -QUIT $server; wait $server;;
-            *) kill -QUIT $server; wait $server; rm -rf "$DATA";;
+            stop) kill -QUIT $server; kill -CONT $server; wait $server;;
+            *) kill -QUIT $server; kill -CONT $server; wait $server; rm -rf "$DATA";;
             esac"#;
         let mut shell = command(Path::new("/bin/sh"));
         shell.env("DATA", self.data.path());

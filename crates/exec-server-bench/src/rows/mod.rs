@@ -8,6 +8,7 @@ mod cluster;
 mod connecting;
 mod crowd;
 mod directories;
+mod faults;
 mod files;
 mod flood;
 mod frames;
@@ -65,7 +66,7 @@ impl Group {
 }
 
 /// Every group, in the order of the table.
-pub const GROUPS: [Group; 27] = [
+pub const GROUPS: [Group; 28] = [
     oneshot::GROUP,
     sandbox::GROUP,
     rpc::GROUP,
@@ -91,6 +92,7 @@ pub const GROUPS: [Group; 27] = [
     frames::GROUP,
     cluster::GROUP,
     crowd::GROUP,
+    faults::GROUP,
     library::GROUP,
     mcp::GROUP,
 ];

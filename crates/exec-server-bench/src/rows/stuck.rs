@@ -14,7 +14,7 @@ use crate::relay::BenchRendezvous;
 use crate::relayed::path_of;
 use crate::row::rows;
 use crate::scene::{Readings, Scene, USUAL_TIME};
-use crate::stats::mib;
+use crate::stats::{mib, percentile, us};
 use crate::websocket::WebSocket;
 
 rows! {
@@ -22,10 +22,14 @@ rows! {
         AtMost(1.0, Unit);
     HARNESSES_LEFT = "stuck.harnesses-left": "… RSS above before, 8 s after they were closed", Lower "MiB",
         AtMost(32.0, Unit);
+    HARNESSES_BESIDE = "stuck.harnesses-beside": "… round trip of 1 KiB of another stream beside them, p99 ÷ p99 before", Lower "×",
+        AtMost(2.0, Unit);
     EXECUTORS = "stuck.executors": "200 executors that stop reading: memory each, sockets included", Lower "MiB",
         AtMost(1.0, Unit);
     EXECUTORS_LEFT = "stuck.executors-left": "… RSS above before, 8 s after they were closed", Lower "MiB",
         AtMost(32.0, Unit);
+    EXECUTORS_BESIDE = "stuck.executors-beside": "… round trip of 1 KiB of another stream beside them, p99 ÷ p99 before", Lower "×",
+        AtMost(2.0, Unit);
 }
 
 /// More than every buffer on the way takes.
@@ -34,6 +38,15 @@ const RECORD: usize = 61_440;
 
 /// Below the stall timeout, after which the rendezvous closes the peers.
 const FLOOD_TIME: Duration = Duration::from_secs(3);
+
+/// Until the queues are full; from then on the peers are stuck.
+const FILL_TIME: Duration = Duration::from_secs(1);
+
+/// Payload of the stream beside.
+const SMALL: usize = 1024;
+
+/// Round trips of the stream beside that a 99th percentile needs at least.
+const LEAST_TRIPS: usize = 500;
 
 /// The stall timeout and the time that the memory may take to go back.
 const AFTERWARDS: Duration = Duration::from_secs(5 + 8);
@@ -53,31 +66,36 @@ fn measure(scene: &Scene<'_>, readings: &mut Readings) -> Result<()> {
     if scene.contestant.seat != Seat::Ours {
         return Ok(());
     }
-    measure_side(scene, readings, Sender::Executor, HARNESSES, HARNESSES_LEFT)?;
-    measure_side(scene, readings, Sender::Harness, EXECUTORS, EXECUTORS_LEFT)
+    let rows = [HARNESSES, HARNESSES_LEFT, HARNESSES_BESIDE];
+    measure_side(scene, readings, Sender::Executor, rows)?;
+    measure_side(scene, readings, Sender::Harness, [EXECUTORS, EXECUTORS_LEFT, EXECUTORS_BESIDE])
 }
 
 fn measure_side(
     scene: &Scene<'_>,
     readings: &mut Readings,
     sender: Sender,
-    each: &'static str,
-    left: &'static str,
+    [each, left, beside]: [&'static str; 3],
 ) -> Result<()> {
     let rendezvous = BenchRendezvous::start(scene, &scene.scratch.fresh(each)?, None)?;
     let count = scene.effort.pick(200, 50);
     let mut pairs =
         (0..count).map(|number| open(scene, &rendezvous, number)).collect::<Result<Vec<_>>>()?;
+    let mut neighbour = open(scene, &rendezvous, count)?;
+    let before_trip = percentile(&round_trips(&mut neighbour, FLOOD_TIME - FILL_TIME)?, 0.99);
     let before = rendezvous.rendezvous.usage()?.rss;
-    let frame = record();
+    let frame = record(RECORD);
     let until = Instant::now() + FLOOD_TIME;
-    thread::scope(|scope| {
+    let trips = thread::scope(|scope| {
         for (executor, harness) in &mut pairs {
             let socket = if sender == Sender::Executor { executor } else { harness };
             let frame = &frame;
             scope.spawn(move || flood(socket, frame, until));
         }
-    });
+        thread::sleep(FILL_TIME);
+        round_trips(&mut neighbour, FLOOD_TIME - FILL_TIME)
+    })?;
+    readings.enter(beside, percentile(&trips, 0.99) / before_trip);
     let growth = rendezvous.rendezvous.usage()?.rss.saturating_sub(before);
     let kernel = kernel_bytes(rendezvous.address)?;
     readings.enter(each, mib((growth + kernel) as f64) / f64::from(count));
@@ -112,8 +130,35 @@ fn open(
     Ok((executor, harness))
 }
 
-fn record() -> Vec<u8> {
-    let payload = vec![7; RECORD].into();
+/// Times of a frame there and one back, in µs.
+fn round_trips(
+    (executor, harness): &mut (WebSocket, WebSocket),
+    time: Duration,
+) -> Result<Vec<f64>> {
+    let frame = record(SMALL);
+    let begun = Instant::now();
+    for socket in [&mut *executor, &mut *harness] {
+        socket.set_deadline(begun + USUAL_TIME);
+    }
+    let mut times = Vec::new();
+    while begun.elapsed() < time || times.len() < LEAST_TRIPS {
+        let sent = Instant::now();
+        pass(harness, executor, &frame)?;
+        pass(executor, harness, &frame)?;
+        times.push(us(sent.elapsed()));
+    }
+    Ok(times)
+}
+
+fn pass(from: &mut WebSocket, to: &mut WebSocket, frame: &[u8]) -> Result<()> {
+    from.queue_binary(frame);
+    from.flush()?;
+    to.next_message()?;
+    Ok(())
+}
+
+fn record(bytes: usize) -> Vec<u8> {
+    let payload = vec![7; bytes].into();
     let data = RelayData { seq: 0, segment_index: 0, segment_count: 1, payload };
     RelayFrame::new("s", RelayBody::Data(data)).encode()
 }

@@ -13,6 +13,7 @@ use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::reference::{
     ClientTarget, ReferenceClient, ReferenceVersion, Run, Scenario, ToolCall,
 };
+use exec_server_testkit::remote::{args, connect, join, wait_for_presence};
 use exec_server_testkit::{DEADLINE, FaultProxy, Fifo, TestExecutor, TestRendezvous};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, copy_bidirectional, sink};
 use tokio::net::{TcpListener, TcpStream};
@@ -22,8 +23,6 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::reference_client::blocking;
-use crate::remote_client::{args, connect};
-use crate::rendezvous::executor::{join, wait_for_presence};
 
 /// Deadline of an outage on a busy machine.
 const RUN_DEADLINE: Duration = Duration::from_secs(150);

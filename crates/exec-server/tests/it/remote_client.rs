@@ -12,19 +12,16 @@ mod trusting;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use exec_server::client::TokenSource;
-use exec_server::client::relay::ClientStateDir;
 use exec_server::{ExecServerClient, RelayConnectArgs};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::binary;
 use exec_server_testkit::isolation::isolate;
+use exec_server_testkit::remote::{args, connect, join, wait_for_presence};
 use exec_server_testkit::{DEADLINE, TestExecutor, TestRendezvous};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
-
-use crate::rendezvous::executor::{join, wait_for_presence};
 
 /// A rendezvous, an executor registered as `env`, and a state directory for clients.
 struct RelayFixture {
@@ -103,16 +100,6 @@ impl RelayFixture {
     fn known_hosts(&self) -> PathBuf {
         self.state.path().join("known_hosts")
     }
-}
-
-pub fn args(url: &str, token: &str, state: &Path) -> RelayConnectArgs {
-    let state = ClientStateDir::open(state).expect("there is room for a directory");
-    RelayConnectArgs::new(url, "env", TokenSource::fixed(token)).remembering(&state)
-}
-
-pub async fn connect(args: RelayConnectArgs) -> ExecServerClient {
-    let connecting = ExecServerClient::connect_relay(args);
-    timeout(DEADLINE, connecting).await.expect("it answers in time").expect("it is reached")
 }
 
 /// A command with nothing but a state directory.

@@ -1,4 +1,4 @@
-//! `run.sh` and `test.sh`: the checks before the build.
+//! `run.sh`, `test.sh` and `deploy/cluster/up`: the checks before the build.
 //!
 //! The tools that they call are stubs: nothing is built or installed.
 
@@ -131,5 +131,39 @@ fn without_a_terminal_the_installation_is_announced() {
     let (code, said) = run();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("sudo apt-get install build-essential"), "{said}");
+    assert_eq!(tools.installed().lines().count(), 2);
+}
+
+#[test]
+fn the_servers_of_a_cluster_are_installed_unless_that_is_declined() {
+    let tools = Tools::new();
+    let script = repository().join("tools/need-engines.sh");
+    let run = |before: &str| {
+        let mut command = Command::new(tools.path().join("bash"));
+        let text = format!("{before}\n. {}\necho \"missing:$missing_engines\"", script.display());
+        command.arg("-euc").arg(text).env_clear().env("PATH", tools.path());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}");
+        // Without `ls`, no installed version is found.
+        let missing = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(missing.starts_with("missing: postgresql"), "{missing}");
+        said
+    };
+    assert_eq!(run("install_engines=no"), "");
+    assert_eq!(tools.installed(), "");
+    let said = run("");
+    assert!(
+        said.contains("needs postgresql") && said.contains("installing with apt-get"),
+        "{said}"
+    );
+    assert!(
+        tools
+            .installed()
+            .starts_with("update -qq\ninstall -y -qq --no-install-recommends postgresql")
+    );
+    // A user without permission to install.
+    tools.add("id", "echo 1000");
+    assert_eq!(run(""), "");
     assert_eq!(tools.installed().lines().count(), 2);
 }

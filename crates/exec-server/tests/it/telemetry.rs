@@ -7,6 +7,7 @@ use exec_server::{ExecServerClient, RemoteExecServerConnectArgs};
 use exec_server_testkit::collector::{CollectedSpan, Collector, Reaction, total};
 use exec_server_testkit::executor::{Signal, binary};
 use exec_server_testkit::isolation::isolate;
+use exec_server_testkit::remote::{join, wait_for_presence};
 use exec_server_testkit::{DEADLINE, TestExecutor, eventually};
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
@@ -15,7 +16,6 @@ use tokio::time::timeout;
 
 use crate::metrics::metrics_url;
 use crate::rendezvous::commands::Program;
-use crate::rendezvous::executor::{join, wait_for_presence};
 
 const SERVER: &str = "exec-server";
 const CLIENT: &str = "exec-server-client";

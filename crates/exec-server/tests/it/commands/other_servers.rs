@@ -8,13 +8,13 @@ use std::process::Stdio;
 
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::reference::{ReferenceClient, ReferenceServer, ReferenceVersion};
+use exec_server_testkit::remote::{join_with, wait_for_presence};
 use exec_server_testkit::{DEADLINE, Terminal, TestExecutor, TestRendezvous, eventually};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
 use super::{Ran, command, finish, ran};
-use crate::rendezvous::executor::{join_with, wait_for_presence};
 
 /// How the client reaches a server of the reference.
 #[derive(Clone, Copy)]

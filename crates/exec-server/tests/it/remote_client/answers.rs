@@ -8,6 +8,7 @@ use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::http::request_with_body;
 use exec_server_testkit::isolation::free_address;
+use exec_server_testkit::remote::join;
 use exec_server_testkit::web::{Visit, WebRequest, answer};
 use exec_server_testkit::{DEADLINE, TestRendezvous, Web};
 use serde_json::json;
@@ -17,7 +18,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::{args, connect};
-use crate::rendezvous::executor::join;
 
 #[tokio::test]
 async fn transient_errors_are_retried_and_the_session_continues() {

@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use exec_server_testkit::executor::TestExecutor;
+use exec_server_testkit::remote::join;
 use exec_server_testkit::{DEADLINE, Terminal};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -11,7 +12,6 @@ use tokio::time::timeout;
 use super::{RelayFixture, command, finish};
 use crate::commands::dialling::Dialled;
 use crate::rendezvous::commands::Program;
-use crate::rendezvous::executor::join;
 
 #[tokio::test]
 async fn run_passes_input_output_and_exit_code() {

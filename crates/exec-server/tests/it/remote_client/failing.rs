@@ -56,7 +56,7 @@ async fn a_starting_executor_is_awaited() {
     tokio::io::AsyncBufReadExt::read_line(&mut stderr, &mut line).await.unwrap();
     assert!(line.ends_with("; trying again\n"), "{line}");
     let _executor =
-        crate::rendezvous::executor::join(rendezvous.url(), executor_state.path(), &executor)
+        exec_server_testkit::remote::join(rendezvous.url(), executor_state.path(), &executor)
             .spawn();
     assert_eq!(finish(child).await.1, "hi\n");
 }

@@ -2,13 +2,13 @@
 
 use exec_server::{ExecServerClient, ProcessEvent, Stdin};
 use exec_server_testkit::isolation::free_address;
+use exec_server_testkit::remote::{join, wait_for_presence};
 use exec_server_testkit::{DEADLINE, FaultProxy, TestRendezvous};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::time::timeout;
 
 use super::{RelayFixture, args, connect};
 use crate::rendezvous::commands::Program;
-use crate::rendezvous::executor::{join, wait_for_presence};
 
 /// Runs an exchange during which `event` happens; no byte is lost or repeated.
 pub async fn talk_across(client: &ExecServerClient, mut disturb: impl AsyncFnMut(u32)) {

@@ -4,6 +4,7 @@ use exec_server::client::TokenSource;
 use exec_server::{HttpRequestParams, Parents, RelayConnectArgs, Stdin};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::reference::ReferenceClient;
+use exec_server_testkit::remote::wait_for_presence;
 use exec_server_testkit::web::answer;
 use exec_server_testkit::{DEADLINE, TestRendezvous, Web};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
@@ -11,7 +12,6 @@ use tokio::time::timeout;
 
 use super::{command, connect, finish};
 use crate::reference_client::blocking;
-use crate::rendezvous::executor::wait_for_presence;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn commands_files_and_http_work_with_the_reference_as_executor() {

@@ -6,6 +6,7 @@ use exec_server::ExecServerClient;
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
 use exec_server_testkit::isolation::free_address;
+use exec_server_testkit::remote::{join, join_with};
 use exec_server_testkit::tunnel::{Tunnels, strip_path};
 use exec_server_testkit::{MockRegistry, TestHarness, TestRendezvous, eventually};
 use exec_server_transport::proxy::Proxies;
@@ -13,7 +14,6 @@ use tempfile::TempDir;
 
 use super::recovering::talk_across;
 use super::{args, command, connect, finish};
-use crate::rendezvous::executor::{join, join_with};
 
 #[tokio::test]
 async fn a_custom_ca_is_trusted_on_both_sides_by_every_option() {

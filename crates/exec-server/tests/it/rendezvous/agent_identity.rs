@@ -3,10 +3,9 @@
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::{ExecutorBuilder, TestExecutor};
 use exec_server_testkit::mock_idp::{MockIdp, TaskForm};
+use exec_server_testkit::remote::join;
 use exec_server_testkit::{TestHarness, TestRendezvous};
 use serde_json::{Value, json};
-
-use super::executor::join;
 
 #[tokio::test]
 async fn every_request_is_signed_for_one_task() {

@@ -9,10 +9,9 @@ use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::fault_proxy::{Ending, Toward};
 use exec_server_testkit::harness::{receive, send};
 use exec_server_testkit::isolation::free_address;
+use exec_server_testkit::remote::join;
 use exec_server_testkit::{DEADLINE, FaultProxy, TestHarness, TestRendezvous, eventually};
 use serde_json::{Value, json};
-
-use super::executor::join;
 
 #[tokio::test]
 async fn an_executor_attaches_wherever_its_first_attempt_is_cut() {

@@ -1,15 +1,16 @@
 //! The example of docs/cluster.md: `deploy/cluster/up` starts a cluster, and a shell through it survives its parts.
 
+use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use exec_server_testkit::executor::binary;
 use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::remote::{join, wait_for_presence};
 use exec_server_testkit::{DEADLINE, Terminal};
 use serde_json::{Value, json};
-
-use super::executor::{join, wait_for_presence};
 
 /// A cluster that the script has started; it ends with its value.
 struct Example {
@@ -27,11 +28,16 @@ impl Example {
         for attempt in 0..20 {
             let number = (std::process::id() + 7 * attempt) % 220;
             let port = u16::try_from(30_000 + 12 * number).expect("it is below 32,768");
-            let up = script("up", &[place.path()], port);
+            // Nothing names the program, as in the docs; the checkout's is built by a stub, and not used from PATH.
+            let build = StubBuild::new();
+            let mut command = script("up", &[place.path()]);
+            build.arrange(&mut command);
+            let up = command.env("BASE_PORT", port.to_string()).output().unwrap();
             let said = String::from_utf8_lossy(&up.stderr).into_owned();
             if up.status.success() {
                 let admin = std::fs::read_to_string(place.path().join("admin-token")).unwrap();
                 let (url, admin) = (format!("http://127.0.0.1:{port}"), admin.trim().to_owned());
+                build.assert_built(&up);
                 assert!(String::from_utf8_lossy(&up.stdout).contains(&url));
                 return Some(Self { place, url, admin });
             }
@@ -89,7 +95,7 @@ impl Example {
         let restarting = tokio::task::spawn_blocking(move || {
             let deadline = std::time::Instant::now() + DEADLINE;
             // A killed part may still be there for a moment.
-            while !script("up", &[&place, Path::new(&part)], 0).status.success() {
+            while !run(&mut script("up", &[&place, Path::new(&part)])).status.success() {
                 assert!(std::time::Instant::now() < deadline, "{part} starts again");
                 std::thread::sleep(std::time::Duration::from_millis(50));
             }
@@ -100,21 +106,83 @@ impl Example {
 
 impl Drop for Example {
     fn drop(&mut self) {
-        let down = script("down", &[self.place.path()], 0);
+        let down = run(&mut script("down", &[self.place.path()]));
         if !std::thread::panicking() {
             assert!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
         }
     }
 }
 
-fn script(name: &str, arguments: &[&Path], port: u16) -> Output {
+/// Tools in front of PATH: a compiler that only copies the program of the tests, and an installed program that fails.
+struct StubBuild {
+    place: tempfile::TempDir,
+}
+
+impl StubBuild {
+    fn new() -> Self {
+        let stub = Self { place: tempfile::tempdir().unwrap() };
+        let (arguments, program) = (stub.arguments(), stub.program());
+        let folder = program.parent().unwrap().display();
+        let cargo = format!(
+            "echo \"$@\" >{}; mkdir -p {folder}; cp {} {folder}/",
+            arguments.display(),
+            binary().display()
+        );
+        for (name, script) in [("cargo", cargo.as_str()), ("cc", ""), ("exec-server", "exit 9")] {
+            let path = stub.place.path().join(name);
+            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        }
+        stub
+    }
+
+    fn arguments(&self) -> PathBuf {
+        self.place.path().join("arguments")
+    }
+
+    fn program(&self) -> PathBuf {
+        self.place.path().join("target/release/exec-server")
+    }
+
+    fn arrange(&self, command: &mut Command) {
+        let path = std::env::var("PATH").unwrap_or_default();
+        command
+            .env("PATH", format!("{}:{path}", self.place.path().display()))
+            .env("CARGO_TARGET_DIR", self.place.path().join("target"));
+    }
+
+    fn assert_built(&self, up: &Output) {
+        let arguments = fs::read_to_string(self.arguments()).unwrap();
+        assert!(arguments.starts_with("build --release --locked "), "{arguments}");
+        let said = String::from_utf8_lossy(&up.stderr);
+        assert!(said.contains("building") && said.contains("EXEC_SERVER_BIN"), "{said}");
+        let next = format!("{} nodes --remote", self.program().display());
+        assert!(String::from_utf8_lossy(&up.stdout).contains(&next), "{up:?}");
+    }
+}
+
+/// A script of the example that installs nothing and gets no settings of the user.
+fn script(name: &str, arguments: &[&Path]) -> Command {
     let place = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../deploy/cluster");
     let mut command = Command::new(place.join(name));
-    command.args(arguments).env("EXEC_SERVER_BIN", binary()).env_remove("EXEC_SERVER_STORE");
-    if port != 0 {
-        command.env("BASE_PORT", port.to_string());
+    command.args(arguments).env("INSTALL", "no");
+    for name in ["EXEC_SERVER_BIN", "EXEC_SERVER_STORE", "BASE_PORT"] {
+        command.env_remove(name);
     }
+    command
+}
+
+fn run(command: &mut Command) -> Output {
     command.output().expect("the script can be started")
+}
+
+#[test]
+fn a_program_that_is_named_and_missing_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let mut command = script("up", &[place.path()]);
+    let up = run(command.env("EXEC_SERVER_BIN", "/nowhere/exec-server"));
+    let said = String::from_utf8_lossy(&up.stderr);
+    assert!(!up.status.success() && said.contains("no program /nowhere/exec-server"), "{said}");
 }
 
 #[tokio::test]
@@ -139,12 +207,18 @@ async fn a_shell_through_the_example_survives_the_parts_of_the_cluster() {
     shell.expect("1001").await;
     let mut number = 1;
     let home = example.home().await;
-    for part in [home.as_str(), "nats-1", "nats-2", "nats-3"] {
+    for part in [home.as_str(), "nats-1", "nats-2", "nats-3", "postgres", "haproxy"] {
         example.signal(part, "-KILL");
         number += 1;
         shell.type_keys(&format!("echo $X $((1000 + {number}))\n")).await;
+        // Nothing takes the place of the only balancer.
+        if part == "haproxy" {
+            example.restart(part).await;
+        }
         shell.expect(&format!("kept {}", 1000 + number)).await;
-        example.restart(part).await;
+        if part != "haproxy" {
+            example.restart(part).await;
+        }
     }
     // A node that hangs is cut off by the balancer, and the shell goes on through another.
     let home = example.home().await;

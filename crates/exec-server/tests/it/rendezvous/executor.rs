@@ -1,15 +1,13 @@
 //! Our executor at our rendezvous.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::time::Duration;
 
 use exec_server_rendezvous::clock;
 use exec_server_rendezvous::store::TokenRole;
-use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
-use exec_server_testkit::http::request_with_body;
+use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::remote::{join, wait_for_presence};
 use exec_server_testkit::{TestHarness, TestRendezvous};
 use serde_json::{Value, json};
 
@@ -256,44 +254,4 @@ async fn it_keeps_its_key() {
 
 async fn wait_until_attached(executor: &mut TestExecutor) {
     while !executor.next_stderr_line().await.expect("it runs").contains("attached to the relay") {}
-}
-
-/// Our server, with its state in a directory of its own, for the environment `env`.
-pub fn join(url: &str, state: &Path, token: &str) -> ExecutorBuilder {
-    join_with(TestExecutor::builder(), url, state, token)
-}
-
-/// A program that joins the environment `env` like a server, with its state in a directory of its own.
-pub fn join_with(
-    mut builder: ExecutorBuilder,
-    url: &str,
-    state: &Path,
-    token: &str,
-) -> ExecutorBuilder {
-    let command = builder.command();
-    for name in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
-        command.env_remove(name).env_remove(name.to_uppercase());
-    }
-    command.env_remove("RUST_LOG").arg("--state-dir").arg(state);
-    builder
-        .args(&["--remote", url, "--environment-id", "env"])
-        .env("EXEC_SERVER_REMOTE_TOKEN", token)
-}
-
-/// Waits until the rendezvous reports the executor as attached, or as detached.
-pub async fn wait_for_presence(url: &str, admin: &str, is_online: bool) {
-    let authorization = format!("Bearer {admin}");
-    let headers = [("Authorization", authorization.as_str())];
-    let expected = format!("\"online\":{is_online}");
-    let asking = async {
-        loop {
-            let reply = request_with_body(url, "GET", "/admin/environments", &headers, b"").await;
-            if reply.body.contains(&expected) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    let came = tokio::time::timeout(DEADLINE, asking).await;
-    assert!(came.is_ok(), "it never came that the executor was {expected}");
 }

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use exec_server_testkit::executor::{Signal, TestExecutor};
 use exec_server_testkit::mock_registry::{registration, switch};
+use exec_server_testkit::remote::join;
 use exec_server_testkit::web::{Visit, WebRequest, answer};
 use exec_server_testkit::{DEADLINE, MockRegistry, Web};
 use serde_json::{Value, json};
 use tokio::time::timeout;
-
-use super::executor::join;
 
 /// Pauses grow fast: fewer attempts than this precede a pause of more than a second.
 const MANY: usize = 60;

@@ -14,6 +14,7 @@ use exec_server_testkit::harness::{client_over, receive, send};
 use exec_server_testkit::http::upgrade;
 use exec_server_testkit::isolation::free_address;
 use exec_server_testkit::reference::{ClientTarget, ReferenceClient, Scenario, ToolCall};
+use exec_server_testkit::remote::{connect, join_with, wait_for_presence};
 use exec_server_testkit::{DEADLINE, FaultProxy, TestClient, TestHarness, TestRendezvous};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::json;
@@ -21,10 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_websockets::{CloseCode, Message, ServerBuilder, WebSocketStream};
 
-use super::executor::{join_with, wait_for_presence};
 use crate::client::reference::ReferenceServer;
 use crate::reference_client::{DEADLINE as REFERENCE_DEADLINE, blocking};
-use crate::remote_client::connect;
 
 #[tokio::test]
 async fn a_harness_works_on_the_server_as_if_it_were_there() {

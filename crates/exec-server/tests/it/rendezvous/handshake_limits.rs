@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use exec_server_relay::frame::{RelayBody, RelayFrame};
 use exec_server_testkit::executor::TestExecutor;
+use exec_server_testkit::remote::join;
 use exec_server_testkit::web::{Link, answer};
 use exec_server_testkit::{MockRegistry, RelaySocket, Relayed, eventually};
 use serde_json::Value;
 
-use super::executor::join;
 use crate::metrics::{metrics_url, scrape};
 
 #[tokio::test]

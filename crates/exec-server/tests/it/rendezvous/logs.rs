@@ -1,12 +1,12 @@
 //! The log lines of one stream can be found and joined.
 
 use exec_server_testkit::http::{HttpConnection, UPGRADE, request_with_body};
+use exec_server_testkit::remote::join;
 use exec_server_testkit::rendezvous::{connect_body, public_key, upgrade_at};
 use exec_server_testkit::{RelaySocket, TestHarness};
 use serde_json::Value;
 
 use super::commands::Program;
-use super::executor::join;
 
 #[tokio::test]
 async fn a_stream_can_be_followed_through_registry_relay_and_executor() {

@@ -3,8 +3,7 @@
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::TestRendezvous;
 use exec_server_testkit::executor::{ExecutorBuilder, Signal, TestExecutor};
-
-use super::executor::{join, join_with, wait_for_presence};
+use exec_server_testkit::remote::{join, join_with, wait_for_presence};
 
 const OPTION: &str = "--registration-bearer-stdin";
 

@@ -7,11 +7,10 @@ use exec_server_relay::frame::{RelayBody, RelayData, RelayFrame};
 use exec_server_rendezvous::store::TokenRole;
 use exec_server_testkit::executor::TestExecutor;
 use exec_server_testkit::harness::{client_over, receive, send};
+use exec_server_testkit::remote::{join, wait_for_presence};
 use exec_server_testkit::{HostileRelay, Leg, TestClient, TestHarness, TestRendezvous, eventually};
 use futures_util::FutureExt;
 use serde_json::json;
-
-use super::executor::{join, wait_for_presence};
 
 /// Plaintext that only the two ends may see.
 const CANARY: &str = "canary-8d1f7c5e";
